@@ -1,0 +1,283 @@
+"""The exceptions, and the one function that turns a kernel's fault into an exception.
+
+Every exception about input carries where it happened: ``source`` (a file's path or ``None``), ``position`` (the byte of
+the source at which the batch starts), ``base_offset`` (of that batch) and ``record`` (its number in the batch), as far
+as they are known.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from kbatch.format import BatchStatus
+
+__all__ = [
+    "CodecError",
+    "CorruptBatchError",
+    "CrcMismatchError",
+    "Fault",
+    "Finding",
+    "InvalidRecordError",
+    "KbatchError",
+    "LimitExceededError",
+    "LogDirectoryError",
+    "MissingDependencyError",
+    "TruncatedBatchError",
+    "UnsupportedFormatError",
+    "fault_status",
+    "finding_text",
+    "finding_to_error",
+]
+
+
+class KbatchError(Exception):
+    """Base of all errors that kbatch raises about its input.
+
+    Attributes
+    ----------
+    source : str or None
+        Path of the file that the bytes came from.
+    position : int or None
+        Byte position in the source at which the batch starts.
+    base_offset : int or None
+        Base offset of the batch, from its header.
+    record : int or None
+        Number of the record in its batch, from 0.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        source: str | None = None,
+        position: int | None = None,
+        base_offset: int | None = None,
+        record: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.source = source
+        self.position = position
+        self.base_offset = base_offset
+        self.record = record
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments survive pickling: errors cross process borders in Spark and multiprocessing.
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(cls: type[KbatchError], args: tuple[str], state: dict[str, object]) -> KbatchError:
+    error = cls(*args)
+    error.__dict__.update(state)
+    return error
+
+
+class CorruptBatchError(KbatchError):
+    """The framing can't be followed: no batch can begin with these bytes."""
+
+
+class CrcMismatchError(KbatchError):
+    """The stored checksum isn't that of the bytes."""
+
+
+class InvalidRecordError(KbatchError):
+    """The batch is framed well, but its records are not what its header or their own lengths say."""
+
+
+class CodecError(KbatchError):
+    """The compressed payload isn't a valid stream of its codec."""
+
+
+class UnsupportedFormatError(KbatchError):
+    """A codec, magic or combination that kbatch doesn't read."""
+
+
+class LimitExceededError(KbatchError):
+    """A batch would pass a bound of `kbatch.Limits`."""
+
+
+class TruncatedBatchError(KbatchError):
+    """The input ends within a batch where a whole one was promised."""
+
+
+class LogDirectoryError(KbatchError):
+    """A path is no log directory or log file, or its name says nothing."""
+
+
+class MissingDependencyError(KbatchError, ImportError):
+    """An optional package is needed for what was asked; the message names the extra to install."""
+
+
+class Fault(enum.IntEnum):
+    """What a kernel found wrong; the twin of ``Fault`` in ``kernels/wire.pxd``."""
+
+    NONE = 0
+    LENGTH_TOO_SMALL = 1
+    BAD_MAGIC = 2
+    LEGACY_MAGIC = 3
+    BATCH_TOO_SHORT = 4
+    BAD_CRC = 5
+    COUNT_NEGATIVE = 6
+    COUNT_TOO_LARGE = 7
+    VARINT_TOO_LONG = 8
+    VARINT_CUT = 9
+    RECORD_LENGTH = 10
+    RECORD_CUT = 11
+    KEY_LENGTH = 12
+    VALUE_LENGTH = 13
+    HEADER_COUNT = 14
+    HEADER_KEY_LENGTH = 15
+    HEADER_VALUE_LENGTH = 16
+    RECORD_SIZE = 17
+    TRAILING_BYTES = 18
+    CODEC = 19
+    UNKNOWN_CODEC = 20
+    OVER_LIMIT = 21
+
+
+class Finding(NamedTuple):
+    """A fault and where it was found.
+
+    ``at`` is the byte within the batch's payload for faults of records (after decompression, if the batch is
+    compressed), and within the batch for the others; -1 where no byte can be named. ``wanted`` and ``found`` are
+    what the fault's text says they are.
+    """
+
+    fault: Fault
+    at: int = -1
+    record: int = -1
+    wanted: int = 0
+    found: int = 0
+    detail: str = ""
+
+
+_TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
+    Fault.LENGTH_TOO_SMALL: (
+        CorruptBatchError,
+        BatchStatus.INVALID,
+        "length field is {found}, the least that any format allows is {wanted}; nothing after it can be framed",
+    ),
+    Fault.BAD_MAGIC: (
+        CorruptBatchError,
+        BatchStatus.INVALID,
+        "magic is {found}, known are 0, 1 and 2; nothing after it can be framed",
+    ),
+    Fault.LEGACY_MAGIC: (
+        UnsupportedFormatError,
+        BatchStatus.UNSUPPORTED,
+        "message set of magic {found}; this version of kbatch reads magic 2 only",
+    ),
+    Fault.BATCH_TOO_SHORT: (
+        CorruptBatchError,
+        BatchStatus.INVALID,
+        "length field is {found}, a batch of this magic needs at least {wanted}",
+    ),
+    Fault.BAD_CRC: (
+        CrcMismatchError,
+        BatchStatus.BAD_CRC,
+        "stored checksum is 0x{wanted:08x}, the bytes give 0x{found:08x}",
+    ),
+    Fault.COUNT_NEGATIVE: (InvalidRecordError, BatchStatus.INVALID, "record count is {found}"),
+    Fault.COUNT_TOO_LARGE: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "record count is {found}, the payload can hold {wanted} at most",
+    ),
+    Fault.VARINT_TOO_LONG: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "variable-length integer goes on after its {wanted} bytes",
+    ),
+    Fault.VARINT_CUT: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "variable-length integer is cut by the end of its record or payload",
+    ),
+    Fault.RECORD_LENGTH: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "record length is {found}, {wanted} bytes remain in the payload",
+    ),
+    Fault.RECORD_CUT: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "payload ends before the record that the header counts ({wanted} records, {found} present)",
+    ),
+    Fault.KEY_LENGTH: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "key length is {found}, {wanted} bytes remain in the record",
+    ),
+    Fault.VALUE_LENGTH: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "value length is {found}, {wanted} bytes remain in the record",
+    ),
+    Fault.HEADER_COUNT: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "header count is {found}, the rest of the record can hold {wanted} at most",
+    ),
+    Fault.HEADER_KEY_LENGTH: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "header key length is {found}, {wanted} bytes remain in the record",
+    ),
+    Fault.HEADER_VALUE_LENGTH: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "header value length is {found}, {wanted} bytes remain in the record",
+    ),
+    Fault.RECORD_SIZE: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "record length is {wanted}, its fields take {found} bytes",
+    ),
+    Fault.TRAILING_BYTES: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "{found} bytes remain after the last of {wanted} records",
+    ),
+    Fault.CODEC: (CodecError, BatchStatus.BAD_CODEC, "{detail}"),
+    Fault.UNKNOWN_CODEC: (
+        UnsupportedFormatError,
+        BatchStatus.UNSUPPORTED,
+        "codec id is {found}, known are 0 to 4 (none, gzip, snappy, lz4, zstd)",
+    ),
+    Fault.OVER_LIMIT: (
+        LimitExceededError,
+        BatchStatus.OVER_LIMIT,
+        "payload decompresses to more than {wanted} bytes; raise Limits(max_decompressed_bytes=...) if it is wanted",
+    ),
+}
+
+
+def fault_status(fault: Fault) -> BatchStatus:
+    """Return the ``status`` of a batch with this fault."""
+    return _TEXTS[fault][1]
+
+
+def finding_text(finding: Finding) -> str:
+    """Say in words what was found and what was wanted, without saying where."""
+    return _TEXTS[finding.fault][2].format(wanted=finding.wanted, found=finding.found, detail=finding.detail)
+
+
+def finding_to_error(
+    finding: Finding, *, source: str | None, position: int, base_offset: int | None = None
+) -> KbatchError:
+    """Make the exception for what a kernel or a codec found in the batch at `position` of `source`."""
+    where = [source] if source else []
+    where.append(f"byte {position}")
+    if base_offset is not None:
+        where.append(f"base offset {base_offset}")
+    if finding.record >= 0:
+        where.append(f"record {finding.record}")
+    if finding.at >= 0:
+        where.append(f"payload byte {finding.at}")
+    return _TEXTS[finding.fault][0](
+        f"{', '.join(where)}: {finding_text(finding)}",
+        source=source,
+        position=position,
+        base_offset=base_offset,
+        record=finding.record if finding.record >= 0 else None,
+    )

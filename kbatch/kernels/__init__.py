@@ -1,0 +1,1 @@
+"""Compiled kernels: no policy, no Python object in a loop, no GIL."""
