@@ -23,6 +23,7 @@ __all__ = [
     "LimitExceededError",
     "LogDirectoryError",
     "MissingDependencyError",
+    "OutOfOrderSequenceError",
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "fault_status",
@@ -98,6 +99,10 @@ class LimitExceededError(KbatchError):
 
 class TruncatedBatchError(KbatchError):
     """The input ends within a batch where a whole one was promised."""
+
+
+class OutOfOrderSequenceError(KbatchError):
+    """A producer's sequence numbers skip or go back."""
 
 
 class LogDirectoryError(KbatchError):

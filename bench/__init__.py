@@ -1,0 +1,1 @@
+"""Benchmarks of kbatch against the other ways of reading record batches from Python; see ``README.md``."""

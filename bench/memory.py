@@ -1,0 +1,139 @@
+"""Peak memory of iterating a large log in tables of bounded size.
+
+``python -m bench.memory [--gib 1] [--corpus medium] [--max-mib 64]`` writes a log, iterates it in a fresh process,
+prints what that process held at most, and removes the log.
+
+The steps run as processes of their own below one that imports next to nothing: on Linux ``ru_maxrss`` of a process
+begins with that of the one that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+__all__ = ["main", "read_log", "write_log"]
+
+MIB = 1 << 20
+
+
+def status(field: str) -> int:
+    """Return a field of ``/proc/self/status`` in bytes; 0 where there is no such file."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+
+
+def peak() -> int:
+    """Return ``ru_maxrss`` in bytes: all that was resident at once, pages of mapped files included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def write_log(directory: Path, corpus_name: str, size: int) -> dict[str, int]:
+    """Write a partition directory of about `size` bytes: a corpus again and again, at ever higher offsets.
+
+    The base offset isn't under the CRC, so that nothing but it has to change.
+
+    Returns
+    -------
+    dict
+        Records, bytes, and the sum of offsets modulo 2**64.
+    """
+    import numpy as np
+
+    import kbatch
+    from bench.corpora import corpus
+
+    made = corpus(corpus_name)
+    batches = kbatch.scan(made.data)
+    data = np.frombuffer(made.data, np.uint8).copy()
+    offset_bytes = batches["position"][:, None] + np.arange(8)
+    step = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
+    repeats = max(1, round(size / len(data)))
+    with (directory / f"{0:020}.log").open("wb") as log:
+        for turn in range(repeats):
+            shifted = (batches["base_offset"] + turn * step).astype(">i8")
+            data[offset_bytes] = shifted.view(np.uint8).reshape(-1, 8)
+            log.write(data)
+    records = made.sums.records
+    offsets = repeats * made.sums.offsets + records * step * (repeats * (repeats - 1) // 2)
+    return {"records": repeats * records, "bytes": repeats * len(data), "offsets": offsets % 2**64}
+
+
+def read_log(directory: Path, max_bytes: int) -> dict[str, float]:
+    """Iterate the log in tables of `max_bytes`; return sums, seconds and memory in bytes."""
+    import numpy as np
+
+    import kbatch
+
+    log = kbatch.Log(directory)
+    before = peak()
+    records = tables = anonymous = offsets = 0
+    start = time.perf_counter()
+    for table in log.tables(max_bytes=max_bytes):
+        records += len(table)
+        offsets += int(table.records["offset"].sum(dtype=np.uint64))
+        tables += 1
+        anonymous = max(anonymous, status("RssAnon"))
+    seconds = time.perf_counter() - start
+    return {
+        "records": records,
+        "offsets": offsets % 2**64,
+        "tables": tables,
+        "seconds": seconds,
+        "before": before,
+        "after": peak(),
+        "anonymous": anonymous,
+    }
+
+
+def step(*arguments: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.memory", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    """Write, read, compare, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__.splitlines()[0])
+    parser.add_argument("--gib", type=float, default=1.0, help="size of the log (default: 1)")
+    parser.add_argument("--corpus", default="medium", help="what to fill it with (default: medium)")
+    parser.add_argument("--max-mib", type=float, default=64, help="max_bytes of a table (default: 64)")
+    parser.add_argument("--dir", type=Path, help="where to put the log (default: the system's temporary directory)")
+    parser.add_argument("--step", choices=["write", "read"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    max_bytes = int(options.max_mib * MIB)
+    if options.step == "write":
+        print(json.dumps(write_log(options.dir, options.corpus, int(options.gib * (1 << 30)))))
+        return
+    if options.step == "read":
+        print(json.dumps(read_log(options.dir, max_bytes)))
+        return
+
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="kbatch-memory-") as parent:
+        directory = Path(parent) / f"bench.{options.corpus}-0"
+        directory.mkdir()
+        written = step("--step=write", f"--dir={directory}", f"--corpus={options.corpus}", f"--gib={options.gib}")
+        read = step("--step=read", f"--dir={directory}", f"--max-mib={options.max_mib}")
+    if (read["records"], read["offsets"]) != (written["records"], written["offsets"]):
+        sys.exit(f"wrong: wrote {written}, read {read}")
+    print(f"log            {written['bytes'] / MIB:,.0f} MiB, {written['records']:,} records ({options.corpus})")
+    print(f"tables         {read['tables']} of at most {options.max_mib:g} MiB")
+    print(f"peak before    {read['before'] / MIB:,.0f} MiB (ru_maxrss, kbatch imported, log opened)")
+    print(f"peak after     {read['after'] / MIB:,.0f} MiB (ru_maxrss; pages of the mapped file count here)")
+    if read["anonymous"]:
+        print(f"own memory     {read['anonymous'] / MIB:,.0f} MiB at most (RssAnon, seen after each table)")
+    print(f"rate           {written['bytes'] / read['seconds'] / 1e6:,.0f} MB/s, "
+          f"{read['records'] / read['seconds'] / 1e6:,.1f} million records/s (clock)")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,670 @@
+"""RecordTable -> Arrow, pandas, Polars, Spark; and what else a reader wants instead of positions.
+
+The columns and their order stand in `VIEW_COLUMNS` and `SPARK_COLUMNS`. The rules of every view:
+
+- A null key, value or header value is null, an empty one is empty (COL-R1, REC-R1, HDR-R3).
+- A timestamp of -1 is null, and nothing else is (COL-R2). Timestamps are ``timestamp("ms", UTC)``.
+- Headers are a list of (key, value) pairs, in their order, with duplicates (HDR-R5); keys are bytes (HDR-R4).
+
+What isn't copied is held: an Arrow buffer over ``table.data`` keeps that memory alive, so a view outlives its table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.errors import MissingDependencyError
+from kbatch.format import ATTRIBUTE_LOG_APPEND_TIME
+from kbatch.kernels.buffers import allocate
+from kbatch.kernels.columns import (
+    COPY_SLACK,
+    BinarySink,
+    Extent,
+    fill_headers,
+    fill_records,
+    gather_by_batch,
+    gather_fixed,
+    header_keys,
+    header_values,
+    measure,
+    record_keys,
+    record_values,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from kbatch.table import RecordTable
+
+__all__ = [
+    "SPARK_COLUMNS",
+    "VIEW_COLUMNS",
+    "c_stream",
+    "keys",
+    "spark_batches",
+    "spark_schema",
+    "to_arrow",
+    "to_pandas",
+    "to_polars",
+    "values",
+    "values_as",
+    "view_schema",
+]
+
+Binary: TypeAlias = Literal["binary", "large_binary", "binary_view"]
+Overflow: TypeAlias = Literal["raise", "null"]
+
+# The columns of every view, in their order. The last two are there by default if the table came from a log.
+VIEW_COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers", "topic", "partition")
+# The columns of Spark's own Kafka source, in its order; headers only where they are asked for (`includeHeaders`).
+SPARK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+# A view holds the position in its buffer as int32, so a buffer over the data starts every 2**_VIEW_SHIFT bytes.
+_VIEW_SHIFT = 30
+
+
+def _require(module: str, extra: str, wanted_by: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{wanted_by} needs {module}, which can't be imported ({error}); pip install 'kbatch[{extra}]'"
+        ) from error
+
+
+def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binary", log: bool = False) -> pa.Schema:
+    """Return the Arrow schema of a view.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        Some of `VIEW_COLUMNS`, in the order wanted. Default is all of them, topic and partition only with `log`.
+    binary : {"binary", "large_binary", "binary_view"}
+        The type of keys, values and what is in headers.
+    log : bool
+        Whether the default has topic and partition.
+
+    Returns
+    -------
+    pyarrow.Schema
+
+    Raises
+    ------
+    ValueError
+        If a column or `binary` isn't one of those above, or a column is named twice.
+
+    Examples
+    --------
+    >>> from kbatch.arrow import view_schema
+    >>> view_schema(["timestamp", "value"])
+    timestamp: timestamp[ms, tz=UTC]
+    value: binary
+    """
+    pa = _require("pyarrow", "arrow", "an Arrow view")
+    if columns is None:
+        columns = VIEW_COLUMNS if log else VIEW_COLUMNS[:-2]
+    if binary not in ("binary", "large_binary", "binary_view"):
+        raise ValueError(f"binary must be 'binary', 'large_binary' or 'binary_view', got {binary!r}")
+    bytes_type = getattr(pa, binary)()
+    types = {
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("ms", tz="UTC"),
+        "timestampType": pa.int32(),
+        "key": bytes_type,
+        "value": bytes_type,
+        "headers": pa.list_(pa.struct([pa.field("key", bytes_type), pa.field("value", bytes_type)])),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+    }
+    return _schema(pa, columns, types)
+
+
+def spark_schema(columns: Sequence[str] | None = None) -> pa.Schema:
+    """Return the Arrow schema that Spark wants for the columns of its own Kafka source.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        Some of `SPARK_COLUMNS`, in the order wanted. Default is all of them but headers.
+
+    Returns
+    -------
+    pyarrow.Schema
+        Every field can be null; timestamps in microseconds, header keys as strings.
+
+    Raises
+    ------
+    ValueError
+        If a column isn't one of `SPARK_COLUMNS`, or is named twice.
+    """
+    pa = _require("pyarrow", "arrow", "Spark")
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        "headers": pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+    }
+    return _schema(pa, SPARK_COLUMNS[:-1] if columns is None else columns, types)
+
+
+def _schema(pa: Any, columns: Sequence[str], types: dict[str, Any]) -> pa.Schema:
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
+    unknown = [name for name in columns if name not in types]
+    if unknown:
+        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(types)}")
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"a column is named twice: {', '.join(columns)}")
+    return pa.schema([pa.field(name, types[name]) for name in columns])
+
+
+def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pa.Table:
+    """Return a table's records as an Arrow table.
+
+    Parameters
+    ----------
+    table : RecordTable
+    columns : sequence of str, optional
+        Some of `VIEW_COLUMNS`, in the order wanted. Default is all of them, topic and partition only if the table came
+        from a log. A topic or partition asked for that isn't known is null.
+    binary : {"binary", "large_binary", "binary_view"}
+        How keys, values and what is in headers are given. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
+        copy the bytes one after the other; ``"binary_view"`` copies nothing but values of up to 12 bytes, and keeps
+        all of ``table.data`` alive.
+
+    Returns
+    -------
+    pyarrow.Table
+        One chunk, or several where int32 offsets wouldn't reach (2 GiB of keys or values).
+
+    Raises
+    ------
+    MissingDependencyError
+        Without pyarrow.
+    ValueError
+        For an unknown column or `binary`.
+    IndexError
+        If a row points outside ``table.data``, which rows made by `kbatch.decode` never do.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.decode(b"").to_arrow(columns=["offset", "value"]).schema
+    offset: int64
+    value: binary
+    """
+    pa = _require("pyarrow", "arrow", "to_arrow()")
+    schema = view_schema(columns, binary=binary, log=table.topic is not None)
+    return pa.Table.from_batches(_record_batches(pa, table, schema), schema=schema)
+
+
+def c_stream(table: RecordTable, requested_schema: object | None = None) -> object:
+    """Return a table's records as an Arrow C stream: ``RecordTable.__arrow_c_stream__``.
+
+    Parameters
+    ----------
+    table : RecordTable
+    requested_schema : PyCapsule, optional
+        An ``arrow_schema``. Its names choose the columns and its types are given where they can be had by a cast.
+        Default is all columns with ``binary_view``, so that nothing is copied.
+
+    Returns
+    -------
+    PyCapsule
+        An ``arrow_array_stream``.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without pyarrow.
+    ValueError
+        If the requested schema has a column that isn't one of `VIEW_COLUMNS`.
+    """
+    pa = _require("pyarrow", "arrow", "the Arrow C stream")
+    if requested_schema is None:
+        return to_arrow(table, binary="binary_view").__arrow_c_stream__()
+    wanted = pa.Schema._import_from_c_capsule(requested_schema)
+    binary: Binary = "binary_view"
+    for field in wanted:
+        if pa.types.is_binary(field.type):
+            binary = "binary"
+        elif pa.types.is_large_binary(field.type):
+            binary = "large_binary"
+    made = to_arrow(table, columns=wanted.names, binary=binary)
+    return (made if made.schema.equals(wanted) else made.cast(wanted)).__arrow_c_stream__()
+
+
+def to_pandas(
+    table: RecordTable,
+    *,
+    columns: Sequence[str] | None = None,
+    dtype_backend: Literal["numpy", "pyarrow"] = "numpy",
+) -> pd.DataFrame:
+    """Return a table's records as a pandas DataFrame.
+
+    Parameters
+    ----------
+    table : RecordTable
+    columns : sequence of str, optional
+        As in `to_arrow`.
+    dtype_backend : {"numpy", "pyarrow"}
+        ``"numpy"``: keys and values are `bytes` or None, timestamps ``datetime64[ms, UTC]``, and headers a tuple of
+        (key, value) tuples, empty where a record has none. ``"pyarrow"``: every column is a ``pandas.ArrowDtype``,
+        no Python object is made, and headers are lists of structs.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a record, with a ``RangeIndex``. In ``datetime64`` a timestamp of INT64_MIN ms, which a batch can hold,
+        can't be told from NaT; ``table.records`` and Arrow keep it (COL-R2).
+
+    Raises
+    ------
+    MissingDependencyError
+        Without pandas or pyarrow.
+    ValueError
+        For an unknown column or `dtype_backend`.
+    IndexError
+        As `to_arrow`.
+    """
+    if dtype_backend not in ("numpy", "pyarrow"):
+        raise ValueError(f"dtype_backend must be 'numpy' or 'pyarrow', got {dtype_backend!r}")
+    pandas = _require("pandas", "pandas", "to_pandas()")
+    _require("pyarrow", "pandas", "to_pandas()")
+    if dtype_backend == "pyarrow":
+        return to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
+    names = view_schema(columns, log=table.topic is not None).names
+    frame = to_arrow(table, columns=[name for name in names if name != "headers"]).to_pandas()
+    if "headers" in names:
+        frame.insert(names.index("headers"), "headers", _header_tuples(table))
+    return frame
+
+
+def _header_tuples(table: RecordTable) -> npt.NDArray[np.object_]:
+    """Return each record's headers as a tuple of (key, value) tuples."""
+    out = np.empty(len(table.records), np.object_)
+    out.fill(())
+    if not measure(table.records).header_count:
+        return out
+    headers = table.headers
+    pairs = list(zip(header_keys(headers, table.data), header_values(headers, table.data), strict=True))
+    rows, starts = np.unique(headers["record"], return_index=True)
+    stops = [*starts[1:].tolist(), len(pairs)]
+    for row, start, stop in zip(rows.tolist(), starts.tolist(), stops, strict=True):
+        out[row] = tuple(pairs[start:stop])
+    return out
+
+
+def to_polars(table: RecordTable, *, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """Return a table's records as a Polars DataFrame, without copying values longer than 12 bytes.
+
+    Parameters
+    ----------
+    table : RecordTable
+    columns : sequence of str, optional
+        As in `to_arrow`.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a record. It keeps all of ``table.data`` alive.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without polars or pyarrow.
+    ValueError, IndexError
+        As `to_arrow`.
+    """
+    polars = _require("polars", "polars", "to_polars()")
+    _require("pyarrow", "polars", "to_polars()")
+    return polars.from_arrow(to_arrow(table, columns=columns, binary="binary_view"))
+
+
+def spark_batches(
+    table: RecordTable,
+    columns: Sequence[str] | None = None,
+    max_rows: int = 16_000,
+    max_bytes: int = 4 << 20,
+    *,
+    overflow: Overflow = "raise",
+) -> Iterator[pa.RecordBatch]:
+    """Yield a table's records as the Arrow batches that a Spark data source must give.
+
+    Parameters
+    ----------
+    table : RecordTable
+    columns : sequence of str, optional
+        Some of `SPARK_COLUMNS`, in the order wanted. Default is all of them but headers. Topic and partition are null
+        if the table doesn't know them.
+    max_rows : int
+        Rows of a batch at most. Spark is slower with more than 16,000, and with fewer than 8,000.
+    max_bytes : int
+        Bytes of keys, values and headers of a batch at most; a single record may have more.
+    overflow : {"raise", "null"}
+        What to do with a timestamp that as microseconds is beyond int64 (about the year 294247, so a producer that
+        sends nanoseconds reaches it). Spark's own source fails on it.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        Of `spark_schema`, in the order of the records. Headers are null where a record has none, and bytes of a header
+        key that aren't UTF-8 become U+FFFD as in Java.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without pyarrow.
+    ValueError
+        For an unknown column or `overflow`, or a bound below 1.
+    OverflowError
+        For such a timestamp, with ``overflow="raise"``.
+    IndexError
+        As `to_arrow`.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> from kbatch.arrow import spark_batches
+    >>> list(spark_batches(kbatch.decode(b""), ["offset", "value"]))
+    []
+    """
+    if max_rows < 1 or max_bytes < 1:
+        raise ValueError(f"max_rows and max_bytes must be at least 1, got {max_rows} and {max_bytes}")
+    if overflow not in ("raise", "null"):
+        raise ValueError(f"overflow must be 'raise' or 'null', got {overflow!r}")
+    pa = _require("pyarrow", "arrow", "Spark")
+    return _record_batches(
+        pa,
+        table,
+        spark_schema(columns),
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        null_headers=True,
+        raise_overflow=overflow == "raise",
+    )
+
+
+def keys(table: RecordTable) -> list[bytes | None]:
+    """Return the keys as a list, None for null; `IndexError` if a row points outside the data."""
+    return record_keys(table.records, table.data)
+
+
+def values(table: RecordTable) -> list[bytes | None]:
+    """Return the values as a list, None for null; `IndexError` if a row points outside the data."""
+    return record_values(table.records, table.data)
+
+
+def values_as(table: RecordTable, dtype: npt.DTypeLike, *, fill: Any = None) -> npt.NDArray[Any]:
+    """Return values of a fixed width as an array.
+
+    Parameters
+    ----------
+    table : RecordTable
+    dtype : dtype
+        What each value is, in the byte order of the bytes: Java's ``LongSerializer`` writes ``">i8"``. Structured
+        dtypes and subarrays will do.
+    fill : scalar, optional
+        What stands for a null value (a tombstone). Without it a null is an error.
+
+    Returns
+    -------
+    ndarray of dtype, shape (records,)
+        A copy.
+
+    Raises
+    ------
+    TypeError
+        If `dtype` holds Python objects or has no size.
+    ValueError
+        Naming the first offset whose value is null, or isn't of the dtype's size.
+    IndexError
+        If a row points outside the data.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.decode(b"").values_as(">i8")
+    array([], dtype='>i8')
+    """
+    dtype = np.dtype(dtype)
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise TypeError(f"dtype {dtype} has no bytes that a value could hold")
+    rows = table.records
+    # Through a structured dtype, so that a subarray is one element, and any dtype is bytes.
+    out = np.empty(len(rows), [("value", dtype)])
+    pattern = None
+    if fill is not None:
+        pattern = np.zeros(1, out.dtype)
+        pattern["value"] = fill
+        pattern = pattern.view(np.uint8)
+    bad = gather_fixed(rows, table.data, dtype.itemsize, out.view(np.uint8), pattern)
+    if bad >= 0:
+        length = int(rows["value_len"][bad])
+        found = "null; fill= gives something to stand for it" if length < 0 else f"{length} bytes"
+        raise ValueError(
+            f"offset {int(rows['offset'][bad])}: dtype {dtype} wants values of {dtype.itemsize} bytes, found {found}"
+        )
+    return out["value"]
+
+
+def _record_batches(
+    pa: Any,
+    table: RecordTable,
+    schema: pa.Schema,
+    *,
+    max_rows: int = _INT64_MAX,
+    max_bytes: int = _INT64_MAX,
+    null_headers: bool = False,
+    raise_overflow: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of `schema`, whose names and types say what is wanted, as large as offsets and bounds allow."""
+    rows = table.records
+    names = schema.names
+    topic = (table.topic or "").encode() if "topic" in names else b""
+    max_rows = min(max_rows, _INT32_MAX // max(1, len(topic)))
+    views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
+    scale = 1000 if "timestamp" in names and schema.field("timestamp").type.unit == "us" else 1
+    headers = None
+    header_start = start = 0
+    while start < len(rows):
+        bounds = {
+            "max_rows": max_rows,
+            "max_bytes": max_bytes,
+            "max_column_bytes": _INT64_MAX if views else _INT32_MAX,
+            "timestamp_limit": _INT64_MAX // scale,
+        }
+        extent = measure(rows, start, **bounds, headers=headers, header_start=header_start)
+        if "headers" in names and headers is None and extent.header_count:
+            headers = table.headers
+            extent = measure(rows, start, **bounds, headers=headers, header_start=header_start)
+        if extent.timestamp_overflows and raise_overflow and scale > 1:
+            _raise_overflow(rows[start : extent.stop], _INT64_MAX // scale, table.source)
+        arrays = _arrays(pa, table, extent, headers, schema, scale, null_headers)
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        start = extent.stop
+        header_start = extent.header_stop
+
+
+def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) -> None:
+    timestamps = rows["timestamp"]
+    row = rows[np.flatnonzero((timestamps > limit) | (timestamps < -limit))[0]]
+    where = f"{source}, " if source else ""
+    raise OverflowError(
+        f"{where}offset {int(row['offset'])}: timestamp {int(row['timestamp'])} ms doesn't fit timestamp[us]; "
+        "ask for nulls in such places, or for columns without timestamp"
+    )
+
+
+def _arrays(
+    pa: Any,
+    table: RecordTable,
+    extent: Extent,
+    headers: npt.NDArray[np.void] | None,
+    schema: pa.Schema,
+    scale: int,
+    null_headers: bool,
+) -> list[pa.Array]:
+    """Return the columns of `schema` for the rows of `extent`."""
+    rows = table.records[extent.start : extent.stop]
+    n = len(rows)
+    types = dict(zip(schema.names, schema.types, strict=True))
+    filled: dict[str, Any] = {"timestamp_scale": scale}
+    made: dict[str, Any] = {}
+    columns: dict[str, _BinaryColumn] = {}
+    if "offset" in types:
+        filled["offset"] = _memory(n, np.int64)
+        made["offset"] = pa.Array.from_buffers(types["offset"], n, [None, pa.py_buffer(filled["offset"])], 0)
+    if "timestamp" in types:
+        nulls = extent.timestamp_nulls + (extent.timestamp_overflows if scale > 1 else 0)
+        filled["timestamp"] = _memory(n, np.int64)
+        filled["timestamp_valid"] = _bitmap(n, nulls)
+        made["timestamp"] = pa.Array.from_buffers(
+            types["timestamp"], n, [_buffer(pa, filled["timestamp_valid"]), pa.py_buffer(filled["timestamp"])], nulls
+        )
+    if "key" in types:
+        columns["key"] = _BinaryColumn(pa, types["key"], n, extent.key_bytes, extent.key_nulls)
+    if "value" in types:
+        columns["value"] = _BinaryColumn(pa, types["value"], n, extent.value_bytes, extent.value_nulls)
+    fill_records(rows, table.data, **filled, **{name: column.sink for name, column in columns.items()})
+    for name, column in columns.items():
+        made[name] = column.array(table.data)
+    if "timestampType" in types:
+        made["timestampType"] = _timestamp_types(pa, rows, table.batches)
+    if "headers" in types:
+        made["headers"] = _header_lists(pa, table, extent, headers, types["headers"], null_headers)
+    if "topic" in types:
+        made["topic"] = _constant_text(pa, table.topic, n)
+    if "partition" in types:
+        made["partition"] = pa.nulls(n, pa.int32()) if table.partition is None else _constant(pa, table.partition, n)
+    return [made[name] for name in schema.names]
+
+
+class _BinaryColumn:
+    """Memory for one binary column, and the Arrow array over it once a kernel has filled it."""
+
+    def __init__(self, pa: Any, kind: Any, rows: int, nbytes: int, nulls: int) -> None:
+        self._pa = pa
+        self._kind = kind
+        self._rows = rows
+        self._nbytes = nbytes
+        self._nulls = nulls
+        self._views = pa.types.is_binary_view(kind)
+        width = 16 if self._views else 8 if pa.types.is_large_binary(kind) else 4
+        self._slots = _memory((rows if self._views else rows + 1) * width, np.uint8)
+        self._content = None if self._views else _memory(nbytes + COPY_SLACK, np.uint8)
+        self._valid = _bitmap(rows, nulls)
+        self.sink = BinarySink(rows, width, self._slots, self._content, self._valid, _VIEW_SHIFT)
+
+    def array(self, data: npt.NDArray[np.uint8]) -> pa.Array:
+        pa = self._pa
+        buffers = [_buffer(pa, self._valid), pa.py_buffer(self._slots)]
+        if self._content is not None:
+            buffers.append(pa.py_buffer(self._content[: self._nbytes]))
+        else:
+            # Each reaches to the end of the data, so that a value may cross the place where the next one starts.
+            buffers += [pa.py_buffer(data[start:]) for start in range(0, max(1, len(data)), 1 << _VIEW_SHIFT)]
+        return pa.Array.from_buffers(self._kind, self._rows, buffers, self._nulls)
+
+
+def _header_lists(
+    pa: Any,
+    table: RecordTable,
+    extent: Extent,
+    headers: npt.NDArray[np.void] | None,
+    kind: Any,
+    null_headers: bool,
+) -> pa.Array:
+    n = extent.stop - extent.start
+    if not extent.header_count or headers is None:
+        if null_headers:
+            return pa.nulls(n, kind)
+        # Zeroed memory that nobody writes costs nothing before it is read.
+        pairs = pa.nulls(0, kind.value_type)
+        return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(np.zeros(n + 1, np.int32))], 0, children=[pairs])
+    rows = headers[extent.header_start : extent.header_stop]
+    key_kind, value_kind = kind.value_type.field("key").type, kind.value_type.field("value").type
+    text = pa.types.is_string(key_kind)
+    key = _BinaryColumn(pa, pa.binary() if text else key_kind, len(rows), extent.header_key_bytes, 0)
+    value = _BinaryColumn(pa, value_kind, len(rows), extent.header_value_bytes, extent.header_value_nulls)
+    offsets = _memory(n + 1, np.int32)
+    valid = _bitmap(n, int(null_headers))
+    fill_headers(rows, table.data, extent.start, offsets, valid=valid, key=key.sink, value=value.sink)
+    key_array = key.array(table.data)
+    pairs = pa.Array.from_buffers(
+        kind.value_type,
+        len(rows),
+        [None],
+        0,
+        children=[_java_text(pa, key_array) if text else key_array, value.array(table.data)],
+    )
+    return pa.Array.from_buffers(kind, n, [_buffer(pa, valid), pa.py_buffer(offsets)], children=[pairs])
+
+
+# Java takes an encoded surrogate, also one cut short, for one bad sequence, Python each of its bytes.
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+
+
+def _java_text(pa: Any, keys: pa.Array) -> pa.Array:
+    """Return bytes as strings, with U+FFFD where Java's decoder puts it (HDR-R4)."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [_SURROGATE.sub("\ufffd".encode(), key).decode("utf-8", "replace") for key in keys.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
+def _timestamp_types(pa: Any, rows: npt.NDArray[np.void], batches: npt.NDArray[np.void]) -> pa.Array:
+    of_batch = np.where(batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME, np.int32(1), np.int32(0))
+    of_batch[batches["magic"] == 0] = -1
+    if len(of_batch) and (of_batch == of_batch[0]).all():
+        return _constant(pa, int(of_batch[0]), len(rows))
+    out = _memory(len(rows), np.int32)
+    gather_by_batch(rows, of_batch, out)
+    return pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(out)], 0)
+
+
+def _constant(pa: Any, number: int, n: int) -> pa.Array:
+    out = _memory(n, np.int32)
+    out.fill(number)
+    return pa.Array.from_buffers(pa.int32(), n, [None, pa.py_buffer(out)], 0)
+
+
+def _constant_text(pa: Any, text: str | None, n: int) -> pa.Array:
+    if text is None:
+        return pa.nulls(n, pa.string())
+    encoded = np.frombuffer(text.encode(), np.uint8)
+    offsets = _memory(n + 1, np.int32)
+    np.multiply(np.arange(n + 1, dtype=np.int32), len(encoded), out=offsets)
+    content = _memory(n * len(encoded), np.uint8)
+    content.reshape(n, len(encoded))[:] = encoded
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(content)], 0)
+
+
+def _memory(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array to be filled, from the free list: a fresh page costs more than filling it."""
+    dtype = np.dtype(dtype)
+    return np.frombuffer(allocate(max(1, length * dtype.itemsize)), np.uint8)[: length * dtype.itemsize].view(dtype)
+
+
+def _bitmap(rows: int, nulls: int) -> npt.NDArray[np.uint8] | None:
+    return _memory((rows + 7) // 8, np.uint8) if nulls else None
+
+
+def _buffer(pa: Any, array: npt.NDArray[Any] | None) -> pa.Buffer | None:
+    return None if array is None else pa.py_buffer(array)

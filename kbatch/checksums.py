@@ -1,0 +1,68 @@
+"""Which implementation of CRC-32C checks which batch."""
+
+from __future__ import annotations
+
+import zlib
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from kbatch.kernels import checksum
+
+__all__ = ["crc_holds", "first_bad_crc"]
+
+# Up to this many bytes the kernel checks a batch by itself; longer ones go to the crc32c package, whose three
+# interleaved streams then make up for the call. Measured at 2, 4 and 8 KiB: the kernel 0.17, 0.39 and 0.82 us, the
+# package with its slice and call 0.35, 0.43 and 0.62 us.
+KERNEL_MAX_SIZE = 4096 if checksum.AVAILABLE else -1
+
+# The checksum covers the batch from its attributes on (CRC-R1).
+_CRC_START = 21
+
+
+def first_bad_crc(
+    data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], lo: int, hi: int, origin: int
+) -> tuple[int, int]:
+    """Find the first batch of magic 2 from row `lo` up to `hi` whose checksum doesn't hold.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        The bytes that hold the batches.
+    batches : ndarray of BATCH_DTYPE
+    lo, hi : int
+        Rows to check.
+    origin : int
+        Position of ``data[0]`` in the source.
+
+    Returns
+    -------
+    row, crc : int
+        The row and the checksum of its bytes; ``(hi, 0)`` if all hold.
+    """
+    hi_short, found = checksum.verify(data, batches, lo, hi, origin, KERNEL_MAX_SIZE)
+    part = batches[lo:hi_short]
+    sizes = part["size"]
+    long_rows = np.flatnonzero((sizes > KERNEL_MAX_SIZE) & (part["magic"] == 2))
+    if len(long_rows):
+        view = memoryview(data)
+        chosen = part[long_rows]
+        starts = chosen["position"] - origin
+        for row, start, size, stored in zip(
+            long_rows.tolist(), starts.tolist(), chosen["size"].tolist(), chosen["crc"].tolist(), strict=True
+        ):
+            crc = crc32c(view[start + _CRC_START : start + size])
+            if crc != stored:
+                return lo + row, crc
+    return hi_short, found
+
+
+def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:
+    """Whether the batch, or message of magic 0 or 1, of `size` bytes at ``data[position]`` has the checksum it stores."""
+    batch = memoryview(data)[position : position + size]
+    if batch[16] != 2:
+        # CRC-32 from the magic on (CRC-R7).
+        return zlib.crc32(batch[16:]) == int.from_bytes(batch[12:16], "big")
+    return cast(int, crc32c(batch[_CRC_START:])) == int.from_bytes(batch[17:_CRC_START], "big")

@@ -1,0 +1,605 @@
+"""decode(): scan, check, decompress, parse; and what happens where one of them finds something wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from kbatch.checksums import crc_holds, first_bad_crc
+from kbatch.codecs import Arena, PayloadError, decompress
+from kbatch.errors import Fault, Finding, fault_status, finding_text, finding_to_error
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    BATCH_DTYPE,
+    BATCH_HEADER_SIZE,
+    MIN_RECORD_SIZE,
+    RECORD_DTYPE,
+    BatchStatus,
+    Codec,
+    Limits,
+)
+from kbatch.framing import byte_array, find_batch, scan_part
+from kbatch.kernels import buffers
+from kbatch.kernels import decode as _kernel
+from kbatch.table import Loss, RecordTable
+
+__all__ = ["Crc", "DecodeOptions", "Isolation", "OnError", "Part", "decode", "decode_part"]
+
+Crc = Literal["verify", "mark", "skip"]
+OnError = Literal["raise", "stop", "skip"]
+Isolation = Literal["read_uncommitted"]
+
+# Checksum, decompression and parsing take turns on so many bytes, so that each finds them in the L2 cache.
+RUN_BYTES = 512 << 10
+_INT64 = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """The options that everything which decodes has in common; `decode` says what they mean."""
+
+    isolation: Isolation = "read_uncommitted"
+    include_control: bool = False
+    crc: Crc = "verify"
+    on_error: OnError = "raise"
+    start_offset: int | None = None
+    stop_offset: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.isolation == "read_committed":
+            raise NotImplementedError("isolation='read_committed' is not there yet: only 'read_uncommitted' is")
+        for name, value, choices in (
+            ("isolation", self.isolation, get_args(Isolation)),
+            ("crc", self.crc, get_args(Crc)),
+            ("on_error", self.on_error, get_args(OnError)),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+@dataclass(slots=True)
+class Part:
+    """What `decode_part` made of a stretch of a larger source.
+
+    Attributes
+    ----------
+    table : RecordTable
+    searching : bool
+        Whether the stretch ended in the middle of damage: the next one has to begin with a search for a batch.
+    stopped : bool
+        Whether nothing after this is wanted: ``on_error="stop"`` met damage.
+    """
+
+    table: RecordTable
+    searching: bool
+    stopped: bool
+
+
+class _Rows:
+    """A growing array of records over a pooled buffer."""
+
+    __slots__ = ("array", "used")
+
+    def __init__(self, capacity: int) -> None:
+        self.used = 0
+        self.array = self._make(capacity)
+
+    @staticmethod
+    def _make(capacity: int) -> npt.NDArray[np.void]:
+        block = buffers.allocate(max(capacity, 1) * RECORD_DTYPE.itemsize)
+        return np.frombuffer(block, RECORD_DTYPE, count=max(capacity, 1))
+
+    def reserve(self, count: int) -> None:
+        if count > len(self.array) - self.used:
+            grown = self._make(max(self.used + count, 2 * len(self.array)))
+            grown[: self.used] = self.array[: self.used]
+            self.array = grown
+
+    def finish(self) -> npt.NDArray[np.void]:
+        records = self.array[: self.used]
+        records.flags.writeable = False
+        return records
+
+
+class _Pass:
+    """One pass over a buffer: the state that scan, check, decompress and parse hand to each other."""
+
+    def __init__(
+        self,
+        data: npt.NDArray[np.uint8],
+        options: DecodeOptions,
+        *,
+        origin: int,
+        source: str | None,
+        max_bytes: int | None,
+        final: bool,
+        searching: bool,
+    ) -> None:
+        self.data = data
+        self.options = options
+        self.origin = origin
+        self.source = source
+        self.max_bytes = max_bytes
+        self.final = final
+        self.searching = searching
+        self.stopped = False
+        self.losses: list[Loss] = []
+        # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
+        self.batches = np.empty(0, BATCH_DTYPE)
+        self.next = 0
+        self.position = 0
+        # Rows [next, checked) are checked; row `checked` is known to be bad if `bad_crc`, the sum of its bytes, is set.
+        self.checked = 0
+        self.bad_crc: int | None = None
+        # From here to the end of `data` a search has found no batch.
+        self.barren = len(data) + 1
+        self.rows: _Rows | None = None
+        # None as long as all payloads are uncompressed: then positions point into `data` itself.
+        self.arena: Arena | None = None
+        self.trimmed = options.start_offset is not None or options.stop_offset is not None
+        self.start = _INT64.min if options.start_offset is None else options.start_offset
+        self.stop = _INT64.max if options.stop_offset is None else options.stop_offset
+        self.run_bytes = RUN_BYTES if max_bytes is None else max(1, min(RUN_BYTES, max_bytes // 4))
+
+    # -- framing
+
+    def run(self) -> Part:
+        if self.searching:
+            self._search(0, 0, "no batch begins here")
+        while not self.searching and not self.stopped:
+            finding = self._scan()
+            if not self._decode_rows():
+                break
+            if finding is not None:
+                self._bad_framing(finding)
+            elif not self._resume_after_partial():
+                break
+        return Part(self._table(), self.searching, self.stopped)
+
+    def _scan(self) -> Finding | None:
+        """Frame everything from `position` on and append the rows that are wanted."""
+        scan = scan_part(self.data, origin=self.origin, position=self.position)
+        batches = scan.batches
+        if self.trimmed and len(batches):
+            # As brokers do, by the header: a batch whose offsets lie outside is not looked at.
+            last = batches["base_offset"] + batches["last_offset_delta"]
+            batches = batches[(last >= self.start) & (batches["base_offset"] < self.stop)]
+        self.batches = batches if not len(self.batches) else np.concatenate([self.batches, batches])
+        self.position = scan.consumed
+        self._prepare(batches)
+        return scan.finding
+
+    def _prepare(self, batches: npt.NDArray[np.void]) -> None:
+        """Make room for the records of `batches`, as many as their headers say and their bytes can hold."""
+        payloads = batches["size"] - BATCH_HEADER_SIZE
+        codecs = batches["attributes"] & ATTRIBUTE_CODEC
+        compressed = (codecs > Codec.ZSTD) | ((codecs != Codec.NONE) & (batches["record_count"] > 0))
+        if not self.options.include_control:
+            compressed &= (batches["attributes"] & ATTRIBUTE_CONTROL) == 0
+        # A guess for compressed payloads: they must not get memory for records that aren't there (CNT-R7), and the
+        # room grows when the payload turns out to hold more.
+        most = np.where(compressed, 2 * payloads, payloads // MIN_RECORD_SIZE)
+        records = int(np.clip(batches["record_count"], 0, np.maximum(most, 0)).sum(dtype=np.int64))
+        plain = 4 * int(payloads.sum())
+        if self.max_bytes is not None:
+            records = min(records, self.max_bytes // RECORD_DTYPE.itemsize)
+            plain = min(plain, self.max_bytes)
+        if self.rows is None:
+            self.rows = _Rows(records)
+        if compressed.any() and self.arena is None:
+            self.arena = Arena()
+            if self.rows.used:
+                # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
+                self.arena.reserve(self.position + plain)
+                self.arena.view[: self.position] = memoryview(self.data)[: self.position]
+                self.arena.used = self.position
+            else:
+                self.arena.reserve(plain)
+
+    def _bad_framing(self, finding: Finding) -> None:
+        if self.options.on_error == "raise":
+            raise finding_to_error(finding, source=self.source, position=self.origin + self.position)
+        self._lose_framing(finding_text(finding))
+
+    def _resume_after_partial(self) -> bool:
+        """See whether what looks like the incomplete last batch hides whole ones: a damaged length does that."""
+        left = len(self.data) - self.position
+        if self.options.on_error != "skip" or not self.final or left < BATCH_HEADER_SIZE:
+            return False
+        found_at, found = self._find(self.position + 1)
+        if not found:
+            return False
+        self._lose(self.position, found_at, "length field reaches beyond batches that are whole")
+        self.position = found_at
+        return True
+
+    def _lose_framing(self, reason: str) -> None:
+        """Nothing can be framed from `position` on: stop there, or go on at the next batch."""
+        if self.options.on_error == "stop":
+            self._lose(self.position, len(self.data), reason)
+            self.stopped = True
+        else:
+            self._search(self.position, self.position + 1, reason)
+
+    def _search(self, lost_from: int, position: int, reason: str) -> None:
+        found_at, found = self._find(position)
+        self._lose(lost_from, found_at, reason)
+        self.position = found_at
+        # Where the source goes on, what was found at the end of `data` has to be looked at again with more of it.
+        self.searching = not found and not self.final
+
+    def _find(self, position: int) -> tuple[int, bool]:
+        if position >= self.barren:
+            return len(self.data), False
+        found = find_batch(
+            self.data, position, max_size=self.options.limits.max_decompressed_bytes, final=self.final
+        )
+        if self.final and not found[1]:
+            self.barren = position
+        return found
+
+    def _lose(self, start: int, end: int, reason: str, base_offset: int | None = None) -> None:
+        if end > start:
+            self.losses.append(Loss(self.origin + start, end - start, reason, base_offset))
+
+    # -- batches
+
+    def _decode_rows(self) -> bool:
+        """Decode the rows from `next` on. False if nothing more is wanted after that."""
+        while self.next < len(self.batches):
+            if not self._decode_run():
+                return False
+            if self.max_bytes is not None and self._cost() >= self.max_bytes:
+                if self.next < len(self.batches):
+                    # The rest is for the next table.
+                    self.position = int(self.batches["position"][self.next]) - self.origin
+                    self.batches = self.batches[: self.next]
+                return False
+        return True
+
+    def _cost(self) -> int:
+        """Bytes that the table takes so far."""
+        assert self.rows is not None
+        done = self.batches[: self.next]
+        if self.arena is not None:
+            plain = self.arena.used
+        else:
+            plain = int(done["position"][-1] + done["size"][-1]) - self.origin if len(done) else 0
+        return self.rows.used * RECORD_DTYPE.itemsize + plain + done.nbytes
+
+    def _decode_run(self) -> bool:
+        """Decode batches of about `run_bytes` together. False if an error ended everything."""
+        lo = self.next
+        positions, sizes = self.batches["position"], self.batches["size"]
+        hi = int(np.searchsorted(positions[lo:] + sizes[lo:], positions[lo] + self.run_bytes, "right")) + lo
+        hi = max(hi, lo + 1)
+        if self.options.crc == "verify":
+            hi = self._check(lo, hi)
+        elif self.options.crc == "mark":
+            self.checked = max(self.checked, lo)
+            while self.checked < hi:
+                self.checked, _ = first_bad_crc(self.data, self.batches, self.checked, hi, self.origin)
+                if self.checked < hi:
+                    self.batches["status"][self.checked] = BatchStatus.BAD_CRC
+                    self.checked += 1
+        if hi == lo:
+            stored = int(self.batches["crc"][lo])
+            assert self.bad_crc is not None
+            return self._fail(lo, Finding(Fault.BAD_CRC, wanted=stored, found=self.bad_crc))
+        legacy = np.flatnonzero(self.batches["magic"][lo:hi] != 2)
+        if len(legacy):
+            hi = lo + int(legacy[0])
+            if hi == lo:
+                return self._fail(lo, Finding(Fault.LEGACY_MAGIC, found=int(self.batches["magic"][lo])))
+        finding = self._decode_plain(lo, hi) if self.arena is None else self._decode_packed(lo, hi)
+        return finding is None or self._fail(self.next, finding)
+
+    def _check(self, lo: int, hi: int) -> int:
+        """Return the first row from `lo` up to `hi` with a bad checksum, or `hi`. No byte is checked twice."""
+        if self.checked < lo or (self.checked == lo and self.bad_crc is None):
+            self.checked, crc = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
+            self.bad_crc = crc if self.checked < hi else None
+        return min(hi, self.checked)
+
+    def _decode_plain(self, lo: int, hi: int) -> Finding | None:
+        """Uncompressed batches where they are."""
+        part = self.batches[lo:hi]
+        unknown = self._first_unknown_codec(lo, hi)
+        return self._parse(lo, unknown, self.data, None, None, part["record_count"]) or self._codec_finding(unknown, hi)
+
+    def _decode_packed(self, lo: int, hi: int) -> Finding | None:
+        """Compressed batches, and the uncompressed ones between them, by way of the arena."""
+        assert self.arena is not None
+        limit = self.options.limits.max_decompressed_bytes
+        view = memoryview(self.data)
+        part = self.batches[lo:hi]
+        codecs = (part["attributes"] & ATTRIBUTE_CODEC).tolist()
+        starts = (part["position"] - self.origin + BATCH_HEADER_SIZE).tolist()
+        packed = (part["size"] - BATCH_HEADER_SIZE).tolist()
+        skipped = part["record_count"] <= 0
+        if not self.options.include_control:
+            skipped |= (part["attributes"] & ATTRIBUTE_CONTROL) != 0
+        passed_over = skipped.tolist()
+        positions = np.zeros(hi - lo, np.int64)
+        sizes = np.zeros(hi - lo, np.int64)
+        done = 0
+        begun = self.arena.used
+        i = 0
+        finding = None
+        while i < hi - lo and finding is None:
+            codec = codecs[i]
+            if codec > Codec.ZSTD:
+                # Also where there are no records to read: the header is not understood (ATT-R3).
+                finding = Finding(Fault.UNKNOWN_CODEC, found=codec)
+                break
+            if codec == Codec.NONE:
+                j = i + 1
+                while j < hi - lo and codecs[j] == Codec.NONE:
+                    j += 1
+                self.arena.reserve(sum(packed[i:j]))
+                self.arena.used = _kernel.copy_payloads(
+                    self.data, self.batches, lo + i, lo + j, self.origin, self.arena.view, self.arena.used,
+                    positions[i:j], sizes[i:j],
+                )  # fmt: skip
+                i = j
+            else:
+                if not passed_over[i]:
+                    positions[i] = self.arena.used
+                    try:
+                        sizes[i] = decompress(codec, view[starts[i] : starts[i] + packed[i]], self.arena, limit)
+                    except PayloadError as error:
+                        finding = error.finding
+                        break
+                i += 1
+            if self.arena.used - begun >= self.run_bytes and i < hi - lo:
+                bad = self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i])
+                if bad is not None:
+                    return bad
+                done = i
+                begun = self.arena.used
+                if self.max_bytes is not None and self._cost() >= self.max_bytes:
+                    return None
+        return self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i]) or finding
+
+    def _parse_arena(
+        self, lo: int, hi: int, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> Finding | None:
+        assert self.arena is not None
+        counts = np.minimum(self.batches["record_count"][lo:hi], sizes // MIN_RECORD_SIZE)
+        return self._parse(lo, hi, np.frombuffer(self.arena.view, np.uint8), positions, sizes, counts)
+
+    def _parse(
+        self,
+        lo: int,
+        hi: int,
+        data: npt.NDArray[np.uint8],
+        positions: npt.NDArray[np.int64] | None,
+        sizes: npt.NDArray[np.int64] | None,
+        counts: npt.NDArray[np.int64],
+    ) -> Finding | None:
+        """Run the kernel over rows `lo` to `hi`; `next` is then the first row that is not done."""
+        assert self.rows is not None
+        at = lo
+        while True:
+            at, self.rows.used, fault, record, byte, wanted, found = _kernel.decode(
+                data,
+                self.batches,
+                at,
+                hi,
+                self.origin,
+                positions if positions is None else positions[at - lo :],
+                sizes if sizes is None else sizes[at - lo :],
+                self.rows.array,
+                self.rows.used,
+                self.options.include_control,
+                self.trimmed,
+                self.start,
+                self.stop,
+            )
+            self.next = at
+            if fault:
+                return Finding(Fault(fault), byte, record, wanted, found)
+            if at == hi:
+                return None
+            # No room for the records of batch `at`, whose count the kernel has found to be possible.
+            self.rows.reserve(max(int(counts[at - lo]), int(np.clip(counts[at - lo :], 0, None).sum() // 8)))
+
+    def _first_unknown_codec(self, lo: int, hi: int) -> int:
+        codecs = self.batches["attributes"][lo:hi] & ATTRIBUTE_CODEC
+        unknown = np.flatnonzero(codecs > Codec.ZSTD)
+        return lo + int(unknown[0]) if len(unknown) else hi
+
+    def _codec_finding(self, row: int, hi: int) -> Finding | None:
+        if row == hi:
+            return None
+        return Finding(Fault.UNKNOWN_CODEC, found=int(self.batches["attributes"][row]) & ATTRIBUTE_CODEC)
+
+    def _fail(self, row: int, finding: Finding) -> bool:
+        """Do with the bad batch at `row` what `on_error` says. False if that ends everything."""
+        assert self.rows is not None
+        batch = self.batches[row]
+        position, size = int(batch["position"]) - self.origin, int(batch["size"])
+        base_offset = int(batch["base_offset"])
+        if self.options.on_error == "raise":
+            raise finding_to_error(
+                finding, source=self.source, position=self.origin + position, base_offset=base_offset
+            )
+        self.batches["status"][row] = fault_status(finding.fault)
+        self.batches["first_record"][row] = self.rows.used
+        self.next = row + 1
+        reason = finding_text(finding)
+        if self.options.on_error == "stop":
+            self._lose(position, len(self.data), reason, base_offset)
+            self.position = position
+            self.batches = self.batches[: row + 1]
+            self.stopped = True
+            return False
+        end = position + size
+        if not self._length_holds(row, finding, end):
+            if not self.final and position > 0:
+                # What follows may decide it: the next part begins at this batch and sees more of that.
+                self.batches = self.batches[:row]
+                self.position = position
+                return False
+            found_at, found = self._find(position + 1)
+            if found or not self.final:
+                end = found_at
+                self.batches = self.batches[: row + 1]
+                self.position = end
+                self.searching = not found
+                self.checked, self.bad_crc = row + 1, None
+        self._lose(position, end, reason, base_offset)
+        return not self.searching
+
+    def _length_holds(self, row: int, finding: Finding, end: int) -> bool:
+        """Whether the length of the bad batch at `row` can be followed: it is not covered by the batch's checksum.
+
+        It can if the checksum of these bytes is right, or if the source or a batch with a good checksum follows.
+        """
+        position = int(self.batches["position"][row]) - self.origin
+        if finding.fault != Fault.BAD_CRC and crc_holds(self.data, position, end - position):
+            return True
+        if end == len(self.data):
+            return self.final
+        follows = scan_part(self.data, position=end, max_batches=1).batches
+        return len(follows) > 0 and crc_holds(self.data, end, int(follows["size"][0]))
+
+    def _table(self) -> RecordTable:
+        if self.rows is None:
+            self.rows = _Rows(0)
+        self.batches.flags.writeable = False
+        data = self.data if self.arena is None else self.arena.array()
+        return RecordTable(
+            self.rows.finish(),
+            self.batches,
+            data,
+            consumed=self.position,
+            losses=self.losses,
+            source=self.source,
+        )
+
+
+def decode_part(
+    data: npt.NDArray[np.uint8],
+    options: DecodeOptions,
+    *,
+    origin: int = 0,
+    source: str | None = None,
+    max_bytes: int | None = None,
+    final: bool = True,
+    searching: bool = False,
+) -> Part:
+    """Decode batches from the beginning of `data`, a stretch of a larger source.
+
+    Parameters
+    ----------
+    data : ndarray of uint8, read-only
+    options : DecodeOptions
+    origin : int
+        Position of ``data[0]`` in the source; batches, losses and errors are told by their position there.
+    source : str, optional
+        Path of the source, for errors.
+    max_bytes : int, optional
+        Stop when records, batches and bytes of the table take so much; one batch is decoded at least.
+    final : bool
+        Whether the source ends where `data` does.
+    searching : bool
+        Whether the part before this one ended in damage: then the first batch has to be found.
+
+    Returns
+    -------
+    Part
+        ``table.consumed`` counts from the beginning of `data`.
+    """
+    return _Pass(
+        data, options, origin=origin, source=source, max_bytes=max_bytes, final=final, searching=searching
+    ).run()
+
+
+def decode(
+    data: Buffer,
+    *,
+    isolation: Isolation = "read_uncommitted",
+    aborted: Iterable[tuple[int, int]] | None = None,
+    include_control: bool = False,
+    crc: Crc = "verify",
+    on_error: OnError = "raise",
+    start_offset: int | None = None,
+    stop_offset: int | None = None,
+    threads: int = 1,
+    limits: Limits | None = None,
+) -> RecordTable:
+    """Decode record batches to columns.
+
+    Parameters
+    ----------
+    data : buffer
+        Record batches one after the other, as in a fetch response or a segment file: bytes, bytearray, memoryview,
+        mmap, ndarray. An incomplete batch at the end is left alone; ``consumed`` says where it begins (FRM-R3).
+    isolation : {"read_uncommitted"}
+        Which records of transactions are wanted.
+    aborted : iterable of (producer id, first offset), optional
+        Aborted transactions as a fetch response lists them; of no effect under read_uncommitted.
+    include_control : bool
+        Whether the records of control batches are wanted too. Consumers never see them (CTL-R5).
+    crc : {"verify", "mark", "skip"}
+        What to do with checksums (CRC-32C over each batch from its attributes on): treat a batch where it is wrong as
+        damaged; hand out its records all the same with ``status`` `BatchStatus.BAD_CRC` in `batches`; or not look.
+    on_error : {"raise", "stop", "skip"}
+        What to do at damage: raise; return what was before it; or go on after it, at the next header whose length, magic
+        and checksum hold. With the last two every lost range stands in ``losses``.
+    start_offset, stop_offset : int, optional
+        Only records with an offset from `start_offset` up to but without `stop_offset`. Batches that lie wholly outside
+        are not looked at and have no row.
+    threads : int
+        How many threads decode. Only 1 for now.
+    limits : Limits, optional
+        What a batch may cost at most.
+
+    Returns
+    -------
+    RecordTable
+
+    Raises
+    ------
+    CorruptBatchError
+        At bytes that no batch can begin with.
+    CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
+        At a batch that can't be read; none of its records is handed out.
+
+    Notes
+    -----
+    What is accepted is what Kafka's own reader accepts (``DefaultRecordBatch``, ``DefaultRecord``), except that a batch is
+    all or nothing: Kafka's iterators hand out the first records of a batch whose end turns out to be bad (CNT-R3).
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> batch = bytes.fromhex(
+    ...     "0000000000000000" "0000003a" "ffffffff" "02" "8d98f6e5" "0000" "00000000" "0000018bcfe56800" "0000018bcfe56800"
+    ...     "ffffffffffffffff" "ffff" "ffffffff" "00000001" "10" "00" "00" "00" "02" "6b" "02" "76" "00"
+    ... )
+    >>> table = kbatch.decode(batch)
+    >>> table.records["offset"].tolist(), table.key(0), table.value(0)
+    ([0], b'k', b'v')
+    """
+    if threads != 1:
+        raise ValueError(f"threads must be 1 for now, got {threads}")
+    del aborted  # Of no effect under read_uncommitted, as in Kafka's consumer (TXN-R12).
+    options = DecodeOptions(
+        isolation=isolation,
+        include_control=include_control,
+        crc=crc,
+        on_error=on_error,
+        start_offset=start_offset,
+        stop_offset=stop_offset,
+        limits=limits if limits is not None else Limits(),
+    )
+    return decode_part(byte_array(data), options).table

@@ -1,0 +1,168 @@
+"""Bytes to batches: what begins where, and where to go on after damage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from kbatch.checksums import crc_holds
+from kbatch.errors import Fault, Finding, UnsupportedFormatError, finding_to_error
+from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE
+from kbatch.kernels import scan as _kernel
+
+__all__ = ["Scan", "byte_array", "find_batch", "scan", "scan_part"]
+
+
+class Scan(NamedTuple):
+    """Whole batches, where the last of them ends in the input, and what stands there if no batch can."""
+
+    batches: npt.NDArray[np.void]
+    consumed: int
+    finding: Finding | None
+
+
+def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
+    """View anything with the buffer protocol as a read-only array of bytes, without a copy.
+
+    The array holds the buffer, so that a ``bytearray`` can't be resized underneath.
+    """
+    try:
+        array = np.frombuffer(data, np.uint8)
+    except TypeError:
+        raise TypeError(f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}") from None
+    except (ValueError, BufferError) as error:
+        raise ValueError(f"data must be a contiguous buffer: {error}") from None
+    array.flags.writeable = False
+    return array
+
+
+def scan_part(
+    data: npt.NDArray[np.uint8], *, origin: int = 0, position: int = 0, max_batches: int | None = None
+) -> Scan:
+    """Frame the batches of `data` from `position` on.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+    origin : int
+        Position of ``data[0]`` in the source; it is added to the positions in the rows.
+    position : int
+        Where to begin in `data`.
+    max_batches : int, optional
+        Stop after so many.
+
+    Returns
+    -------
+    Scan
+        ``consumed`` counts from the beginning of `data`.
+    """
+    parts = []
+    capacity = 1024
+    finding = None
+    left = max_batches
+    while left is None or left > 0:
+        rows = np.empty(capacity if left is None else min(capacity, left), BATCH_DTYPE)
+        n, position, fault, wanted, found = _kernel.scan(data, rows, position, origin)
+        parts.append(rows[:n])
+        if left is not None:
+            left -= n
+        if fault:
+            finding = Finding(Fault(fault), wanted=wanted, found=found)
+            break
+        if n < len(rows):
+            break
+        # As many as there would be if the rest were like what was seen, within bounds.
+        capacity = min(max(2 * capacity, 1024), 1 << 20)
+    batches = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, BATCH_DTYPE)
+    return Scan(batches, position, finding)
+
+
+def scan(data: Buffer) -> npt.NDArray[np.void]:
+    """Read the batch headers of `data`; nothing is decompressed and no checksum computed.
+
+    Parameters
+    ----------
+    data : buffer
+        Record batches one after the other, as in a fetch response or a segment file.
+
+    Returns
+    -------
+    ndarray of BATCH_DTYPE, shape (batches,)
+        One row a batch, ``position`` and ``size`` in bytes. An incomplete batch at the end has no row (FRM-R3).
+
+    Raises
+    ------
+    CorruptBatchError
+        At bytes that no batch can begin with.
+    UnsupportedFormatError
+        At a message of magic 0 or 1.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> batches = kbatch.scan(b"")
+    >>> len(batches)
+    0
+    """
+    array = byte_array(data)
+    result = scan_part(array)
+    legacy = np.flatnonzero(result.batches["magic"] != 2)
+    if len(legacy):
+        row = result.batches[legacy[0]]
+        raise legacy_error(row, None)
+    if result.finding is not None:
+        raise finding_to_error(result.finding, source=None, position=result.consumed)
+    return result.batches
+
+
+def legacy_error(row: np.void, source: str | None) -> UnsupportedFormatError:
+    """Make the error for a row of magic 0 or 1."""
+    error = finding_to_error(
+        Finding(Fault.LEGACY_MAGIC, found=int(row["magic"])), source=source, position=int(row["position"])
+    )
+    assert isinstance(error, UnsupportedFormatError)
+    return error
+
+
+def find_batch(
+    data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool
+) -> tuple[int, bool]:
+    """Search for the next batch after damage: one whose length, magic *and* checksum hold.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+    position : int
+        Where to begin.
+    max_size : int
+        Larger batches are not believed, in bytes.
+    final : bool
+        Whether `data` ends where the source ends. If not, a header whose batch ends beyond `data` is an answer too.
+
+    Returns
+    -------
+    position : int
+        Where the batch begins; or, if there is none, from where a later search has to begin.
+    found : bool
+        Whether a batch is there and whole.
+    """
+    end = len(data)
+    # Random bytes give a header that looks right once in some megabytes, and crafted ones as often as they like: what
+    # wrong headers may cost is bounded, so that no input makes the search quadratic.
+    budget = 16 * end + (64 << 20)
+    while True:
+        candidate = _kernel.find_candidate(data, position, max_size)
+        if candidate < 0 or budget < 0:
+            return (end if final else max(position, end - BATCH_HEADER_SIZE + 1)), False
+        size = 12 + int.from_bytes(data[candidate + 8 : candidate + 12].tobytes(), "big")
+        if size > end - candidate:
+            if not final:
+                return candidate, False
+        else:
+            budget -= size
+            if crc_holds(data, candidate, size):
+                return candidate, True
+        position = candidate + 1

@@ -1,0 +1,308 @@
+"""Big buffers from a free list, which go back to it when the last view of them dies.
+
+A page that the process touches for the first time costs more than parsing the records on it. Memory that came back
+from an earlier table has its pages already, so iterating a log touches no new memory after its first tables.
+
+Everything here runs with the GIL held, and no step between looking at the free list and changing it runs Python code:
+that is what makes it safe for threads.
+"""
+
+from typing import NamedTuple
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from libc.stddef cimport size_t
+from libc.string cimport memmove
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #if defined(_WIN32)
+      #include <malloc.h>
+      static void* kb_map(size_t size, size_t alignment) { return _aligned_malloc(size, alignment); }
+      static void kb_unmap(void* p) { _aligned_free(p); }
+      static void kb_want_huge(void* p, size_t size) { (void)p; (void)size; }
+    #else
+      #include <stdlib.h>
+      #include <sys/mman.h>
+      static void* kb_map(size_t size, size_t alignment) {
+          void* p = NULL;
+          return posix_memalign(&p, alignment, size) == 0 ? p : NULL;
+      }
+      static void kb_unmap(void* p) { free(p); }
+      static void kb_want_huge(void* p, size_t size) {
+      #if defined(MADV_HUGEPAGE)
+          (void)madvise(p, size, MADV_HUGEPAGE);  /* advice only: without it the memory is good all the same */
+      #else
+          (void)p; (void)size;
+      #endif
+      }
+    #endif
+    """
+    void* kb_map(size_t size, size_t alignment) noexcept nogil
+    void kb_unmap(void* p) noexcept nogil
+    void kb_want_huge(void* p, size_t size) noexcept nogil
+
+
+cdef enum:
+    # The size of a huge page on x86-64 and on arm64 with 4 KiB pages, and the alignment that lets the kernel use one.
+    HUGE_PAGE = 2 << 20
+    PAGE = 4096
+    MIN_SIZE = 16 << 10
+    # Enough for the records and the arena of a few tables of Log.tables' 64 MiB; blocks past it are really freed.
+    MAX_POOLED_BLOCKS = 64
+    MAX_POOLED_BYTES = 256 << 20
+
+# No object is as big as the address space; below this bound, rounding up can't overflow.
+cdef size_t MAX_SIZE = (<size_t>-1) >> 2
+
+cdef struct Chunk:
+    void* memory
+    size_t size
+
+# The free list, oldest first. The memory of `size` bytes at `memory` is owned by the entry.
+cdef Chunk* _free = NULL
+cdef Py_ssize_t _free_count = 0
+cdef size_t _free_bytes = 0
+cdef Py_ssize_t _live_count = 0
+cdef size_t _live_bytes = 0
+cdef Py_ssize_t _reused = 0
+cdef Py_ssize_t _fresh = 0
+
+_free = <Chunk*>PyMem_RawMalloc(MAX_POOLED_BLOCKS * sizeof(Chunk))
+if _free == NULL:
+    raise MemoryError
+
+
+class PoolStats(NamedTuple):
+    """What the free list holds and what it did since the module was loaded.
+
+    Attributes
+    ----------
+    free_blocks, free_bytes : int
+        Chunks of memory waiting to be used again, and their bytes.
+    live_blocks, live_bytes : int
+        Chunks of memory that a `Block` owns at this time, and their bytes.
+    reused, fresh : int
+        How many calls of `allocate` were served from the free list, and how many by the operating system.
+    """
+
+    free_blocks: int
+    free_bytes: int
+    live_blocks: int
+    live_bytes: int
+    reused: int
+    fresh: int
+
+
+cdef size_t _rounded(size_t size) noexcept nogil:
+    """Round up to one of four sizes per power of two, so that requests of nearly the same size fit each other."""
+    cdef size_t step = PAGE
+    if size <= MIN_SIZE:
+        return MIN_SIZE
+    while step * 8 < size:
+        step *= 2
+    if size >= HUGE_PAGE and step < HUGE_PAGE:
+        step = HUGE_PAGE
+    return (size + step - 1) // step * step
+
+
+cdef void _forget(Py_ssize_t i) noexcept nogil:
+    """Take entry `i` off the free list; its memory now belongs to the caller."""
+    global _free_count, _free_bytes
+    _free_bytes -= _free[i].size
+    _free_count -= 1
+    memmove(&_free[i], &_free[i + 1], (_free_count - i) * sizeof(Chunk))
+
+
+cdef void* _take(size_t wanted, size_t* size) noexcept nogil:
+    """Take the smallest free chunk of `wanted` to twice as many bytes; NULL if there is none.
+
+    Of equal ones the youngest, whose bytes are likeliest to be in the cache.
+    """
+    cdef Py_ssize_t i
+    cdef Py_ssize_t best = -1
+    cdef void* memory
+    for i in range(_free_count):
+        if wanted <= _free[i].size <= 2 * wanted and (best < 0 or _free[i].size <= _free[best].size):
+            best = i
+    if best < 0:
+        return NULL
+    memory = _free[best].memory
+    size[0] = _free[best].size
+    _forget(best)
+    return memory
+
+
+cdef void _give_back(void* memory, size_t size) noexcept nogil:
+    """Put memory on the free list, and let the oldest go where that would pass a bound."""
+    global _free_count, _free_bytes
+    if size > MAX_POOLED_BYTES:
+        kb_unmap(memory)
+        return
+    while _free_count == MAX_POOLED_BLOCKS or _free_bytes + size > MAX_POOLED_BYTES:
+        kb_unmap(_free[0].memory)
+        _forget(0)
+    _free[_free_count].memory = memory
+    _free[_free_count].size = size
+    _free_count += 1
+    _free_bytes += size
+
+
+cdef class Block:
+    """Writable memory with the buffer protocol: one dimension, ``uint8``, `nbytes` long.
+
+    Made by `allocate` only. Any view of it (``memoryview``, ``np.frombuffer``, an Arrow buffer) keeps it alive; when the
+    last one is gone, the memory goes back to the free list. The contents are undefined until they are written.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes that were asked for: the length of the buffer.
+    capacity : int
+        Bytes of memory behind it, `nbytes` or more.
+    """
+
+    cdef void* _memory
+    cdef size_t _capacity
+    cdef readonly Py_ssize_t nbytes
+
+    def __cinit__(self):
+        self._memory = NULL
+        self._capacity = 0
+        self.nbytes = 0
+
+    def __init__(self):
+        raise TypeError("a Block is made by kbatch.kernels.buffers.allocate()")
+
+    def __dealloc__(self):
+        global _live_count, _live_bytes
+        if self._memory != NULL:
+            _live_count -= 1
+            _live_bytes -= self._capacity
+            _give_back(self._memory, self._capacity)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._memory, self.nbytes, False, flags)
+
+    def __len__(self):
+        return self.nbytes
+
+    @property
+    def capacity(self):
+        return self._capacity
+
+    def __repr__(self):
+        return f"<kbatch.kernels.buffers.Block of {self.nbytes} bytes>"
+
+
+def allocate(Py_ssize_t nbytes) -> Block:
+    """Give a buffer of `nbytes` bytes, from the free list if a chunk there fits.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes wanted, 0 or more.
+
+    Returns
+    -------
+    Block
+        Writable and uninitialised: it may hold what an earlier owner wrote.
+
+    Raises
+    ------
+    ValueError
+        If `nbytes` is negative.
+    MemoryError
+        If the operating system refuses, also after the free list was emptied.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kbatch.kernels.buffers import allocate
+    >>> rows = np.frombuffer(allocate(4 * 8), dtype="<i8")
+    >>> rows.shape, rows.flags.writeable
+    ((4,), True)
+    """
+    global _live_count, _live_bytes, _reused, _fresh
+    cdef size_t size
+    cdef Block block
+    if nbytes < 0:
+        raise ValueError(f"a block can't have {nbytes} bytes")
+    if <size_t>nbytes > MAX_SIZE:
+        raise MemoryError(f"can't allocate {nbytes} bytes")
+    # The object first: making it may run the garbage collector, which may change the free list.
+    block = Block.__new__(Block)
+    size = _rounded(<size_t>nbytes)
+    block._memory = _take(size, &block._capacity)
+    if block._memory != NULL:
+        _reused += 1
+    else:
+        block._memory = _map(size)
+        if block._memory == NULL:
+            _trim(0)
+            block._memory = _map(size)
+            if block._memory == NULL:
+                raise MemoryError(f"can't allocate {nbytes} bytes")
+        block._capacity = size
+        _fresh += 1
+    block.nbytes = nbytes
+    _live_count += 1
+    _live_bytes += block._capacity
+    return block
+
+
+cdef void* _map(size_t size) noexcept nogil:
+    cdef void* memory
+    if size < HUGE_PAGE:
+        return kb_map(size, PAGE)
+    memory = kb_map(size, HUGE_PAGE)
+    if memory != NULL:
+        kb_want_huge(memory, size)
+    return memory
+
+
+cdef void _trim(size_t keep) noexcept nogil:
+    while _free_count > 0 and _free_bytes > keep:
+        kb_unmap(_free[0].memory)
+        _forget(0)
+
+
+def trim(Py_ssize_t keep_bytes=0) -> None:
+    """Free pooled memory, the longest unused first, until at most `keep_bytes` are left.
+
+    Blocks that are in use are not touched.
+
+    Parameters
+    ----------
+    keep_bytes : int, default 0
+        Bytes that the free list may go on holding.
+
+    Examples
+    --------
+    >>> from kbatch.kernels.buffers import pool_stats, trim
+    >>> trim()
+    >>> pool_stats().free_bytes
+    0
+    """
+    if keep_bytes < 0:
+        raise ValueError(f"keep_bytes must not be negative, got {keep_bytes}")
+    _trim(<size_t>keep_bytes)
+
+
+def pool_stats():
+    """Tell what the free list holds and how often it served.
+
+    Returns
+    -------
+    PoolStats
+        Counts of blocks and bytes, free and live, and of allocations reused and fresh.
+
+    Examples
+    --------
+    >>> from kbatch.kernels.buffers import allocate, pool_stats
+    >>> del_me = allocate(1 << 20)
+    >>> pool_stats().live_bytes >= 1 << 20
+    True
+    """
+    return PoolStats(_free_count, _free_bytes, _live_count, _live_bytes, _reused, _fresh)

@@ -1,0 +1,10 @@
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+AVAILABLE: bool
+
+def crc32c(data: Buffer) -> int: ...
+def verify(
+    data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], lo: int, hi: int, origin: int, max_size: int
+) -> tuple[int, int]: ...

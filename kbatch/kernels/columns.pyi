@@ -1,0 +1,80 @@
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+COPY_SLACK: Final[int]
+
+class BinarySink:
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        slots: npt.NDArray[np.uint8],
+        content: npt.NDArray[np.uint8] | None = None,
+        valid: npt.NDArray[np.uint8] | None = None,
+        view_shift: int = 30,
+    ) -> None: ...
+
+class Extent:
+    start: Final[int]
+    stop: Final[int]
+    key_bytes: Final[int]
+    value_bytes: Final[int]
+    key_nulls: Final[int]
+    value_nulls: Final[int]
+    timestamp_nulls: Final[int]
+    timestamp_overflows: Final[int]
+    header_count: Final[int]
+    header_start: Final[int]
+    header_stop: Final[int]
+    header_key_bytes: Final[int]
+    header_value_bytes: Final[int]
+    header_value_nulls: Final[int]
+
+def measure(
+    rows: npt.NDArray[np.void],
+    start: int = 0,
+    *,
+    max_rows: int = ...,
+    max_column_bytes: int = ...,
+    max_bytes: int = ...,
+    timestamp_limit: int = ...,
+    headers: npt.NDArray[np.void] | None = None,
+    header_start: int = 0,
+) -> Extent: ...
+def fill_records(
+    rows: npt.NDArray[np.void],
+    data: npt.NDArray[np.uint8],
+    *,
+    offset: npt.NDArray[np.int64] | None = None,
+    timestamp: npt.NDArray[np.int64] | None = None,
+    timestamp_valid: npt.NDArray[np.uint8] | None = None,
+    timestamp_scale: int = 1,
+    key: BinarySink | None = None,
+    value: BinarySink | None = None,
+) -> None: ...
+def fill_headers(
+    headers: npt.NDArray[np.void],
+    data: npt.NDArray[np.uint8],
+    first_record: int,
+    offsets: npt.NDArray[np.int32],
+    *,
+    valid: npt.NDArray[np.uint8] | None = None,
+    key: BinarySink,
+    value: BinarySink,
+) -> None: ...
+def gather_by_batch(
+    rows: npt.NDArray[np.void], of_batch: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
+) -> None: ...
+def gather_fixed(
+    rows: npt.NDArray[np.void],
+    data: npt.NDArray[np.uint8],
+    itemsize: int,
+    out: npt.NDArray[np.uint8],
+    fill: npt.NDArray[np.uint8] | None = None,
+) -> int: ...
+def record_keys(rows: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...
+def record_values(rows: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...
+def header_keys(headers: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes]: ...
+def header_values(headers: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...

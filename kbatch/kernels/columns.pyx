@@ -1,0 +1,749 @@
+"""Slices -> contiguous columns and Arrow views.
+
+A table's rows say where keys, values and headers stand in one buffer. The functions here measure rows, then write
+columns into memory that the caller allocated after measuring. Rows may be strided (a slice of a table) but are never
+trusted: positions are checked against the buffer once per row, and writes against the memory given, so that rows
+made or changed by a user give an exception and never a crash.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from kbatch.kernels.wire cimport HeaderRow, RecordRow, kb_unlikely
+
+# Short values are copied in steps of this many bytes, past their end, into bytes that the next value overwrites; so
+# the memory for a column's bytes must be this much longer than the column. `memcpy` with a constant size is two
+# vector moves, with a variable size a call that costs more than the copy.
+COPY_SLACK = 32
+cdef enum:
+    STEP = 32
+    STEPPED = 256  # the longest value that is copied in steps
+
+    # Rows of one turn over all columns: 14 KiB, so that rows come from memory once however many columns are made.
+    BLOCK = 256
+
+    INLINE = 12  # bytes of a value that an Arrow view holds itself
+
+
+cdef enum Trouble:
+    NONE = 0
+    OUTSIDE = 1  # a slice isn't within the data
+    NO_ROOM = 2  # rows are not those that were measured
+    WRONG_LENGTH = 3
+    IS_NULL = 4
+
+
+# One column of (position, length) pairs among the fields of rows: those of the first row, and the way to the next.
+cdef struct Slices:
+    const char* position
+    const char* length
+    Py_ssize_t stride
+
+
+cdef struct Sink:
+    int width
+    uint8_t* slots
+    uint8_t* content
+    int64_t room
+    int64_t written
+    uint8_t* valid
+    int view_shift
+
+
+ctypedef fused offset_t:
+    int32_t
+    int64_t
+
+
+cdef class BinarySink:
+    """Memory for one binary column: offsets or views, the bytes, and the validity bitmap.
+
+    Parameters
+    ----------
+    rows : int
+        Length of the column.
+    width : int
+        What `slots` holds: 4 for ``rows + 1`` int32 offsets, 8 for ``rows + 1`` int64 offsets, 16 for views.
+    slots : ndarray of uint8
+        Memory for offsets or views.
+    content : ndarray of uint8, optional
+        Memory for the bytes, `COPY_SLACK` longer than the column's bytes. Views need none.
+    valid : ndarray of uint8, optional
+        Memory for the bitmap, a bit per row. Without it nulls become empty.
+    view_shift : int
+        Views name buffer ``position >> view_shift``, which starts at that multiple of the data.
+    """
+
+    cdef Sink sink
+    cdef int64_t rows
+    cdef uint8_t[::1] _slots
+    cdef uint8_t[::1] _content
+    cdef uint8_t[::1] _valid
+
+    def __init__(
+        self,
+        int64_t rows,
+        int width,
+        uint8_t[::1] slots not None,
+        uint8_t[::1] content=None,
+        uint8_t[::1] valid=None,
+        int view_shift=30,
+    ):
+        if width not in (4, 8, 16) or rows < 0 or not 0 <= view_shift <= 30:
+            raise ValueError(f"rows={rows}, width={width}, view_shift={view_shift}")
+        if slots.shape[0] < (rows if width == 16 else rows + 1) * width:
+            raise ValueError(f"slots has {slots.shape[0]} bytes, {rows} rows of width {width} need more")
+        if valid is not None and valid.shape[0] < (rows + 7) // 8:
+            raise ValueError(f"valid has {valid.shape[0]} bytes, {rows} rows need {(rows + 7) // 8}")
+        if width != 16 and (content is None or content.shape[0] < STEP):
+            raise ValueError(f"content must have {STEP} bytes more than the column")
+        self.rows = rows
+        self._slots = slots
+        self._content = content
+        self._valid = valid
+        self.sink.width = width
+        self.sink.slots = &slots[0] if slots.shape[0] else NULL
+        self.sink.content = &content[0] if content is not None else NULL
+        self.sink.room = content.shape[0] - STEP if content is not None else 0
+        self.sink.written = 0
+        self.sink.valid = &valid[0] if valid is not None and valid.shape[0] else NULL
+        self.sink.view_shift = view_shift
+        if width == 4:
+            (<int32_t*> self.sink.slots)[0] = 0
+        elif width == 8:
+            (<int64_t*> self.sink.slots)[0] = 0
+
+
+cdef struct Totals:
+    int64_t key_bytes
+    int64_t value_bytes
+    int64_t key_nulls
+    int64_t value_nulls
+    int64_t timestamp_nulls
+    int64_t timestamp_overflows
+    int64_t header_count
+    int64_t header_stop
+    int64_t header_key_bytes
+    int64_t header_value_bytes
+    int64_t header_value_nulls
+
+
+cdef class Extent:
+    """What the rows ``start .. stop - 1`` need as columns; see `measure`."""
+
+    cdef readonly int64_t start
+    cdef readonly int64_t stop
+    cdef readonly int64_t header_start
+    cdef readonly int64_t key_bytes
+    cdef readonly int64_t value_bytes
+    cdef readonly int64_t key_nulls
+    cdef readonly int64_t value_nulls
+    cdef readonly int64_t timestamp_nulls
+    cdef readonly int64_t timestamp_overflows
+    cdef readonly int64_t header_count
+    cdef readonly int64_t header_stop
+    cdef readonly int64_t header_key_bytes
+    cdef readonly int64_t header_value_bytes
+    cdef readonly int64_t header_value_nulls
+
+
+cdef inline bint is_outside(int64_t position, int64_t length, int64_t size) noexcept nogil:
+    return kb_unlikely(position < 0 or position > size or length > size - position)
+
+
+cdef inline int64_t slice_position(Slices s, Py_ssize_t i) noexcept nogil:
+    return (<const int64_t*> (s.position + i * s.stride))[0]
+
+
+cdef inline int64_t slice_length(Slices s, Py_ssize_t i) noexcept nogil:
+    return (<const int32_t*> (s.length + i * s.stride))[0]
+
+
+cdef inline void copy_bytes(uint8_t* out, const uint8_t* p, int64_t n, int64_t readable) noexcept nogil:
+    cdef int64_t k = 0
+    if n <= STEPPED and ((n + STEP - 1) & ~(<int64_t> STEP - 1)) <= readable:
+        while k < n:
+            memcpy(out + k, p + k, STEP)
+            k += STEP
+    else:
+        memcpy(out, p, n)
+
+
+cdef inline int gather_bytes(
+    Slices s, const uint8_t* data, int64_t size, Sink* sink, offset_t* offsets,
+    Py_ssize_t begin, Py_ssize_t end, Py_ssize_t* row,
+) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int64_t position, length
+    cdef int64_t written = sink.written
+    cdef uint8_t bits = 0
+    for i in range(begin, end):
+        length = slice_length(s, i)
+        if length >= 0:
+            position = slice_position(s, i)
+            if is_outside(position, length, size):
+                row[0] = i
+                return OUTSIDE
+            if kb_unlikely(length > sink.room - written):
+                row[0] = i
+                return NO_ROOM
+            copy_bytes(sink.content + written, data + position, length, size - position)
+            written += length
+            bits |= <uint8_t> (1 << (i & 7))
+        offsets[i + 1] = <offset_t> written
+        if (i & 7) == 7:
+            if sink.valid != NULL:
+                sink.valid[i >> 3] = bits
+            bits = 0
+    if sink.valid != NULL and end & 7:
+        sink.valid[end >> 3] = bits
+    sink.written = written
+    return NONE
+
+
+cdef inline uint64_t low_bytes(int64_t n) noexcept nogil:
+    return ~(<uint64_t> 0) if n >= 8 else ((<uint64_t> 1) << (8 * n)) - 1
+
+
+cdef inline int gather_views(
+    Slices s, const uint8_t* data, int64_t size, Sink* sink, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t* row,
+) noexcept nogil:
+    # A view is length, 4 bytes of prefix, buffer, offset (int32 each), or length and up to 12 bytes, zero-padded.
+    cdef Py_ssize_t i
+    cdef int64_t position, length
+    cdef uint64_t first, second
+    cdef uint32_t prefix
+    cdef uint8_t bits = 0
+    cdef uint64_t* views = <uint64_t*> sink.slots
+    cdef uint8_t short_value[16]
+    for i in range(begin, end):
+        length = slice_length(s, i)
+        if length < 0:
+            views[2 * i] = 0
+            views[2 * i + 1] = 0
+        else:
+            position = slice_position(s, i)
+            if is_outside(position, length, size):
+                row[0] = i
+                return OUTSIDE
+            if length > INLINE:
+                memcpy(&prefix, data + position, 4)
+                views[2 * i] = <uint64_t> length | (<uint64_t> prefix << 32)
+                views[2 * i + 1] = <uint64_t> (position >> sink.view_shift) | (
+                    <uint64_t> (position & ((<int64_t> 1 << sink.view_shift) - 1)) << 32
+                )
+            else:
+                if size - position >= 16:
+                    memcpy(&first, data + position, 8)
+                    memcpy(&second, data + position + 8, 8)
+                else:
+                    memset(short_value, 0, 16)
+                    memcpy(short_value, data + position, length)
+                    memcpy(&first, short_value, 8)
+                    memcpy(&second, short_value + 8, 8)
+                first &= low_bytes(length)
+                second &= low_bytes(length - 8 if length > 8 else 0)
+                views[2 * i] = <uint64_t> length | (first << 32)
+                views[2 * i + 1] = (first >> 32) | (second << 32)
+            bits |= <uint8_t> (1 << (i & 7))
+        if (i & 7) == 7:
+            if sink.valid != NULL:
+                sink.valid[i >> 3] = bits
+            bits = 0
+    if sink.valid != NULL and end & 7:
+        sink.valid[end >> 3] = bits
+    return NONE
+
+
+cdef int gather(
+    Slices s, const uint8_t* data, int64_t size, Sink* sink, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t* row,
+) noexcept nogil:
+    if sink.width == 4:
+        return gather_bytes[int32_t](s, data, size, sink, <int32_t*> sink.slots, begin, end, row)
+    if sink.width == 8:
+        return gather_bytes[int64_t](s, data, size, sink, <int64_t*> sink.slots, begin, end, row)
+    return gather_views(s, data, size, sink, begin, end, row)
+
+
+cdef Slices record_slices(const RecordRow[:] rows, bint values) noexcept:
+    cdef Slices s = Slices(NULL, NULL, rows.strides[0])
+    if rows.shape[0]:
+        s.position = <const char*> &rows[0].value_pos if values else <const char*> &rows[0].key_pos
+        s.length = <const char*> &rows[0].value_len if values else <const char*> &rows[0].key_len
+    return s
+
+
+cdef Slices header_slices(const HeaderRow[:] headers, bint values) noexcept:
+    cdef Slices s = Slices(NULL, NULL, headers.strides[0])
+    if headers.shape[0]:
+        s.position = <const char*> &headers[0].value_pos if values else <const char*> &headers[0].key_pos
+        s.length = <const char*> &headers[0].value_len if values else <const char*> &headers[0].key_len
+    return s
+
+
+# An address to read no bytes from.
+cdef uint8_t nothing = 0
+
+
+cdef const uint8_t* address(const uint8_t[::1] data) noexcept:
+    return &data[0] if data.shape[0] else &nothing
+
+
+cdef object trouble_error(int trouble, str rows, str column, Slices s, Py_ssize_t row, int64_t size):
+    if trouble == OUTSIDE:
+        return IndexError(
+            f"{rows} row {row}: its {column} is {slice_length(s, row)} bytes at position {slice_position(s, row)}, "
+            f"outside the table's data of {size} bytes"
+        )
+    return RuntimeError(f"{rows} row {row}: its {column} was changed while columns were made of the table")
+
+
+cdef void add_records(
+    const RecordRow[:] rows, Py_ssize_t begin, Py_ssize_t end, int64_t timestamp_limit, Totals* totals
+) noexcept nogil:
+    # Sums in locals, without a branch: this loop runs at the speed of memory.
+    cdef int64_t key_bytes = 0, value_bytes = 0, key_nulls = 0, value_nulls = 0, missing = 0, overflows = 0, headers = 0
+    cdef Py_ssize_t i
+    cdef const RecordRow* r
+    for i in range(begin, end):
+        r = &rows[i]
+        key_bytes += r.key_len if r.key_len > 0 else 0
+        value_bytes += r.value_len if r.value_len > 0 else 0
+        headers += r.header_count if r.header_count > 0 else 0
+        key_nulls += r.key_len < 0
+        value_nulls += r.value_len < 0
+        missing += r.timestamp == -1
+        overflows += (r.timestamp > timestamp_limit) | (r.timestamp < -timestamp_limit)
+    totals.key_bytes += key_bytes
+    totals.value_bytes += value_bytes
+    totals.key_nulls += key_nulls
+    totals.value_nulls += value_nulls
+    totals.timestamp_nulls += missing
+    totals.timestamp_overflows += overflows
+    totals.header_count += headers
+
+
+cdef void add_headers(const HeaderRow[:] headers, Py_ssize_t record, Totals* totals) noexcept nogil:
+    cdef Py_ssize_t h = totals.header_stop
+    while h < headers.shape[0] and headers[h].record == record:
+        totals.header_key_bytes += headers[h].key_len if headers[h].key_len > 0 else 0
+        totals.header_value_bytes += headers[h].value_len if headers[h].value_len > 0 else 0
+        totals.header_value_nulls += headers[h].value_len < 0
+        h += 1
+    totals.header_stop = h
+
+
+def measure(
+    const RecordRow[:] rows not None,
+    int64_t start=0,
+    *,
+    int64_t max_rows=INT64_MAX,
+    int64_t max_column_bytes=INT64_MAX,
+    int64_t max_bytes=INT64_MAX,
+    int64_t timestamp_limit=INT64_MAX,
+    const HeaderRow[:] headers=None,
+    int64_t header_start=0,
+):
+    """Count what rows from `start` on need as columns, up to the row that would pass a bound.
+
+    Parameters
+    ----------
+    rows : ndarray of RECORD_DTYPE, shape (n,)
+    start : int
+        First row.
+    max_rows, max_column_bytes, max_bytes : int
+        Bounds on the rows, on the bytes of each binary column (and on the number of headers, which an int32 must
+        always hold), and on the bytes of keys, values and headers together. One row is taken whatever its size.
+    timestamp_limit : int
+        Timestamps beyond it in either direction are counted as overflows.
+    headers : ndarray of HEADER_DTYPE, optional
+        With it headers count towards the bounds, and the header fields of the result are set.
+    header_start : int
+        First row of `headers` that belongs to the rows from `start` on.
+
+    Returns
+    -------
+    Extent
+
+    Raises
+    ------
+    IndexError
+        If `start` is outside the rows, or `headers` is not in the order of the records.
+    """
+    cdef Py_ssize_t n = rows.shape[0]
+    cdef Py_ssize_t m = headers.shape[0] if headers is not None else 0
+    cdef Py_ssize_t i = start, end, step, stop
+    cdef int64_t header_limit = min(max_column_bytes, <int64_t> INT32_MAX)
+    cdef Totals totals, grown
+    if not 0 <= start <= n:
+        raise IndexError(f"row {start} of {n} rows")
+    if not 0 <= header_start <= m:
+        raise IndexError(f"header row {header_start} of {m} rows")
+    end = start + min(n - start, max_rows if max_rows > 1 else 1)
+    memset(&totals, 0, sizeof(Totals))
+    totals.header_stop = header_start
+    with nogil:
+        # Blocks of rows as long as they fit, then row by row.
+        step = 1 if m else BLOCK
+        while i < end:
+            stop = min(i + step, end)
+            grown = totals
+            add_records(rows, i, stop, timestamp_limit, &grown)
+            if m:
+                add_headers(headers, i, &grown)
+                grown.header_count = grown.header_stop - header_start
+            if stop > start + 1 and (
+                grown.key_bytes > max_column_bytes
+                or grown.value_bytes > max_column_bytes
+                or grown.header_key_bytes > max_column_bytes
+                or grown.header_value_bytes > max_column_bytes
+                or grown.header_count > header_limit
+                or grown.key_bytes + grown.value_bytes + grown.header_key_bytes + grown.header_value_bytes > max_bytes
+            ):
+                if stop == i + 1:
+                    break
+                step = 1
+            else:
+                totals = grown
+                i = stop
+    if totals.header_stop < m and (i == n or headers[totals.header_stop].record < i):
+        raise IndexError(
+            f"header row {totals.header_stop} belongs to record {headers[totals.header_stop].record}, "
+            f"not one of {n} in their order"
+        )
+    cdef Extent extent = Extent.__new__(Extent)
+    extent.start = start
+    extent.stop = i
+    extent.header_start = header_start
+    extent.key_bytes = totals.key_bytes
+    extent.value_bytes = totals.value_bytes
+    extent.key_nulls = totals.key_nulls
+    extent.value_nulls = totals.value_nulls
+    extent.timestamp_nulls = totals.timestamp_nulls
+    extent.timestamp_overflows = totals.timestamp_overflows
+    extent.header_count = totals.header_count
+    extent.header_stop = totals.header_stop
+    extent.header_key_bytes = totals.header_key_bytes
+    extent.header_value_bytes = totals.header_value_bytes
+    extent.header_value_nulls = totals.header_value_nulls
+    return extent
+
+
+cdef void gather_offsets(const RecordRow[:] rows, int64_t* out, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        out[i] = rows[i].offset
+
+
+cdef void gather_timestamps(
+    const RecordRow[:] rows, int64_t* out, uint8_t* valid, int64_t scale, Py_ssize_t begin, Py_ssize_t end
+) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int64_t t
+    cdef int64_t limit = INT64_MAX // scale
+    cdef uint8_t bits = 0
+    if valid == NULL and scale == 1:
+        for i in range(begin, end):
+            out[i] = rows[i].timestamp
+        return
+    for i in range(begin, end):
+        t = rows[i].timestamp
+        if t == -1 or t > limit or t < -limit:
+            t = 0
+            if scale == 1 and rows[i].timestamp != -1:
+                # Only INT64_MIN comes here, and it fits.
+                t = rows[i].timestamp
+                bits |= <uint8_t> (1 << (i & 7))
+        else:
+            bits |= <uint8_t> (1 << (i & 7))
+        out[i] = t * scale
+        if (i & 7) == 7:
+            if valid != NULL:
+                valid[i >> 3] = bits
+            bits = 0
+    if valid != NULL and end & 7:
+        valid[end >> 3] = bits
+
+
+def fill_records(
+    const RecordRow[:] rows not None,
+    const uint8_t[::1] data not None,
+    *,
+    int64_t[::1] offset=None,
+    int64_t[::1] timestamp=None,
+    uint8_t[::1] timestamp_valid=None,
+    int64_t timestamp_scale=1,
+    BinarySink key=None,
+    BinarySink value=None,
+):
+    """Write the columns asked for, in one pass over the rows.
+
+    Parameters
+    ----------
+    rows : ndarray of RECORD_DTYPE, shape (n,)
+    data : ndarray of uint8
+        What the rows' positions index.
+    offset, timestamp : ndarray of int64, shape (n,), optional
+    timestamp_valid : ndarray of uint8, optional
+        Bitmap: 0 where the timestamp is -1 (none) or, times `timestamp_scale`, doesn't fit int64.
+    timestamp_scale : int
+        Factor on timestamps, which are milliseconds.
+    key, value : BinarySink, optional
+
+    Raises
+    ------
+    IndexError
+        If a key or value isn't within `data` (COL-R1).
+    """
+    cdef Py_ssize_t n = rows.shape[0]
+    cdef Py_ssize_t begin = 0, end, row = 0
+    cdef int64_t size = data.shape[0]
+    cdef const uint8_t* p = address(data)
+    cdef Slices keys = record_slices(rows, False)
+    cdef Slices values = record_slices(rows, True)
+    cdef Sink* key_sink = &key.sink if key is not None else NULL
+    cdef Sink* value_sink = &value.sink if value is not None else NULL
+    cdef int64_t* offset_out = NULL
+    cdef int64_t* timestamp_out = NULL
+    cdef uint8_t* valid_out = NULL
+    cdef int trouble = NONE
+    cdef bint in_key = False
+    if (
+        (offset is not None and offset.shape[0] < n)
+        or (timestamp is not None and timestamp.shape[0] < n)
+        or (timestamp_valid is not None and timestamp_valid.shape[0] < (n + 7) // 8)
+        or (key is not None and key.rows < n)
+        or (value is not None and value.rows < n)
+    ):
+        raise ValueError(f"an output is too short for {n} rows")
+    if timestamp_scale < 1:
+        raise ValueError(f"timestamp_scale must be positive, got {timestamp_scale}")
+    if n == 0:
+        return
+    if offset is not None:
+        offset_out = &offset[0]
+    if timestamp is not None:
+        timestamp_out = &timestamp[0]
+    if timestamp_valid is not None:
+        valid_out = &timestamp_valid[0]
+    with nogil:
+        while begin < n and trouble == NONE:
+            end = min(begin + BLOCK, n)
+            if offset_out != NULL:
+                gather_offsets(rows, offset_out, begin, end)
+            if timestamp_out != NULL:
+                gather_timestamps(rows, timestamp_out, valid_out, timestamp_scale, begin, end)
+            if key_sink != NULL:
+                trouble = gather(keys, p, size, key_sink, begin, end, &row)
+                in_key = trouble != NONE
+            if value_sink != NULL and trouble == NONE:
+                trouble = gather(values, p, size, value_sink, begin, end, &row)
+            begin = end
+    if trouble != NONE:
+        raise trouble_error(
+            trouble, "record", "key" if in_key else "value", keys if in_key else values, row, size
+        )
+
+
+def fill_headers(
+    const HeaderRow[:] headers not None,
+    const uint8_t[::1] data not None,
+    int64_t first_record,
+    int32_t[::1] offsets not None,
+    *,
+    uint8_t[::1] valid=None,
+    BinarySink key not None,
+    BinarySink value not None,
+):
+    """Write the columns of a list of (key, value) pairs: list offsets, keys and values, in their order (HDR-R5).
+
+    Parameters
+    ----------
+    headers : ndarray of HEADER_DTYPE, shape (m,)
+        In the order of the records, ``record`` counting from `first_record`.
+    data : ndarray of uint8
+    first_record : int
+        Number of the record that ``offsets[0]`` belongs to.
+    offsets : ndarray of int32, shape (n + 1,)
+        Gets the list offsets of n records.
+    valid : ndarray of uint8, optional
+        Bitmap: 0 where a record has no header.
+    key, value : BinarySink
+
+    Raises
+    ------
+    IndexError
+        If a header isn't within `data`, or belongs to none of the n records.
+    """
+    cdef Py_ssize_t n = offsets.shape[0] - 1
+    cdef Py_ssize_t m = headers.shape[0]
+    cdef Py_ssize_t i, h = 0, begin = 0, end, row = 0
+    cdef int64_t size = data.shape[0]
+    cdef const uint8_t* p = address(data)
+    cdef Slices keys = header_slices(headers, False)
+    cdef Slices values = header_slices(headers, True)
+    cdef int trouble = NONE
+    cdef bint in_key = False
+    cdef uint8_t bits = 0
+    if n < 0 or key.rows < m or value.rows < m or (valid is not None and valid.shape[0] < (n + 7) // 8):
+        raise ValueError(f"an output is too short for {n} records and {m} headers")
+    if m > INT32_MAX:
+        raise ValueError(f"{m} headers are more than int32 offsets hold")
+    with nogil:
+        offsets[0] = 0
+        for i in range(n):
+            if h < m and headers[h].record == first_record + i:
+                bits |= <uint8_t> (1 << (i & 7))
+                while h < m and headers[h].record == first_record + i:
+                    h += 1
+            offsets[i + 1] = <int32_t> h
+            if (i & 7) == 7:
+                if valid is not None:
+                    valid[i >> 3] = bits
+                bits = 0
+        if valid is not None and n & 7:
+            valid[n >> 3] = bits
+        while begin < m and trouble == NONE:
+            end = min(begin + BLOCK, m)
+            trouble = gather(keys, p, size, &key.sink, begin, end, &row)
+            in_key = trouble != NONE
+            if trouble == NONE:
+                trouble = gather(values, p, size, &value.sink, begin, end, &row)
+            begin = end
+    if h < m:
+        raise IndexError(
+            f"header row {h} belongs to record {headers[h].record}, "
+            f"not one of {first_record} to {first_record + n - 1} in their order"
+        )
+    if trouble != NONE:
+        raise trouble_error(
+            trouble, "header", "key" if in_key else "value", keys if in_key else values, row, size
+        )
+
+
+def gather_by_batch(const RecordRow[:] rows not None, const int32_t[::1] of_batch not None, int32_t[::1] out not None):
+    """Write to `out` each row's entry of `of_batch`, a column with a row per batch.
+
+    Raises
+    ------
+    IndexError
+        If a row's ``batch`` isn't a row of `of_batch`.
+    """
+    cdef Py_ssize_t n = rows.shape[0], i, bad = -1
+    cdef int32_t count = <int32_t> min(of_batch.shape[0], <Py_ssize_t> INT32_MAX)
+    cdef int32_t b
+    if out.shape[0] < n:
+        raise ValueError(f"out has {out.shape[0]} rows, needs {n}")
+    with nogil:
+        for i in range(n):
+            b = rows[i].batch
+            if kb_unlikely(b < 0 or b >= count):
+                bad = i
+                break
+            out[i] = of_batch[b]
+    if bad >= 0:
+        raise IndexError(f"record row {bad}: its batch is {rows[bad].batch}, the table has {count} batches")
+
+
+def gather_fixed(
+    const RecordRow[:] rows not None,
+    const uint8_t[::1] data not None,
+    int64_t itemsize,
+    uint8_t[::1] out not None,
+    const uint8_t[::1] fill=None,
+):
+    """Write all values, each exactly `itemsize` bytes, one after the other.
+
+    Parameters
+    ----------
+    rows : ndarray of RECORD_DTYPE, shape (n,)
+    data : ndarray of uint8
+    itemsize : int
+        Bytes of a value.
+    out : ndarray of uint8, shape (n * itemsize,)
+    fill : ndarray of uint8, shape (itemsize,), optional
+        What stands for a null.
+
+    Returns
+    -------
+    int
+        -1, or the first row whose value is null (without `fill`) or has another length.
+
+    Raises
+    ------
+    IndexError
+        If a value isn't within `data`.
+    """
+    cdef Py_ssize_t n = rows.shape[0], i, bad = -1
+    cdef int64_t size = data.shape[0]
+    cdef int64_t length, position
+    cdef const uint8_t* p = address(data)
+    cdef const uint8_t* source
+    cdef uint8_t* target
+    cdef Slices values = record_slices(rows, True)
+    cdef int trouble = NONE
+    if itemsize < 1 or out.shape[0] // itemsize < n or (fill is not None and fill.shape[0] < itemsize):
+        raise ValueError(f"an array is too short for {n} rows of {itemsize} bytes")
+    with nogil:
+        for i in range(n):
+            length = rows[i].value_len
+            if length == itemsize:
+                position = rows[i].value_pos
+                if is_outside(position, length, size):
+                    trouble = OUTSIDE
+                    bad = i
+                    break
+                source = p + position
+            elif length < 0 and fill is not None:
+                source = &fill[0]
+            else:
+                trouble = WRONG_LENGTH
+                bad = i
+                break
+            target = &out[i * itemsize]
+            if itemsize == 8:
+                memcpy(target, source, 8)
+            elif itemsize == 4:
+                memcpy(target, source, 4)
+            else:
+                memcpy(target, source, itemsize)
+    if trouble == OUTSIDE:
+        raise trouble_error(trouble, "record", "value", values, bad, size)
+    return bad
+
+
+cdef list bytes_list(str rows, str column, Slices s, Py_ssize_t n, const uint8_t[::1] data):
+    cdef list out = [None] * n
+    cdef Py_ssize_t i
+    cdef int64_t size = data.shape[0]
+    cdef const uint8_t* p = address(data)
+    cdef int64_t position, length
+    for i in range(n):
+        length = slice_length(s, i)
+        if length >= 0:
+            position = slice_position(s, i)
+            if is_outside(position, length, size):
+                raise trouble_error(OUTSIDE, rows, column, s, i, size)
+            out[i] = PyBytes_FromStringAndSize(<const char*> p + position, length)
+    return out
+
+
+def record_keys(const RecordRow[:] rows not None, const uint8_t[::1] data not None):
+    """Return the keys as a list of bytes or None; IndexError if one isn't within `data`."""
+    return bytes_list("record", "key", record_slices(rows, False), rows.shape[0], data)
+
+
+def record_values(const RecordRow[:] rows not None, const uint8_t[::1] data not None):
+    """Return the values as a list of bytes or None; IndexError if one isn't within `data`."""
+    return bytes_list("record", "value", record_slices(rows, True), rows.shape[0], data)
+
+
+def header_keys(const HeaderRow[:] headers not None, const uint8_t[::1] data not None):
+    """Return the header keys as a list of bytes; IndexError if one isn't within `data`."""
+    return bytes_list("header", "key", header_slices(headers, False), headers.shape[0], data)
+
+
+def header_values(const HeaderRow[:] headers not None, const uint8_t[::1] data not None):
+    """Return the header values as a list of bytes or None; IndexError if one isn't within `data`."""
+    return bytes_list("header", "value", header_slices(headers, True), headers.shape[0], data)

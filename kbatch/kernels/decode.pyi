@@ -1,0 +1,30 @@
+import numpy as np
+import numpy.typing as npt
+
+def decode(
+    data: npt.NDArray[np.uint8],
+    batches: npt.NDArray[np.void],
+    lo: int,
+    hi: int,
+    origin: int,
+    positions: npt.NDArray[np.int64] | None,
+    sizes: npt.NDArray[np.int64] | None,
+    out: npt.NDArray[np.void],
+    used: int,
+    include_control: bool,
+    trimmed: bool,
+    start: int,
+    stop: int,
+) -> tuple[int, int, int, int, int, int, int]: ...
+def copy_payloads(
+    data: npt.NDArray[np.uint8],
+    batches: npt.NDArray[np.void],
+    lo: int,
+    hi: int,
+    origin: int,
+    out: memoryview,
+    used: int,
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+) -> int: ...
+def headers(data: npt.NDArray[np.uint8], records: npt.NDArray[np.void], out: npt.NDArray[np.void]) -> int: ...

@@ -1,0 +1,172 @@
+"""Bytes to batch rows: the headers only, payloads untouched."""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memchr
+
+from kbatch.kernels.wire cimport (
+    BatchRow,
+    FAULT_BAD_MAGIC,
+    FAULT_BATCH_TOO_SHORT,
+    FAULT_LENGTH_TOO_SMALL,
+    FAULT_NONE,
+    load_be16,
+    load_be32,
+    load_be64,
+)
+
+cdef enum:
+    LOG_OVERHEAD = 12
+    MAGIC_AT = 16
+    MIN_ENTRY = 17
+    # Least values of the length field, by magic (FRM-R2, FRM-R5, LEG-R1).
+    MIN_LENGTH_V0 = 14
+    MIN_LENGTH_V1 = 22
+    MIN_LENGTH_V2 = 49
+    MIN_RECORD = 7
+
+cdef struct Stop:
+    int fault
+    int64_t wanted
+    int64_t found
+
+
+cdef inline void fill_v2(const uint8_t* p, BatchRow* row) noexcept nogil:
+    row.base_offset = <int64_t>load_be64(p)
+    row.partition_leader_epoch = <int32_t>load_be32(p + 12)
+    row.magic = 2
+    row.crc = load_be32(p + 17)
+    row.attributes = <int16_t>load_be16(p + 21)
+    row.last_offset_delta = <int32_t>load_be32(p + 23)
+    row.base_timestamp = <int64_t>load_be64(p + 27)
+    row.max_timestamp = <int64_t>load_be64(p + 35)
+    row.producer_id = <int64_t>load_be64(p + 43)
+    row.producer_epoch = <int16_t>load_be16(p + 51)
+    row.base_sequence = <int32_t>load_be32(p + 53)
+    row.record_count = <int32_t>load_be32(p + 57)
+
+
+cdef inline void fill_legacy(const uint8_t* p, int8_t magic, BatchRow* row) noexcept nogil:
+    # The offset is that of the entry's last record; the base offset of a wrapper needs decompression (LEG-R23).
+    row.base_offset = <int64_t>load_be64(p)
+    row.partition_leader_epoch = -1
+    row.magic = magic
+    row.crc = load_be32(p + 12)
+    row.attributes = p[17]
+    row.last_offset_delta = 0
+    row.base_timestamp = -1
+    row.max_timestamp = <int64_t>load_be64(p + 18) if magic == 1 else -1
+    row.producer_id = -1
+    row.producer_epoch = -1
+    row.base_sequence = -1
+    row.record_count = -1
+
+
+cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int64_t origin,
+                       BatchRow* rows, int64_t capacity, Stop* stop) noexcept nogil:
+    """Fill rows from `position` on; leave `position` after the last whole batch. Returns the number of rows."""
+    cdef int64_t at = position[0]
+    cdef int64_t n = 0
+    cdef int64_t left
+    cdef int64_t minimum
+    cdef int32_t length
+    cdef int8_t magic
+    cdef const uint8_t* p
+    stop.fault = FAULT_NONE
+    while n < capacity:
+        left = size - at
+        if left < LOG_OVERHEAD:
+            break
+        p = base + at
+        length = <int32_t>load_be32(p + 8)
+        if length < MIN_LENGTH_V0:
+            # Before asking whether enough bytes are there: FRM-R2.
+            stop.fault = FAULT_LENGTH_TOO_SMALL
+            stop.wanted = MIN_LENGTH_V0
+            stop.found = length
+            break
+        if left < MIN_ENTRY:
+            break
+        magic = <int8_t>p[MAGIC_AT]
+        if magic < 0 or magic > 2:
+            stop.fault = FAULT_BAD_MAGIC
+            stop.found = magic
+            break
+        minimum = MIN_LENGTH_V2 if magic == 2 else (MIN_LENGTH_V1 if magic == 1 else MIN_LENGTH_V0)
+        if length < minimum:
+            stop.fault = FAULT_BATCH_TOO_SHORT
+            stop.wanted = minimum
+            stop.found = length
+            break
+        if left - LOG_OVERHEAD < length:
+            break
+        if magic == 2:
+            fill_v2(p, &rows[n])
+        else:
+            fill_legacy(p, magic, &rows[n])
+        rows[n].position = origin + at
+        rows[n].size = LOG_OVERHEAD + <int64_t>length
+        rows[n].first_record = 0
+        rows[n].status = 0
+        n += 1
+        at += LOG_OVERHEAD + <int64_t>length
+    position[0] = at
+    return n
+
+
+def scan(const uint8_t[::1] data not None, BatchRow[::1] rows not None, int64_t position, int64_t origin):
+    """Fill `rows` with the batches of `data` from byte `position` on.
+
+    Returns (rows filled, position after the last whole batch, fault, wanted, found). It ends where `rows` is full,
+    where fewer bytes remain than the next batch needs (no fault), or at bytes that no batch can begin with (a fault).
+    ``origin`` is added to every position that is stored.
+    """
+    cdef Stop stop
+    cdef int64_t n = 0
+    cdef int64_t size = data.shape[0]
+    stop.fault = FAULT_NONE
+    stop.wanted = 0
+    stop.found = 0
+    if position < 0:
+        raise ValueError("position must not be negative")
+    if rows.shape[0] and position < size:
+        with nogil:
+            n = scan_into(&data[0], size, &position, origin, &rows[0], rows.shape[0], &stop)
+    return n, position, stop.fault, stop.wanted, stop.found
+
+
+cdef bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noexcept nogil:
+    """Whether a batch of magic 2 as brokers write it may begin here; the checksum decides afterwards."""
+    cdef int64_t length = <int32_t>load_be32(p + 8)
+    cdef int32_t count = <int32_t>load_be32(p + 57)
+    cdef int codec = p[22] & 7
+    if length < MIN_LENGTH_V2 or LOG_OVERHEAD + length > max_size or p[21] or codec > 4 or count < 0:
+        return False
+    return codec != 0 or count <= (length - MIN_LENGTH_V2) // MIN_RECORD
+
+
+def find_candidate(const uint8_t[::1] data not None, int64_t position, int64_t max_size):
+    """Return the first position from `position` on where a batch of magic 2 may begin, or -1.
+
+    All 61 bytes of the header are there; the end of the batch may lie beyond `data`.
+    """
+    cdef int64_t size = data.shape[0]
+    cdef int64_t last = size - (LOG_OVERHEAD + MIN_LENGTH_V2)
+    cdef int64_t found = -1
+    cdef const uint8_t* base
+    cdef const uint8_t* hit
+    if position < 0:
+        raise ValueError("position must not be negative")
+    if position <= last:
+        base = &data[0]
+        with nogil:
+            while position <= last:
+                # memchr walks to the next byte that could be the magic.
+                hit = <const uint8_t*>memchr(base + position + MAGIC_AT, 2, last - position + 1)
+                if hit == NULL:
+                    break
+                position = hit - base - MAGIC_AT
+                if plausible(base + position, size - position, max_size):
+                    found = position
+                    break
+                position += 1
+    return found

@@ -1,0 +1,95 @@
+"""A segment's ``.index`` and ``.timeindex`` files, as far as they are sound.
+
+Both are hints. What is read here is consistent in itself; whether it fits the segment is for the one who seeks to find
+out (``kbatch.log.segment``). A file that is missing, unreadable or of no whole number of entries has none (DSK-R5).
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["OFFSET_INDEX_DTYPE", "TIME_INDEX_DTYPE", "read_offset_index", "read_time_index"]
+
+OFFSET_INDEX_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8")])
+TIME_INDEX_DTYPE = np.dtype([("timestamp", "<i8"), ("offset", "<i8")])
+
+_STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+# The least bytes of the log that an entry can stand for: those of the shortest message.
+_MIN_BYTES_PER_ENTRY = 26
+
+
+def read_offset_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArray[np.void]:
+    """Read the sound part of an ``.index`` file.
+
+    Parameters
+    ----------
+    path : str
+    base_offset : int
+        The segment's, from its name.
+    log_size : int
+        Bytes of the segment's ``.log`` file.
+
+    Returns
+    -------
+    ndarray of OFFSET_INDEX_DTYPE
+        ``offset`` is absolute: the last offset of what was appended at ``position`` (DSK-R2). Both ascend strictly, and
+        every position lies within the log. The zero tail of a preallocated file is left out (DSK-R4).
+    """
+    stored = _read_entries(path, _STORED_OFFSET_ENTRY, log_size)
+    offset = stored["offset"].astype(np.int64)
+    position = stored["position"].astype(np.int64)
+    sound = (offset >= 0) & (position >= 0) & (position < log_size)
+    sound[1:] &= (offset[1:] > offset[:-1]) & (position[1:] > position[:-1])
+    entries = np.empty(_leading(sound), OFFSET_INDEX_DTYPE)
+    entries["offset"] = offset[: len(entries)] + base_offset
+    entries["position"] = position[: len(entries)]
+    return entries
+
+
+def read_time_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArray[np.void]:
+    """Read the sound part of a ``.timeindex`` file.
+
+    Parameters
+    ----------
+    path : str
+    base_offset : int
+        The segment's, from its name.
+    log_size : int
+        Bytes of the segment's ``.log`` file.
+
+    Returns
+    -------
+    ndarray of TIME_INDEX_DTYPE
+        ``timestamp`` (ms) is the largest of the segment up to the batch that holds ``offset``, which is absolute
+        (DSK-R3). Neither descends. The zero tail of a preallocated file is left out (DSK-R4).
+    """
+    stored = _read_entries(path, _STORED_TIME_ENTRY, log_size)
+    timestamp = stored["timestamp"].astype(np.int64)
+    offset = stored["offset"].astype(np.int64)
+    sound = (timestamp >= 0) & (offset >= 0) & ~((timestamp == 0) & (offset == 0))
+    sound[1:] &= (timestamp[1:] >= timestamp[:-1]) & (offset[1:] >= offset[:-1])
+    entries = np.empty(_leading(sound), TIME_INDEX_DTYPE)
+    entries["timestamp"] = timestamp[: len(entries)]
+    entries["offset"] = offset[: len(entries)] + base_offset
+    return entries
+
+
+def _read_entries(path: str, entry: np.dtype[np.void], log_size: int) -> npt.NDArray[np.void]:
+    """Read a whole number of entries, no more than a log of this size can have."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size % entry.itemsize:
+                return np.empty(0, entry)
+            data = file.read((log_size // _MIN_BYTES_PER_ENTRY + 1) * entry.itemsize)
+    except OSError:
+        return np.empty(0, entry)
+    return np.frombuffer(data, entry, count=len(data) // entry.itemsize)
+
+
+def _leading(sound: npt.NDArray[np.bool_]) -> int:
+    """Count the entries before the first that is not sound."""
+    return len(sound) if sound.all() else int(np.argmin(sound))

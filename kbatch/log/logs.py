@@ -1,0 +1,402 @@
+"""A topic-partition's log: its segments as one sequence of records."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, decode_part
+from kbatch.errors import LogDirectoryError, finding_to_error
+from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
+from kbatch.log.names import parse_directory_name, segment_names
+from kbatch.log.reading import read_tables
+from kbatch.log.segment import Segment, Tail, last_offsets
+from kbatch.table import RecordTable
+
+__all__ = ["Log", "find_logs"]
+
+
+class Log:
+    """The log of one topic-partition, as a broker keeps it on disk.
+
+    A log is what its files hold when it is opened: sizes are taken once, and what a broker writes later is not seen. No
+    file is open but while something is read.
+
+    Parameters
+    ----------
+    path : str or path
+        A topic-partition directory, or one ``.log`` file.
+    use_indexes : bool
+        Whether ``.index`` and ``.timeindex`` files may say where to begin. They are only used where they agree with the
+        bytes of the log; see `Segment.seek_offset` and `Segment.seek_timestamp` for what that rules out. Without them
+        every seek follows the batch headers from the beginning of a segment.
+
+    Attributes
+    ----------
+    path : str
+    topic : str or None
+    partition : int or None
+        From the name of the directory (DSK-R9), for a file that of its parent; None where that is no topic-partition.
+    segments : list of Segment
+        In order of base offset.
+
+    Raises
+    ------
+    LogDirectoryError
+        If there is no such path, no segment in the directory, or the file is no ``.log`` file.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> log = kbatch.Log("tests/golden/logs/codec-none-0")
+    >>> log.topic, log.partition, log.start_offset, log.end_offset
+    ('codec-none', 0, 0, 3160)
+    >>> sum(len(table) for table in log.tables(start_offset=3000))
+    160
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, use_indexes: bool = True) -> None:
+        self.path = os.fspath(path)
+        self.use_indexes = use_indexes
+        absolute = os.path.abspath(self.path)
+        if os.path.isdir(absolute):
+            self.segments = _segments(self.path, _list(self.path))
+            if not self.segments:
+                raise LogDirectoryError(
+                    f"{self.path}: no segment (20 digits and '.log') in this directory", source=self.path
+                )
+            directory = absolute
+        elif os.path.isfile(absolute):
+            if not absolute.endswith(".log"):
+                raise LogDirectoryError(f"{self.path}: not a '.log' file", source=self.path)
+            self.segments = [Segment(self.path)]
+            directory = os.path.dirname(absolute)
+        else:
+            raise LogDirectoryError(f"{self.path}: no such file or directory", source=self.path)
+        self.topic: str | None = None
+        self.partition: int | None = None
+        # A directory of any name may hold segments.
+        with contextlib.suppress(LogDirectoryError):
+            self.topic, self.partition, _ = parse_directory_name(os.path.basename(directory))
+        self._end: tuple[np.void | None, Tail] | None = None
+
+    def __repr__(self) -> str:
+        return f"<kbatch Log {self.path!r}, {len(self.segments)} segments, {self.size} bytes>"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments together."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def tail(self) -> Tail:
+        """What stands after the last whole batch of the last segment; only kind "damaged" is an error."""
+        return self._last()[1]
+
+    @property
+    def start_offset(self) -> int:
+        """The base offset of the first batch; of a log without batches, that of its first segment's name.
+
+        A broker may have moved the log's start beyond it (DeleteRecords); only its checkpoint file tells (DSK-R13). For
+        a first batch of magic 0 or 1 it is the segment's, since message sets don't store theirs (LEG-R23).
+        """
+        for segment in self.segments:
+            for rows in segment.scan():
+                if rows["magic"][0] == 2 or segment.base_offset is None:
+                    return int(rows["base_offset"][0])
+                return segment.base_offset
+        return self.segments[0].base_offset or 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last whole batch, by its header (OFF-R1); if the last segment is empty, its base."""
+        row = self._last()[0]
+        if row is None:
+            return self.segments[-1].base_offset or 0
+        return int(row["base_offset"]) + int(row["last_offset_delta"]) + 1
+
+    def _last(self) -> tuple[np.void | None, Tail]:
+        if self._end is None:
+            self._end = self.segments[-1].last_batch(use_indexes=self.use_indexes)
+        return self._end
+
+    def batches(self) -> npt.NDArray[np.void]:
+        """Return the headers of all batches; nothing is decompressed and no checksum computed.
+
+        Returns
+        -------
+        ndarray of BATCH_DTYPE, shape (batches,)
+            In order of segments; ``position`` counts from the beginning of each segment's file. It takes 88 bytes a
+            batch: where that is too much, `Segment.scan` gives the same by the window.
+
+        Raises
+        ------
+        CorruptBatchError
+            Where no batch can begin.
+        LogDirectoryError
+            If a segment that isn't the last ends with an incomplete batch, or overlaps the next (DSK-R13).
+        """
+        parts = [np.empty(0, BATCH_DTYPE)]
+        reached = None
+        for segment in self.segments:
+            _check_order(segment, reached)
+            end = 0
+            for rows in segment.scan():
+                parts.append(rows)
+                end = int(rows["position"][-1] + rows["size"][-1])
+                reached = _reached(rows, segment, reached)
+            with segment.open() as file:
+                tail = file.tail_at(end)
+            if tail.finding is not None:
+                raise finding_to_error(tail.finding, source=segment.path, position=end)
+            if tail.kind != "none" and not segment.live:
+                raise LogDirectoryError(
+                    f"{segment.path}, byte {end}: {tail.size} bytes that are no whole batch; "
+                    "only the last segment of a log may end so",
+                    source=segment.path,
+                    position=end,
+                )
+        return np.concatenate(parts)
+
+    def tables(
+        self,
+        *,
+        start_offset: int | None = None,
+        stop_offset: int | None = None,
+        start_timestamp: int | None = None,
+        stop_timestamp: int | None = None,
+        isolation: Isolation = "read_uncommitted",
+        include_control: bool = False,
+        crc: Crc = "verify",
+        on_error: OnError = "raise",
+        limits: Limits | None = None,
+        max_bytes: int = 64 << 20,
+    ) -> Iterator[RecordTable]:
+        """Decode the log, in tables of bounded size.
+
+        Parameters
+        ----------
+        start_offset, stop_offset : int, optional
+            Only records with an offset from `start_offset` up to but without `stop_offset`.
+        start_timestamp, stop_timestamp : int, optional
+            Only records with a timestamp (ms) from `start_timestamp` up to but without `stop_timestamp`. Producers set
+            timestamps as they like, so records of any time may follow: `stop_timestamp` chooses rows, and all is read.
+            `start_timestamp` also passes over what lies, by index and batch headers, wholly before it.
+        isolation, include_control, crc, on_error, limits
+            As for `kbatch.decode`. What is "stop"ped by damage goes on in no later segment.
+        max_bytes : int
+            What records, batches and data of one table may take, about; one batch is decoded at least. While a log is
+            read, memory stays near this, plus what the caller keeps.
+
+        Yields
+        ------
+        RecordTable
+            With `topic`, `partition` and the segment's path as `source`. Tables may have no records: batches without
+            any and losses are told all the same. ``position`` in batches and losses is the byte in the segment's file.
+
+        Raises
+        ------
+        CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
+            As `kbatch.decode`, with the file and the byte in it.
+        TruncatedBatchError
+            If a segment that isn't the last ends within a batch (DSK-R14).
+        LogDirectoryError
+            If a segment begins before the end of the one before (DSK-R13). Gaps are legal.
+
+        Notes
+        -----
+        What precedes `start_timestamp` is told by ``maxTimestamp`` of the headers, which brokers compute when they
+        append; it can be too large later, and then only costs time (TS-R4). See `Segment.seek_timestamp`.
+        """
+        if max_bytes <= 0:
+            raise ValueError(f"max_bytes must be positive, got {max_bytes}")
+        options = DecodeOptions(
+            isolation=isolation,
+            include_control=include_control,
+            crc=crc,
+            on_error=on_error,
+            start_offset=start_offset,
+            stop_offset=stop_offset,
+            limits=limits if limits is not None else Limits(),
+        )
+        return self._tables(options, start_timestamp, stop_timestamp, max_bytes)
+
+    def _tables(
+        self, options: DecodeOptions, start_timestamp: int | None, stop_timestamp: int | None, max_bytes: int
+    ) -> Iterator[RecordTable]:
+        reached = None
+        for segment in self._segments_for(options.start_offset, options.stop_offset):
+            _check_order(segment, reached)
+            start, end = 0, segment.size
+            if options.start_offset is not None and _begins_before(segment, options.start_offset):
+                start = segment.seek_offset(options.start_offset, use_indexes=self.use_indexes)
+            if start_timestamp is not None:
+                start = max(start, segment.seek_timestamp(start_timestamp, use_indexes=self.use_indexes))
+            if options.stop_offset is not None and segment is self._segment_of(options.stop_offset):
+                end = segment.end_for_offset(options.stop_offset, use_indexes=self.use_indexes)
+            tables = read_tables(segment, start, end, options, max_bytes)
+            while True:
+                try:
+                    table = next(tables)
+                except StopIteration as done:
+                    stopped = done.value
+                    break
+                reached = _reached(table.batches, segment, reached)
+                table.topic, table.partition = self.topic, self.partition
+                yield _within(table, start_timestamp, stop_timestamp)
+                # Not kept until the next one is made.
+                del table
+            if stopped:
+                return
+
+    def offset_for_timestamp(self, timestamp: int) -> int | None:
+        """Return the offset of the first record with `timestamp` (ms) or a later one, None if there is none.
+
+        As Kafka's ``offsetsForTimes`` does: batches are passed over by ``maxTimestamp``, also those of markers count,
+        and the record is not the one closest in time but the first in the log.
+
+        Raises
+        ------
+        KbatchError
+            If a batch that has to be decoded can't be.
+        """
+        options = DecodeOptions(include_control=True)
+        for segment in self.segments:
+            start = segment.seek_timestamp(timestamp, use_indexes=self.use_indexes)
+            with segment.open() as file:
+                for rows in file.walk(start):
+                    for row in rows[rows["max_timestamp"] >= timestamp]:
+                        position, size = int(row["position"]), int(row["size"])
+                        part = decode_part(
+                            file.window(position, position + size), options, origin=position, source=segment.path
+                        )
+                        records = part.table.records
+                        late = np.flatnonzero(records["timestamp"] >= timestamp)
+                        if len(late):
+                            return int(records["offset"][late[0]])
+        return None
+
+    def _segment_of(self, offset: int) -> Segment:
+        """Return the last segment that begins at or before `offset`, else the first."""
+        chosen = self.segments[0]
+        for segment in self.segments[1:]:
+            if segment.base_offset is not None and segment.base_offset <= offset:
+                chosen = segment
+        return chosen
+
+    def _segments_for(self, start_offset: int | None, stop_offset: int | None) -> list[Segment]:
+        first = 0 if start_offset is None else self.segments.index(self._segment_of(start_offset))
+        return [
+            segment
+            for segment in self.segments[first:]
+            if stop_offset is None or segment.base_offset is None or segment.base_offset < stop_offset
+        ]
+
+
+def find_logs(root: str | os.PathLike[str]) -> list[Log]:
+    """Find the logs of every topic-partition under a broker's log directory.
+
+    Parameters
+    ----------
+    root : str or path
+        A broker's log directory (``log.dirs``), or a topic-partition directory itself.
+
+    Returns
+    -------
+    list of Log
+        By topic and partition. Directories marked ``-delete``, ``-future`` or ``-stray`` are left out (DSK-R9), and so
+        are directories of such a name without a segment.
+
+    Raises
+    ------
+    LogDirectoryError
+        If `root` is missing or no directory, or if there is no log in it.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> [log.topic for log in kbatch.find_logs("tests/golden/logs") if log.topic.startswith("codec-l")]
+    ['codec-lz4']
+    """
+    root = os.fspath(root)
+    if not os.path.exists(root):
+        raise LogDirectoryError(f"{root}: no such directory", source=root)
+    if not os.path.isdir(root):
+        raise LogDirectoryError(f"{root}: not a directory", source=root)
+    names = _list(root)
+    if _is_live_log(os.path.basename(os.path.abspath(root))) and segment_names(names, root):
+        return [Log(root)]
+    logs = []
+    for name in names:
+        path = os.path.join(root, name)
+        if _is_live_log(name) and os.path.isdir(path) and segment_names(_list(path), path):
+            logs.append(Log(path))
+    if not logs:
+        raise LogDirectoryError(
+            f"{root}: no topic-partition directory ('topic-0', with segments) in this directory", source=root
+        )
+    return sorted(logs, key=lambda log: (log.topic or "", log.partition or 0))
+
+
+def _is_live_log(name: str) -> bool:
+    try:
+        return parse_directory_name(name).mark is None
+    except LogDirectoryError:
+        return False
+
+
+def _list(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory) from error
+
+
+def _segments(directory: str, names: list[str]) -> list[Segment]:
+    chosen = segment_names(names, directory)
+    segments = []
+    for i, (_, name) in enumerate(chosen):
+        segments.append(Segment(os.path.join(directory, name), live=i + 1 == len(chosen)))
+    return segments
+
+
+def _begins_before(segment: Segment, offset: int) -> bool:
+    return segment.base_offset is None or segment.base_offset < offset
+
+
+def _reached(
+    rows: npt.NDArray[np.void], segment: Segment, before: tuple[int, Segment] | None
+) -> tuple[int, Segment] | None:
+    """Tell the last offset so far, and the segment that has it. What a damaged header says doesn't count."""
+    good = rows[rows["status"] == BatchStatus.OK]
+    return (int(last_offsets(good)[-1]), segment) if len(good) else before
+
+
+def _check_order(segment: Segment, reached: tuple[int, Segment] | None) -> None:
+    """Refuse a segment that begins before the end of the one before it."""
+    if reached is None or segment.base_offset is None:
+        return
+    last, before = reached
+    if segment.base_offset <= last:
+        raise LogDirectoryError(
+            f"{segment.path}: begins at offset {segment.base_offset}, but {before.path} reaches to {last}: "
+            "the segments overlap; read them one by one",
+            source=segment.path,
+        )
+
+
+def _within(table: RecordTable, start: int | None, stop: int | None) -> RecordTable:
+    """Choose the records of a table by timestamp."""
+    if start is None and stop is None:
+        return table
+    timestamps = table.records["timestamp"]
+    wanted = np.ones(len(timestamps), np.bool_)
+    if start is not None:
+        wanted &= timestamps >= start
+    if stop is not None:
+        wanted &= timestamps < stop
+    return table if wanted.all() else table[wanted]

@@ -1,0 +1,357 @@
+"""One segment file: bounded windows of its bytes, its batch headers, and seeking."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.checksums import crc_holds
+from kbatch.errors import Finding, LogDirectoryError
+from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
+from kbatch.framing import scan_part
+from kbatch.kernels.buffers import allocate
+from kbatch.log.indexes import read_offset_index, read_time_index
+from kbatch.log.names import parse_segment_name
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Segment", "SegmentFile", "Tail", "last_offsets"]
+
+# How many bytes a walk over headers looks at together.
+WALK_WINDOW = 4 << 20
+_ZERO_BLOCK = 1 << 16
+
+
+class Tail(NamedTuple):
+    """What stands after the last whole batch that can be reached over headers.
+
+    Attributes
+    ----------
+    kind : {"none", "partial", "zeros", "damaged"}
+        Nothing; the beginning of a batch that is being written or was cut (FRM-R3); only zeros, at least twelve, as a
+        preallocated file has them (FRM-R7); or bytes that no batch can begin with.
+    position : int
+        Where it begins, in bytes from the beginning of the segment's file.
+    size : int
+        How many bytes there are.
+    finding : Finding or None
+        What is wrong, if it is damage.
+    """
+
+    kind: Literal["none", "partial", "zeros", "damaged"]
+    position: int
+    size: int
+    finding: Finding | None = None
+
+
+class SegmentFile:
+    """An open segment file, of which windows can be had. It is closed on leaving the ``with`` block.
+
+    Windows outlive it: a mapped one holds its mapping, a read one its memory.
+    """
+
+    def __init__(self, path: str, size: int, live: bool) -> None:
+        self.path = path
+        self.size = size
+        self.live = live
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by __exit__)
+        now = os.fstat(self._file.fileno()).st_size
+        if now < size:
+            if not live:
+                self._file.close()
+                raise LogDirectoryError(
+                    f"{path}: has {now} bytes, had {size} when the log was opened; open the log again", source=path
+                )
+            self.size = now
+
+    def __enter__(self) -> SegmentFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes from `start` up to `stop`, read-only; fewer if the file has been cut since."""
+        if stop <= start:
+            return np.empty(0, np.uint8)
+        if self.live:
+            return self._read(start, stop - start)
+        aligned = start - start % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(self._file.fileno(), stop - aligned, access=mmap.ACCESS_READ, offset=aligned)
+        return np.frombuffer(mapped, np.uint8, offset=start - aligned)
+
+    def _read(self, start: int, size: int) -> npt.NDArray[np.uint8]:
+        block = allocate(size)
+        view = memoryview(block)
+        self._file.seek(start)
+        done = 0
+        while done < size:
+            n = self._file.readinto(view[done:])
+            if not n:
+                break
+            done += n
+        data: npt.NDArray[np.uint8] = np.frombuffer(view, np.uint8, count=done)
+        data.flags.writeable = False
+        return data
+
+    def entry_size(self, position: int) -> int | None:
+        """Return the bytes that the entry at `position` says it takes, None if too few remain to say."""
+        if self.size - position < LOG_OVERHEAD:
+            return None
+        header = self.window(position, position + LOG_OVERHEAD)
+        return LOG_OVERHEAD + int.from_bytes(header[8:].tobytes(), "big", signed=True)
+
+    def walk(self, position: int, stop: int | None = None) -> Iterator[npt.NDArray[np.void]]:
+        """Hop over batch headers from `position` on, and yield their rows by the window.
+
+        It ends at `stop`, or where framing does, whatever the reason: `tail_at` the last batch's end tells it.
+        """
+        end = self.size if stop is None else min(stop, self.size)
+        size = WALK_WINDOW
+        while position < end:
+            window = self.window(position, min(position + size, end))
+            scan = scan_part(window, origin=position)
+            if len(scan.batches):
+                yield scan.batches
+            elif scan.finding is None and len(window) >= LOG_OVERHEAD:
+                wanted = LOG_OVERHEAD + int.from_bytes(window[8:LOG_OVERHEAD].tobytes(), "big", signed=True)
+                if len(window) < wanted <= end - position:
+                    size = wanted
+                    continue
+            position += scan.consumed
+            if scan.finding is not None or scan.consumed == 0:
+                return
+            size = WALK_WINDOW
+
+    def tail_at(self, position: int) -> Tail:
+        """Say what stands at `position`, the end of the last whole batch."""
+        left = self.size - position
+        if left <= 0:
+            return Tail("none", position, 0)
+        if left >= LOG_OVERHEAD and position >= self.zeros_from():
+            return Tail("zeros", position, left)
+        finding = scan_part(self.window(position, position + min(left, BATCH_HEADER_SIZE)), origin=position).finding
+        return Tail("partial" if finding is None else "damaged", position, left, finding)
+
+    def zeros_from(self) -> int:
+        """Return where the zeros at the end of the file begin; its size if the last byte is none."""
+        end = self.size
+        while end > 0:
+            start = max(0, end - _ZERO_BLOCK)
+            block = self.window(start, end)
+            used = np.flatnonzero(block)
+            if len(used):
+                return start + int(used[-1]) + 1
+            end = start
+        return 0
+
+
+class Segment:
+    """One ``.log`` file of a topic-partition.
+
+    Parameters
+    ----------
+    path : str or path
+    live : bool
+        Whether the file may be written or cut while it is read: then its bytes are read, not mapped, since a mapping
+        that a broker cuts underneath ends the process (DSK-R19). True for the last segment of a log.
+
+    Attributes
+    ----------
+    path : str
+    base_offset : int or None
+        From the file's name (DSK-R1): no batch of the segment begins before it. None if the name is another.
+    size : int
+        Bytes of the file when the segment was made. What is written later is not seen.
+    live : bool
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> segment = kbatch.Log("tests/golden/logs/codec-none-0").segments[1]
+    >>> segment.base_offset, segment.seek_offset(2281)
+    (1825, 15707)
+    """
+
+    __slots__ = ("base_offset", "live", "path", "size")
+
+    def __init__(self, path: str | os.PathLike[str], *, live: bool = True) -> None:
+        self.path = os.fspath(path)
+        self.base_offset = parse_segment_name(os.path.basename(self.path))
+        self.size = os.stat(self.path).st_size
+        self.live = live
+
+    def __repr__(self) -> str:
+        return f"<kbatch Segment {self.path!r}, {self.size} bytes>"
+
+    def open(self) -> SegmentFile:
+        """Open the file, to be used in a ``with`` block."""
+        return SegmentFile(self.path, self.size, self.live)
+
+    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes of the file from `start` up to `stop`, without what lies beyond its size.
+
+        Returns
+        -------
+        ndarray of uint8, read-only
+            Mapped for a segment that can't change any more, else a copy.
+        """
+        if start < 0:
+            raise ValueError(f"start must not be negative, got {start}")
+        with self.open() as file:
+            return file.window(start, min(stop, file.size))
+
+    def scan(self, start: int = 0) -> Iterator[npt.NDArray[np.void]]:
+        """Hop over the batch headers from byte `start` on; nothing is decompressed and no checksum computed.
+
+        Yields
+        ------
+        ndarray of BATCH_DTYPE, shape (batches,)
+            The batches of some megabytes, however large the file. ``position`` counts from the file's beginning. For
+            magic 0 and 1 ``base_offset`` is the entry's offset, which is that of its last message (LEG-R23).
+            The scan ends where no whole batch follows.
+        """
+        with self.open() as file:
+            yield from file.walk(start)
+
+    def seek_offset(self, offset: int, *, use_indexes: bool = True) -> int:
+        """Return the position of the first batch whose last offset is `offset` or later.
+
+        If there is none, it is the position after the last whole batch. Offsets are taken to ascend, as in every log
+        that a broker writes.
+
+        Notes
+        -----
+        The entry of the ``.index`` file is used if the batch at its position has a good checksum and a base offset that
+        isn't above the entry's, and if the headers from there on lead, with ascending offsets, to the position of the
+        next entry or to the clean end of the file. Otherwise the headers are followed from the beginning. An index that
+        was forged to lead along batches that someone put into a record's value, up to its very end, passes that; with
+        ``use_indexes=False`` nothing does.
+        """
+        with self.open() as file:
+            row = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
+            return row if isinstance(row, int) else int(row["position"])
+
+    def seek_timestamp(self, timestamp: int, *, use_indexes: bool = True) -> int:
+        """Return the position of the first batch whose ``max_timestamp`` is `timestamp` (ms) or later.
+
+        If there is none, it is the position after the last whole batch.
+
+        Notes
+        -----
+        ``max_timestamp`` is right, or too large (compaction), in what brokers write: they compute it anew when they
+        append (TS-R4). Only a file that no broker has checked can hold a batch with later records than its header says.
+
+        The ``.timeindex`` is used if the batch that holds its entry's offset has the entry's timestamp as its maximum,
+        and not at all otherwise. An index that names true batches, but leaves out one with a later timestamp before
+        them, passes that; with ``use_indexes=False`` all headers are followed.
+        """
+        with self.open() as file:
+            row = self._first_batch(file, self._start_for_timestamp(file, timestamp, use_indexes), timestamp=timestamp)
+            return row if isinstance(row, int) else int(row["position"])
+
+    def end_for_offset(self, offset: int, *, use_indexes: bool = True) -> int:
+        """Return a position of which no batch with a record below `offset` lies at or after: `size` at most."""
+        with self.open() as file:
+            row = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
+            if isinstance(row, int):
+                return self.size
+            # The base offset of a message set isn't known, so that it may begin below.
+            below = row["base_offset"] < offset or row["magic"] < 2
+            return int(row["position"]) + (int(row["size"]) if below else 0)
+
+    def last_batch(self, *, use_indexes: bool = True) -> tuple[np.void | None, Tail]:
+        """Return the row of the last whole batch that headers lead to, and what stands after it."""
+        with self.open() as file:
+            start = 0
+            if use_indexes and self.base_offset is not None:
+                index = self._offset_index(file)
+                if len(index) and self._leads_on(file, index, len(index) - 1):
+                    start = int(index["position"][-1])
+            row = None
+            for rows in file.walk(start):
+                row = rows[-1]
+            end = start if row is None else int(row["position"] + row["size"])
+            return row, file.tail_at(end)
+
+    # -- seeking
+
+    def _first_batch(
+        self, file: SegmentFile, start: int, *, offset: int | None = None, timestamp: int | None = None
+    ) -> np.void | int:
+        """Walk from `start` to the first batch that reaches `offset` or `timestamp`; if none does, to the end."""
+        end = start
+        for rows in file.walk(start):
+            reached = last_offsets(rows) >= offset if offset is not None else rows["max_timestamp"] >= timestamp
+            first = int(np.argmax(reached))
+            if reached[first]:
+                row: np.void = rows[first]
+                return row
+            end = int(rows["position"][-1] + rows["size"][-1])
+        return end
+
+    def _start_for_offset(self, file: SegmentFile, offset: int, use_indexes: bool) -> int:
+        if not use_indexes or self.base_offset is None:
+            return 0
+        index = self._offset_index(file)
+        entry = int(np.searchsorted(index["offset"], offset, "right")) - 1
+        return int(index["position"][entry]) if entry >= 0 and self._leads_on(file, index, entry) else 0
+
+    def _start_for_timestamp(self, file: SegmentFile, timestamp: int, use_indexes: bool) -> int:
+        if not use_indexes or self.base_offset is None:
+            return 0
+        index = read_time_index(self._sibling(".timeindex"), base_offset=self.base_offset, log_size=file.size)
+        entry = int(np.searchsorted(index["timestamp"], timestamp, "left")) - 1
+        if entry < 0:
+            return 0
+        offset, largest = int(index["offset"][entry]), int(index["timestamp"][entry])
+        row = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
+        if isinstance(row, int) or int(row["base_offset"]) > offset or int(row["max_timestamp"]) != largest:
+            return 0
+        return int(row["position"])
+
+    def _leads_on(self, file: SegmentFile, index: npt.NDArray[np.void], entry: int) -> bool:
+        """Whether the bytes at an index entry are a batch that fits it, and lead on to the next entry or the end."""
+        position = int(index["position"][entry])
+        last = entry + 1 == len(index)
+        stop = file.size if last else int(index["position"][entry + 1])
+        end = position
+        previous = None
+        for rows in file.walk(position, stop):
+            if previous is None:
+                first = rows[0]
+                size = int(first["size"])
+                if not (self.base_offset or 0) <= first["base_offset"] <= index["offset"][entry]:
+                    return False
+                if not crc_holds(file.window(position, position + size), 0, size):
+                    return False
+                previous = first["base_offset"] - 1
+            if rows["base_offset"][0] <= previous or np.any(rows["base_offset"][1:] <= last_offsets(rows)[:-1]):
+                return False
+            previous = last_offsets(rows)[-1]
+            end = int(rows["position"][-1] + rows["size"][-1])
+        if previous is None:
+            return False
+        # What looks like a partial batch may as well be where a wrong trail ends.
+        return file.tail_at(end).kind in ("none", "zeros") if last else end == stop
+
+    def _offset_index(self, file: SegmentFile) -> npt.NDArray[np.void]:
+        assert self.base_offset is not None
+        return read_offset_index(self._sibling(".index"), base_offset=self.base_offset, log_size=file.size)
+
+    def _sibling(self, suffix: str) -> str:
+        return self.path.removesuffix(".log") + suffix
+
+
+def last_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the last offset of each batch, from the headers (OFF-R1)."""
+    last: npt.NDArray[np.int64] = rows["base_offset"] + rows["last_offset_delta"]
+    return last

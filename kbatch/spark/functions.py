@@ -1,0 +1,324 @@
+"""Raw batch bytes in a DataFrame's column or an RDD -> records, for `mapInArrow` and `mapPartitions`.
+
+A value of such a column is what a fetch response or a segment file holds: whole batches, one after the other. Memory
+is bounded by the largest value and the table decoded from a part of it, whatever the partition's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from kbatch.arrow import spark_batches
+from kbatch.decoding import Crc, DecodeOptions, OnError, decode_part
+from kbatch.errors import KbatchError, TruncatedBatchError
+from kbatch.format import Limits
+from kbatch.framing import byte_array
+from kbatch.spark.schema import RECORD_COLUMNS, kafka_schema
+from kbatch.table import RecordTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["MapInArrow", "decode_batches", "decode_frame", "decode_in_arrow"]
+
+# Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.arrow.spark_batches`).
+_MAX_ROWS = 16_000
+_MAX_BYTES = 4 << 20
+_TABLE_BYTES = 16 << 20
+
+ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class MapInArrow(NamedTuple):
+    """The two arguments of `DataFrame.mapInArrow`: ``df.mapInArrow(*kbatch.spark.decode_in_arrow(...))``."""
+
+    function: ArrowFunction
+    schema: StructType
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """What is done with the bytes of one row; a plain object, so that it reaches the workers."""
+
+    column: str
+    columns: tuple[str, ...]
+    options: DecodeOptions
+    partial: str
+
+    def tables(self, data: Any, row: int) -> Iterator[RecordTable]:
+        where = f"row {row} of the partition, column {self.column!r}"
+        array = byte_array(data)
+        position = 0
+        searching = False
+        stopped = False
+        while position < len(array) and not stopped:
+            part = decode_part(
+                array[position:],
+                self.options,
+                origin=position,
+                source=where,
+                max_bytes=_TABLE_BYTES,
+                searching=searching,
+            )
+            yield part.table
+            searching, stopped = part.searching, part.stopped
+            if not part.table.consumed:
+                break
+            position += part.table.consumed
+        if position < len(array) and not stopped and self.partial == "raise" and self.options.on_error == "raise":
+            raise TruncatedBatchError(
+                f"{where}, byte {position}: the last {len(array) - position} bytes are no whole batch; partial='drop' "
+                "leaves them out, as the end of a fetch response may be cut",
+                source=where,
+                position=position,
+            )
+
+    def batches(self, data: Any, row: int) -> Iterator[pa.RecordBatch]:
+        for table in self.tables(data, row):
+            yield from spark_batches(table, self.columns, _MAX_ROWS, _MAX_BYTES)
+
+
+@dataclass
+class _Gatherer:
+    """Puts small Arrow batches together, so that a row of few records doesn't cost a batch of its own."""
+
+    schema: pa.Schema
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if self.held and (self.rows + batch.num_rows > _MAX_ROWS or self.size + batch.nbytes > _MAX_BYTES):
+            yield from self.flush()
+        self.held.append(batch)
+        self.rows += batch.num_rows
+        self.size += batch.nbytes
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        if len(self.held) == 1:
+            yield self.held[0]
+        elif self.held:
+            yield from pa.Table.from_batches(self.held, self.schema).combine_chunks().to_batches()
+        self.held, self.rows, self.size = [], 0, 0
+
+
+def decode_in_arrow(
+    column: str = "value",
+    *,
+    keep: StructType | None = None,
+    include_headers: bool = False,
+    include_control: bool = False,
+    crc: Crc = "verify",
+    on_error: OnError = "raise",
+    partial: str = "raise",
+    limits: Limits | None = None,
+) -> MapInArrow:
+    """Return the function and the schema for `mapInArrow` over a DataFrame with a column of raw batch bytes.
+
+    Parameters
+    ----------
+    column : str
+        The binary column that holds whole batches; null is no batches.
+    keep : StructType, optional
+        Columns of the DataFrame to pass through: each record gets those of the row that its batch was in.
+    include_headers : bool
+        Whether to add the column of headers.
+    include_control, crc, on_error, limits
+        As for `kbatch.decode`. With ``"stop"`` and ``"skip"`` what is lost is lost quietly: count batches with
+        `kbatch.scan` where that matters.
+    partial : {"raise", "drop"}
+        What to do with bytes at the end of a row that are no whole batch. A fetch response may end so.
+    limits : Limits, optional
+
+    Returns
+    -------
+    MapInArrow
+        ``(function, schema)``: the kept columns, then key, value, offset, timestamp, timestampType and, if asked for,
+        headers. Records are in the order of rows, and within a row in that of its batches.
+
+    Raises
+    ------
+    ValueError
+        For a value of an option that isn't one, or a kept column whose name is that of a record's column.
+    KbatchError
+        In the tasks, for damage; Spark shows the text, which names the row of the partition.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> function, schema = kbatch.spark.decode_in_arrow("raw")
+    >>> schema.fieldNames()
+    ['key', 'value', 'offset', 'timestamp', 'timestampType']
+    >>> raw.mapInArrow(function, schema).show()  # doctest: +SKIP
+    """
+    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits)
+    kept = keep.fieldNames() if keep is not None else []
+    clash = sorted(set(kept) & set(decoder.columns))
+    if clash:
+        raise ValueError(f"keep: {', '.join(map(repr, clash))} is a column of the records too; rename it first")
+    records = kafka_schema(decoder.columns)
+    schema = StructType([*(StructField(f.name, f.dataType, True) for f in (keep or [])), *records.fields])
+
+    def function(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first_row = 0
+        for batch in batches:
+            raw = _column(batch, column)
+            passed = [_column(batch, name) for name in kept]
+            fields = [pa.field(name, array.type) for name, array in zip(kept, passed, strict=True)]
+            gatherer: _Gatherer | None = None
+            for i in range(len(raw)):
+                value = raw[i].as_buffer()
+                if value is None:
+                    continue
+                for decoded in decoder.batches(value, first_row + i):
+                    n = decoded.num_rows
+                    repeated = [_repeat(array[i], n) for array in passed]
+                    whole = pa.schema([*fields, *decoded.schema])
+                    if gatherer is None:
+                        gatherer = _Gatherer(whole)
+                    yield from gatherer.add(
+                        pa.RecordBatch.from_arrays([*repeated, *decoded.columns], schema=whole)
+                    )
+            if gatherer is not None:
+                yield from gatherer.flush()
+            first_row += len(raw)
+
+    return MapInArrow(function, schema)
+
+
+def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str] = (), **options: Any) -> DataFrame:
+    """Decode a DataFrame's column of raw batch bytes: `decode_in_arrow`, applied.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    column : str
+        The binary column.
+    keep : sequence of str
+        Columns to pass through.
+    **options
+        Those of `decode_in_arrow`.
+
+    Returns
+    -------
+    DataFrame
+        A row a record.
+
+    Raises
+    ------
+    ValueError
+        If a column isn't there, or `column` isn't binary; and as `decode_in_arrow`.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> records = kbatch.spark.decode_frame(raw, "value", keep=["topic"])  # doctest: +SKIP
+    """
+    present = frame.schema.fieldNames()
+    missing = [name for name in (column, *keep) if name not in present]
+    if missing:
+        raise ValueError(f"no column {', '.join(map(repr, missing))}; there are {', '.join(present)}")
+    if not isinstance(frame.schema[column].dataType, BinaryType):
+        raise ValueError(f"column {column!r} is {frame.schema[column].dataType.simpleString()}, not binary")
+    kept = StructType([frame.schema[name] for name in keep])
+    function, schema = decode_in_arrow(column, keep=kept, **options)
+    needed = [column, *(name for name in keep if name != column)]
+    return frame.select(*needed).mapInArrow(function, schema)  # type: ignore[arg-type]
+
+
+def decode_batches(
+    column: str = "value",
+    *,
+    keep: Sequence[str] = (),
+    include_headers: bool = False,
+    include_control: bool = False,
+    crc: Crc = "verify",
+    on_error: OnError = "raise",
+    partial: str = "raise",
+    limits: Limits | None = None,
+) -> Callable[[Iterable[Any]], Iterator[Row]]:
+    """Return the function for `RDD.mapPartitions` over bytes, or over Rows with a column of raw batch bytes.
+
+    A Python object for each field of each record is what RDDs cost: `decode_in_arrow` is about ten times faster.
+
+    Parameters
+    ----------
+    column : str
+        The field that holds whole batches, where elements are Rows. Null elements are left out.
+    keep : sequence of str
+        Fields of the Rows to pass through.
+    include_headers, include_control, crc, on_error, partial, limits
+        As in `decode_in_arrow`.
+
+    Returns
+    -------
+    function
+        From an iterable of elements to an iterator of Rows: the kept fields, then key, value, offset, timestamp (a
+        datetime in UTC), timestampType and, if asked for, headers (a list of Rows of key and value, or None).
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> decode = kbatch.spark.decode_batches()
+    >>> list(decode([b"", None]))
+    []
+    >>> sc.parallelize(segments).mapPartitions(decode)  # doctest: +SKIP
+    """
+    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits)
+    make = Row(*keep, *decoder.columns)
+
+    def function(elements: Iterable[Any]) -> Iterator[Row]:
+        for i, element in enumerate(elements):
+            is_row = isinstance(element, Row)
+            value = element[column] if is_row else element
+            if keep and not is_row:
+                raise TypeError(f"element {i} of the partition is {type(element).__name__}, not a Row with fields to keep")
+            if value is None:
+                continue
+            kept = [element[name] for name in keep]
+            for batch in decoder.batches(value, i):
+                columns = [
+                    map(_header_rows, array.to_pylist()) if name == "headers" else array.to_pylist()
+                    for name, array in zip(batch.schema.names, batch.columns, strict=True)
+                ]
+                for values in zip(*columns, strict=True):
+                    yield make(*kept, *values)
+
+    return function
+
+
+def _decoder(
+    column: str,
+    include_headers: bool,
+    include_control: bool,
+    crc: Crc,
+    on_error: OnError,
+    partial: str,
+    limits: Limits | None,
+) -> _Decoder:
+    if partial not in ("raise", "drop"):
+        raise ValueError(f"partial must be 'raise' or 'drop', got {partial!r}")
+    options = DecodeOptions(include_control=include_control, crc=crc, on_error=on_error, limits=limits or Limits())
+    columns = (*RECORD_COLUMNS, "headers") if include_headers else RECORD_COLUMNS
+    return _Decoder(column, columns, options, partial)
+
+
+def _header_rows(headers: list[dict[str, Any]] | None) -> list[Row] | None:
+    return None if headers is None else [Row(key=header["key"], value=header["value"]) for header in headers]
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        raise KbatchError(f"no column {name!r} in the DataFrame; there are {', '.join(batch.schema.names)}")
+    return batch.column(index)
+
+
+def _repeat(scalar: pa.Scalar, n: int) -> pa.Array:
+    return pa.nulls(n, scalar.type) if not scalar.is_valid else pa.repeat(scalar, n)

@@ -1,0 +1,288 @@
+"""What a read is asked to do: the options of Spark's own Kafka source, and those of damage and planning.
+
+No pyspark in here: the export, the data source and their tasks share it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "parse_options", "parse_size"]
+
+DEFAULT_SPLIT_BYTES = 128 << 20
+
+# What Spark puts among the options by itself: load()'s argument (one path, or several as a JSON list).
+_SPARK_OWN = {"path", "paths"}
+_OPTIONS = (
+    "assign",
+    "crc",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "includeControl",
+    "includeHeaders",
+    "onError",
+    "partitions",
+    "splitBytes",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "subscribe",
+    "subscribePattern",
+    "topics",
+)
+_EARLIEST, _LATEST = -2, -1
+
+PerPartition = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where reading begins or ends, as asked: at most one of the three is set; none means the log's own end.
+
+    Attributes
+    ----------
+    timestamp : int or None
+        Milliseconds since the epoch, for every partition.
+    timestamps, offsets : dict of topic to dict of partition to int, or None
+        Per partition; every partition that is read must be named. In `offsets` -2 is the earliest, -1 the latest.
+    """
+
+    timestamp: int | None = None
+    timestamps: PerPartition | None = None
+    offsets: PerPartition | None = None
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What to read, and what to do with damage. Picklable, with plain values only.
+
+    Attributes
+    ----------
+    topics : tuple of str or None
+        Names of topics; None with `topic_pattern` None means every topic.
+    topic_pattern : str or None
+        Regular expression that the whole name must match.
+    assign : dict of topic to list of int, or None
+        Exactly these partitions.
+    partitions : frozenset of int or None
+        Only these partitions of each topic.
+    starting, ending : Bound
+        First offset, and the offset before which to stop.
+    latest_if_no_timestamp : bool
+        What a starting timestamp after the last record means: nothing to read (True), or an error.
+    include_headers, include_control : bool
+        Whether there is a column of headers; whether control records are handed out.
+    crc, on_error : str
+        As for `kbatch.decode`.
+    split_bytes : int
+        Aim for the bytes that one task reads.
+    """
+
+    topics: tuple[str, ...] | None = None
+    topic_pattern: str | None = None
+    assign: dict[str, list[int]] | None = None
+    partitions: frozenset[int] | None = None
+    starting: Bound = field(default_factory=Bound)
+    ending: Bound = field(default_factory=Bound)
+    latest_if_no_timestamp: bool = False
+    include_headers: bool = False
+    include_control: bool = False
+    crc: str = "verify"
+    on_error: str = "raise"
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+
+    def __post_init__(self) -> None:
+        _one_of("crc", self.crc, ("verify", "mark", "skip"))
+        _one_of("onError", self.on_error, ("raise", "stop", "skip"))
+        if self.split_bytes < 1:
+            raise ValueError(f"splitBytes must be at least 1, got {self.split_bytes}")
+        if self.topic_pattern is not None:
+            try:
+                re.compile(self.topic_pattern)
+            except re.error as error:
+                raise ValueError(
+                    f"subscribePattern {self.topic_pattern!r} is no regular expression: {error}"
+                ) from None
+
+
+def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
+    """Return the paths to read and the options, from the strings that Spark hands over.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        Names in any case. The names and values are those of Spark's Kafka source where it has them: ``subscribe``,
+        ``subscribePattern``, ``assign``, ``startingOffsets``, ``endingOffsets``, ``startingTimestamp``,
+        ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
+        ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``. Ours: ``topics`` (the same as
+        ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``includeControl``, ``crc``, ``onError``, ``splitBytes``.
+
+    Raises
+    ------
+    ValueError
+        An unknown option, a value that isn't one of its option's, or options that contradict each other.
+
+    Examples
+    --------
+    >>> from kbatch.spark.options import parse_options
+    >>> paths, read = parse_options({"path": "/data", "subscribe": "orders,users", "splitBytes": "64m"})
+    >>> paths, read.topics, read.split_bytes
+    (['/data'], ('orders', 'users'), 67108864)
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower(): name for name in _OPTIONS}
+    unknown = sorted(set(given) - set(known) - _SPARK_OWN)
+    if unknown:
+        raise ValueError(f"unknown option {', '.join(map(repr, unknown))}; known are {', '.join(_OPTIONS)}")
+
+    def get(name: str, parse: Callable[[str, str], Any], default: Any = None) -> Any:
+        value = given.get(name.lower())
+        return default if value is None else parse(name, value)
+
+    chosen = [name for name in ("topics", "subscribe", "subscribePattern", "assign") if name.lower() in given]
+    if len(chosen) > 1:
+        raise ValueError(f"options {' and '.join(chosen)} exclude each other")
+    if "assign" in chosen and "partitions" in given:
+        raise ValueError("options assign and partitions exclude each other")
+    fail_on_data_loss = get("failOnDataLoss", _boolean)
+    on_error = get("onError", _text)
+    if on_error is None:
+        on_error = "skip" if fail_on_data_loss is False else "raise"
+    elif fail_on_data_loss is not None and fail_on_data_loss != (on_error == "raise"):
+        raise ValueError(f"options failOnDataLoss={str(fail_on_data_loss).lower()} and onError={on_error} disagree")
+    strategy = get("startingOffsetsByTimestampStrategy", _text, "error").lower()
+    _one_of("startingOffsetsByTimestampStrategy", strategy, ("error", "latest"))
+    read = ReadOptions(
+        topics=get("topics", _names) or get("subscribe", _names),
+        topic_pattern=get("subscribePattern", _text),
+        assign=get("assign", _assignment),
+        partitions=get("partitions", _partitions),
+        starting=_bound("starting", get, forbidden=_LATEST),
+        ending=_bound("ending", get, forbidden=_EARLIEST),
+        latest_if_no_timestamp=strategy == "latest",
+        include_headers=get("includeHeaders", _boolean, False),
+        include_control=get("includeControl", _boolean, False),
+        crc=get("crc", _text, "verify"),
+        on_error=on_error,
+        split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
+    )
+    return _paths(given), read
+
+
+def parse_size(name: str, text: str) -> int:
+    """Return a number of bytes: ``67108864``, ``64m``, ``64 MiB`` (powers of 1024, as in Spark's own settings)."""
+    found = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
+    if not found or not int(found[1]):
+        raise ValueError(f"{name} must be a number of bytes such as 67108864 or 64m, got {text!r}")
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
+
+
+def _paths(given: dict[str, str]) -> list[str]:
+    paths: list[str] = []
+    if "path" in given:
+        paths.append(given["path"])
+    if "paths" in given:
+        paths += json.loads(given["paths"])
+    if not paths:
+        raise ValueError("no path: name the log directory in load(...)")
+    return paths
+
+
+def _bound(side: str, get: Callable[..., Any], *, forbidden: int) -> Bound:
+    # A timestamp for all goes before timestamps per partition, these before offsets: Spark's own order.
+    timestamp = get(f"{side}Timestamp", _timestamp)
+    if timestamp is not None:
+        return Bound(timestamp=timestamp)
+    timestamps = get(f"{side}OffsetsByTimestamp", _per_partition)
+    if timestamps is not None:
+        return Bound(timestamps=timestamps)
+    name = f"{side}Offsets"
+    text = get(name, _text)
+    own_end, other_end = ("earliest", "latest") if side == "starting" else ("latest", "earliest")
+    if text is None or text.strip().lower() == own_end:
+        return Bound()
+    if text.strip().lower() == other_end:
+        raise ValueError(f"{name} can't be {other_end!r} in a batch read")
+    offsets = _per_partition(name, text)
+    for topic, partitions in offsets.items():
+        for partition, offset in partitions.items():
+            if offset == forbidden or offset < _EARLIEST:
+                raise ValueError(f"{name}: offset {offset} of {topic}-{partition} is not allowed in a batch read")
+    return Bound(offsets=offsets)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _text(name: str, value: str) -> str:
+    return value
+
+
+def _boolean(name: str, value: str) -> bool:
+    _one_of(name, value.strip().lower(), ("true", "false"))
+    return value.strip().lower() == "true"
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not names:
+        raise ValueError(f"{name} names no topic")
+    return names
+
+
+def _partitions(name: str, value: str) -> frozenset[int]:
+    numbers: set[int] = set()
+    for part in value.split(","):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if not found:
+            raise ValueError(f"{name} must be numbers and ranges such as 0,2,5-7, got {value!r}")
+        first = int(found[1])
+        last = int(found[2]) if found[2] else first
+        # A partition is an int32, so that a typing error can't ask for a set of astronomic size.
+        if last < first or last >= 1 << 31 or last - first > 100_000:
+            raise ValueError(f"{name}: {part.strip()!r} is no range of partitions")
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
+
+
+def _timestamp(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{name} must be milliseconds since the epoch, got {value!r}") from None
+
+
+def _per_partition(name: str, value: str) -> PerPartition:
+    wanted = f'{name} must be JSON such as {{"topic": {{"0": 23, "1": 45}}}}, got {value!r}'
+    try:
+        parsed = json.loads(value)
+        result = {
+            str(topic): {int(partition): offset for partition, offset in partitions.items()}
+            for topic, partitions in parsed.items()
+        }
+    except (ValueError, AttributeError):
+        raise ValueError(wanted) from None
+    if not all(type(offset) is int for partitions in result.values() for offset in partitions.values()):
+        raise ValueError(wanted)
+    return result
+
+
+def _assignment(name: str, value: str) -> dict[str, list[int]]:
+    wanted = f'{name} must be JSON such as {{"topic": [0, 1]}}, got {value!r}'
+    try:
+        parsed = json.loads(value)
+        result = {str(topic): list(partitions) for topic, partitions in parsed.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(wanted) from None
+    if not result or not all(type(number) is int for numbers in result.values() for number in numbers):
+        raise ValueError(wanted)
+    return result

@@ -1,0 +1,256 @@
+"""What a decode gives: three tables and one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.errors import InvalidRecordError
+from kbatch.format import HEADER_DTYPE
+from kbatch.kernels import decode as _kernel
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+    from kbatch.arrow import Binary
+
+__all__ = ["Loss", "RecordTable"]
+
+
+class Loss(NamedTuple):
+    """A range of bytes of the source that gave no records.
+
+    Attributes
+    ----------
+    position, length : int
+        The range, in bytes from the beginning of the source.
+    reason : str
+        What was found there.
+    base_offset : int or None
+        Base offset of the batch that was lost, if its header could be framed.
+    """
+
+    position: int
+    length: int
+    reason: str
+    base_offset: int | None = None
+
+
+class RecordTable:
+    """Decoded records as columns: `records`, `batches` and `headers`, with positions into `data`.
+
+    Tables are made by `kbatch.decode` and `kbatch.Log.tables`. A table owns its buffers or holds the one it was decoded
+    from; every array and view taken from it keeps that memory alive.
+
+    Attributes
+    ----------
+    data : ndarray of uint8, read-only
+        What every position of `records` and `headers` points into: the caller's own buffer where all of it was
+        uncompressed, else the payloads as they were decompressed.
+    consumed : int
+        Bytes of the input that whole batches took. What follows is an incomplete batch, or was not wanted.
+    losses : list of Loss
+        Every range of the input that damage cost, in order of position.
+    source, topic, partition
+        Where the table came from, as far as it is known: the file's path, and the topic-partition of a log.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> table = kbatch.decode(b"")
+    >>> len(table), table.consumed
+    (0, 0)
+    """
+
+    __slots__ = (
+        "_batches",
+        "_derived",
+        "_headers",
+        "_records",
+        "consumed",
+        "data",
+        "losses",
+        "partition",
+        "source",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        records: npt.NDArray[np.void],
+        batches: npt.NDArray[np.void],
+        data: npt.NDArray[np.uint8],
+        *,
+        consumed: int = 0,
+        losses: Sequence[Loss] = (),
+        source: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        self._records = records
+        self._batches = batches
+        self._headers: npt.NDArray[np.void] | None = None
+        # Of a slice or a selection, `first_record` has to be found anew when someone asks.
+        self._derived = False
+        self.data = data
+        self.consumed = consumed
+        self.losses = list(losses)
+        self.source = source
+        self.topic = topic
+        self.partition = partition
+
+    @property
+    def records(self) -> npt.NDArray[np.void]:
+        """One row a record.
+
+        Returns
+        -------
+        ndarray of RECORD_DTYPE, shape (records,)
+            Timestamps in milliseconds since the epoch, -1 for none; lengths of -1 are null, 0 is empty (COL-R1).
+        """
+        return self._records
+
+    @property
+    def batches(self) -> npt.NDArray[np.void]:
+        """One row a batch of the input, also for those that gave no records (COL-R4).
+
+        Returns
+        -------
+        ndarray of BATCH_DTYPE, shape (batches,)
+            ``status`` is a `BatchStatus`; ``first_record`` is the row in `records` where the batch's records begin.
+            The batches of a slice or selection are those of the whole table.
+        """
+        if self._derived:
+            batches = self._batches.copy()
+            batches["first_record"] = np.searchsorted(self._records["batch"], np.arange(len(batches)))
+            batches.flags.writeable = False
+            self._batches, self._derived = batches, False
+        return self._batches
+
+    @property
+    def headers(self) -> npt.NDArray[np.void]:
+        """One row a record header, in the order of records and within each as stored (HDR-R5); made when first asked for.
+
+        Returns
+        -------
+        ndarray of HEADER_DTYPE, shape (headers,)
+            ``record`` is a row of `records`; a value length of -1 is null.
+        """
+        if self._headers is None:
+            records = np.ascontiguousarray(self._records)
+            headers = np.empty(int(records["header_count"].sum(dtype=np.int64)), HEADER_DTYPE)
+            n = _kernel.headers(self.data, records, headers)
+            if n != len(headers):
+                offset = int(records["offset"][-1 - n]) if n < 0 else -1
+                raise InvalidRecordError(
+                    f"offset {offset}: the headers are no longer where they were when the table was decoded; "
+                    "was the buffer written to?",
+                    source=self.source,
+                )
+            headers.flags.writeable = False
+            self._headers = headers
+        return self._headers
+
+    @property
+    def pending(self) -> list[tuple[int, int]]:
+        """Undecided transactions that were withheld, as (producer id, first offset); none under read_uncommitted."""
+        return []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        where = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
+        losses = f", {len(self.losses)} losses" if self.losses else ""
+        return f"<RecordTable{where}: {len(self)} records in {len(self._batches)} batches{losses}>"
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any] | Sequence[int]) -> RecordTable:
+        """Select records by a slice, a boolean mask or row numbers; batches and bytes are shared.
+
+        `batches` counts on the order of records: row numbers have to ascend.
+        """
+        if isinstance(rows, int | np.integer):
+            raise TypeError("one record is table.records[i], table.key(i) and table.value(i); a table takes slices")
+        if not isinstance(rows, slice):
+            rows = np.asarray(rows)
+            if rows.dtype != np.bool_:
+                rows = rows.astype(np.intp, casting="safe") if rows.size else rows.astype(np.intp)
+                if np.any(rows[1:] < rows[:-1]):
+                    raise ValueError("row numbers must ascend")
+        elif rows.step is not None and rows.step < 0:
+            raise ValueError("a table is not read backwards: the step of a slice must be positive")
+        table = RecordTable(
+            self._records[rows],
+            self._batches,
+            self.data,
+            consumed=self.consumed,
+            losses=self.losses,
+            source=self.source,
+            topic=self.topic,
+            partition=self.partition,
+        )
+        table._derived = True
+        return table
+
+    def _bytes(self, position: str, length: str, row: int) -> bytes | None:
+        record = self._records[row]
+        size = int(record[length])
+        start = int(record[position])
+        return None if size < 0 else self.data[start : start + size].tobytes()
+
+    def key(self, row: int) -> bytes | None:
+        """Return the key of one record; None is null."""
+        return self._bytes("key_pos", "key_len", row)
+
+    def value(self, row: int) -> bytes | None:
+        """Return the value of one record; None is null (a tombstone in a compacted topic)."""
+        return self._bytes("value_pos", "value_len", row)
+
+    def keys(self) -> list[bytes | None]:
+        """Return all keys; None is null."""
+        from kbatch import arrow
+
+        return arrow.keys(self)
+
+    def values(self) -> list[bytes | None]:
+        """Return all values; None is null."""
+        from kbatch import arrow
+
+        return arrow.values(self)
+
+    def values_as(self, dtype: npt.DTypeLike, *, fill: Any = None) -> npt.NDArray[Any]:
+        """Return values of a fixed width as an array; see `kbatch.arrow.values_as`."""
+        from kbatch import arrow
+
+        return arrow.values_as(self, dtype, fill=fill)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:
+        """Return the records as an Arrow table; see `kbatch.arrow.to_arrow`."""
+        from kbatch import arrow
+
+        return arrow.to_arrow(self, columns=columns, binary=binary)
+
+    def to_pandas(
+        self, *, columns: Sequence[str] | None = None, dtype_backend: Literal["numpy", "pyarrow"] = "numpy"
+    ) -> pandas.DataFrame:
+        """Return the records as a pandas DataFrame; see `kbatch.arrow.to_pandas`."""
+        from kbatch import arrow
+
+        return arrow.to_pandas(self, columns=columns, dtype_backend=dtype_backend)
+
+    def to_polars(self, *, columns: Sequence[str] | None = None) -> polars.DataFrame:
+        """Return the records as a Polars DataFrame; see `kbatch.arrow.to_polars`."""
+        from kbatch import arrow
+
+        return arrow.to_polars(self, columns=columns)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Give the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...)."""
+        from kbatch import arrow
+
+        return arrow.c_stream(self, requested_schema)

@@ -1,0 +1,135 @@
+"""What holds of the package as a whole: import direction, light imports, stubs, and twins that must agree."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_to_error
+
+PACKAGE = Path(kbatch.__file__).parent
+HEAVY = ("pyarrow", "pandas", "polars", "pyspark")
+
+# The picture of the design: what a module may import of kbatch, by layers. A module sees only layers below its own.
+LAYERS = [
+    {"format"},
+    {"errors"},
+    {"kernels"},
+    {"checksums", "codecs"},
+    {"framing"},
+    # A table offers its views as methods, which import `arrow` when they are called.
+    {"table", "arrow"},
+    {"decoding"},
+    {"log"},
+    {"spark"},
+    {"cli"},
+    {"__main__"},
+]
+
+
+def layer(module: str) -> int:
+    for number, names in enumerate(LAYERS):
+        if module in names:
+            return number
+    raise AssertionError(f"kbatch.{module} has no place in the picture: add it to LAYERS")
+
+
+def imports(path: Path) -> set[str]:
+    """First names under kbatch that a module imports, outside of `if TYPE_CHECKING`."""
+    found = set()
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            skipped.update(child for statement in node.body for child in ast.walk(statement))
+        if node in skipped:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "kbatch" else [f"kbatch.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found.update(name.split(".")[1] for name in names if name.startswith("kbatch."))
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    module = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if module == "__init__":
+        return
+    for name in imports(path) - {module, "__version__"}:
+        assert layer(name) <= layer(module), f"{module} imports {name}"
+
+
+def test_importing_kbatch_is_light() -> None:
+    code = f"import sys, kbatch; print(*(m for m in {HEAVY} if m in sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
+def test_every_kernel_has_a_stub() -> None:
+    kernels = {path.stem for path in (PACKAGE / "kernels").glob("*.pyx")}
+    assert kernels == {path.stem for path in (PACKAGE / "kernels").glob("*.pyi")}
+    assert kernels >= {"scan", "decode", "columns"}
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_faults_are_those_of_the_kernels() -> None:
+    text = (PACKAGE / "kernels" / "wire.pxd").read_text()
+    declared = {name: int(number) for name, number in re.findall(r"\bFAULT_(\w+) = (\d+)", text)}
+    assert declared == {fault.name: fault.value for fault in Fault}
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault])
+def test_every_fault_has_a_text_and_a_status(fault: Fault) -> None:
+    error = finding_to_error(
+        Finding(fault, at=7, record=3, wanted=11, found=12, detail="detail"), source="x.log", position=5, base_offset=6
+    )
+    assert str(error).startswith("x.log, byte 5, base offset 6, record 3, payload byte 7: ")
+    assert "{" not in str(error)
+    assert (error.source, error.position, error.base_offset, error.record) == ("x.log", 5, 6, 3)
+    assert fault_status(fault) != kbatch.BatchStatus.OK
+
+
+def test_errors_survive_pickling() -> None:
+    import pickle
+
+    error = finding_to_error(Finding(Fault.BAD_CRC, wanted=1, found=2), source="x.log", position=5, base_offset=6)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kbatch.CrcMismatchError
+    assert (str(copy), copy.source, copy.position, copy.base_offset) == (str(error), "x.log", 5, 6)
+
+
+def test_every_public_name_is_there_and_errors_are_ours() -> None:
+    for name in kbatch.__all__:
+        assert hasattr(kbatch, name)
+    for name in kbatch.__all__:
+        value = getattr(kbatch, name)
+        if isinstance(value, type) and issubclass(value, Exception):
+            assert issubclass(value, KbatchError)
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    assert importlib.metadata.version("kbatch") == kbatch.__version__
+
+
+def test_layout_of_the_dtypes() -> None:
+    """The sizes and names that design and users count on."""
+    assert kbatch.RECORD_DTYPE.itemsize == 56
+    assert kbatch.RECORD_DTYPE.names == (
+        "offset", "timestamp", "key_pos", "value_pos", "headers_pos", "key_len", "value_len", "header_count", "batch",
+    )  # fmt: skip
+    for dtype in (kbatch.RECORD_DTYPE, kbatch.BATCH_DTYPE, kbatch.HEADER_DTYPE):
+        assert dtype.isalignedstruct
+        assert dtype.fields is not None
+        assert all(field[0].byteorder in "=|" for field in dtype.fields.values())
+    assert kbatch.BATCH_DTYPE["crc"] == np.uint32
