@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -44,17 +44,31 @@ def measure(benchmark: Any) -> Measure[Any]:
     return run
 
 
+def contests(names: Sequence[str], slow_names: Sequence[str]) -> list[Any]:
+    """Pair corpora with peers, as parameters ``name`` and ``peer``; slow peers only get some of the corpora."""
+    rounds = {False: pytest.mark.benchmark(min_rounds=5), True: pytest.mark.benchmark(min_rounds=3)}
+    return [
+        pytest.param(name, peer, id=f"{name}-{peer.name}", marks=rounds[peer.slow])
+        for name in names
+        for peer in PEERS
+        if not peer.slow or name in slow_names
+    ]
+
+
 @pytest.fixture(scope="session")
-def arrow_columns() -> Iterable[str]:
+def arrow_columns() -> Sequence[str]:
     """The columns that every contestant builds; also what pyarrow imports at first use is imported here, untimed."""
     pa = pytest.importorskip("pyarrow")
     pa.array([b"warm"], pa.binary()).to_pylist()
     return ("offset", "timestamp", "key", "value")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a benchmark that asks for a peer each one that is installed; the slow ones get fewer rounds."""
-    if "peer" in metafunc.fixturenames:
-        rounds = {"aiokafka": 5, "kafka-python": 3}
-        marks = {name: pytest.mark.benchmark(min_rounds=count) for name, count in rounds.items()}
-        metafunc.parametrize("peer", [pytest.param(peer, id=peer.name, marks=marks[peer.name]) for peer in PEERS])
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what is compared one after the other, stage by stage and corpus by corpus: machines change their mind."""
+    order: dict[tuple[str, str], int] = {}
+
+    def place(item: pytest.Item) -> int:
+        name = getattr(item, "callspec").params["name"]  # noqa: B009 - only parametrized items have it
+        return order.setdefault((item.path.name, name), len(order))
+
+    items.sort(key=place)

@@ -20,10 +20,11 @@ __all__ = ["PEERS", "Peer"]
 
 @dataclass(frozen=True)
 class Peer:
-    """One peer, by the class that cuts bytes into batches."""
+    """One peer, by the class that cuts bytes into batches; a slow one isn't run on everything."""
 
     name: str
     memory_records: Callable[[bytes], Any]
+    slow: bool = False
 
     def walk(self, data: bytes) -> int:
         """Go over the batches without decoding them; return how many there are."""
@@ -106,7 +107,7 @@ def installed() -> list[Peer]:
     else:
         if crc32c_c is None:
             raise RuntimeError("kafka-python runs without the crc32c package: a comparison would flatter kbatch")
-        found.append(Peer("kafka-python", KafkaPythonRecords))
+        found.append(Peer("kafka-python", KafkaPythonRecords, slow=True))
     return found
 
 

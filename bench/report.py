@@ -176,8 +176,7 @@ def report(results: Results) -> str:
         compressed_table(results),
         "## Batches of one record",
         f"{number(single_nanoseconds(results), '.0f')} ns a batch; aiokafka takes "
-        f"{number(results.ratio('decode', 'single', 'aiokafka'))} times as long, kafka-python "
-        f"{number(results.ratio('decode', 'single', 'kafka-python'))} times.",
+        f"{number(results.ratio('decode', 'single', 'aiokafka'))} times as long.",
         "## Scan: headers only",
         scan_table(results),
     ]

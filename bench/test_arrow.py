@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 import kbatch
-from bench.conftest import Measure
+from bench.conftest import Measure, contests
 from bench.corpora import Sums, corpus
 from bench.peers import Peer
 from kbatch.arrow import view_schema
@@ -27,7 +27,7 @@ def test_kbatch(name: str, binary: str, arrow_columns: Sequence[str], measure: M
     assert Sums.of_arrow(table) == what.sums.without_headers()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "peer"), contests(NAMES, ["small", "medium"]))
 def test_peer(name: str, peer: Peer, arrow_columns: Sequence[str], measure: Measure) -> None:
     what = corpus(name)
     schema = view_schema(arrow_columns)

@@ -16,7 +16,7 @@ import snappy
 import zstandard
 
 import kbatch
-from bench.conftest import Measure
+from bench.conftest import Measure, contests
 from bench.corpora import CODECS, MIB, Sums, corpus, payloads
 from bench.peers import Peer
 
@@ -113,7 +113,7 @@ def test_kbatch(name: str, measure: Measure) -> None:
     assert Sums.of_table(table) == what.sums
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "peer"), contests(NAMES, [name for name in NAMES if "-16k-" in name]))
 def test_peer(name: str, peer: Peer, measure: Measure) -> None:
     what = corpus(name)
     measure("compressed", what, peer.name, lambda: peer.iterate(what.data))

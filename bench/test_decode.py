@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kbatch
-from bench.conftest import Measure
+from bench.conftest import Measure, contests
 from bench.corpora import Sums, corpus
 from bench.peers import Peer
 
@@ -22,7 +22,7 @@ def test_kbatch(name: str, measure: Measure) -> None:
     assert table.consumed == len(what.data)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "peer"), contests(NAMES, ["small", "medium", "large", "headers"]))
 def test_peer(name: str, peer: Peer, measure: Measure) -> None:
     what = corpus(name)
     measure("decode", what, peer.name, lambda: peer.iterate(what.data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kbatch
-from bench.conftest import Measure
+from bench.conftest import Measure, contests
 from bench.corpora import corpus
 from bench.peers import Peer
 
@@ -21,7 +21,7 @@ def test_kbatch(name: str, measure: Measure) -> None:
     assert int(batches["size"].sum()) == len(what.data)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "peer"), contests(NAMES, NAMES))
 def test_peer(name: str, peer: Peer, measure: Measure) -> None:
     what = corpus(name)
     assert measure("scan", what, peer.name, lambda: peer.walk(what.data)) == what.batches

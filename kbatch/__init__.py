@@ -16,6 +16,7 @@ from kbatch.errors import (
 )
 from kbatch.format import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, BatchStatus, Codec, Limits, TimestampType
 from kbatch.framing import scan
+from kbatch.log import Log, Segment, Tail, find_logs
 from kbatch.table import Loss, RecordTable
 
 __version__ = "0.1.0"
@@ -33,15 +34,19 @@ __all__ = [
     "KbatchError",
     "LimitExceededError",
     "Limits",
+    "Log",
     "LogDirectoryError",
     "Loss",
     "MissingDependencyError",
     "OutOfOrderSequenceError",
     "RecordTable",
+    "Segment",
+    "Tail",
     "TimestampType",
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "__version__",
     "decode",
+    "find_logs",
     "scan",
 ]

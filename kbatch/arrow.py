@@ -233,7 +233,7 @@ def c_stream(table: RecordTable, requested_schema: object | None = None) -> obje
     MissingDependencyError
         Without pyarrow.
     ValueError
-        If the requested schema has a column that isn't one of `VIEW_COLUMNS`.
+        If the requested schema has a column that isn't one of `VIEW_COLUMNS`, or a type that there is no cast to.
     """
     pa = _require("pyarrow", "arrow", "the Arrow C stream")
     if requested_schema is None:
@@ -286,8 +286,10 @@ def to_pandas(
         raise ValueError(f"dtype_backend must be 'numpy' or 'pyarrow', got {dtype_backend!r}")
     pandas = _require("pandas", "pandas", "to_pandas()")
     _require("pyarrow", "pandas", "to_pandas()")
+    frame: pd.DataFrame
     if dtype_backend == "pyarrow":
-        return to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
+        frame = to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
+        return frame
     names = view_schema(columns, log=table.topic is not None).names
     frame = to_arrow(table, columns=[name for name in names if name != "headers"]).to_pandas()
     if "headers" in names:
@@ -333,7 +335,8 @@ def to_polars(table: RecordTable, *, columns: Sequence[str] | None = None) -> pl
     """
     polars = _require("polars", "polars", "to_polars()")
     _require("pyarrow", "polars", "to_polars()")
-    return polars.from_arrow(to_arrow(table, columns=columns, binary="binary_view"))
+    frame: pl.DataFrame = polars.from_arrow(to_arrow(table, columns=columns, binary="binary_view"))
+    return frame
 
 
 def spark_batches(
@@ -541,11 +544,12 @@ def _arrays(
         columns["key"] = _BinaryColumn(pa, types["key"], n, extent.key_bytes, extent.key_nulls)
     if "value" in types:
         columns["value"] = _BinaryColumn(pa, types["value"], n, extent.value_bytes, extent.value_nulls)
-    fill_records(rows, table.data, **filled, **{name: column.sink for name, column in columns.items()})
+    filled.update({name: column.sink for name, column in columns.items()})
+    fill_records(rows, table.data, **filled, first_row=extent.start)
     for name, column in columns.items():
         made[name] = column.array(table.data)
     if "timestampType" in types:
-        made["timestampType"] = _timestamp_types(pa, rows, table.batches)
+        made["timestampType"] = _timestamp_types(pa, rows, table.batches, extent.start)
     if "headers" in types:
         made["headers"] = _header_lists(pa, table, extent, headers, types["headers"], null_headers)
     if "topic" in types:
@@ -604,7 +608,16 @@ def _header_lists(
     value = _BinaryColumn(pa, value_kind, len(rows), extent.header_value_bytes, extent.header_value_nulls)
     offsets = _memory(n + 1, np.int32)
     valid = _bitmap(n, int(null_headers))
-    fill_headers(rows, table.data, extent.start, offsets, valid=valid, key=key.sink, value=value.sink)
+    fill_headers(
+        rows,
+        table.data,
+        extent.start,
+        offsets,
+        valid=valid,
+        key=key.sink,
+        value=value.sink,
+        first_row=extent.header_start,
+    )
     key_array = key.array(table.data)
     pairs = pa.Array.from_buffers(
         kind.value_type,
@@ -629,13 +642,13 @@ def _java_text(pa: Any, keys: pa.Array) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-def _timestamp_types(pa: Any, rows: npt.NDArray[np.void], batches: npt.NDArray[np.void]) -> pa.Array:
+def _timestamp_types(pa: Any, rows: npt.NDArray[np.void], batches: npt.NDArray[np.void], first_row: int) -> pa.Array:
     of_batch = np.where(batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME, np.int32(1), np.int32(0))
     of_batch[batches["magic"] == 0] = -1
     if len(of_batch) and (of_batch == of_batch[0]).all():
         return _constant(pa, int(of_batch[0]), len(rows))
     out = _memory(len(rows), np.int32)
-    gather_by_batch(rows, of_batch, out)
+    gather_by_batch(rows, of_batch, out, first_row=first_row)
     return pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(out)], 0)
 
 
@@ -658,8 +671,8 @@ def _constant_text(pa: Any, text: str | None, n: int) -> pa.Array:
 
 def _memory(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an array to be filled, from the free list: a fresh page costs more than filling it."""
-    dtype = np.dtype(dtype)
-    return np.frombuffer(allocate(max(1, length * dtype.itemsize)), np.uint8)[: length * dtype.itemsize].view(dtype)
+    nbytes = length * np.dtype(dtype).itemsize
+    return np.frombuffer(memoryview(allocate(max(1, nbytes))), np.uint8)[:nbytes].view(dtype)
 
 
 def _bitmap(rows: int, nulls: int) -> npt.NDArray[np.uint8] | None:

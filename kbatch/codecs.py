@@ -4,7 +4,8 @@ Kafka knows four codecs, and what each reader must take or refuse stands in sect
 ``SN``, ``L4``, ``ZS``), which follows Kafka's own Java reader. Three things hold for all of them:
 
 - the limit is checked while decompressing, so output past it never gets memory (COD-R8);
-- no length found in the input is allocated before it is bounded by what the input can hold (SN-R7, ZS-R6, L4-R6, GZ-R5);
+- no length found in the input is allocated before it is bounded by what the input can hold (SN-R7, ZS-R6, L4-R6,
+  GZ-R5);
 - nothing that a broken payload leaves behind reaches the next one (COD-R9).
 
 Trailing bytes and concatenation differ by codec (COD-R4, COD-R5):
@@ -28,7 +29,6 @@ import zlib
 from typing import TYPE_CHECKING, NoReturn
 
 import cramjam
-import lz4.block
 import lz4.frame
 import numpy as np
 import zstandard
@@ -65,17 +65,17 @@ _LZ4_HAS_SIZE = 0x08  # the flag, and the bytes that the content size takes
 _LZ4_INDEPENDENT = 0x20
 _LZ4_CHECKSUMS = 0x14
 _LZ4_STORED = 0x80000000
-_LZ4_HISTORY = 64 << 10  # how far back a match can reach
 # Every byte of a block adds 255 bytes to a length at most.
 _LZ4_MAX_RATIO = 255
 
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
-# Bytes from a frame's magic to its first block, by descriptor: magic and descriptor, window (not with a single segment),
-# dictionary id, content size.
+# Bytes from a frame's magic to its first block, by descriptor: magic and descriptor, window (unless there is a single
+# segment), dictionary id, content size.
 _ZSTD_HEADER_SIZES = [
     5 + (not d & 0x20) + (0, 1, 2, 4)[d & 3] + (1 << (d >> 6) if d >> 6 else (d >> 5 & 1)) for d in range(256)
 ]
+_ZSTD_STEP = (1 << 20) + 1
 _ZSTD_MAX_BLOCK = 128 << 10
 
 _int32_be = struct.Struct(">i").unpack_from
@@ -168,7 +168,7 @@ class _Contexts(threading.local):
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdDecompressor()
-        self.lz4 = lz4.frame.create_decompression_context()
+        self.lz4: object | None = None
 
 
 _contexts = _Contexts()
@@ -218,7 +218,7 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int) -> int
 
 
 def _refuse(detail: str) -> NoReturn:
-    # `from None` at the cause: its traceback would hold the caller's buffer for as long as the error lives.
+    # `from None`: where a library raised, the detail says what it said.
     raise PayloadError(Finding(Fault.CODEC, detail=detail)) from None
 
 
@@ -296,10 +296,11 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
 
 
 @functools.lru_cache(maxsize=256)
-def _lz4_header(header: bytes) -> tuple[int, bool, bool]:
-    """Check the descriptor of a frame; return its largest block, if blocks are linked, and if there are checksums.
+def _lz4_header(header: bytes) -> tuple[int, bool]:
+    """Check the descriptor of a frame; return its largest block and whether its blocks are plain.
 
-    Few different descriptors are ever met, so the check is done once for each.
+    Plain are independent blocks in a frame without checksums, which is what Java and librdkafka write. Few different
+    descriptors are ever met, so the check is done once for each.
     """
     if len(header) < 7 or not header.startswith(_LZ4_MAGIC):
         _refuse("lz4: the payload doesn't begin with a frame")
@@ -314,19 +315,18 @@ def _lz4_header(header: bytes) -> tuple[int, bool, bool]:
         lz4.frame.get_frame_info(header)  # verifies the header checksum (L4-R4)
     except RuntimeError as error:
         _refuse(f"lz4: {error}")
-    return 1 << (2 * (block_descriptor >> 4) + 8), not flags & _LZ4_INDEPENDENT, bool(flags & _LZ4_CHECKSUMS)
+    return 1 << (2 * (block_descriptor >> 4) + 8), flags & (_LZ4_INDEPENDENT | _LZ4_CHECKSUMS) == _LZ4_INDEPENDENT
 
 
 def _decompress_lz4(payload: memoryview, arena: Arena, limit: int) -> int:
     # Block by block into the arena is the fastest there is from Python: per 1 MiB of 64 KiB blocks 240 us, where
     # lz4.frame.decompress takes 290 and a copy of its bytes 60 more, LZ4FrameDecompressor 310 with the copy,
     # lz4.block.decompress for each block 320, and cramjam's frame decoder 300 (and 4 us at every call for its context).
-    # Linked blocks (L4-R2) need lz4.block, which takes the bytes before them as a dictionary; cramjam doesn't.
     end = len(payload)
     has_size = end > 4 and payload[4] & _LZ4_HAS_SIZE
     position = 7 + has_size
-    block_max, linked, checksums = _lz4_header(bytes(payload[:position]))
-    if checksums:
+    block_max, plain = _lz4_header(bytes(payload[:position]))
+    if not plain:
         return _decompress_lz4_stream(payload, arena, limit)
     base = arena.used
     produced = 0
@@ -350,14 +350,8 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int) -> int:
         start = base + produced
         if not stored:
             try:
-                if linked and produced:
-                    history = arena.view[max(base, start - _LZ4_HISTORY) : start]
-                    chunk = lz4.block.decompress(block, uncompressed_size=room, dict=history)
-                    arena.view[start : start + len(chunk)] = chunk
-                    produced += len(chunk)
-                else:
-                    produced += cramjam.lz4.decompress_block_into(block, arena.view[start : start + room], room)
-            except (cramjam.DecompressionError, lz4.block.LZ4BlockError):
+                produced += cramjam.lz4.decompress_block_into(block, arena.view[start : start + room], room)
+            except cramjam.DecompressionError:
                 if fits:
                     _refuse(f"lz4: the block at payload byte {position} is malformed")
                 # Either malformed or past the limit: the stream decoder, which stops anywhere, can tell.
@@ -372,13 +366,16 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int) -> int:
 
 
 def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int) -> int:
-    """Decompress a frame with checksums, which the library verifies (L4-R7), in steps that can stop at the limit."""
-    context = _contexts.lz4
-    lz4.frame.reset_decompression_context(context)
+    """Decompress a frame with linked blocks (L4-R2) or checksums, which the library verifies (L4-R7)."""
+    # The context is kept only after a whole frame: resetting one that was left within a frame doesn't clear what
+    # remains of its content size (liblz4 1.9.4), and the next frame would be refused for it (COD-R9).
+    context = _contexts.lz4 or lz4.frame.create_decompression_context()
+    _contexts.lz4 = None
     base = arena.used
     position = produced = 0
     while True:
-        # A step at a time: the library allocates as much as it is allowed to put out.
+        # In steps, because the library allocates as much as it may put out. A kept context and steps of 256 KiB take
+        # 315 to 410 us for 1 MiB, as lz4.frame.decompress does; a copy of all of its output would add 80.
         step = min(_STEP, limit - produced + 1)
         try:
             chunk, taken, at_end = lz4.frame.decompress_chunk(context, payload[position:], max_length=step)
@@ -392,6 +389,7 @@ def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int) -> int
         arena.view[base + produced : base + end] = chunk
         produced = end
         if at_end:
+            _contexts.lz4 = context
             return produced
         if len(chunk) < step and position == len(payload):
             _refuse("lz4: the stream is cut short")
@@ -403,7 +401,8 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
     bound = min(_zstd_bound(payload), limit) + 1
     base = arena.used
     produced = 0
-    step = max(_STEP, 8 * len(payload))
+    # Room for any ordinary batch at once; what goes on gets more as it proves to need it.
+    step = max(_ZSTD_STEP, 8 * len(payload))
     reader = _contexts.zstd.stream_reader(payload, read_across_frames=True)
     try:
         while True:
@@ -417,7 +416,7 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
                 _refuse_size(limit)
             if size < len(room):
                 return produced
-            step = max(_STEP, produced)
+            step = max(_ZSTD_STEP, produced)
     except zstandard.ZstdError as error:
         _refuse(f"zstd: {error}")
 
@@ -449,7 +448,9 @@ def _zstd_bound(payload: memoryview) -> int:
             id_at = position + 6 - (descriptor >> 5 & 1)
             if any(payload[id_at : id_at + (0, 1, 2, 4)[descriptor & 3]]):
                 _refuse("zstd: the frame needs a dictionary")
+        start = position
         position += _ZSTD_HEADER_SIZES[descriptor]
+        before = bound
         last = 0
         while not last:
             if end - position < 3:
@@ -467,4 +468,11 @@ def _zstd_bound(payload: memoryview) -> int:
         position += descriptor & 4  # the checksum's bit has the value of its size
         if position > end:
             _refuse("zstd: the stream is cut short")
+        # The library checks the content size that a frame declares, but not where the last block is empty (ZS-R6).
+        # Sizes of one or two bytes claim nothing that could matter.
+        if descriptor >= 0x80:
+            blocks_at = start + _ZSTD_HEADER_SIZES[descriptor]
+            claim = int.from_bytes(payload[blocks_at - (8 if descriptor >= 0xC0 else 4) : blocks_at], "little")
+            if claim > bound - before:
+                _refuse(f"zstd: a frame claims to hold {claim} bytes, its blocks can hold {bound - before}")
     return bound

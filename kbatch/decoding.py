@@ -37,6 +37,10 @@ Isolation = Literal["read_uncommitted"]
 
 # Checksum, decompression and parsing take turns on so many bytes, so that each finds them in the L2 cache.
 RUN_BYTES = 512 << 10
+_FIRST_ARENA_BYTES = 4 << 20
+# Of what is still to come, an arena gets room for no more than this many times its size: what a hostile first batch
+# grows by says nothing.
+_MAX_EXPECTED_RATIO = 16
 _INT64 = np.iinfo(np.int64)
 
 
@@ -155,8 +159,12 @@ class _Pass:
             self._search(0, 0, "no batch begins here")
         while not self.searching and not self.stopped:
             finding = self._scan()
+            framed = self.position
             if not self._decode_rows():
                 break
+            if self.position != framed:
+                # A length could not be followed: what was framed after it is void.
+                continue
             if finding is not None:
                 self._bad_framing(finding)
             elif not self._resume_after_partial():
@@ -187,21 +195,30 @@ class _Pass:
         # room grows when the payload turns out to hold more.
         most = np.where(compressed, 2 * payloads, payloads // MIN_RECORD_SIZE)
         records = int(np.clip(batches["record_count"], 0, np.maximum(most, 0)).sum(dtype=np.int64))
-        plain = 4 * int(payloads.sum())
         if self.max_bytes is not None:
             records = min(records, self.max_bytes // RECORD_DTYPE.itemsize)
-            plain = min(plain, self.max_bytes)
         if self.rows is None:
             self.rows = _Rows(records)
         if compressed.any() and self.arena is None:
-            self.arena = Arena()
+            self.arena = Arena(_FIRST_ARENA_BYTES)
             if self.rows.used:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
-                self.arena.reserve(self.position + plain)
+                self.arena.reserve(self.position)
                 self.arena.view[: self.position] = memoryview(self.data)[: self.position]
                 self.arena.used = self.position
-            else:
-                self.arena.reserve(plain)
+
+    def _expect(self, used: int, packed: int) -> None:
+        """Make room for the rest of the stretch, from how `packed` bytes of payload grew since `used`.
+
+        Without this the arena would grow by copying, which for lz4 takes a third as long as decompressing.
+        """
+        assert self.arena is not None
+        rest = int(self.batches["size"][self.next :].sum())
+        ratio = min((self.arena.used - used) / max(packed, 1), _MAX_EXPECTED_RATIO)
+        expected = int(1.1 * ratio * rest) + self.run_bytes
+        if self.max_bytes is not None:
+            expected = min(expected, max(self.max_bytes - self._cost(), 0) + self.run_bytes)
+        self.arena.reserve(expected)
 
     def _bad_framing(self, finding: Finding) -> None:
         if self.options.on_error == "raise":
@@ -298,7 +315,13 @@ class _Pass:
             hi = lo + int(legacy[0])
             if hi == lo:
                 return self._fail(lo, Finding(Fault.LEGACY_MAGIC, found=int(self.batches["magic"][lo])))
-        finding = self._decode_plain(lo, hi) if self.arena is None else self._decode_packed(lo, hi)
+        if self.arena is None:
+            finding = self._decode_plain(lo, hi)
+        else:
+            used = self.arena.used
+            finding = self._decode_packed(lo, hi)
+            if used == 0:
+                self._expect(used, int(sizes[lo : self.next].sum()))
         return finding is None or self._fail(self.next, finding)
 
     def _check(self, lo: int, hi: int) -> int:

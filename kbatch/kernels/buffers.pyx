@@ -10,7 +10,7 @@ that is what makes it safe for threads.
 from typing import NamedTuple
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.mem cimport PyMem_RawMalloc
 from libc.stddef cimport size_t
 from libc.string cimport memmove
 
@@ -152,8 +152,8 @@ cdef void _give_back(void* memory, size_t size) noexcept nogil:
 cdef class Block:
     """Writable memory with the buffer protocol: one dimension, ``uint8``, `nbytes` long.
 
-    Made by `allocate` only. Any view of it (``memoryview``, ``np.frombuffer``, an Arrow buffer) keeps it alive; when the
-    last one is gone, the memory goes back to the free list. The contents are undefined until they are written.
+    Made by `allocate` only. Any view of it (``memoryview``, ``np.frombuffer``, an Arrow buffer) keeps it alive; when
+    the last one is gone, the memory goes back to the free list. The contents are undefined until they are written.
 
     Attributes
     ----------

@@ -53,6 +53,7 @@ def fill_records(
     timestamp_scale: int = 1,
     key: BinarySink | None = None,
     value: BinarySink | None = None,
+    first_row: int = 0,
 ) -> None: ...
 def fill_headers(
     headers: npt.NDArray[np.void],
@@ -63,9 +64,14 @@ def fill_headers(
     valid: npt.NDArray[np.uint8] | None = None,
     key: BinarySink,
     value: BinarySink,
+    first_row: int = 0,
 ) -> None: ...
 def gather_by_batch(
-    rows: npt.NDArray[np.void], of_batch: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.void],
+    of_batch: npt.NDArray[np.int32],
+    out: npt.NDArray[np.int32],
+    *,
+    first_row: int = 0,
 ) -> None: ...
 def gather_fixed(
     rows: npt.NDArray[np.void],

@@ -290,13 +290,21 @@ cdef const uint8_t* address(const uint8_t[::1] data) noexcept:
     return &data[0] if data.shape[0] else &nothing
 
 
-cdef object trouble_error(int trouble, str rows, str column, Slices s, Py_ssize_t row, int64_t size):
+cdef object trouble_error(int trouble, str row, str column, Slices s, Py_ssize_t i, int64_t size):
     if trouble == OUTSIDE:
         return IndexError(
-            f"{rows} row {row}: its {column} is {slice_length(s, row)} bytes at position {slice_position(s, row)}, "
+            f"{row}: its {column} is {slice_length(s, i)} bytes at position {slice_position(s, i)}, "
             f"outside the table's data of {size} bytes"
         )
-    return RuntimeError(f"{rows} row {row}: its {column} was changed while columns were made of the table")
+    return RuntimeError(f"{row}: its {column} was changed while columns were made of the table")
+
+
+cdef str record_name(const RecordRow[:] rows, Py_ssize_t i, int64_t first_row):
+    return f"record row {first_row + i} (offset {rows[i].offset})"
+
+
+cdef str header_name(const HeaderRow[:] headers, Py_ssize_t i, int64_t first_row):
+    return f"header row {first_row + i} (of record row {headers[i].record})"
 
 
 cdef void add_records(
@@ -476,6 +484,7 @@ def fill_records(
     int64_t timestamp_scale=1,
     BinarySink key=None,
     BinarySink value=None,
+    int64_t first_row=0,
 ):
     """Write the columns asked for, in one pass over the rows.
 
@@ -490,6 +499,8 @@ def fill_records(
     timestamp_scale : int
         Factor on timestamps, which are milliseconds.
     key, value : BinarySink, optional
+    first_row : int
+        What the first of the rows is called in an error: its number in the table.
 
     Raises
     ------
@@ -542,7 +553,12 @@ def fill_records(
             begin = end
     if trouble != NONE:
         raise trouble_error(
-            trouble, "record", "key" if in_key else "value", keys if in_key else values, row, size
+            trouble,
+            record_name(rows, row, first_row),
+            "key" if in_key else "value",
+            keys if in_key else values,
+            row,
+            size,
         )
 
 
@@ -555,6 +571,7 @@ def fill_headers(
     uint8_t[::1] valid=None,
     BinarySink key not None,
     BinarySink value not None,
+    int64_t first_row=0,
 ):
     """Write the columns of a list of (key, value) pairs: list offsets, keys and values, in their order (HDR-R5).
 
@@ -570,6 +587,8 @@ def fill_headers(
     valid : ndarray of uint8, optional
         Bitmap: 0 where a record has no header.
     key, value : BinarySink
+    first_row : int
+        What the first of the headers is called in an error: its number in the table.
 
     Raises
     ------
@@ -613,17 +632,36 @@ def fill_headers(
             begin = end
     if h < m:
         raise IndexError(
-            f"header row {h} belongs to record {headers[h].record}, "
+            f"header row {first_row + h} belongs to record {headers[h].record}, "
             f"not one of {first_record} to {first_record + n - 1} in their order"
         )
     if trouble != NONE:
         raise trouble_error(
-            trouble, "header", "key" if in_key else "value", keys if in_key else values, row, size
+            trouble,
+            header_name(headers, row, first_row),
+            "key" if in_key else "value",
+            keys if in_key else values,
+            row,
+            size,
         )
 
 
-def gather_by_batch(const RecordRow[:] rows not None, const int32_t[::1] of_batch not None, int32_t[::1] out not None):
+def gather_by_batch(
+    const RecordRow[:] rows not None,
+    const int32_t[::1] of_batch not None,
+    int32_t[::1] out not None,
+    *,
+    int64_t first_row=0,
+):
     """Write to `out` each row's entry of `of_batch`, a column with a row per batch.
+
+    Parameters
+    ----------
+    rows : ndarray of RECORD_DTYPE, shape (n,)
+    of_batch : ndarray of int32, shape (batches,)
+    out : ndarray of int32, shape (n,)
+    first_row : int
+        What the first of the rows is called in an error: its number in the table.
 
     Raises
     ------
@@ -643,7 +681,9 @@ def gather_by_batch(const RecordRow[:] rows not None, const int32_t[::1] of_batc
                 break
             out[i] = of_batch[b]
     if bad >= 0:
-        raise IndexError(f"record row {bad}: its batch is {rows[bad].batch}, the table has {count} batches")
+        raise IndexError(
+            f"{record_name(rows, bad, first_row)}: its batch is {rows[bad].batch}, the table has {count} batches"
+        )
 
 
 def gather_fixed(
@@ -709,41 +749,63 @@ def gather_fixed(
             else:
                 memcpy(target, source, itemsize)
     if trouble == OUTSIDE:
-        raise trouble_error(trouble, "record", "value", values, bad, size)
+        raise trouble_error(trouble, record_name(rows, bad, 0), "value", values, bad, size)
     return bad
 
 
-cdef list bytes_list(str rows, str column, Slices s, Py_ssize_t n, const uint8_t[::1] data):
-    cdef list out = [None] * n
+cdef Py_ssize_t fill_list(list out, Slices s, const uint8_t[::1] data) except -2:
+    """Fill `out` with bytes and None; return the first row that isn't within `data`, or -1."""
     cdef Py_ssize_t i
     cdef int64_t size = data.shape[0]
     cdef const uint8_t* p = address(data)
     cdef int64_t position, length
-    for i in range(n):
+    for i in range(len(out)):
         length = slice_length(s, i)
         if length >= 0:
             position = slice_position(s, i)
             if is_outside(position, length, size):
-                raise trouble_error(OUTSIDE, rows, column, s, i, size)
+                return i
             out[i] = PyBytes_FromStringAndSize(<const char*> p + position, length)
+    return -1
+
+
+cdef list record_list(const RecordRow[:] rows, bint values, const uint8_t[::1] data):
+    cdef list out = [None] * rows.shape[0]
+    cdef Slices s = record_slices(rows, values)
+    cdef Py_ssize_t bad = fill_list(out, s, data)
+    if bad >= 0:
+        raise trouble_error(
+            OUTSIDE, record_name(rows, bad, 0), "value" if values else "key", s, bad, data.shape[0]
+        )
+    return out
+
+
+cdef list header_list(const HeaderRow[:] headers, bint values, const uint8_t[::1] data):
+    cdef list out = [None] * headers.shape[0]
+    cdef Slices s = header_slices(headers, values)
+    cdef Py_ssize_t bad = fill_list(out, s, data)
+    if bad >= 0:
+        raise trouble_error(
+            OUTSIDE, header_name(headers, bad, 0), "value" if values else "key", s, bad, data.shape[0]
+        )
     return out
 
 
 def record_keys(const RecordRow[:] rows not None, const uint8_t[::1] data not None):
     """Return the keys as a list of bytes or None; IndexError if one isn't within `data`."""
-    return bytes_list("record", "key", record_slices(rows, False), rows.shape[0], data)
+    return record_list(rows, False, data)
 
 
 def record_values(const RecordRow[:] rows not None, const uint8_t[::1] data not None):
     """Return the values as a list of bytes or None; IndexError if one isn't within `data`."""
-    return bytes_list("record", "value", record_slices(rows, True), rows.shape[0], data)
+    return record_list(rows, True, data)
 
 
 def header_keys(const HeaderRow[:] headers not None, const uint8_t[::1] data not None):
     """Return the header keys as a list of bytes; IndexError if one isn't within `data`."""
-    return bytes_list("header", "key", header_slices(headers, False), headers.shape[0], data)
+    return header_list(headers, False, data)
 
 
 def header_values(const HeaderRow[:] headers not None, const uint8_t[::1] data not None):
     """Return the header values as a list of bytes or None; IndexError if one isn't within `data`."""
-    return bytes_list("header", "value", header_slices(headers, True), headers.shape[0], data)
+    return header_list(headers, True, data)

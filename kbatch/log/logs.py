@@ -67,7 +67,9 @@ class Log:
             self.segments = _segments(self.path, _list(self.path))
             if not self.segments:
                 raise LogDirectoryError(
-                    f"{self.path}: no segment (20 digits and '.log') in this directory", source=self.path
+                    f"{self.path}: no segment (20 digits and '.log') in this directory; "
+                    "kbatch.find_logs() finds the logs below it",
+                    source=self.path,
                 )
             directory = absolute
         elif os.path.isfile(absolute):

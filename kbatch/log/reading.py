@@ -8,7 +8,7 @@ import numpy as np
 
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.errors import TruncatedBatchError, finding_text, finding_to_error
-from kbatch.format import BATCH_DTYPE, MIN_ENTRY_SIZE, RECORD_DTYPE
+from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE
 from kbatch.framing import find_batch
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
@@ -16,6 +16,8 @@ from kbatch.table import Loss, RecordTable
 __all__ = ["read_tables"]
 
 _MIN_WINDOW = 64 << 10
+# The shortest entry of all formats, a message of magic 0 (FRM-R2).
+_MIN_SIZE = 26
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
 
@@ -50,8 +52,11 @@ def read_tables(
     with segment.open() as file:
         whole = end >= file.size
         end = min(end, file.size)
-        # Zeros at the end of a live file are for the decoder only as far as a batch reaches into them.
-        limit = min(end, file.zeros_from()) if segment.live else end
+        limit = end
+        zeros = file.zeros_from() if segment.live else end
+        if end - zeros >= LOG_OVERHEAD:
+            # Zeros at the end of a live file are for the decoder only as far as a batch reaches into them.
+            limit = zeros
         most = max(max_bytes // 2, _MIN_WINDOW)
         size = most
         position = start
@@ -88,7 +93,7 @@ def read_tables(
                 size = min(most, max(_MIN_WINDOW, 2 * consumed))
                 continue
             wanted = file.entry_size(position)
-            if wanted is not None and length < wanted <= end - position:
+            if wanted is not None and max(length + 1, _MIN_SIZE) <= wanted <= end - position:
                 # The next batch is larger than the window, or reaches into the zeros.
                 limit = max(limit, position + wanted)
                 size = wanted + most

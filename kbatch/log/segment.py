@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
-from kbatch.framing import scan_part
+from kbatch.framing import byte_array, scan_part
 from kbatch.kernels.buffers import allocate
 from kbatch.log.indexes import read_offset_index, read_time_index
 from kbatch.log.names import parse_segment_name
@@ -25,6 +26,10 @@ __all__ = ["Segment", "SegmentFile", "Tail", "last_offsets"]
 
 # How many bytes a walk over headers looks at together.
 WALK_WINDOW = 4 << 20
+# Python's mapping holds a file descriptor of its own, and a table holds its window: whoever keeps many tables must not
+# run out of descriptors. Beyond so many mapped windows the others are read.
+MOST_MAPPED = 64
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _ZERO_BLOCK = 1 << 16
 
 
@@ -60,14 +65,15 @@ class SegmentFile:
         self.path = path
         self.size = size
         self.live = live
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by __exit__)
+        try:
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by __exit__)
+        except OSError as error:
+            raise _unreadable(path, error) from error
         now = os.fstat(self._file.fileno()).st_size
         if now < size:
             if not live:
                 self._file.close()
-                raise LogDirectoryError(
-                    f"{path}: has {now} bytes, had {size} when the log was opened; open the log again", source=path
-                )
+                raise _shrunk(path)
             self.size = now
 
     def __enter__(self) -> SegmentFile:
@@ -81,12 +87,18 @@ class SegmentFile:
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` up to `stop`, read-only; fewer if the file has been cut since."""
         if stop <= start:
-            return np.empty(0, np.uint8)
+            return byte_array(b"")
         if self.live:
             return self._read(start, stop - start)
+        if len(_mapped) >= MOST_MAPPED:
+            return self._read(start, stop - start)
         aligned = start - start % mmap.ALLOCATIONGRANULARITY
-        mapped = mmap.mmap(self._file.fileno(), stop - aligned, access=mmap.ACCESS_READ, offset=aligned)
-        return np.frombuffer(mapped, np.uint8, offset=start - aligned)
+        try:
+            mapped = mmap.mmap(self._file.fileno(), stop - aligned, access=mmap.ACCESS_READ, offset=aligned)
+        except ValueError as error:
+            raise _shrunk(self.path) from error
+        _mapped.add(mapped)
+        return byte_array(mapped)[start - aligned :]
 
     def _read(self, start: int, size: int) -> npt.NDArray[np.uint8]:
         block = allocate(size)
@@ -98,9 +110,7 @@ class SegmentFile:
             if not n:
                 break
             done += n
-        data: npt.NDArray[np.uint8] = np.frombuffer(view, np.uint8, count=done)
-        data.flags.writeable = False
-        return data
+        return byte_array(view[:done])
 
     def entry_size(self, position: int) -> int | None:
         """Return the bytes that the entry at `position` says it takes, None if too few remain to say."""
@@ -186,7 +196,10 @@ class Segment:
     def __init__(self, path: str | os.PathLike[str], *, live: bool = True) -> None:
         self.path = os.fspath(path)
         self.base_offset = parse_segment_name(os.path.basename(self.path))
-        self.size = os.stat(self.path).st_size
+        try:
+            self.size = os.stat(self.path).st_size
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
         self.live = live
 
     def __repr__(self) -> str:
@@ -202,7 +215,7 @@ class Segment:
         Returns
         -------
         ndarray of uint8, read-only
-            Mapped for a segment that can't change any more, else a copy.
+            Mapped where the segment can't change any more and not too many windows are alive, else a copy.
         """
         if start < 0:
             raise ValueError(f"start must not be negative, got {start}")
@@ -349,6 +362,14 @@ class Segment:
 
     def _sibling(self, suffix: str) -> str:
         return self.path.removesuffix(".log") + suffix
+
+
+def _shrunk(path: str) -> LogDirectoryError:
+    return LogDirectoryError(f"{path}: became shorter since the log was opened; open the log again", source=path)
+
+
+def _unreadable(path: str, error: OSError) -> LogDirectoryError:
+    return LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path)
 
 
 def last_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

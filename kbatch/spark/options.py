@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbatch.arrow import Overflow
+from kbatch.decoding import Crc, OnError
+
 __all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "parse_options", "parse_size"]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
@@ -35,6 +38,7 @@ _OPTIONS = (
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
+    "timestampOverflow",
     "topics",
 )
 _EARLIEST, _LATEST = -2, -1
@@ -81,6 +85,8 @@ class ReadOptions:
         Whether there is a column of headers; whether control records are handed out.
     crc, on_error : str
         As for `kbatch.decode`.
+    timestamp_overflow : str
+        What becomes of a timestamp that microseconds can't hold: "raise" or "null".
     split_bytes : int
         Aim for the bytes that one task reads.
     """
@@ -94,13 +100,15 @@ class ReadOptions:
     latest_if_no_timestamp: bool = False
     include_headers: bool = False
     include_control: bool = False
-    crc: str = "verify"
-    on_error: str = "raise"
+    crc: Crc = "verify"
+    on_error: OnError = "raise"
+    timestamp_overflow: Overflow = "raise"
     split_bytes: int = DEFAULT_SPLIT_BYTES
 
     def __post_init__(self) -> None:
         _one_of("crc", self.crc, ("verify", "mark", "skip"))
         _one_of("onError", self.on_error, ("raise", "stop", "skip"))
+        _one_of("timestampOverflow", self.timestamp_overflow, ("raise", "null"))
         if self.split_bytes < 1:
             raise ValueError(f"splitBytes must be at least 1, got {self.split_bytes}")
         if self.topic_pattern is not None:
@@ -122,7 +130,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``subscribePattern``, ``assign``, ``startingOffsets``, ``endingOffsets``, ``startingTimestamp``,
         ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
         ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``. Ours: ``topics`` (the same as
-        ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``includeControl``, ``crc``, ``onError``, ``splitBytes``.
+        ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``includeControl``, ``crc``, ``onError``,
+        ``timestampOverflow``, ``splitBytes``.
 
     Raises
     ------
@@ -171,6 +180,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         include_control=get("includeControl", _boolean, False),
         crc=get("crc", _text, "verify"),
         on_error=on_error,
+        timestamp_overflow=get("timestampOverflow", _text, "raise"),
         split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
     )
     return _paths(given), read

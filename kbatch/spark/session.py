@@ -16,6 +16,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kbatch.errors import KbatchError
+from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.java import ensure_java
 
 __all__ = ["SparkStartError", "spark_session"]
@@ -96,10 +97,12 @@ def _own_session(master: str | None, app_name: str, scratch: str, sink: IO[bytes
     gateway: Any = None
     try:
         try:
-            gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})
-            process = gateway.proc
-            context = SparkContext(conf=conf, gateway=gateway)
-            spark = SparkSession(context)
+            # A JVM that is interrupted while it starts is left behind, as nobody knows it yet.
+            with HeldInterrupts():
+                gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})
+                process = gateway.proc
+                context = SparkContext(conf=conf, gateway=gateway)
+                spark = SparkSession(context)
         except Exception as error:
             raise SparkStartError(f"Spark did not start: {_reason(sink.name, error)}") from error
         yield spark

@@ -1,0 +1,80 @@
+"""The command line: ``kbatch COMMAND``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import kbatch
+from kbatch.cli import export
+from kbatch.errors import KbatchError
+
+__all__ = ["main"]
+
+EXIT_STATUS = """\
+exit status:
+  0    done
+  1    error: nothing was written
+  2    wrong usage
+  3    done, but with damage: the summary says what was lost
+  130  interrupted: nothing was written
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Default is those of the process.
+
+    Returns
+    -------
+    int
+        The exit status; ``kbatch --help`` lists them.
+
+    Examples
+    --------
+    >>> from kbatch.cli import main
+    >>> main(["export", "no-such-directory", "out"])
+    1
+    """
+    parser = argparse.ArgumentParser(
+        prog="kbatch",
+        description="Kafka's record batches to Parquet.",
+        epilog=EXIT_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kbatch {kbatch.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    export.add_parser(commands, epilog=EXIT_STATUS)
+    options = parser.parse_args(arguments)
+    # py4j logs a traceback when a call to the JVM is interrupted: what the user has to know is told here.
+    logging.getLogger().addHandler(logging.NullHandler())
+    # A batch system ends jobs with SIGTERM: it is to leave as little behind as Ctrl-C.
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        status: int = options.run(options)
+    except KeyboardInterrupt:
+        print(f"kbatch {options.command}: interrupted", file=sys.stderr)
+        return 130
+    except (KbatchError, OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        print(f"kbatch {options.command}: {text}", file=sys.stderr)
+        return 1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    # Once: what is cleaned up because of the first one isn't to be interrupted by the next.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt

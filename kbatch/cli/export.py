@@ -1,0 +1,229 @@
+"""``kbatch export LOGDIR OUT``: a broker's log directory to Parquet, on Spark."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from kbatch.errors import LogDirectoryError
+from kbatch.log import Log, find_logs
+
+if TYPE_CHECKING:
+    from kbatch.spark.export import ExportSummary
+
+__all__ = ["add_parser", "format_summary"]
+
+_DESCRIPTION = """\
+Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
+write their records to OUT as Parquet, partitioned by topic and partition. OUT appears when all of it is written.
+
+Every record is written, also those of transactions that were aborted or are still open (read_uncommitted).
+"""
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "export",
+        help="log directories to Parquet, on Spark",
+        description=_DESCRIPTION,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("logdir", metavar="LOGDIR", help="log directory, topic-partition directory, or .log file in one")
+    parser.add_argument("out", metavar="OUT", help="directory to make; must not exist")
+    parser.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
+    parser.add_argument(
+        "--topic", action="append", metavar="T", help="only this topic; may be given more than once (default: all)"
+    )
+    parser.add_argument("--headers", action="store_true", help="write the column of record headers too")
+    parser.add_argument("--control", action="store_true", help="write control records (transaction markers) too")
+    parser.add_argument(
+        "--on-error",
+        choices=("raise", "stop", "skip"),
+        default="raise",
+        help="at damage, and at formats that aren't read: give up; end that partition there; or pass over it. What is "
+        "lost stands in the summary (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--crc",
+        choices=("verify", "mark", "skip"),
+        default="verify",
+        help="check checksums; check but take bad batches, and count them; or don't (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timestamp-overflow",
+        choices=("raise", "null"),
+        default="raise",
+        help="what becomes of a timestamp beyond the year 294247 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--compression",
+        choices=("zstd", "snappy", "gzip", "none"),
+        default="zstd",
+        help="of the Parquet files (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    # Before PySpark is even imported: a wrong path is told at once, and also where PySpark isn't installed.
+    _check_logdir(arguments.logdir)
+    from kbatch.spark.export import export
+    from kbatch.spark.options import ReadOptions
+
+    options = ReadOptions(
+        topics=tuple(arguments.topic) if arguments.topic else None,
+        include_headers=arguments.headers,
+        include_control=arguments.control,
+        crc=arguments.crc,
+        on_error=arguments.on_error,
+        timestamp_overflow=arguments.timestamp_overflow,
+    )
+    with _ProgressLine() as line:
+        summary = export(
+            arguments.logdir,
+            arguments.out,
+            master=arguments.master,
+            options=options,
+            compression=arguments.compression,
+            progress=line.show,
+        )
+    print(json.dumps(summary.to_dict(), indent=1) if arguments.json else format_summary(summary))
+    return 3 if summary.damaged else 0
+
+
+def _check_logdir(path: str) -> None:
+    try:
+        find_logs(path)
+    except LogDirectoryError:
+        Log(path)  # a single file is good too, and says best what is wrong with one
+
+
+class _ProgressLine:
+    """One line on a terminal that is written over; nothing in a pipe."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._width = 0
+
+    def __enter__(self) -> _ProgressLine:
+        self._write("starting Spark ...")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._write("")
+
+    def show(self, done: int, tasks: int) -> None:
+        bar = "#" * (30 * done // max(tasks, 1))
+        self._write(f"[{bar:<30}] {done} of {tasks} tasks")
+
+    def _write(self, text: str) -> None:
+        if self._shown:
+            print(f"\r{text:<{self._width}}", end="" if text else "\r", file=sys.stderr, flush=True)
+            self._width = len(text)
+
+
+def format_summary(summary: ExportSummary) -> str:
+    """Return the summary as text for people.
+
+    Parameters
+    ----------
+    summary : ExportSummary
+
+    Returns
+    -------
+    str
+        Lines without a last line break.
+    """
+    batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
+    log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
+    lines = [
+        f"{summary.records:,} records of {len(summary.partitions)} topic-partitions in {len(summary.files)} files: "
+        f"{summary.out}",
+        "",
+        f"  read       {_size(summary.log_bytes)} of batches ({batches})",
+        f"  written    {_size(summary.file_bytes)} of Parquet",
+        f"  lost       {_lost(summary)}",
+        f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, {_size(round(log_rate))}/s"
+        f" (Spark took {summary.start_seconds:.1f} s to start)",
+    ]
+    if summary.bad_crc_batches:
+        lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")
+    head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
+    rows = [head]
+    for part in summary.partitions:
+        offsets = "-" if part.first_offset is None else f"{part.first_offset} - {part.last_offset}"
+        rows.append(
+            (
+                f"{part.topic}-{part.partition}",
+                f"{part.records:,}",
+                offsets,
+                _time(part.first_timestamp),
+                _time(part.last_timestamp),
+                _size(part.lost_bytes) if part.lost_bytes else "-",
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines.append("")
+    for row in rows:
+        # Names to the left, numbers to the right.
+        cells = [f"{cell:<{w}}" if i in (0, 3, 4) else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  " + "  ".join(cells).rstrip())
+    if summary.losses:
+        lines += ["", "Lost:"]
+        lines += _loss_lines(summary)
+    return "\n".join(lines)
+
+
+def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
+    """Tell losses by file and reason: a file that can't be read has as many as it has batches."""
+    count: Counter[tuple[str, str]] = Counter()
+    size: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], int] = {}
+    for loss in summary.losses:
+        place = (loss["file"], loss["reason"])
+        count[place] += 1
+        size[place] += loss["length"]
+        first.setdefault(place, loss["position"])
+    lines = []
+    for (file, reason), n in list(count.items())[:most]:
+        places = f"byte {first[file, reason]}" if n == 1 else f"{n} places from byte {first[file, reason]} on"
+        lines.append(f"  {file}, {places}: {_size(size[file, reason])}: {reason}")
+    told = sum(list(count.values())[:most])
+    if told < summary.loss_count:
+        lines.append(f"  and {summary.loss_count - told:,} more places; {summary.out}/_manifest.json has more of them")
+    return lines
+
+
+def _lost(summary: ExportSummary) -> str:
+    if not summary.loss_count:
+        return "nothing"
+    return f"{_size(summary.lost_bytes)} in {summary.loss_count:,} places"
+
+
+def _size(size: int) -> str:
+    number = float(size)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            break
+        number /= 1024
+    else:
+        unit = "TiB"
+    return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
+
+
+def _time(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "-"
+    try:
+        when = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds} ms"
+    return when.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")

@@ -1,0 +1,30 @@
+"""kbatch on Spark: a data source, functions for raw batches in DataFrames and RDDs, and the export to Parquet."""
+
+from kbatch.errors import MissingDependencyError
+
+try:
+    import pyarrow  # noqa: F401
+    import pyspark.sql.datasource  # noqa: F401
+except ImportError as error:
+    raise MissingDependencyError(
+        f"kbatch.spark needs PySpark 4.0 or newer and pyarrow ({error}); pip install 'kbatch[spark]'"
+    ) from error
+
+from kbatch.spark.export import ExportSummary, PartitionSummary, export
+from kbatch.spark.functions import MapInArrow, decode_batches, decode_frame, decode_in_arrow
+from kbatch.spark.session import SparkStartError, spark_session
+from kbatch.spark.source import KbatchDataSource, register
+
+__all__ = [
+    "ExportSummary",
+    "KbatchDataSource",
+    "MapInArrow",
+    "PartitionSummary",
+    "SparkStartError",
+    "decode_batches",
+    "decode_frame",
+    "decode_in_arrow",
+    "export",
+    "register",
+    "spark_session",
+]

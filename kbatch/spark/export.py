@@ -1,0 +1,396 @@
+"""`export`: log directories -> Parquet on Spark, all of it or nothing.
+
+The driver plans splits; tasks decode them and write Parquet (`kbatch.spark.parquet`); the driver moves the files whose
+reports it has into place, and only then gives the whole its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import threading
+import time
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import kbatch.errors
+from kbatch.errors import KbatchError, LogDirectoryError, finding_to_error
+from kbatch.framing import legacy_error, scan_part
+from kbatch.log import Log
+from kbatch.spark.interrupts import HeldInterrupts
+from kbatch.spark.options import ReadOptions
+from kbatch.spark.parquet import ExportJob, FileReport, least, most, reports_of
+from kbatch.spark.planning import open_logs, plan, select_logs
+from kbatch.spark.session import spark_session
+
+__all__ = ["MANIFEST", "ExportSummary", "PartitionSummary", "export"]
+
+# Readers pass over names that begin with an underscore.
+MANIFEST = "_manifest.json"
+
+Compression = Literal["zstd", "snappy", "gzip", "none"]
+Progress = Callable[[int, int], None]
+
+# A task costs about a tenth of a second whatever it does, so that small logs aren't cut finer than this.
+_MIN_SPLIT_BYTES = 16 << 20
+# What Spark itself escapes in the names of partition directories (ExternalCatalogUtils.escapePathName).
+_ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+
+
+@dataclass
+class PartitionSummary:
+    """What an export found of one topic-partition.
+
+    Attributes
+    ----------
+    topic : str
+    partition : int
+    records, files, file_bytes, log_bytes : int
+        Records and Parquet files written, their bytes, and bytes of the batches that were read.
+    first_offset, last_offset, first_timestamp, last_timestamp : int or None
+        Of the records written; timestamps are the smallest and the largest, in milliseconds since the epoch.
+    lost_bytes : int
+        Bytes of the log that gave no records because of damage, or because kbatch doesn't read their format.
+    """
+
+    topic: str
+    partition: int
+    records: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    log_bytes: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    first_timestamp: int | None = None
+    last_timestamp: int | None = None
+    lost_bytes: int = 0
+
+    def add(self, report: FileReport) -> None:
+        """Count a task's report."""
+        self.records += report.records
+        self.files += report.file is not None
+        self.file_bytes += report.file_bytes
+        self.log_bytes += report.log_bytes
+        self.lost_bytes += report.lost_bytes
+        self.first_offset = least(self.first_offset, report.first_offset)
+        self.last_offset = most(self.last_offset, report.last_offset)
+        self.first_timestamp = least(self.first_timestamp, report.first_timestamp)
+        self.last_timestamp = most(self.last_timestamp, report.last_timestamp)
+
+
+@dataclass
+class ExportSummary:
+    """What an export did.
+
+    Attributes
+    ----------
+    logdir, out : str
+    records, log_bytes, file_bytes : int
+        Of all partitions together, as in `PartitionSummary`.
+    batches : dict of str to int
+        Batches that were read, by codec.
+    bad_crc_batches : int
+        Batches with a wrong checksum that were taken all the same (``crc="mark"``).
+    lost_bytes, loss_count : int
+        Bytes that gave no records, and in how many places.
+    losses : list of dict
+        The places, up to a hundred a task and partition: file, position, length, reason, base_offset.
+    partitions : list of PartitionSummary
+    files : list of str
+        The Parquet files, relative to `out`.
+    seconds, start_seconds : float
+        Time for reading and writing, and for starting Spark.
+    """
+
+    logdir: str
+    out: str
+    records: int = 0
+    log_bytes: int = 0
+    file_bytes: int = 0
+    batches: dict[str, int] = field(default_factory=dict)
+    bad_crc_batches: int = 0
+    lost_bytes: int = 0
+    loss_count: int = 0
+    losses: list[dict[str, Any]] = field(default_factory=list)
+    partitions: list[PartitionSummary] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    start_seconds: float = 0.0
+
+    @property
+    def damaged(self) -> bool:
+        """Whether anything was lost, or taken with a wrong checksum."""
+        return self.loss_count > 0 or self.bad_crc_batches > 0
+
+    @property
+    def records_per_second(self) -> float:
+        """Records written per second of `seconds`."""
+        return self.records / self.seconds if self.seconds > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        return {**asdict(self), "records_per_second": round(self.records_per_second)}
+
+
+def export(
+    logdir: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    master: str | None = None,
+    options: ReadOptions | None = None,
+    compression: Compression = "zstd",
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Write the records of a log directory as Parquet, partitioned by topic and partition.
+
+    Parameters
+    ----------
+    logdir : str or path
+        A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
+    out : str or path
+        A directory that must not be there yet. It appears when everything is written: until then there is
+        ``OUT.tmp-<id>`` beside it, which is removed if the export fails or is interrupted.
+    master : str, optional
+        Spark's master URL. None is the active session if there is one, else ``local[*]``. On a cluster, log directory
+        and output must be on a file system that all workers share.
+    options : ReadOptions, optional
+        Topics, offsets, timestamps, headers, and what to do with damage. ``split_bytes`` is the most that a task reads.
+    compression : {"zstd", "snappy", "gzip", "none"}
+    progress : callable, optional
+        Called now and then with the number of tasks done and of all tasks.
+
+    Returns
+    -------
+    ExportSummary
+
+    Raises
+    ------
+    LogDirectoryError
+        If there is no log, or `out` can't be written, before Spark is started.
+    CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
+        For damage, with ``on_error="raise"``. Nothing is left behind.
+    MissingDependencyError, SparkStartError
+        If Spark can't be started.
+    ValueError
+        For options that don't fit what is there.
+
+    Notes
+    -----
+    Files are ``topic=T/partition=N/part-<first offset>-<task>.parquet``, with rows in the order of the log, and columns
+    key, value, offset, timestamp, timestampType (and headers) as Spark's Kafka source has them; topic and partition are
+    in the path. ``_manifest.json`` holds the summary with the list of files.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> summary.records  # doctest: +SKIP
+    3144
+    """
+    logdir, out = os.fspath(logdir), os.fspath(out)
+    options = options or ReadOptions()
+    if compression not in ("zstd", "snappy", "gzip", "none"):
+        raise ValueError(f"compression must be zstd, snappy, gzip or none, got {compression!r}")
+    out = _check_out(out)
+    logs = select_logs(open_logs([logdir]), options)
+    if not logs:
+        raise LogDirectoryError(f"{logdir}: none of its topic-partitions is chosen", source=logdir)
+    for log in logs:
+        if log.topic is None:
+            raise LogDirectoryError(
+                f"{log.path}: not in a directory named 'topic-partition', so that its topic isn't known",
+                source=log.path,
+            )
+    if options.on_error == "raise":
+        _check_first_batches(logs)
+    began = time.monotonic()
+    with _staging(out) as staging, _quiet_pandas(), spark_session(master, app_name="kbatch export") as spark:
+        ready = time.monotonic()
+        cores = max(1, spark.sparkContext.defaultParallelism)
+        share = sum(log.size for log in logs) // cores + 1
+        tasks = plan(logs, replace(options, split_bytes=min(options.split_bytes, max(share, _MIN_SPLIT_BYTES))))
+        attempts = os.path.join(staging, "attempts")
+        os.mkdir(attempts)
+        job = ExportJob(tasks, options, attempts, compression)
+        reports = reports_of(_run(spark, job, progress) if tasks else [])
+        summary = _summarize(logdir, out, logs, reports)
+        summary.start_seconds = round(ready - began, 3)
+        data = os.path.join(staging, "data")
+        summary.files = _commit(reports, attempts, data)
+        summary.seconds = round(time.monotonic() - ready, 3)
+        with open(os.path.join(data, MANIFEST), "w", encoding="utf-8") as file:
+            json.dump(summary.to_dict(), file, indent=1)
+        # Fails if another process has made `out` meanwhile, unless as an empty directory.
+        os.rename(data, out)
+    return summary
+
+
+def _check_out(out: str) -> str:
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", out) and not out.startswith("file://"):
+        raise LogDirectoryError(f"{out}: output must be a path of a mounted file system", source=out)
+    out = os.path.abspath(out.removeprefix("file://"))
+    if os.path.lexists(out):
+        raise LogDirectoryError(f"{out}: exists already; name a new directory, or remove it", source=out)
+    parent = os.path.dirname(out)
+    if not os.path.isdir(parent):
+        raise LogDirectoryError(f"{out}: there is no directory {parent} to make it in", source=out)
+    if not os.access(parent, os.W_OK):
+        raise LogDirectoryError(f"{out}: no permission to write in {parent}", source=out)
+    return out
+
+
+def _check_first_batches(logs: Sequence[Log]) -> None:
+    """Fail before Spark is started where the first batch of a log can't be read anyway."""
+    for log in logs:
+        segment = log.segments[0]
+        scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
+        if len(scan.batches) and scan.batches["magic"][0] != 2:
+            raise legacy_error(scan.batches[0], segment.path)
+        if scan.finding is not None:
+            with segment.open() as file:
+                if file.tail_at(0).kind == "damaged" or not segment.live:
+                    raise finding_to_error(scan.finding, source=segment.path, position=0)
+
+
+@contextlib.contextmanager
+def _staging(out: str) -> Iterator[str]:
+    staging = f"{out}.tmp-{uuid.uuid4().hex[:8]}"
+    os.mkdir(staging)
+    try:
+        yield staging
+    finally:
+        # A task that was cancelled may still be writing for a moment where the session isn't ours.
+        for _ in range(50):
+            shutil.rmtree(staging, ignore_errors=True)
+            if not os.path.exists(staging):
+                break
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _quiet_pandas() -> Iterator[None]:
+    """Keep PySpark from warning of a new pandas: none is used here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+        yield
+
+
+def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list[str]:
+    """Run the job in a thread, so that this one can show progress and be interrupted; return the reports."""
+    context = spark.sparkContext
+    group = f"kbatch-export-{uuid.uuid4().hex}"
+    rows: list[str] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+    tasks = len(job.tasks)
+
+    def collect() -> None:
+        try:
+            context.setJobGroup(group, "kbatch export", interruptOnCancel=True)
+            reports = spark.range(0, tasks, 1, tasks).mapInArrow(job, "report string")  # type: ignore[arg-type]
+            rows.extend(row.report for row in reports.collect())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=collect, name="kbatch-export", daemon=True)
+    thread.start()
+    try:
+        with HeldInterrupts() as held:
+            while not done.wait(0.2):
+                held.check()
+                if progress is not None:
+                    progress(_tasks_done(context, group), tasks)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            context.cancelJobGroup(group)
+        raise
+    thread.join()
+    if errors:
+        raise _task_error(errors[0]) from errors[0]
+    if progress is not None:
+        progress(tasks, tasks)
+    return rows
+
+
+def _tasks_done(context: Any, group: str) -> int:
+    tracker = context.statusTracker()
+    done = 0
+    for number in tracker.getJobIdsForGroup(group):
+        job = tracker.getJobInfo(number)
+        for stage in job.stageIds if job else ():
+            info = tracker.getStageInfo(stage)
+            done += info.numCompletedTasks if info else 0
+    return done
+
+
+def _task_error(error: BaseException) -> BaseException:
+    """Find our own exception in the text that is all Spark hands on of it."""
+    found = re.findall(r"^kbatch\.\w+(?:\.\w+)*\.(\w+): (.+)$", str(error), re.MULTILINE)
+    if found:
+        name, text = found[-1]
+        cls = getattr(kbatch.errors, name, KbatchError)
+        made: BaseException = cls(text.strip())
+        return made
+    if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return KbatchError(f"Spark failed: {lines[0] if lines else type(error).__name__}")
+    return error
+
+
+def _summarize(logdir: str, out: str, logs: Sequence[Log], reports: Sequence[FileReport]) -> ExportSummary:
+    summary = ExportSummary(logdir, out)
+    partitions: dict[tuple[str, int], PartitionSummary] = {}
+    for log in logs:
+        assert log.topic is not None
+        assert log.partition is not None
+        partitions[log.topic, log.partition] = PartitionSummary(log.topic, log.partition)
+    codecs: Counter[str] = Counter()
+    for report in reports:
+        partitions[report.topic, report.partition].add(report)
+        codecs.update(report.codecs)
+        summary.bad_crc_batches += report.bad_crc_batches
+        summary.loss_count += report.loss_count
+        summary.losses += report.losses
+    summary.partitions = list(partitions.values())
+    summary.batches = dict(sorted(codecs.items()))
+    for name in ("records", "log_bytes", "file_bytes", "lost_bytes"):
+        setattr(summary, name, sum(getattr(part, name) for part in summary.partitions))
+    return summary
+
+
+def _commit(reports: Sequence[FileReport], attempts: str, data: str) -> list[str]:
+    """Move the files that were reported to where they belong; return their paths, relative to `data`."""
+    os.mkdir(data)
+    files = []
+    for report in reports:
+        if report.file is None:
+            continue
+        directory = f"topic={_escape(report.topic)}/partition={report.partition}"
+        os.makedirs(os.path.join(data, directory), exist_ok=True)
+        name = f"{directory}/part-{report.first_offset:020d}-{report.task:05d}.parquet"
+        source = os.path.join(attempts, report.file)
+        if not os.path.isfile(source):
+            raise LogDirectoryError(
+                f"{source}: a Spark worker wrote it, but it isn't there for the driver; the output must be on a file "
+                "system that the driver and all workers share",
+                source=source,
+            )
+        os.rename(source, os.path.join(data, name))
+        files.append(name)
+    return files
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

@@ -1,0 +1,235 @@
+"""What a task of the export does: splits -> Parquet files, and what they held.
+
+Tasks write with pyarrow: rows that go back through Spark's own writer take five times as long. A file has a name of its
+own for each attempt, and counts only if the attempt's report reaches the driver: so a task that runs twice, or dies
+half way, can't duplicate a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from kbatch.arrow import spark_batches, spark_schema
+from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
+from kbatch.spark.options import ReadOptions
+from kbatch.spark.planning import Split, task_tables
+from kbatch.table import RecordTable
+
+__all__ = ["ExportJob", "FileReport", "reports_of"]
+
+# A row group is what a reader takes at once: large enough for its columns to compress and scan well, and small enough
+# for many to be read in parallel.
+_GROUP_ROWS = 1 << 20
+_GROUP_BYTES = 64 << 20
+# How many losses a report tells one by one; all are counted.
+_MAX_LOSSES = 100
+
+
+@dataclass
+class FileReport:
+    """What one task found of one topic-partition: sent from the task to the driver as JSON.
+
+    Attributes
+    ----------
+    task : int
+    topic : str
+    partition : int
+    file : str or None
+        Name of the file in the directory of attempts; None if there were no records.
+    file_bytes : int
+    records, log_bytes : int
+        Records written, and bytes of the batches they came from (all whole batches that were looked at).
+    codecs : dict of str to int
+        Batches that could be read, by codec.
+    bad_crc_batches : int
+        Batches whose checksum is wrong and that were taken all the same (``crc="mark"``).
+    first_offset, last_offset, first_timestamp, last_timestamp : int or None
+        Of the records; timestamps are the smallest and the largest, in ms.
+    lost_bytes, loss_count : int
+    losses : list of dict
+        The first of them: file, position, length, reason, base_offset.
+    """
+
+    task: int
+    topic: str
+    partition: int
+    file: str | None = None
+    file_bytes: int = 0
+    records: int = 0
+    log_bytes: int = 0
+    codecs: dict[str, int] = field(default_factory=dict)
+    bad_crc_batches: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    first_timestamp: int | None = None
+    last_timestamp: int | None = None
+    lost_bytes: int = 0
+    loss_count: int = 0
+    losses: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, split: Split, table: RecordTable) -> None:
+        """Count a table."""
+        status = table.batches["status"]
+        read = table.batches[(status == BatchStatus.OK) | (status == BatchStatus.BAD_CRC)]
+        self.log_bytes += int(read["size"].sum())
+        self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
+        codecs = Counter(self.codecs)
+        numbers, counts = np.unique(read["attributes"] & ATTRIBUTE_CODEC, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            codecs[Codec(number).name.lower()] += count
+        self.codecs = dict(codecs)
+        self.lost_bytes += sum(loss.length for loss in table.losses)
+        self.loss_count += len(table.losses)
+        for loss in table.losses[: _MAX_LOSSES - len(self.losses)]:
+            self.losses.append({"file": split.path, **loss._asdict()})
+        records = table.records
+        if not len(records):
+            return
+        self.records += len(records)
+        offsets = records["offset"]
+        self.first_offset = least(self.first_offset, int(offsets.min()))
+        self.last_offset = most(self.last_offset, int(offsets.max()))
+        known = records["timestamp"][records["timestamp"] != NO_TIMESTAMP]
+        if len(known):
+            self.first_timestamp = least(self.first_timestamp, int(known.min()))
+            self.last_timestamp = most(self.last_timestamp, int(known.max()))
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """The function for `mapInArrow` over a range of task numbers; plain values only, it is pickled.
+
+    Attributes
+    ----------
+    tasks : list of tuple of Split
+    options : ReadOptions
+    attempts : str
+        Directory that every worker can write to.
+    compression : str
+    """
+
+    tasks: list[tuple[Split, ...]]
+    options: ReadOptions
+    attempts: str
+    compression: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the tasks of the numbers in `batches`, and yield a report, as JSON, for each topic-partition."""
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                reports = [json.dumps(asdict(report)) for report in self._run(task)]
+                yield pa.RecordBatch.from_arrays([pa.array(reports, pa.string())], ["report"])
+
+    def _run(self, task: int) -> list[FileReport]:
+        try:
+            return self._export(task)
+        except KbatchError:
+            raise
+        except Exception as error:
+            # One line is what reaches the user: it has to say more than a bare `[Errno 28]`.
+            files = ", ".join(sorted({split.path for split in self.tasks[task]})[:3])
+            raise KbatchError(f"while exporting {files}: {type(error).__name__}: {error}") from error
+
+    def _export(self, task: int) -> list[FileReport]:
+        if not os.path.isdir(self.attempts):
+            raise LogDirectoryError(
+                f"{self.attempts}: not there for a Spark worker; the output must be on a file system that the driver "
+                "and all workers share",
+                source=self.attempts,
+            )
+        reports: list[FileReport] = []
+        log: str | None = None
+        with contextlib.ExitStack() as stack:
+            writer: _AttemptFile | None = None
+            for split, table in task_tables(self.tasks[task], self.options):
+                if split.log != log:
+                    stack.close()
+                    log = split.log
+                    assert split.topic is not None
+                    assert split.partition is not None
+                    reports.append(FileReport(task, split.topic, split.partition))
+                    writer = stack.enter_context(_AttemptFile(self, reports[-1]))
+                assert writer is not None
+                reports[-1].add(split, table)
+                writer.write(table)
+                del table
+        return reports
+
+
+class _AttemptFile:
+    """A Parquet file under a name that no other attempt has, made when there is a first record."""
+
+    def __init__(self, job: ExportJob, report: FileReport) -> None:
+        headers = ("headers",) if job.options.include_headers else ()
+        self._columns = ("key", "value", "offset", "timestamp", "timestampType", *headers)
+        self._job = job
+        self._report = report
+        self._name = f"{report.task:05d}-{uuid.uuid4().hex}.parquet"
+        self._path = os.path.join(job.attempts, self._name)
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []
+
+    def __enter__(self) -> _AttemptFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._write_group()
+        if self._writer is not None:
+            self._writer.close()
+            if error is None:
+                self._report.file = self._name
+                self._report.file_bytes = os.path.getsize(self._path)
+            else:
+                os.unlink(self._path)
+
+    def write(self, table: RecordTable) -> None:
+        """Add the records of a table."""
+        overflow = self._job.options.timestamp_overflow
+        for batch in spark_batches(table, self._columns, _GROUP_ROWS, _GROUP_BYTES, overflow=overflow):
+            rows = sum(held.num_rows for held in self._held) + batch.num_rows
+            size = sum(held.nbytes for held in self._held) + batch.nbytes
+            if self._held and (rows > _GROUP_ROWS or size > _GROUP_BYTES):
+                self._write_group()
+            self._held.append(batch)
+
+    def _write_group(self) -> None:
+        if not self._held:
+            return
+        schema = spark_schema(self._columns)
+        if self._writer is None:
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._path, schema, compression=self._job.compression, use_dictionary=["key", "timestampType"]
+            )
+        self._writer.write_table(pa.Table.from_batches(self._held, schema), row_group_size=_GROUP_ROWS)
+        self._held = []
+
+
+def reports_of(rows: Iterable[str]) -> list[FileReport]:
+    """Read the reports of all tasks, in the order of tasks and within a task as it made them."""
+    return sorted((FileReport(**json.loads(row)) for row in rows), key=lambda report: report.task)
+
+
+def least(a: int | None, b: int | None) -> int | None:
+    """Return the smaller number, where there is one."""
+    return b if a is None else a if b is None else min(a, b)
+
+
+def most(a: int | None, b: int | None) -> int | None:
+    """Return the larger number, where there is one."""
+    return b if a is None else a if b is None else max(a, b)

@@ -1,0 +1,345 @@
+"""Which bytes of which files a read needs, and how they are shared out among tasks.
+
+Planning looks at names, sizes, index files and some batch headers. It decodes a batch only where a timestamp has to be
+turned into an offset. No pyspark in here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kbatch.checksums import crc_holds
+from kbatch.decoding import DecodeOptions
+from kbatch.errors import LogDirectoryError
+from kbatch.format import BatchStatus
+from kbatch.log import Log, Segment, find_logs
+from kbatch.log.indexes import read_offset_index
+from kbatch.log.reading import read_tables
+from kbatch.log.segment import last_offsets
+from kbatch.spark.options import Bound, ReadOptions
+from kbatch.table import RecordTable
+
+__all__ = ["Split", "open_logs", "plan", "select_logs", "split_tables"]
+
+# Opening a file counts as reading so many bytes, so that a task isn't given thousands of tiny ones.
+_OPEN_COST = 1 << 20
+# A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
+_TABLE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A stretch of one segment file, for one task to read. Plain values only: it is pickled.
+
+    Attributes
+    ----------
+    path : str
+    start, end : int
+        Bytes; a batch begins at `start`, and at `end` unless that is the file's end.
+    size : int
+        Bytes of the whole file when it was planned: what is written later is not read.
+    live : bool
+        Whether the file is the last of its log, which a broker may be writing.
+    topic, partition
+        From the directory's name, as far as it says them.
+    start_offset, stop_offset : int or None
+        Records outside are not wanted.
+    below : int or None
+        Where the next segment begins: an offset from there on means that segments overlap.
+    """
+
+    path: str
+    start: int
+    end: int
+    size: int
+    live: bool
+    topic: str | None
+    partition: int | None
+    start_offset: int | None
+    stop_offset: int | None
+    below: int | None
+
+    @property
+    def log(self) -> str:
+        """The directory, which tells the log."""
+        return os.path.dirname(self.path)
+
+
+def open_logs(paths: Iterable[str]) -> list[Log]:
+    """Open the logs under each path: a log directory, a topic-partition directory, or one ``.log`` file.
+
+    Raises
+    ------
+    LogDirectoryError
+        If there is none under one of them.
+    """
+    logs: list[Log] = []
+    for path in paths:
+        if path.startswith("file:"):
+            path = re.sub(r"^file:(//(?=/))?", "", path)
+        logs += [Log(path)] if os.path.isfile(path) else find_logs(path)
+    return logs
+
+
+def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
+    """Choose the topic-partitions that the options name.
+
+    Raises
+    ------
+    ValueError
+        If a topic or an assigned partition isn't there.
+    """
+    present = sorted({log.topic for log in logs if log.topic is not None})
+    if options.assign is not None:
+        wanted = {(topic, number) for topic, numbers in options.assign.items() for number in numbers}
+        missing = sorted(wanted - {(log.topic, log.partition) for log in logs})
+        if missing:
+            names = ", ".join(f"{topic}-{number}" for topic, number in missing)
+            raise ValueError(f"no log of {names}; there are topics {_some(present)}")
+        return [log for log in logs if (log.topic, log.partition) in wanted]
+    chosen = list(logs)
+    if options.topics is not None:
+        unknown = sorted(set(options.topics) - set(present))
+        if unknown:
+            raise ValueError(f"no log of topic {', '.join(map(repr, unknown))}; there are {_some(present)}")
+        chosen = [log for log in chosen if log.topic in options.topics]
+    if options.topic_pattern is not None:
+        pattern = re.compile(options.topic_pattern)
+        chosen = [log for log in chosen if log.topic is not None and pattern.fullmatch(log.topic)]
+    if options.partitions is not None:
+        chosen = [log for log in chosen if log.partition in options.partitions]
+    return chosen
+
+
+def plan(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Split, ...]]:
+    """Share out the bytes of `logs` among tasks.
+
+    Parameters
+    ----------
+    logs : sequence of Log
+        Those that are wanted (`select_logs`).
+    options : ReadOptions
+
+    Returns
+    -------
+    list of tuple of Split
+        The splits of each task. All together, in their order, are the logs in theirs, each byte that may be wanted
+        once. With ``on_error="stop"`` a log is never shared by tasks, since only who reads all of it knows where it
+        stops.
+
+    Raises
+    ------
+    ValueError
+        If offsets or timestamps are given per partition and don't name the partitions that are read, or a starting
+        timestamp has no record.
+    """
+    starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
+    ending = _resolve("ending", options.ending, logs, True)
+    tasks: list[tuple[Split, ...]] = []
+    held: list[Split] = []
+    cost = 0
+    for log, start, stop in zip(logs, starting, ending, strict=True):
+        if options.on_error == "stop":
+            # Damage before the offsets that are wanted doesn't stop the read: seeking has passed it.
+            pieces: Iterable[list[Split]] = [list(_log_splits(log, start, stop, None))]
+        else:
+            pieces = ([split] for split in _log_splits(log, start, stop, options.split_bytes))
+        for piece in pieces:
+            if not piece:
+                continue
+            weight = sum(split.end - split.start + _OPEN_COST for split in piece)
+            if held and cost + weight > options.split_bytes + _OPEN_COST:
+                tasks.append(tuple(held))
+                held, cost = [], 0
+            held += piece
+            cost += weight
+    if held:
+        tasks.append(tuple(held))
+    return tasks
+
+
+def split_tables(split: Split, options: ReadOptions) -> Iterator[RecordTable]:
+    """Decode a split, in tables of bounded size that know their topic and partition.
+
+    After the last table of a split that ``on_error="stop"`` stopped, the generator returns True.
+    """
+    segment = Segment(split.path, live=split.live)
+    segment.size = split.size
+    decode = DecodeOptions(
+        include_control=options.include_control,
+        crc=options.crc,
+        on_error=options.on_error,
+        start_offset=split.start_offset,
+        stop_offset=split.stop_offset,
+    )
+    tables = read_tables(segment, split.start, split.end, decode, _TABLE_BYTES)
+    while True:
+        try:
+            table = next(tables)
+        except StopIteration as done:
+            return bool(done.value)
+        _check_order(table, split)
+        table.topic, table.partition = split.topic, split.partition
+        yield table
+        del table
+
+
+def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple[Split, RecordTable]]:
+    """Decode the splits of a task one after the other; a log that ``on_error="stop"`` has stopped is not gone on with."""
+    stopped: set[str] = set()
+    for split in splits:
+        if split.log in stopped:
+            continue
+        tables = split_tables(split, options)
+        while True:
+            try:
+                table = next(tables)
+            except StopIteration as done:
+                if done.value:
+                    stopped.add(split.log)
+                break
+            yield split, table
+            del table
+
+
+def _check_order(table: RecordTable, split: Split) -> None:
+    if split.below is None:
+        return
+    good = table.batches[table.batches["status"] == BatchStatus.OK]
+    if len(good) and int(last_offsets(good)[-1]) >= split.below:
+        raise LogDirectoryError(
+            f"{split.path}: reaches to offset {int(last_offsets(good)[-1])}, but the next segment begins at "
+            f"{split.below}: the segments overlap; read them one by one",
+            source=split.path,
+        )
+
+
+def _resolve(side: str, bound: Bound, logs: Sequence[Log], none_is_latest: bool) -> list[int | None]:
+    """Turn a bound into an offset for each log; None is the log's own end on that side."""
+    if bound.offsets is None and bound.timestamps is None and bound.timestamp is None:
+        return [None] * len(logs)
+    given = bound.offsets if bound.offsets is not None else bound.timestamps
+    if given is not None:
+        named = {(topic, number) for topic, numbers in given.items() for number in numbers}
+        read = {(log.topic, log.partition) for log in logs}
+        for text, names in (("doesn't name", read - named), ("names, but this read has no", named - read)):
+            if names:
+                listed = _some(sorted(f"{topic}-{number}" for topic, number in names))
+                raise ValueError(f"{side} offsets must be those of the partitions that are read: it {text} {listed}")
+    resolved: list[int | None] = []
+    for log in logs:
+        if bound.offsets is not None:
+            offset = bound.offsets[log.topic or ""][log.partition or 0]
+            resolved.append(None if offset < 0 else offset)
+            continue
+        timestamp = bound.timestamp
+        if bound.timestamps is not None:
+            timestamp = bound.timestamps[log.topic or ""][log.partition or 0]
+        assert timestamp is not None
+        found = log.offset_for_timestamp(timestamp)
+        if found is None and not none_is_latest:
+            raise ValueError(
+                f"{log.path}: no record at or after timestamp {timestamp}; with "
+                "startingOffsetsByTimestampStrategy=latest such a partition has nothing to read"
+            )
+        if found is None and side == "starting":
+            found = log.end_offset
+        resolved.append(found)
+    return resolved
+
+
+def _log_splits(log: Log, start: int | None, stop: int | None, every: int | None) -> Iterator[Split]:
+    """Yield the splits of a log between two offsets, in order, each of about `every` bytes at most."""
+    for i, segment in enumerate(log.segments):
+        below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
+        if start is not None and below is not None and below <= start:
+            continue
+        if stop is not None and segment.base_offset is not None and segment.base_offset >= stop:
+            break
+        begin, end = 0, segment.size
+        if start is not None and (segment.base_offset is None or segment.base_offset < start):
+            begin = segment.seek_offset(start)
+        if stop is not None and (below is None or below > stop):
+            end = segment.end_for_offset(stop)
+        if begin >= end:
+            continue
+        cuts = [] if every is None else _cuts(segment, begin, end, every)
+        for first, last in zip([begin, *cuts], [*cuts, end], strict=True):
+            yield Split(
+                segment.path, first, last, segment.size, segment.live, log.topic, log.partition, start, stop, below
+            )
+
+
+def _cuts(segment: Segment, begin: int, end: int, every: int) -> list[int]:
+    """Choose bytes between `begin` and `end` where a batch begins, about `every` bytes apart.
+
+    Index entries are taken where the bytes agree with them; without, the headers are followed. Damage that can't be
+    followed over ends the cutting, and the rest is one piece.
+    """
+    cuts: list[int] = []
+    pieces = -(-(end - begin) // every)
+    if pieces < 2:
+        return cuts
+    # Pieces of one size: none of them a small rest.
+    step = (end - begin) / pieces
+    index = np.empty(0, np.int64)
+    offsets = index
+    if segment.base_offset is not None:
+        entries = read_offset_index(
+            segment.path.removesuffix(".log") + ".index", base_offset=segment.base_offset, log_size=segment.size
+        )
+        index, offsets = entries["position"], entries["offset"]
+    last = begin
+    for piece in range(1, pieces):
+        target = begin + int(piece * step)
+        if target <= last:
+            continue
+        entry = int(np.searchsorted(index, target))
+        cut: int | None = None
+        if entry < len(index) and last < index[entry] < min(target + step, end):
+            cut = int(index[entry]) if _is_boundary(segment, index, offsets, entry) else None
+        if cut is None:
+            cut = _next_batch(segment, last, target)
+        if cut is None or cut >= end:
+            break
+        cuts.append(cut)
+        last = cut
+    return cuts
+
+
+def _is_boundary(
+    segment: Segment, positions: np.ndarray[tuple[int], np.dtype[np.int64]], offsets: np.ndarray[tuple[int], np.dtype[np.int64]], entry: int
+) -> bool:
+    """Whether a batch that fits the index entry begins at its position, and headers lead from it to the entries after."""
+    position = int(positions[entry])
+    rows = next(iter(segment.scan(position)), None)
+    if rows is None:
+        return False
+    first = rows[0]
+    size = int(first["size"])
+    if not (segment.base_offset or 0) <= int(first["base_offset"]) <= int(offsets[entry]):
+        return False
+    if not crc_holds(segment.window(position, position + size), 0, size):
+        return False
+    reached = positions[(positions >= position) & (positions <= int(rows["position"][-1]))]
+    return bool(np.isin(reached, rows["position"]).all())
+
+
+def _next_batch(segment: Segment, start: int, target: int) -> int | None:
+    """Follow headers from the batch at `start` to the first at `target` or later, whose checksum has to hold."""
+    for rows in segment.scan(start):
+        later = rows[rows["position"] >= target]
+        if len(later):
+            position, size = int(later["position"][0]), int(later["size"][0])
+            return position if crc_holds(segment.window(position, position + size), 0, size) else None
+    return None
+
+
+def _some(names: Sequence[str], most: int = 10) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more if names else "none"

@@ -1,0 +1,47 @@
+"""Fixtures of all tests, and the two switches of a run: the Hypothesis profile and `KBATCH_REQUIRE_ALL`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# The same examples in every run: a failure in CI can be seen again, and a run on the side may look elsewhere
+# with HYPOTHESIS_PROFILE=explore.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60, database=None)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Directory of the frozen files: ``vectors/`` and ``logs/``."""
+    return Path(__file__).parent / "golden"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail what would be skipped where everything has to be there: CI's full job sets ``KBATCH_REQUIRE_ALL=1``."""
+    report = yield
+    if os.environ.get("KBATCH_REQUIRE_ALL") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = call.excinfo.value if call.excinfo is not None else "no reason given"
+        report.outcome = "failed"
+        report.longrepr = f"KBATCH_REQUIRE_ALL=1, but {item.nodeid} was skipped: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Do the same for a module that ``pytest.importorskip`` skips as a whole."""
+    report = yield
+    if os.environ.get("KBATCH_REQUIRE_ALL") == "1" and report.outcome == "skipped":
+        report.outcome = "failed"
+        report.longrepr = f"KBATCH_REQUIRE_ALL=1, but {collector.nodeid} was skipped: {report.longrepr}"
+    return report

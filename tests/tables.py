@@ -1,0 +1,88 @@
+"""What tests read out of a `RecordTable`: records as the oracle's, and whether every byte is accounted for."""
+
+from __future__ import annotations
+
+import oracle
+
+import kbatch
+
+
+def batches_of(table: kbatch.RecordTable) -> list[oracle.Batch]:
+    """Return the batches with their records, read from the columns one by one; sequences as SEQ-R4 computes them."""
+    data = table.data
+    headers: dict[int, list[tuple[bytes, bytes | None]]] = {}
+
+    def cut(position: int, length: int) -> bytes | None:
+        return None if length < 0 else data[position : position + length].tobytes()
+
+    for record, key_at, value_at, key_len, value_len in table.headers.tolist():
+        key = cut(key_at, key_len)
+        assert key is not None
+        headers.setdefault(record, []).append((key, cut(value_at, value_len)))
+    rows: dict[int, list[oracle.Record]] = {}
+    columns = ["offset", "timestamp", "key_pos", "key_len", "value_pos", "value_len", "header_count", "batch"]
+    for i, values in enumerate(zip(*(table.records[name].tolist() for name in columns), strict=True)):
+        offset, timestamp, key_pos, key_len, value_pos, value_len, header_count, batch = values
+        base_offset, base_sequence = (int(table.batches[name][batch]) for name in ("base_offset", "base_sequence"))
+        record_headers = tuple(headers.get(i, ()))
+        assert len(record_headers) == header_count
+        rows.setdefault(batch, []).append(
+            oracle.Record(
+                offset,
+                timestamp,
+                oracle.sequence(base_sequence, oracle.wrap(offset - base_offset, 32)),
+                cut(key_pos, key_len),
+                cut(value_pos, value_len),
+                record_headers,
+            )
+        )
+    result = []
+    first = 0
+    for i, row in enumerate(table.batches):
+        records = tuple(rows.get(i, ()))
+        assert int(row["first_record"]) == first
+        first += len(records)
+        fields = {name: int(row[name]) for name in oracle.Batch._fields if name != "records"}
+        result.append(oracle.Batch(**fields, records=records))
+    assert first == len(table)
+    return result
+
+
+def records_of(table: kbatch.RecordTable) -> list[oracle.Record]:
+    return [record for batch in batches_of(table) for record in batch.records]
+
+
+def offsets_of(table: kbatch.RecordTable) -> list[int]:
+    return table.records["offset"].tolist()
+
+
+def lost(table: kbatch.RecordTable) -> list[tuple[int, int]]:
+    """Return the lost ranges as (first byte, byte after the last), neighbours merged."""
+    ranges: list[tuple[int, int]] = []
+    for loss in table.losses:
+        assert loss.length > 0
+        assert loss.reason
+        start, end = loss.position, loss.position + loss.length
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((start, end))
+    return ranges
+
+
+def assert_accounted(table: kbatch.RecordTable, size: int) -> None:
+    """Every byte up to `consumed` is of one good batch or of one loss; a bad batch is a loss and gave no records."""
+    ranges = [(loss.position, loss.position + loss.length) for loss in table.losses]
+    for i, row in enumerate(table.batches):
+        start = int(row["position"])
+        if row["status"] == kbatch.BatchStatus.OK:
+            ranges.append((start, start + int(row["size"])))
+        else:
+            assert not (table.records["batch"] == i).any()
+            assert any(a <= start < b for a, b in ranges[: len(table.losses)])
+    at = 0
+    for start, end in sorted(ranges):
+        assert start == at, f"bytes {at} to {start} are neither read nor lost (or twice)"
+        at = end
+    assert at == table.consumed
+    assert table.consumed <= size

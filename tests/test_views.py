@@ -1,0 +1,669 @@
+"""Views of a table: what Arrow, pandas, Polars and DuckDB read is what the batches hold."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import subprocess
+import sys
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import crc32c
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kbatch
+from kbatch import arrow
+from kbatch.format import HEADER_DTYPE, RECORD_DTYPE
+from kbatch.kernels.columns import COPY_SLACK, BinarySink, fill_headers, fill_records, gather_fixed, measure
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Header: TypeAlias = tuple[bytes, bytes | None]
+BINARY = ("binary", "large_binary", "binary_view")
+
+
+@dataclass
+class Record:
+    offset: int
+    key: bytes | None = None
+    value: bytes | None = None
+    timestamp: int = 1_700_000_000_000
+    headers: tuple[Header, ...] = ()
+
+
+def varint(n: int) -> bytes:
+    n = (n << 1) ^ (n >> 63)
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes([*out, n])
+
+
+def field(content: bytes | None) -> bytes:
+    return varint(-1) if content is None else varint(len(content)) + content
+
+
+def encode(records: Sequence[Record], *, attributes: int = 0) -> bytes:
+    """One batch of magic 2, with base offset and base timestamp of its first record."""
+    first = records[0]
+    payload = b""
+    for r in records:
+        body = b"\0" + varint(r.timestamp - first.timestamp) + varint(r.offset - first.offset)
+        body += field(r.key) + field(r.value) + varint(len(r.headers))
+        body += b"".join(field(key) + field(value) for key, value in r.headers)
+        payload += varint(len(body)) + body
+    latest = max(r.timestamp for r in records)
+    checked = struct.pack(
+        ">hiqqqhii",
+        attributes, records[-1].offset - first.offset, first.timestamp, latest, -1, -1, -1, len(records),
+    )  # fmt: skip
+    checked += payload
+    tail = struct.pack(">ibI", 0, 2, crc32c.crc32c(checked)) + checked
+    return struct.pack(">qi", first.offset, len(tail)) + tail
+
+
+RECORDS = [
+    Record(5, b"k", b"v"),
+    Record(6, None, None, -1),
+    Record(7, b"", b"", 0),
+    Record(9, b"exactly 12 b", b"thirteen byte", -2),
+    Record(10, b"key" * 40, b"v" * 999, headers=((b"h", b"1"), (b"h", b"2"), (b"", b"x"), (b"n", None), (b"e", b""))),
+    Record(11, None, b"\0\xff", headers=((b"\xff\xfe", b"bad"), (b"caf\xe9", b"?"), (b"\xed\xa0\x80", b"surrogate"))),
+    *(
+        Record(20 + i, b"k%d" % i, b"x" * i, headers=((b"a key of more than 12", b"v"),) if i % 5 == 0 else ())
+        for i in range(70)
+    ),
+]
+
+
+def make(
+    records: Sequence[Record] = RECORDS, *, size: int = 10, topic: str | None = None, attributes: Sequence[int] = (0,)
+) -> kbatch.RecordTable:
+    batches = [records[i : i + size] for i in range(0, len(records), size)]
+    table = kbatch.decode(
+        b"".join(encode(b, attributes=attributes[i % len(attributes)]) for i, b in enumerate(batches))
+    )
+    assert len(table) == len(records)
+    table.topic, table.partition = topic, None if topic is None else 3
+    return table
+
+
+def time(ms: int) -> datetime | None:
+    return None if ms == -1 else EPOCH + timedelta(milliseconds=ms)
+
+
+def expected(records: Sequence[Record]) -> list[dict[str, object]]:
+    return [
+        {
+            "offset": r.offset,
+            "timestamp": time(r.timestamp),
+            "timestampType": 0,
+            "key": r.key,
+            "value": r.value,
+            "headers": [{"key": key, "value": value} for key, value in r.headers],
+        }
+        for r in records
+    ]
+
+
+class Stream:
+    """An object with nothing but the Arrow C stream, as readers see a table."""
+
+    def __init__(self, table: kbatch.RecordTable) -> None:
+        self.table = table
+        self.requested: list[object] = []
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        self.requested.append(requested_schema)
+        return arrow.c_stream(self.table, requested_schema)
+
+
+# --- Arrow ---
+
+
+@pytest.mark.parametrize("binary", BINARY)
+def test_arrow_holds_the_records(binary: arrow.Binary) -> None:
+    """COL-R1, COL-R2, REC-R1, HDR-R3, HDR-R4, HDR-R5."""
+    made = arrow.to_arrow(make(), binary=binary)
+    made.validate(full=True)
+    assert made.schema.equals(arrow.view_schema(binary=binary))
+    assert made.schema.field("timestamp").type == pa.timestamp("ms", tz="UTC")
+    assert made.to_pylist() == expected(RECORDS)
+
+
+@pytest.mark.parametrize("binary", BINARY)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        slice(3, 5), slice(1, None), slice(0, 0), slice(None, None, 3), slice(4, 60, 7),
+        np.arange(len(RECORDS)) % 3 == 1, np.array([0, 4, 4, 5, 5, 75]),
+    ],
+    ids=["slice", "tail", "none", "step", "step and bounds", "mask", "numbers"],
+)  # fmt: skip
+def test_slices_and_masks(binary: arrow.Binary, rows: slice | np.ndarray) -> None:
+    table = make()[rows]
+    want = expected([RECORDS[i] for i in np.arange(len(RECORDS))[rows]])
+    made = arrow.to_arrow(table, binary=binary)
+    made.validate(full=True)
+    assert made.to_pylist() == want
+    assert arrow.keys(table) == [row["key"] for row in want]
+    assert arrow.values(table) == [row["value"] for row in want]
+    spark = pa.Table.from_batches(arrow.spark_batches(table), schema=arrow.spark_schema())
+    assert spark["value"].to_pylist() == [row["value"] for row in want]
+
+
+short = st.none() | st.binary(max_size=20) | st.binary(min_size=25, max_size=40) | st.binary(min_size=250, max_size=270)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            short, short, st.sampled_from([-1, 0, 5, 10**12]),
+            st.lists(st.tuples(st.binary(max_size=14), short), max_size=3),
+        ),
+        min_size=1, max_size=600,
+    ),
+    st.integers(1, 50),
+)  # fmt: skip
+def test_any_records(rows: list[tuple[bytes | None, bytes | None, int, list[Header]]], size: int) -> None:
+    records = [Record(i, k, v, t, tuple(h)) for i, (k, v, t, h) in enumerate(rows)]
+    table = make(records, size=size)
+    for binary in BINARY:
+        made = arrow.to_arrow(table, binary=binary)
+        made.validate(full=True)
+        assert made.to_pylist() == expected(records)
+
+
+def test_columns_and_their_order() -> None:
+    table = make(topic="orders")
+    assert tuple(arrow.to_arrow(table).column_names) == arrow.VIEW_COLUMNS
+    assert tuple(arrow.to_arrow(make()).column_names) == arrow.VIEW_COLUMNS[:-2]
+    made = arrow.to_arrow(table, columns=["value", "partition", "offset", "topic"])
+    assert made.column_names == ["value", "partition", "offset", "topic"]
+    assert made["offset"].to_pylist() == [r.offset for r in RECORDS]
+    assert made["value"].to_pylist() == [r.value for r in RECORDS]
+    assert set(made["topic"].to_pylist()) == {"orders"}
+    assert set(made["partition"].to_pylist()) == {3}
+    made.validate(full=True)
+    assert arrow.to_arrow(make(), columns=["topic", "partition"]).to_pylist() == [
+        {"topic": None, "partition": None}
+    ] * len(RECORDS)
+    with pytest.raises(ValueError, match=r"no column 'nope'; there are offset, timestamp"):
+        arrow.to_arrow(table, columns=["offset", "nope"])
+    with pytest.raises(ValueError, match="named twice"):
+        arrow.to_arrow(table, columns=["offset", "offset"])
+    with pytest.raises(TypeError, match="sequence of names"):
+        arrow.to_arrow(table, columns="offset")
+    with pytest.raises(ValueError, match="binary must be"):
+        arrow.to_arrow(table, binary="text")
+
+
+def test_timestamp_type_is_that_of_the_batch() -> None:
+    kinds = [0] * 10 + [1] * 10
+    table = make(RECORDS[10:30], attributes=(0, 8))
+    assert arrow.to_arrow(table)["timestampType"].to_pylist() == kinds
+    assert arrow.to_arrow(table[7:13])["timestampType"].to_pylist() == kinds[7:13]
+    assert set(arrow.to_arrow(make(attributes=(8,)))["timestampType"].to_pylist()) == {1}
+
+
+def test_control_records_are_in_views_when_asked_for() -> None:
+    marker = Record(12, struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 7))
+    data = encode(RECORDS[:3]) + encode([marker], attributes=0x30)
+    assert arrow.to_arrow(kbatch.decode(data)).to_pylist() == expected(RECORDS[:3])
+    table = kbatch.decode(data, include_control=True)
+    assert arrow.to_arrow(table).to_pylist() == expected([*RECORDS[:3], marker])
+    assert arrow.values_as(table[3:], [("version", ">i2"), ("epoch", ">i4")]).tolist() == [(0, 7)]
+
+
+def test_only_minus_one_is_a_null_timestamp() -> None:
+    """COL-R2: INT64_MIN, NumPy's NaT, is a timestamp that a batch can hold."""
+    table = make(RECORDS[:4])
+    records = table.records.copy()
+    records["timestamp"] = [-(2**63), -1, 2**63 - 1, -2]
+    table = kbatch.RecordTable(records, table.batches, table.data)
+    column = arrow.to_arrow(table)["timestamp"]
+    assert column.cast(pa.int64()).to_pylist() == [-(2**63), None, 2**63 - 1, -2]
+
+
+def test_empty_table() -> None:
+    table = kbatch.decode(b"")
+    for binary in BINARY:
+        made = arrow.to_arrow(table, binary=binary)
+        assert made.num_rows == 0
+        assert made.schema.equals(arrow.view_schema(binary=binary))
+    assert arrow.keys(table) == arrow.values(table) == []
+    assert arrow.to_polars(table).shape == (0, 6)
+    assert arrow.to_pandas(table).shape == (0, 6)
+    assert list(arrow.spark_batches(table)) == []
+
+
+def test_headers_are_not_made_where_there_are_none() -> None:
+    table = make([Record(i, b"k", b"v") for i in range(50)])
+    assert arrow.to_arrow(table)["headers"].to_pylist() == [[]] * 50
+    assert list(arrow.to_pandas(table)["headers"]) == [()] * 50
+    (batch,) = arrow.spark_batches(table, ["headers"])
+    assert batch["headers"].null_count == 50
+    assert table._headers is None
+
+
+def test_int32_offsets_are_kept_by_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COL-R1: a column may pass 2 GiB; here the bound is small instead."""
+    monkeypatch.setattr(arrow, "_INT32_MAX", 1600)
+    table = make(topic="orders")
+    made = arrow.to_arrow(table)
+    made.validate(full=True)
+    assert made["value"].num_chunks > 2
+    assert max(len(b"".join(v for v in c.to_pylist() if v)) for c in made["value"].chunks) <= 1600
+    assert made.select(arrow.VIEW_COLUMNS[:-2]).to_pylist() == expected(RECORDS)
+
+
+def test_views_reach_past_int32_by_several_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_VIEW_SHIFT", 6)
+    table = make()
+    made = arrow.to_arrow(table, binary="binary_view")
+    made.validate(full=True)
+    assert len(made["value"].chunk(0).buffers()) == 2 + -(-len(table.data) // 64)
+    assert made.to_pylist() == expected(RECORDS)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 255, 256, 257, 100_000])
+def test_counts_around_bytes_of_the_bitmap_and_blocks(rows: int) -> None:
+    records = [Record(i, None if i % 3 else b"%d" % i, None if i % 7 == 0 else b"v" * (i % 40)) for i in range(rows)]
+    made = arrow.to_arrow(make(records, size=1000))
+    made.validate(full=True)
+    assert made["key"].to_pylist() == [r.key for r in records]
+    assert made["value"].to_pylist() == [r.value for r in records]
+    assert made["offset"].to_pylist() == [r.offset for r in records]
+
+
+# --- ownership ---
+
+
+def address(buffer: pa.Buffer) -> tuple[int, int]:
+    return buffer.address, buffer.address + buffer.size
+
+
+def test_binary_view_points_into_the_table() -> None:
+    table = make()
+    column = arrow.to_arrow(table, binary="binary_view")["value"].chunk(0)
+    start = table.data.__array_interface__["data"][0]
+    assert address(column.buffers()[2]) == (start, start + len(table.data))
+    frame = arrow.to_polars(table)
+    assert frame["value"].to_list() == [r.value for r in RECORDS]
+
+
+@pytest.mark.parametrize("binary", BINARY)
+def test_views_outlive_their_table(binary: arrow.Binary) -> None:
+    source = bytearray(encode(RECORDS))
+    table = kbatch.decode(source)
+    made = arrow.to_arrow(table, binary=binary)
+    frame = arrow.to_polars(table)
+    owner = weakref.ref(table.data)
+    del table
+    gc.collect()
+    assert made.to_pylist() == expected(RECORDS)
+    assert frame["key"].to_list() == [r.key for r in RECORDS]
+    with pytest.raises(BufferError):
+        source.clear()
+    del made, frame
+    gc.collect()
+    assert owner() is None
+    source.clear()
+
+
+# --- other readers ---
+
+
+def test_polars() -> None:
+    frame = arrow.to_polars(make(topic="orders"))
+    assert frame.columns == list(arrow.VIEW_COLUMNS)
+    assert frame.schema["timestamp"] == pl.Datetime("ms", "UTC")
+    assert frame.drop("topic", "partition").to_dicts() == expected(RECORDS)
+    assert pl.DataFrame(Stream(make())).to_dicts() == expected(RECORDS)
+
+
+def test_pandas() -> None:
+    frame = arrow.to_pandas(make(topic="orders"))
+    assert list(frame.columns) == list(arrow.VIEW_COLUMNS)
+    assert list(frame["key"]) == [r.key for r in RECORDS]
+    assert list(frame["value"]) == [r.value for r in RECORDS]
+    assert list(frame["headers"]) == [r.headers for r in RECORDS]
+    assert str(frame["timestamp"].dtype) == "datetime64[ms, UTC]"
+    assert [None if pd.isna(t) else t.to_pydatetime() for t in frame["timestamp"]] == [
+        time(r.timestamp) for r in RECORDS
+    ]
+    assert frame["offset"].dtype == np.int64
+    part = arrow.to_pandas(make()[4:6], columns=["headers", "offset"])
+    assert list(part.columns) == ["headers", "offset"]
+    assert list(part["headers"]) == [RECORDS[4].headers, RECORDS[5].headers]
+    with pytest.raises(ValueError, match="dtype_backend must be"):
+        arrow.to_pandas(make(), dtype_backend="other")
+
+
+def test_pandas_arrow_dtypes() -> None:
+    frame = arrow.to_pandas(make(), dtype_backend="pyarrow")
+    assert all(isinstance(dtype, pd.ArrowDtype) for dtype in frame.dtypes)
+    assert pa.Table.from_pandas(frame).replace_schema_metadata().to_pylist() == expected(RECORDS)
+
+
+def test_duckdb() -> None:
+    columns = 'key, value, headers, epoch_ms(timestamp), "offset"'
+    rows = duckdb.from_arrow(arrow.to_arrow(make(), binary="binary_view")).project(columns).fetchall()
+    want = [
+        (
+            r.key,
+            r.value,
+            [{"key": k, "value": v} for k, v in r.headers],
+            None if r.timestamp == -1 else r.timestamp,
+            r.offset,
+        )
+        for r in RECORDS
+    ]
+    assert rows == want
+    stream = duckdb.from_arrow(Stream(make()))
+    assert stream.aggregate("count(*), count(key), sum(octet_length(value))").fetchall() == [
+        (len(RECORDS), sum(r.key is not None for r in RECORDS), sum(len(r.value or b"") for r in RECORDS))
+    ]
+
+
+def test_stream_gives_what_is_requested() -> None:
+    assert pa.table(Stream(make())).schema.equals(arrow.view_schema(binary="binary_view"))
+    for wanted in (
+        arrow.view_schema(["value", "offset"], binary="binary"),
+        arrow.view_schema(binary="large_binary"),
+        pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("offset", pa.int64()), ("value", pa.large_binary())]),
+    ):
+        stream = Stream(make())
+        made = pa.table(stream, schema=wanted)
+        assert stream.requested != [None]
+        assert made.schema.equals(wanted)
+        made.validate(full=True)
+        want = [{name: row[name] for name in wanted.names} for row in expected(RECORDS)]
+        assert made.to_pylist() == want
+
+
+def test_methods_of_the_table() -> None:
+    table = make(RECORDS[:6], topic="orders")
+    assert table.keys() == [r.key for r in RECORDS[:6]]
+    assert table.values() == [r.value for r in RECORDS[:6]]
+    assert table[4:5].values_as("V999").tobytes() == RECORDS[4].value
+    assert table.to_arrow(columns=["offset", "value"], binary="large_binary").equals(
+        arrow.to_arrow(table, columns=["offset", "value"], binary="large_binary")
+    )
+    assert table.to_polars(columns=["value"])["value"].to_list() == table.values()
+    assert list(table.to_pandas(columns=["value"])["value"]) == table.values()
+    assert pa.table(table).equals(table.to_arrow(binary="binary_view"))
+
+
+# --- Spark ---
+
+
+def spark_row(r: Record) -> dict[str, object]:
+    pairs = [{"key": java, "value": value} for java, (_, value) in zip(java_keys(r), r.headers, strict=True)]
+    return {
+        "key": r.key,
+        "value": r.value,
+        "topic": "orders",
+        "partition": 3,
+        "offset": r.offset,
+        "timestamp": time(r.timestamp),
+        "timestampType": 0,
+        "headers": pairs or None,
+    }
+
+
+def java_keys(r: Record) -> list[str]:
+    # What `new String(bytes, UTF_8)` of Java 25 gives, run once: the surrogate is one bad sequence.
+    known = {b"\xff\xfe": "\ufffd\ufffd", b"caf\xe9": "caf\ufffd", b"\xed\xa0\x80": "\ufffd"}
+    return [known.get(key) or key.decode() for key, _ in r.headers]
+
+
+def test_spark_batches() -> None:
+    """HDR-R4 as Spark's own source has it; headers are null where there are none."""
+    table = make(topic="orders")
+    batches = list(arrow.spark_batches(table, arrow.SPARK_COLUMNS))
+    assert [batch.num_rows for batch in batches] == [len(RECORDS)]
+    assert batches[0].schema.equals(
+        pa.schema(
+            [
+                ("key", pa.binary()),
+                ("value", pa.binary()),
+                ("topic", pa.string()),
+                ("partition", pa.int32()),
+                ("offset", pa.int64()),
+                ("timestamp", pa.timestamp("us", tz="UTC")),
+                ("timestampType", pa.int32()),
+                ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            ]
+        )
+    )
+    batches[0].validate(full=True)
+    assert batches[0].to_pylist() == [spark_row(r) for r in RECORDS]
+
+
+@pytest.mark.parametrize(("max_rows", "max_bytes"), [(1, 10**6), (7, 10**6), (100, 300), (100, 1), (13, 120)])
+def test_spark_batches_are_bounded(max_rows: int, max_bytes: int) -> None:
+    columns = ["offset", "headers", "value", "key"]
+    made = list(arrow.spark_batches(make(topic="orders"), columns, max_rows, max_bytes))
+    want = [{name: spark_row(r)[name] for name in columns} for r in RECORDS]
+    assert [row for batch in made for row in batch.to_pylist()] == want
+    sizes = {
+        r.offset: len(r.key or b"") + len(r.value or b"") + sum(len(k) + len(v or b"") for k, v in r.headers)
+        for r in RECORDS
+    }
+    for batch, after in zip(made, [*made[1:], None], strict=True):
+        batch.validate(full=True)
+        total = sum(sizes[offset] for offset in batch["offset"].to_pylist())
+        assert batch.num_rows <= max_rows
+        assert batch.num_rows == 1 or total <= max_bytes
+        if after is not None:
+            # None ends before it must.
+            assert batch.num_rows == max_rows or total + sizes[after["offset"][0].as_py()] > max_bytes
+
+
+def test_spark_timestamps_beyond_microseconds() -> None:
+    nanoseconds = 1_700_000_000_000_000_000
+    table = make([Record(0), Record(1, timestamp=nanoseconds), Record(2, timestamp=-1)])
+    with pytest.raises(OverflowError, match=f"offset 1: timestamp {nanoseconds} ms doesn't fit"):
+        list(arrow.spark_batches(table))
+    assert next(arrow.spark_batches(table, ["offset"]))["offset"].to_pylist() == [0, 1, 2]
+    (batch,) = arrow.spark_batches(table, ["timestamp"], overflow="null")
+    assert batch["timestamp"].to_pylist() == [time(RECORDS[0].timestamp), None, None]
+    assert arrow.to_arrow(table)["timestamp"].cast(pa.int64()).to_pylist() == [RECORDS[0].timestamp, nanoseconds, None]
+
+
+def test_spark_arguments() -> None:
+    table = make()
+    with pytest.raises(ValueError, match="must be at least 1"):
+        arrow.spark_batches(table, max_rows=0)
+    with pytest.raises(ValueError, match="overflow must be"):
+        arrow.spark_batches(table, overflow="wrap")
+    with pytest.raises(ValueError, match="no column 'Key'"):
+        arrow.spark_batches(table, ["Key"])
+    (batch,) = arrow.spark_batches(table, ["topic", "partition"])
+    assert batch["topic"].null_count == batch["partition"].null_count == len(RECORDS)
+
+
+# --- values of a fixed width ---
+
+
+@pytest.mark.parametrize("dtype", [">i8", "<i4", "u1", ">f8", "S5", [("a", ">i2"), ("b", "u1")], (">i4", 3), "V17"])
+def test_values_as(dtype: object) -> None:
+    dtype = np.dtype(dtype)
+    stored = np.frombuffer(bytes(range(1, 1 + dtype.itemsize)) * 20, np.dtype([("value", dtype)]))["value"]
+    raw = np.ascontiguousarray(stored).tobytes()
+    step = dtype.itemsize
+    table = make([Record(i, value=raw[i * step : (i + 1) * step]) for i in range(20)])
+    made = arrow.values_as(table, dtype)
+    assert made.shape == stored.shape
+    assert made.tobytes() == raw
+    assert arrow.values_as(table[::3], dtype).tobytes() == stored[::3].tobytes()
+
+
+def test_values_as_refuses_what_does_not_fit() -> None:
+    table = make([Record(7, value=bytes(8)), Record(8, value=None), Record(9, value=b"abc")])
+    with pytest.raises(ValueError, match=r"offset 8: dtype >i8 wants values of 8 bytes, found null; fill="):
+        arrow.values_as(table, ">i8")
+    with pytest.raises(ValueError, match=r"offset 9: dtype >i8 wants values of 8 bytes, found 3 bytes"):
+        arrow.values_as(table, ">i8", fill=-1)
+    assert arrow.values_as(table[:2], ">i8", fill=-5).tolist() == [0, -5]
+    with pytest.raises(TypeError, match="no bytes that a value could hold"):
+        arrow.values_as(table, object)
+    with pytest.raises(TypeError, match="no bytes that a value could hold"):
+        arrow.values_as(table, "V0")
+
+
+# --- rows that nobody decoded ---
+
+
+@pytest.mark.parametrize("column", ["key", "value"])
+@pytest.mark.parametrize("binary", BINARY)
+@pytest.mark.parametrize(
+    ("position", "length"),
+    [(-1, 1), (0, 101), (100, 1), (101, 0), (2**63 - 1, 1), (2**63 - 1, 2**31 - 1), (-(2**63), 5), (90, 11), (-5, 20)],
+)
+def test_rows_outside_the_data_raise(column: str, binary: arrow.Binary, position: int, length: int) -> None:
+    """COL-R1, COL-R8: a status and an exception, never a crash."""
+    records = np.zeros(300, RECORD_DTYPE)
+    records[f"{column}_pos"][260] = position
+    records[f"{column}_len"][260] = length
+    table = kbatch.RecordTable(records, kbatch.decode(encode(RECORDS)).batches, np.zeros(100, np.uint8))
+    message = rf"record row 260 .offset 0.: its {column} is {length} bytes at position {position}, outside .* 100 bytes"
+    with pytest.raises(IndexError, match=message):
+        arrow.to_arrow(table, binary=binary)
+    with pytest.raises(IndexError, match=message):
+        list(arrow.spark_batches(table))
+    with pytest.raises(IndexError, match=message):
+        (arrow.keys if column == "key" else arrow.values)(table)
+
+
+def test_fixed_values_outside_the_data_raise() -> None:
+    records = np.zeros(3, RECORD_DTYPE)
+    records["value_len"] = 8
+    records["value_pos"] = [0, 92, 93]
+    table = kbatch.RecordTable(records, kbatch.decode(b"").batches, np.zeros(100, np.uint8))
+    with pytest.raises(IndexError, match=r"record row 2 .offset 0.: its value is 8 bytes at position 93"):
+        arrow.values_as(table, "i8")
+    assert arrow.values_as(table[:2], "i8").tolist() == [0, 0]
+
+
+def test_values_at_the_end_of_the_data() -> None:
+    """COL-R9: copies in steps never read past the end."""
+    data = np.arange(1, 61, dtype=np.uint8)
+    for length in range(60):
+        records = np.zeros(1, RECORD_DTYPE)
+        records["value_pos"] = 60 - length
+        records["value_len"] = length
+        table = kbatch.RecordTable(records, kbatch.decode(encode(RECORDS)).batches, data)
+        for binary in BINARY:
+            made = arrow.to_arrow(table, binary=binary, columns=["value"])
+            assert made["value"].to_pylist() == [data[60 - length :].tobytes()]
+
+
+def test_a_batch_that_is_not_there_raises() -> None:
+    table = make(attributes=(0, 8))
+    records = table.records.copy()
+    records["batch"][3] = 99
+    with pytest.raises(IndexError, match=r"record row 3 .offset 9.: its batch is 99, the table has 8 batches"):
+        arrow.to_arrow(kbatch.RecordTable(records, table.batches, table.data))
+
+
+def test_headers_out_of_order_or_outside_raise() -> None:
+    data = np.zeros(10, np.uint8)
+    records = np.zeros(4, RECORD_DTYPE)
+    headers = np.zeros(2, HEADER_DTYPE)
+    for numbers in ((2, 1), (-1, 0), (0, 4)):
+        headers["record"] = numbers
+        with pytest.raises(IndexError, match=r"header row . belongs to record"):
+            measure(records, headers=headers)
+    headers["record"] = (1, 3)
+    assert measure(records, headers=headers).header_count == 2
+
+    def sink() -> BinarySink:
+        return BinarySink(2, 4, np.zeros(12, np.uint8), np.zeros(COPY_SLACK, np.uint8))
+
+    offsets = np.zeros(5, np.int32)
+    fill_headers(headers, data, 0, offsets, key=sink(), value=sink())
+    assert offsets.tolist() == [0, 0, 1, 1, 2]
+    headers["record"] = (3, 1)
+    with pytest.raises(IndexError, match=r"header row 1 belongs to record 1"):
+        fill_headers(headers, data, 0, offsets, key=sink(), value=sink())
+    headers["record"] = (1, 3)
+    headers["value_pos"][1] = 11
+    with pytest.raises(IndexError, match=r"header row 1 .of record row 3.: its value is 0 bytes at position 11"):
+        fill_headers(headers, data, 0, offsets, key=sink(), value=sink())
+
+
+def test_rows_that_grow_after_measuring_raise() -> None:
+    records = np.zeros(4, RECORD_DTYPE)
+    records["value_len"] = 5
+    sink = BinarySink(4, 4, np.zeros(20, np.uint8), np.zeros(20 + COPY_SLACK, np.uint8))
+    records["value_len"][3] = 6
+    with pytest.raises(RuntimeError, match=r"record row 3 .offset 0.: its value was changed"):
+        fill_records(records, np.zeros(10, np.uint8), value=sink)
+
+
+def test_outputs_that_are_too_short_raise() -> None:
+    records = np.zeros(9, RECORD_DTYPE)
+    data = np.zeros(1, np.uint8)
+    room = np.zeros(COPY_SLACK, np.uint8)
+    with pytest.raises(ValueError, match="too short for 9 rows"):
+        fill_records(records, data, offset=np.zeros(8, np.int64))
+    with pytest.raises(ValueError, match="too short for 9 rows"):
+        fill_records(records, data, timestamp=np.zeros(9, np.int64), timestamp_valid=np.zeros(1, np.uint8))
+    with pytest.raises(ValueError, match="too short for 9 rows"):
+        fill_records(records, data, key=BinarySink(8, 4, np.zeros(36, np.uint8), room))
+    with pytest.raises(ValueError, match="slots has 39 bytes"):
+        BinarySink(9, 4, np.zeros(39, np.uint8), room)
+    with pytest.raises(ValueError, match="content must have"):
+        BinarySink(9, 8, np.zeros(80, np.uint8), room[1:])
+    with pytest.raises(ValueError, match="valid has 1 bytes"):
+        BinarySink(9, 16, np.zeros(144, np.uint8), valid=np.zeros(1, np.uint8))
+    with pytest.raises(ValueError, match="too short"):
+        gather_fixed(records, data, 8, np.zeros(71, np.uint8))
+    with pytest.raises(ValueError, match="dtype mismatch"):
+        measure(np.zeros(9, HEADER_DTYPE))
+
+
+# --- optional packages ---
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_importing_kbatch_imports_no_optional_package() -> None:
+    wanted = "('pyarrow', 'pandas', 'polars', 'duckdb', 'pyspark')"
+    assert run(f"import sys, kbatch, kbatch.arrow; print([m for m in {wanted} if m in sys.modules])") == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "missing", "extra"),
+    [
+        ("to_arrow(t)", "pyarrow", "arrow"),
+        ("c_stream(t)", "pyarrow", "arrow"),
+        ("spark_batches(t)", "pyarrow", "arrow"),
+        ("to_pandas(t)", "pandas", "pandas"),
+        ("to_pandas(t)", "pyarrow", "pandas"),
+        ("to_polars(t)", "polars", "polars"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    call: str, missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make()
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(kbatch.MissingDependencyError, match=rf"needs {missing}.* pip install 'kbatch\[{extra}\]'"):
+        eval(f"arrow.{call}", {"arrow": arrow, "t": table})
