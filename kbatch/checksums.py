@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from typing import cast
-
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
@@ -47,7 +45,7 @@ def first_bad_crc(
     sizes = part["size"]
     long_rows = np.flatnonzero((sizes > KERNEL_MAX_SIZE) & (part["magic"] == 2))
     if len(long_rows):
-        view = memoryview(data)
+        view = data.data
         chosen = part[long_rows]
         starts = chosen["position"] - origin
         for row, start, size, stored in zip(
@@ -60,9 +58,9 @@ def first_bad_crc(
 
 
 def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:
-    """Whether the batch, or message of magic 0 or 1, of `size` bytes at ``data[position]`` has the checksum it stores."""
-    batch = memoryview(data)[position : position + size]
+    """Whether the batch, or message of magic 0 or 1, of `size` bytes at ``data[position]`` holds its own checksum."""
+    batch = data.data[position : position + size]
     if batch[16] != 2:
         # CRC-32 from the magic on (CRC-R7).
         return zlib.crc32(batch[16:]) == int.from_bytes(batch[12:16], "big")
-    return cast(int, crc32c(batch[_CRC_START:])) == int.from_bytes(batch[17:_CRC_START], "big")
+    return crc32c(batch[_CRC_START:]) == int.from_bytes(batch[17:_CRC_START], "big")

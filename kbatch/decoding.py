@@ -57,8 +57,6 @@ class DecodeOptions:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        if self.isolation == "read_committed":
-            raise NotImplementedError("isolation='read_committed' is not there yet: only 'read_uncommitted' is")
         for name, value, choices in (
             ("isolation", self.isolation, get_args(Isolation)),
             ("crc", self.crc, get_args(Crc)),
@@ -98,7 +96,7 @@ class _Rows:
     @staticmethod
     def _make(capacity: int) -> npt.NDArray[np.void]:
         block = buffers.allocate(max(capacity, 1) * RECORD_DTYPE.itemsize)
-        return np.frombuffer(block, RECORD_DTYPE, count=max(capacity, 1))
+        return np.frombuffer(memoryview(block), np.uint8).view(RECORD_DTYPE)
 
     def reserve(self, count: int) -> None:
         if count > len(self.array) - self.used:
@@ -204,7 +202,7 @@ class _Pass:
             if self.rows.used:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
                 self.arena.reserve(self.position)
-                self.arena.view[: self.position] = memoryview(self.data)[: self.position]
+                self.arena.view[: self.position] = self.data.data[: self.position]
                 self.arena.used = self.position
 
     def _expect(self, used: int, packed: int) -> None:
@@ -255,9 +253,7 @@ class _Pass:
     def _find(self, position: int) -> tuple[int, bool]:
         if position >= self.barren:
             return len(self.data), False
-        found = find_batch(
-            self.data, position, max_size=self.options.limits.max_decompressed_bytes, final=self.final
-        )
+        found = find_batch(self.data, position, max_size=self.options.limits.max_decompressed_bytes, final=self.final)
         if self.final and not found[1]:
             self.barren = position
         return found
@@ -341,7 +337,7 @@ class _Pass:
         """Compressed batches, and the uncompressed ones between them, by way of the arena."""
         assert self.arena is not None
         limit = self.options.limits.max_decompressed_bytes
-        view = memoryview(self.data)
+        view = self.data.data
         part = self.batches[lo:hi]
         codecs = (part["attributes"] & ATTRIBUTE_CODEC).tolist()
         starts = (part["position"] - self.origin + BATCH_HEADER_SIZE).tolist()
@@ -576,8 +572,8 @@ def decode(
         What to do with checksums (CRC-32C over each batch from its attributes on): treat a batch where it is wrong as
         damaged; hand out its records all the same with ``status`` `BatchStatus.BAD_CRC` in `batches`; or not look.
     on_error : {"raise", "stop", "skip"}
-        What to do at damage: raise; return what was before it; or go on after it, at the next header whose length, magic
-        and checksum hold. With the last two every lost range stands in ``losses``.
+        What to do at damage: raise; return what was before it; or go on after it, at the next header whose length,
+        magic and checksum hold. With the last two every lost range stands in ``losses``.
     start_offset, stop_offset : int, optional
         Only records with an offset from `start_offset` up to but without `stop_offset`. Batches that lie wholly outside
         are not looked at and have no row.
@@ -599,15 +595,16 @@ def decode(
 
     Notes
     -----
-    What is accepted is what Kafka's own reader accepts (``DefaultRecordBatch``, ``DefaultRecord``), except that a batch is
-    all or nothing: Kafka's iterators hand out the first records of a batch whose end turns out to be bad (CNT-R3).
+    What is accepted is what Kafka's own reader accepts (``DefaultRecordBatch``, ``DefaultRecord``), except that a batch
+    is all or nothing: Kafka's iterators hand out the first records of a batch whose end turns out to be bad (CNT-R3).
 
     Examples
     --------
     >>> import kbatch
     >>> batch = bytes.fromhex(
-    ...     "0000000000000000" "0000003a" "ffffffff" "02" "8d98f6e5" "0000" "00000000" "0000018bcfe56800" "0000018bcfe56800"
-    ...     "ffffffffffffffff" "ffff" "ffffffff" "00000001" "10" "00" "00" "00" "02" "6b" "02" "76" "00"
+    ...     "0000000000000000" "0000003a" "ffffffff" "02" "8d98f6e5" "0000" "00000000" "0000018bcfe56800"
+    ...     "0000018bcfe56800" "ffffffffffffffff" "ffff" "ffffffff" "00000001"
+    ...     "10" "00" "00" "00" "02" "6b" "02" "76" "00"
     ... )
     >>> table = kbatch.decode(batch)
     >>> table.records["offset"].tolist(), table.key(0), table.value(0)

@@ -30,9 +30,11 @@ def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
     The array holds the buffer, so that a ``bytearray`` can't be resized underneath.
     """
     try:
-        array = np.frombuffer(data, np.uint8)
+        array = np.frombuffer(memoryview(data), np.uint8)
     except TypeError:
-        raise TypeError(f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}") from None
+        raise TypeError(
+            f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
+        ) from None
     except (ValueError, BufferError) as error:
         raise ValueError(f"data must be a contiguous buffer: {error}") from None
     array.flags.writeable = False
@@ -127,9 +129,7 @@ def legacy_error(row: np.void, source: str | None) -> UnsupportedFormatError:
     return error
 
 
-def find_batch(
-    data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool
-) -> tuple[int, bool]:
+def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool) -> tuple[int, bool]:
     """Search for the next batch after damage: one whose length, magic *and* checksum hold.
 
     Parameters

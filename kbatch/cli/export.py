@@ -34,7 +34,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("logdir", metavar="LOGDIR", help="log directory, topic-partition directory, or .log file in one")
+    parser.add_argument("logdir", metavar="LOGDIR", help="log directory, or one topic-partition of it")
     parser.add_argument("out", metavar="OUT", help="directory to make; must not exist")
     parser.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
     parser.add_argument(
@@ -173,8 +173,8 @@ def format_summary(summary: ExportSummary) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines.append("")
     for row in rows:
-        # Names to the left, numbers to the right.
-        cells = [f"{cell:<{w}}" if i in (0, 3, 4) else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        # Names and times to the left, numbers to the right.
+        cells = [cell.ljust(w) if i in (0, 3, 4) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
         lines.append("  " + "  ".join(cells).rstrip())
     if summary.losses:
         lines += ["", "Lost:"]
@@ -209,14 +209,14 @@ def _lost(summary: ExportSummary) -> str:
 
 
 def _size(size: int) -> str:
+    if size < 1024:
+        return f"{size} bytes"
     number = float(size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            break
+    unit = -1
+    while number >= 1024 and unit < 3:
         number /= 1024
-    else:
-        unit = "TiB"
-    return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
+        unit += 1
+    return f"{number:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit]}"
 
 
 def _time(milliseconds: int | None) -> str:

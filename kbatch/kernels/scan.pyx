@@ -134,18 +134,24 @@ def scan(const uint8_t[::1] data not None, BatchRow[::1] rows not None, int64_t 
     return n, position, stop.fault, stop.wanted, stop.found
 
 
-cdef bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noexcept nogil:
-    """Whether a batch of magic 2 as brokers write it may begin here; the checksum decides afterwards."""
+cdef bint plausible(const uint8_t* p, int64_t max_size) noexcept nogil:
+    """Whether a batch of magic 2 that can be decoded may begin here; the checksum decides afterwards.
+
+    The record count is what keeps random bytes from looking like batches: it is bounded by the bytes, or for a compressed
+    payload by what that may decompress to.
+    """
     cdef int64_t length = <int32_t>load_be32(p + 8)
     cdef int32_t count = <int32_t>load_be32(p + 57)
     cdef int codec = p[22] & 7
-    if length < MIN_LENGTH_V2 or LOG_OVERHEAD + length > max_size or p[21] or codec > 4 or count < 0:
+    if length < MIN_LENGTH_V2 or LOG_OVERHEAD + length > max_size or codec > 4 or count < 0:
         return False
-    return codec != 0 or count <= (length - MIN_LENGTH_V2) // MIN_RECORD
+    return count <= (max_size if codec else length - MIN_LENGTH_V2) // MIN_RECORD
 
 
 def find_candidate(const uint8_t[::1] data not None, int64_t position, int64_t max_size):
-    """Return the first position from `position` on where a batch of magic 2 may begin, or -1.
+    """Return the first position from `position` on where a batch of magic 2, of at most `max_size` bytes plain, may begin.
+
+    It is -1 if there is none.
 
     All 61 bytes of the header are there; the end of the batch may lie beyond `data`.
     """
@@ -165,7 +171,7 @@ def find_candidate(const uint8_t[::1] data not None, int64_t position, int64_t m
                 if hit == NULL:
                     break
                 position = hit - base - MAGIC_AT
-                if plausible(base + position, size - position, max_size):
+                if plausible(base + position, max_size):
                     found = position
                     break
                 position += 1

@@ -297,7 +297,7 @@ def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list
     def collect() -> None:
         try:
             context.setJobGroup(group, "kbatch export", interruptOnCancel=True)
-            reports = spark.range(0, tasks, 1, tasks).mapInArrow(job, "report string")  # type: ignore[arg-type]
+            reports = spark.range(0, tasks, 1, tasks).mapInArrow(job, "report string")
             rows.extend(row.report for row in reports.collect())
         except BaseException as error:
             errors.append(error)

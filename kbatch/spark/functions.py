@@ -229,7 +229,7 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     kept = StructType([frame.schema[name] for name in keep])
     function, schema = decode_in_arrow(column, keep=kept, **options)
     needed = [column, *(name for name in keep if name != column)]
-    return frame.select(*needed).mapInArrow(function, schema)  # type: ignore[arg-type]
+    return frame.select(*needed).mapInArrow(function, schema)
 
 
 def decode_batches(
@@ -278,7 +278,7 @@ def decode_batches(
             is_row = isinstance(element, Row)
             value = element[column] if is_row else element
             if keep and not is_row:
-                raise TypeError(f"element {i} of the partition is {type(element).__name__}, not a Row with fields to keep")
+                raise TypeError(f"element {i} of the partition is {type(element).__name__}, not a Row: nothing to keep")
             if value is None:
                 continue
             kept = [element[name] for name in keep]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kbatch.checksums import crc_holds
 from kbatch.decoding import DecodeOptions
@@ -24,7 +25,7 @@ from kbatch.log.segment import last_offsets
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
 
-__all__ = ["Split", "open_logs", "plan", "select_logs", "split_tables"]
+__all__ = ["Split", "open_logs", "plan", "select_logs", "task_tables"]
 
 # Opening a file counts as reading so many bytes, so that a task isn't given thousands of tiny ones.
 _OPEN_COST = 1 << 20
@@ -163,11 +164,8 @@ def plan(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Split, ...]]:
     return tasks
 
 
-def split_tables(split: Split, options: ReadOptions) -> Iterator[RecordTable]:
-    """Decode a split, in tables of bounded size that know their topic and partition.
-
-    After the last table of a split that ``on_error="stop"`` stopped, the generator returns True.
-    """
+def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, None, bool]:
+    """Decode a split, in tables that know their topic and partition; return whether ``on_error="stop"`` stopped it."""
     segment = Segment(split.path, live=split.live)
     segment.size = split.size
     decode = DecodeOptions(
@@ -190,12 +188,15 @@ def split_tables(split: Split, options: ReadOptions) -> Iterator[RecordTable]:
 
 
 def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple[Split, RecordTable]]:
-    """Decode the splits of a task one after the other; a log that ``on_error="stop"`` has stopped is not gone on with."""
+    """Decode the splits of a task one after the other, in tables of bounded size.
+
+    A log that ``on_error="stop"`` has stopped is not gone on with.
+    """
     stopped: set[str] = set()
     for split in splits:
         if split.log in stopped:
             continue
-        tables = split_tables(split, options)
+        tables = _split_tables(split, options)
         while True:
             try:
                 table = next(tables)
@@ -313,9 +314,9 @@ def _cuts(segment: Segment, begin: int, end: int, every: int) -> list[int]:
 
 
 def _is_boundary(
-    segment: Segment, positions: np.ndarray[tuple[int], np.dtype[np.int64]], offsets: np.ndarray[tuple[int], np.dtype[np.int64]], entry: int
+    segment: Segment, positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], entry: int
 ) -> bool:
-    """Whether a batch that fits the index entry begins at its position, and headers lead from it to the entries after."""
+    """Whether a batch that fits the index entry begins at its position, and headers lead on to the entries after."""
     position = int(positions[entry])
     rows = next(iter(segment.scan(position)), None)
     if rows is None:

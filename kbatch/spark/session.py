@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -99,7 +99,8 @@ def _own_session(master: str | None, app_name: str, scratch: str, sink: IO[bytes
         try:
             # A JVM that is interrupted while it starts is left behind, as nobody knows it yet.
             with HeldInterrupts():
-                gateway = launch_gateway(conf, popen_kwargs={"stdout": sink, "stderr": sink})
+                launch: Callable[..., Any] = launch_gateway
+                gateway = launch(conf, popen_kwargs={"stdout": sink, "stderr": sink})
                 process = gateway.proc
                 context = SparkContext(conf=conf, gateway=gateway)
                 spark = SparkSession(context)

@@ -23,7 +23,7 @@ __all__ = ["KbatchDataSource", "KbatchReader", "register"]
 _log = logging.getLogger(__name__)
 
 
-class KbatchDataSource(DataSource):  # type: ignore[misc]
+class KbatchDataSource(DataSource):
     """The data source ``kbatch``: log directories with the schema and the options of Spark's Kafka source.
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
@@ -56,7 +56,7 @@ class KbatchDataSource(DataSource):  # type: ignore[misc]
         return KbatchReader(paths, options, columns_of(schema))
 
 
-class KbatchReader(DataSourceReader):  # type: ignore[misc]
+class KbatchReader(DataSourceReader):
     """Plans the splits on the driver, and reads them in tasks. It has plain values only: it is pickled."""
 
     def __init__(self, paths: list[str], options: ReadOptions, columns: tuple[str, ...]) -> None:

