@@ -67,7 +67,9 @@ class Results:
         found = [
             (who, result)
             for (stage, name, who), result in self.by_name.items()
-            if stage == "compressed" and name == corpus and who not in (KBATCH, *PEERS)
+            if stage == "compressed"
+            and name == corpus
+            and who not in (KBATCH, *PEERS)
             and (libraries is None or who.split()[0] in libraries)
         ]
         return min(found, key=lambda entry: entry[1].seconds, default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
@@ -40,21 +41,21 @@ def first_bad_crc(
     row, crc : int
         The row and the checksum of its bytes; ``(hi, 0)`` if all hold.
     """
-    hi_short, found = checksum.verify(data, batches, lo, hi, origin, KERNEL_MAX_SIZE)
-    part = batches[lo:hi_short]
-    sizes = part["size"]
-    long_rows = np.flatnonzero((sizes > KERNEL_MAX_SIZE) & (part["magic"] == 2))
-    if len(long_rows):
-        view = data.data
+    bad, found, longer = checksum.verify(data, batches, lo, hi, origin, KERNEL_MAX_SIZE)
+    if longer:
+        part = batches[lo:bad]
+        long_rows = np.flatnonzero((part["size"] > KERNEL_MAX_SIZE) & (part["magic"] == 2))
         chosen = part[long_rows]
-        starts = chosen["position"] - origin
-        for row, start, size, stored in zip(
-            long_rows.tolist(), starts.tolist(), chosen["size"].tolist(), chosen["crc"].tolist(), strict=True
+        starts = chosen["position"] - (origin - _CRC_START)
+        ends = chosen["position"] + chosen["size"] - origin
+        view = data.data
+        for row, start, end, stored in zip(
+            long_rows.tolist(), starts.tolist(), ends.tolist(), chosen["crc"].tolist(), strict=True
         ):
-            crc = crc32c(view[start + _CRC_START : start + size])
+            crc = crc32c(view[start:end])
             if crc != stored:
                 return lo + row, crc
-    return hi_short, found
+    return bad, found
 
 
 def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:

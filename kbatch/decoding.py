@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -25,8 +26,9 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.framing import byte_array, find_batch, scan_part
-from kbatch.kernels import buffers
 from kbatch.kernels import decode as _kernel
+from kbatch.kernels.scan import survey as _survey
+from kbatch.pooled import PooledRows
 from kbatch.table import Loss, RecordTable
 
 __all__ = ["Crc", "DecodeOptions", "Isolation", "OnError", "Part", "decode", "decode_part"]
@@ -84,32 +86,6 @@ class Part:
     stopped: bool
 
 
-class _Rows:
-    """A growing array of records over a pooled buffer."""
-
-    __slots__ = ("array", "used")
-
-    def __init__(self, capacity: int) -> None:
-        self.used = 0
-        self.array = self._make(capacity)
-
-    @staticmethod
-    def _make(capacity: int) -> npt.NDArray[np.void]:
-        block = buffers.allocate(max(capacity, 1) * RECORD_DTYPE.itemsize)
-        return np.frombuffer(memoryview(block), np.uint8).view(RECORD_DTYPE)
-
-    def reserve(self, count: int) -> None:
-        if count > len(self.array) - self.used:
-            grown = self._make(max(self.used + count, 2 * len(self.array)))
-            grown[: self.used] = self.array[: self.used]
-            self.array = grown
-
-    def finish(self) -> npt.NDArray[np.void]:
-        records = self.array[: self.used]
-        records.flags.writeable = False
-        return records
-
-
 class _Pass:
     """One pass over a buffer: the state that scan, check, decompress and parse hand to each other."""
 
@@ -137,12 +113,15 @@ class _Pass:
         self.batches = np.empty(0, BATCH_DTYPE)
         self.next = 0
         self.position = 0
+        # Of `batches`: their positions, side by side; and the rows that can't be decoded whatever their bytes are.
+        self.starts = np.empty(0, np.int64)
+        self.refused: list[int] = []
         # Rows [next, checked) are checked; row `checked` is known to be bad if `bad_crc`, the sum of its bytes, is set.
         self.checked = 0
         self.bad_crc: int | None = None
         # From here to the end of `data` a search has found no batch.
         self.barren = len(data) + 1
-        self.rows: _Rows | None = None
+        self.rows: PooledRows | None = None
         # None as long as all payloads are uncompressed: then positions point into `data` itself.
         self.arena: Arena | None = None
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
@@ -183,21 +162,18 @@ class _Pass:
         return scan.finding
 
     def _prepare(self, batches: npt.NDArray[np.void]) -> None:
-        """Make room for the records of `batches`, as many as their headers say and their bytes can hold."""
-        payloads = batches["size"] - BATCH_HEADER_SIZE
-        codecs = batches["attributes"] & ATTRIBUTE_CODEC
-        compressed = (codecs > Codec.ZSTD) | ((codecs != Codec.NONE) & (batches["record_count"] > 0))
-        if not self.options.include_control:
-            compressed &= (batches["attributes"] & ATTRIBUTE_CONTROL) == 0
-        # A guess for compressed payloads: they must not get memory for records that aren't there (CNT-R7), and the
-        # room grows when the payload turns out to hold more.
-        most = np.where(compressed, 2 * payloads, payloads // MIN_RECORD_SIZE)
-        records = int(np.clip(batches["record_count"], 0, np.maximum(most, 0)).sum(dtype=np.int64))
+        """Make room for the records of `batches`, and know what is to be done with them."""
+        records, packed, refused = _survey(batches, self.options.include_control)
         if self.max_bytes is not None:
             records = min(records, self.max_bytes // RECORD_DTYPE.itemsize)
         if self.rows is None:
-            self.rows = _Rows(records)
-        if compressed.any() and self.arena is None:
+            self.rows = PooledRows(RECORD_DTYPE, records)
+        self.starts = np.ascontiguousarray(self.batches["position"])
+        self.refused = []
+        if refused:
+            unknown = (self.batches["attributes"] & ATTRIBUTE_CODEC) > Codec.ZSTD
+            self.refused = np.flatnonzero((self.batches["magic"] != 2) | unknown).tolist()
+        if packed and self.arena is None:
             self.arena = Arena(_FIRST_ARENA_BYTES)
             if self.rows.used:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
@@ -224,7 +200,10 @@ class _Pass:
         self._lose_framing(finding_text(finding))
 
     def _resume_after_partial(self) -> bool:
-        """See whether what looks like the incomplete last batch hides whole ones: a damaged length does that."""
+        """See whether what looks like the incomplete last batch hides whole ones: a damaged length does that.
+
+        A value of the incomplete batch that is itself a batch can't be told from one: who stores those should not skip.
+        """
         left = len(self.data) - self.position
         if self.options.on_error != "skip" or not self.final or left < BATCH_HEADER_SIZE:
             return False
@@ -290,35 +269,43 @@ class _Pass:
     def _decode_run(self) -> bool:
         """Decode batches of about `run_bytes` together. False if an error ended everything."""
         lo = self.next
-        positions, sizes = self.batches["position"], self.batches["size"]
-        hi = int(np.searchsorted(positions[lo:] + sizes[lo:], positions[lo] + self.run_bytes, "right")) + lo
-        hi = max(hi, lo + 1)
+        hi = int(np.searchsorted(self.starts, self.starts[lo] + self.run_bytes))
         if self.options.crc == "verify":
             hi = self._check(lo, hi)
-        elif self.options.crc == "mark":
-            self.checked = max(self.checked, lo)
-            while self.checked < hi:
-                self.checked, _ = first_bad_crc(self.data, self.batches, self.checked, hi, self.origin)
-                if self.checked < hi:
-                    self.batches["status"][self.checked] = BatchStatus.BAD_CRC
-                    self.checked += 1
-        if hi == lo:
-            stored = int(self.batches["crc"][lo])
-            assert self.bad_crc is not None
-            return self._fail(lo, Finding(Fault.BAD_CRC, wanted=stored, found=self.bad_crc))
-        legacy = np.flatnonzero(self.batches["magic"][lo:hi] != 2)
-        if len(legacy):
-            hi = lo + int(legacy[0])
             if hi == lo:
-                return self._fail(lo, Finding(Fault.LEGACY_MAGIC, found=int(self.batches["magic"][lo])))
+                assert self.bad_crc is not None
+                return self._fail(lo, Finding(Fault.BAD_CRC, wanted=int(self.batches["crc"][lo]), found=self.bad_crc))
+        elif self.options.crc == "mark":
+            self._mark(lo, hi)
+        refused = bisect_left(self.refused, lo)
+        if refused < len(self.refused):
+            hi = min(hi, self.refused[refused])
+            if hi == lo:
+                return self._fail(lo, self._refusal(lo))
         if self.arena is None:
-            finding = self._decode_plain(lo, hi)
+            finding = self._parse(lo, hi, self.data, None, None, self.batches["record_count"][lo:hi])
         else:
             used = self.arena.used
             finding = self._decode_packed(lo, hi)
             if used == 0:
-                self._expect(used, int(sizes[lo : self.next].sum()))
+                self._expect(used, int(self.batches["size"][lo : self.next].sum()))
         return finding is None or self._fail(self.next, finding)
+
+    def _refusal(self, row: int) -> Finding:
+        """Why a batch can't be decoded, whatever its bytes are and also if it has no records (ATT-R3)."""
+        batch = self.batches[row]
+        if batch["magic"] != 2:
+            return Finding(Fault.LEGACY_MAGIC, found=int(batch["magic"]))
+        return Finding(Fault.UNKNOWN_CODEC, found=int(batch["attributes"]) & ATTRIBUTE_CODEC)
+
+    def _mark(self, lo: int, hi: int) -> None:
+        """Mark the rows from `lo` up to `hi` whose checksum is bad. No byte is checked twice."""
+        self.checked = max(self.checked, lo)
+        while self.checked < hi:
+            self.checked, _ = first_bad_crc(self.data, self.batches, self.checked, hi, self.origin)
+            if self.checked < hi:
+                self.batches["status"][self.checked] = BatchStatus.BAD_CRC
+                self.checked += 1
 
     def _check(self, lo: int, hi: int) -> int:
         """Return the first row from `lo` up to `hi` with a bad checksum, or `hi`. No byte is checked twice."""
@@ -326,12 +313,6 @@ class _Pass:
             self.checked, crc = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
             self.bad_crc = crc if self.checked < hi else None
         return min(hi, self.checked)
-
-    def _decode_plain(self, lo: int, hi: int) -> Finding | None:
-        """Uncompressed batches where they are."""
-        part = self.batches[lo:hi]
-        unknown = self._first_unknown_codec(lo, hi)
-        return self._parse(lo, unknown, self.data, None, None, part["record_count"]) or self._codec_finding(unknown, hi)
 
     def _decode_packed(self, lo: int, hi: int) -> Finding | None:
         """Compressed batches, and the uncompressed ones between them, by way of the arena."""
@@ -354,10 +335,6 @@ class _Pass:
         finding = None
         while i < hi - lo and finding is None:
             codec = codecs[i]
-            if codec > Codec.ZSTD:
-                # Also where there are no records to read: the header is not understood (ATT-R3).
-                finding = Finding(Fault.UNKNOWN_CODEC, found=codec)
-                break
             if codec == Codec.NONE:
                 j = i + 1
                 while j < hi - lo and codecs[j] == Codec.NONE:
@@ -430,16 +407,6 @@ class _Pass:
             # No room for the records of batch `at`, whose count the kernel has found to be possible.
             self.rows.reserve(max(int(counts[at - lo]), int(np.clip(counts[at - lo :], 0, None).sum() // 8)))
 
-    def _first_unknown_codec(self, lo: int, hi: int) -> int:
-        codecs = self.batches["attributes"][lo:hi] & ATTRIBUTE_CODEC
-        unknown = np.flatnonzero(codecs > Codec.ZSTD)
-        return lo + int(unknown[0]) if len(unknown) else hi
-
-    def _codec_finding(self, row: int, hi: int) -> Finding | None:
-        if row == hi:
-            return None
-        return Finding(Fault.UNKNOWN_CODEC, found=int(self.batches["attributes"][row]) & ATTRIBUTE_CODEC)
-
     def _fail(self, row: int, finding: Finding) -> bool:
         """Do with the bad batch at `row` what `on_error` says. False if that ends everything."""
         assert self.rows is not None
@@ -492,11 +459,13 @@ class _Pass:
 
     def _table(self) -> RecordTable:
         if self.rows is None:
-            self.rows = _Rows(0)
+            self.rows = PooledRows(RECORD_DTYPE, 0)
+        records = self.rows.filled()
+        records.flags.writeable = False
         self.batches.flags.writeable = False
         data = self.data if self.arena is None else self.arena.array()
         return RecordTable(
-            self.rows.finish(),
+            records,
             self.batches,
             data,
             consumed=self.position,

@@ -12,8 +12,11 @@ from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, UnsupportedFormatError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE
 from kbatch.kernels import scan as _kernel
+from kbatch.pooled import PooledRows
 
 __all__ = ["Scan", "byte_array", "find_batch", "scan", "scan_part"]
+
+_FIRST_BATCHES = 1024
 
 
 class Scan(NamedTuple):
@@ -61,25 +64,20 @@ def scan_part(
     Scan
         ``consumed`` counts from the beginning of `data`.
     """
-    parts = []
-    capacity = 1024
+    rows = PooledRows(BATCH_DTYPE, _FIRST_BATCHES if max_batches is None else max_batches)
+    begun = position
     finding = None
-    left = max_batches
-    while left is None or left > 0:
-        rows = np.empty(capacity if left is None else min(capacity, left), BATCH_DTYPE)
-        n, position, fault, wanted, found = _kernel.scan(data, rows, position, origin)
-        parts.append(rows[:n])
-        if left is not None:
-            left -= n
+    while True:
+        n, position, fault, wanted, found = _kernel.scan(data, rows.array[rows.used :], position, origin)
+        rows.used += n
         if fault:
             finding = Finding(Fault(fault), wanted=wanted, found=found)
             break
-        if n < len(rows):
+        if rows.used < len(rows.array) or rows.used == max_batches:
             break
-        # As many as there would be if the rest were like what was seen, within bounds.
-        capacity = min(max(2 * capacity, 1024), 1 << 20)
-    batches = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, BATCH_DTYPE)
-    return Scan(batches, position, finding)
+        # As many more as there will be if the rest is like what was seen.
+        rows.reserve(int(1.1 * rows.used * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
+    return Scan(rows.filled(), position, finding)
 
 
 def scan(data: Buffer) -> npt.NDArray[np.void]:

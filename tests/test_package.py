@@ -23,7 +23,7 @@ LAYERS = [
     {"format"},
     {"errors"},
     {"kernels"},
-    {"checksums", "codecs"},
+    {"checksums", "codecs", "pooled"},
     {"framing"},
     # A table offers its views as methods, which import `arrow` when they are called.
     {"table", "arrow"},

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
-
 import kbatch
 from kbatch.errors import MissingDependencyError
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+
 from kbatch.spark import java
 from kbatch.spark.options import Bound, ReadOptions, parse_options, parse_size
 from kbatch.spark.planning import Split, open_logs, plan, select_logs, task_tables
@@ -239,9 +239,9 @@ def test_splits_are_small_and_picklable(golden: Path) -> None:
 def fake_java(directory: Path, version: str) -> Path:
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
+    says = f"echo 'openjdk version \"{version}\"' >&2"
     program.write_text(
-        '#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "%s"\' >&2; exit; fi\n'
-        'for a in "$@"; do echo "<$a>"; done\n' % version
+        f'#!/bin/sh\nif [ "$1" = -version ]; then {says}; exit; fi\nfor a in "$@"; do echo "<$a>"; done\n'
     )
     program.chmod(0o755)
     return program

@@ -174,7 +174,7 @@ def format_summary(summary: ExportSummary) -> str:
     lines.append("")
     for row in rows:
         # Names and times to the left, numbers to the right.
-        cells = [cell.ljust(w) if i in (0, 3, 4) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [row[i].ljust(widths[i]) if i in (0, 3, 4) else row[i].rjust(widths[i]) for i in range(len(head))]
         lines.append("  " + "  ".join(cells).rstrip())
     if summary.losses:
         lines += ["", "Lost:"]

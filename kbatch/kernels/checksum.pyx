@@ -71,13 +71,17 @@ def crc32c(const uint8_t[::1] data not None):
 
 
 cdef int64_t first_mismatch(const uint8_t* base, const BatchRow* batches, int64_t lo, int64_t hi, int64_t origin,
-                            int64_t max_size, uint32_t* found) noexcept nogil:
+                            int64_t max_size, int64_t* longer, uint32_t* found) noexcept nogil:
     cdef int64_t i
     for i in range(lo, hi):
-        if batches[i].magic == 2 and batches[i].size <= max_size:
-            found[0] = kb_crc32c(base + (batches[i].position - origin) + CRC_START, batches[i].size - CRC_START)
-            if found[0] != batches[i].crc:
-                return i
+        if batches[i].magic != 2:
+            continue
+        if batches[i].size > max_size:
+            longer[0] += 1
+            continue
+        found[0] = kb_crc32c(base + (batches[i].position - origin) + CRC_START, batches[i].size - CRC_START)
+        if found[0] != batches[i].crc:
+            return i
     return hi
 
 
@@ -85,12 +89,14 @@ def verify(const uint8_t[::1] data not None, const BatchRow[::1] batches not Non
            int64_t origin, int64_t max_size):
     """Check the batches `lo` to `hi` of magic 2 that take at most `max_size` bytes.
 
-    Returns the row of the first that fails, and its checksum; or `hi` and 0. The caller vouches that every row's
-    position and size lie within `data` (they come from `scan`).
+    Returns (row, crc, longer): the row of the first that fails and the checksum of its bytes, or `hi` and 0; and how
+    many longer batches were passed over until there. The caller vouches that every row's position and size lie within
+    `data` (they come from `scan`).
     """
     cdef uint32_t found = 0
     cdef int64_t bad = hi
+    cdef int64_t longer = 0
     if lo < hi:
         with nogil:
-            bad = first_mismatch(&data[0], &batches[0], lo, hi, origin, max_size, &found)
-    return bad, found if bad < hi else 0
+            bad = first_mismatch(&data[0], &batches[0], lo, hi, origin, max_size, &longer, &found)
+    return bad, found if bad < hi else 0, longer

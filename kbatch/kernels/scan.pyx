@@ -23,6 +23,9 @@ cdef enum:
     MIN_LENGTH_V1 = 22
     MIN_LENGTH_V2 = 49
     MIN_RECORD = 7
+    CODEC = 0x07
+    MAX_CODEC = 4
+    CONTROL = 0x20
 
 cdef struct Stop:
     int fault
@@ -134,26 +137,57 @@ def scan(const uint8_t[::1] data not None, BatchRow[::1] rows not None, int64_t 
     return n, position, stop.fault, stop.wanted, stop.found
 
 
+def survey(const BatchRow[::1] rows not None, bint include_control):
+    """What the headers say about decoding `rows`, in one pass over them.
+
+    Returns (records, packed, refused): how many records to make room for; how many batches have a payload to
+    decompress; how many can't be decoded, for their magic or codec. No count is believed that the bytes can't hold
+    (CNT-R7): a plain payload has seven bytes a record at least; of a compressed one the guess is half a byte.
+    """
+    cdef int64_t records = 0
+    cdef int64_t packed = 0
+    cdef int64_t refused = 0
+    cdef int64_t count
+    cdef int64_t payload
+    cdef int64_t i
+    cdef int codec
+    with nogil:
+        for i in range(rows.shape[0]):
+            codec = rows[i].attributes & CODEC
+            if rows[i].magic != 2 or codec > MAX_CODEC:
+                refused += 1
+                continue
+            count = rows[i].record_count
+            if count <= 0 or (rows[i].attributes & CONTROL and not include_control):
+                continue
+            payload = rows[i].size - (LOG_OVERHEAD + MIN_LENGTH_V2)
+            if codec:
+                packed += 1
+                records += min(count, 2 * payload)
+            else:
+                records += min(count, payload // MIN_RECORD)
+    return records, packed, refused
+
+
 cdef bint plausible(const uint8_t* p, int64_t max_size) noexcept nogil:
     """Whether a batch of magic 2 that can be decoded may begin here; the checksum decides afterwards.
 
-    The record count is what keeps random bytes from looking like batches: it is bounded by the bytes, or for a compressed
-    payload by what that may decompress to.
+    The record count is what keeps random bytes from looking like batches: it is bounded by the bytes, or for a
+    compressed payload by what that may decompress to.
     """
     cdef int64_t length = <int32_t>load_be32(p + 8)
     cdef int32_t count = <int32_t>load_be32(p + 57)
-    cdef int codec = p[22] & 7
-    if length < MIN_LENGTH_V2 or LOG_OVERHEAD + length > max_size or codec > 4 or count < 0:
+    cdef int codec = p[22] & CODEC
+    if length < MIN_LENGTH_V2 or LOG_OVERHEAD + length > max_size or codec > MAX_CODEC or count < 0:
         return False
     return count <= (max_size if codec else length - MIN_LENGTH_V2) // MIN_RECORD
 
 
 def find_candidate(const uint8_t[::1] data not None, int64_t position, int64_t max_size):
-    """Return the first position from `position` on where a batch of magic 2, of at most `max_size` bytes plain, may begin.
+    """Return the first position from `position` on where a batch of magic 2 may begin, or -1.
 
-    It is -1 if there is none.
-
-    All 61 bytes of the header are there; the end of the batch may lie beyond `data`.
+    Of larger batches than `max_size`, packed or plain, nothing is believed. All 61 bytes of the header are there; the
+    end of the batch may lie beyond `data`.
     """
     cdef int64_t size = data.shape[0]
     cdef int64_t last = size - (LOG_OVERHEAD + MIN_LENGTH_V2)

@@ -1,0 +1,54 @@
+"""Growing structured arrays over memory that is used again."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.kernels import buffers
+
+__all__ = ["PooledRows"]
+
+
+class PooledRows:
+    """Rows that kernels fill: an array with room to spare, over a block of `kbatch.kernels.buffers`.
+
+    A fresh page costs more than filling it, so the memory of one table becomes that of a later one.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of a row.
+    capacity : int
+        Rows to begin with.
+
+    Attributes
+    ----------
+    array : ndarray of dtype, shape (capacity,)
+        `reserve` replaces it.
+    used : int
+        Rows at the front that are filled.
+    """
+
+    __slots__ = ("array", "used")
+
+    def __init__(self, dtype: np.dtype[np.void], capacity: int) -> None:
+        self.used = 0
+        self.array = self._make(dtype, capacity)
+
+    @staticmethod
+    def _make(dtype: np.dtype[np.void], capacity: int) -> npt.NDArray[np.void]:
+        block = buffers.allocate(max(capacity, 1) * dtype.itemsize)
+        return np.frombuffer(memoryview(block), np.uint8).view(dtype)
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more rows after the used ones."""
+        if count > len(self.array) - self.used:
+            # Doubling keeps the rows copied in proportion to the rows filled.
+            grown = self._make(self.array.dtype, max(self.used + count, 2 * len(self.array)))
+            grown[: self.used] = self.array[: self.used]
+            self.array = grown
+
+    def filled(self) -> npt.NDArray[np.void]:
+        """Return the used rows; they keep the memory alive."""
+        return self.array[: self.used]

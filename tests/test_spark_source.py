@@ -1,0 +1,257 @@
+"""``spark.read.format("kbatch")`` against kbatch itself and what Kafka's own classes read from the same files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kbatch
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+
+pytestmark = [
+    pytest.mark.spark,
+    # PySpark imports pandas where it is there, and says that it doesn't know the newest.
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAGIC_2 = ["codec-gzip", "codec-lz4", "codec-none", "codec-snappy", "codec-zstd", "compact-pass1", "txn", "prealloc"]
+Row = tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def logs(golden: Path) -> str:
+    return str(golden / "logs")
+
+
+def load(spark: Any, path: str, schema: str | None = None, **options: str) -> Any:
+    reader = spark.read.format("kbatch").options(**options)
+    return (reader.schema(schema) if schema else reader).load(path)
+
+
+def expected(path: str, topics: list[str], **options: Any) -> list[Row]:
+    """Rows of the logs by way of the tables, as the source must give them."""
+    rows = []
+    for log in kbatch.find_logs(path):
+        if log.topic not in topics:
+            continue
+        for table in log.tables(**options):
+            headers: list[list[tuple[str, bytes | None]]] = [[] for _ in range(len(table))]
+            for header in table.headers:
+                name = table.data[header["key_pos"] :][: header["key_len"]].tobytes().decode()
+                value = table.data[header["value_pos"] :][: max(header["value_len"], 0)].tobytes()
+                headers[header["record"]].append((name, None if header["value_len"] < 0 else value))
+            for i, record in enumerate(table.records):
+                log_append = bool(table.batches["attributes"][record["batch"]] & 8)
+                timestamp = int(record["timestamp"])
+                rows.append(
+                    (
+                        table.key(i), table.value(i), log.topic, log.partition, int(record["offset"]),
+                        None if timestamp < 0 else EPOCH + timedelta(milliseconds=timestamp), int(log_append),
+                        headers[i] or None,
+                    )
+                )  # fmt: skip
+    return sorted(rows, key=lambda row: (row[2], row[4]))
+
+
+def rows_of(frame: Any) -> list[Row]:
+    rows = []
+    for row in frame.collect():
+        # Spark gives datetimes in the zone of this process, without saying so.
+        timestamp = row.timestamp.astimezone(UTC) if row.timestamp else None
+        headers = [tuple(header) for header in row.headers] if "headers" in row and row.headers is not None else None
+        plain = tuple(bytes(v) if isinstance(v, bytearray) else v for v in row[:5])
+        rows.append((*plain, timestamp, row.timestampType, headers))
+    return sorted(rows, key=lambda row: (row[2], row[4]))
+
+
+def test_schema_is_that_of_sparks_kafka_source(spark: Any, logs: str) -> None:
+    columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    columns += "timestampType int"
+    headers = ", headers array<struct<key:string,value:binary>>"
+    from pyspark.sql.types import StructType
+
+    assert load(spark, logs).schema == StructType.fromDDL(columns)
+    assert load(spark, logs, includeHeaders="true").schema == StructType.fromDDL(columns + headers)
+
+
+def test_rows_are_those_of_the_tables(spark: Any, logs: str) -> None:
+    """Nulls apart from empties, both timestamp types, headers with duplicates (COL-R1, REC-R1, HDR-R5)."""
+    frame = load(spark, logs, topics=",".join(MAGIC_2), includeHeaders="true")
+    want = expected(logs, MAGIC_2)
+    assert len(want) > 15_000
+    assert any(row[7] for row in want)
+    assert any(row[1] is None for row in want)
+    assert rows_of(frame) == want
+
+
+def test_rows_are_those_that_kafka_reads(spark: Any, logs: str) -> None:
+    frame = load(spark, logs, "topic string, offset long, key binary, value binary", topics=",".join(MAGIC_2))
+    got = {(row.topic, row.offset): (row.key, row.value) for row in frame.collect()}
+    records = 0
+    for topic in MAGIC_2:
+        for truth in Path(logs, f"{topic}-0").glob("*.log.expected.jsonl"):
+            for line in truth.read_text().splitlines():
+                batch = json.loads(line)
+                if "records" not in batch or batch["control"]:
+                    continue
+                records += batch["records"]
+                for offset, _, key_size, value_size in batch.get("first50", []):
+                    key, value = got[topic, offset]
+                    assert (-1 if key is None else len(key)) == key_size
+                    assert (-1 if value is None else len(value)) == value_size
+    assert len(got) == records
+
+
+def test_tiny_splits_give_the_same_rows_once(spark: Any, logs: str) -> None:
+    topics = ["codec-none", "codec-zstd", "txn"]
+    frame = load(spark, logs, topics=",".join(topics), splitBytes="20k", includeHeaders="true")
+    assert frame.rdd.getNumPartitions() > 8
+    assert rows_of(frame) == expected(logs, topics)
+
+
+def test_a_schema_chooses_columns_in_its_order(spark: Any, logs: str) -> None:
+    frame = load(spark, logs, "offset long, topic string, headers array<struct<key:string,value:binary>>", topics="txn")
+    assert frame.columns == ["offset", "topic", "headers"]
+    want = [(row[4], row[2]) for row in expected(logs, ["txn"])]
+    assert sorted((row.offset, row.topic) for row in frame.collect()) == want
+    assert load(spark, logs, "timestampType int", topics="txn").count() == len(want)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("offset long, colour string", "no column 'colour'; there are key, value, topic"),
+        ("offset int", "column 'offset' is bigint, not int"),
+        ("headers array<string>", "column 'headers' is array<struct<key:string,value:binary>>"),
+    ],
+)
+def test_a_wrong_schema_is_refused(spark: Any, logs: str, schema: str, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        load(spark, logs, schema, topics="txn").count()
+
+
+def test_offsets_and_timestamps(spark: Any, logs: str) -> None:
+    rows = expected(logs, ["codec-none"])
+
+    def offsets(**options: str) -> list[int]:
+        frame = load(spark, logs, "offset long", topics="codec-none", **options)
+        return sorted(row.offset for row in frame.collect())
+
+    bounds = {"startingOffsets": '{"codec-none": {"0": 1000}}', "endingOffsets": '{"codec-none": {"0": 2000}}'}
+    assert offsets(**bounds) == list(range(1000, 2000))
+    # From the first record with that timestamp or a later one on, whatever the timestamps after it.
+    moment = rows[1500][5] + timedelta(milliseconds=1)
+    milliseconds = (moment - EPOCH) // timedelta(milliseconds=1)
+    first = next(row[4] for row in rows if row[5] is not None and row[5] >= moment)
+    assert first > 0
+    assert offsets(startingTimestamp=str(milliseconds)) == [row[4] for row in rows if row[4] >= first]
+    by_partition = json.dumps({"codec-none": {"0": milliseconds}})
+    assert offsets(endingOffsetsByTimestamp=by_partition) == [row[4] for row in rows if row[4] < first]
+
+
+def test_control_records_only_when_asked_for(spark: Any, logs: str) -> None:
+    assert load(spark, logs, topics="kraft-control").count() == 0
+    assert load(spark, logs, topics="kraft-control", includeControl="true").count() == len(
+        expected(logs, ["kraft-control"], include_control=True)
+    )
+
+
+def test_filters_on_a_loaded_relation_are_never_wrong(spark: Any, logs: str) -> None:
+    """PySpark keeps a reader that has been given filters, so this one must not take any."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    from kbatch.spark.source import KbatchReader
+
+    assert KbatchReader.pushFilters is DataSourceReader.pushFilters
+    frame = load(spark, logs, topics="codec-none")
+    assert frame.filter("offset >= 3000").count() == 160
+    assert frame.count() == 3160
+    assert frame.filter("offset < 10").union(frame.filter("offset >= 3150")).count() == 20
+    assert frame.filter("offset < 10 and topic = 'codec-none'").count() == 10
+    assert frame.count() == 3160
+
+
+# -- damage
+
+
+@pytest.fixture
+def damaged(golden: Path, tmp_path: Path) -> tuple[str, Any]:
+    """A copy of a log with one byte wrong in the middle, and the row of the batch it is in."""
+    copy = tmp_path / "root" / "codec-none-0"
+    shutil.copytree(golden / "logs" / "codec-none-0", copy)
+    path = copy / "00000000000000000000.log"
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    data = bytearray(path.read_bytes())
+    batches = kbatch.scan(data)
+    batch = batches[len(batches) // 2]
+    data[int(batch["position"]) + 100] ^= 1
+    path.write_bytes(data)
+    return str(copy.parent), batch
+
+
+def test_damage_is_an_error_that_says_where(spark: Any, damaged: tuple[str, Any]) -> None:
+    root, batch = damaged
+    where = rf"00000000000000000000\.log, byte {batch['position']}, base offset {batch['base_offset']}: stored checksum"
+    with pytest.raises(Exception, match=where):
+        load(spark, root).count()
+
+
+@pytest.mark.parametrize("options", [{"onError": "skip"}, {"failOnDataLoss": "false"}])
+@pytest.mark.parametrize("split_bytes", ["128m", "5k"])
+def test_damage_passed_over(spark: Any, damaged: tuple[str, Any], options: dict[str, str], split_bytes: str) -> None:
+    root, batch = damaged
+    rows = rows_of(load(spark, root, includeHeaders="true", splitBytes=split_bytes, **options))
+    assert rows == expected(root, ["codec-none"], on_error="skip")
+    lost = set(range(3160)) - {row[4] for row in rows}
+    assert lost == set(range(batch["base_offset"], batch["base_offset"] + batch["last_offset_delta"] + 1))
+
+
+def test_damage_ends_a_log(spark: Any, damaged: tuple[str, Any]) -> None:
+    root, batch = damaged
+    frame = load(spark, root, "offset long", onError="stop", splitBytes="5k")
+    assert sorted(row.offset for row in frame.collect()) == list(range(batch["base_offset"]))
+
+
+def test_a_bad_checksum_can_be_taken(spark: Any, damaged: tuple[str, Any]) -> None:
+    root, _ = damaged
+    assert load(spark, root, crc="skip").count() == load(spark, root, crc="mark").count() == 3160
+
+
+# -- what is told when something is wrong
+
+
+def test_errors_of_planning(spark: Any, logs: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="unknown option 'topic'; known are assign, crc"):
+        load(spark, logs, topic="txn")
+    with pytest.raises(Exception, match="no-such: no such directory"):
+        load(spark, str(tmp_path / "no-such")).count()
+    with pytest.raises(Exception, match="no topic-partition directory"):
+        load(spark, str(tmp_path)).count()
+    with pytest.raises(Exception, match="no log of topic 'nope'"):
+        load(spark, logs, subscribe="nope").count()
+
+
+def test_old_formats_are_refused_with_the_file(spark: Any, logs: str) -> None:
+    with pytest.raises(Exception, match=r"UnsupportedFormatError: .*magic0-0/0{20}\.log, byte 0.*magic 0"):
+        load(spark, logs, topics="magic0").count()
+
+
+def test_nothing_chosen_is_no_rows(spark: Any, logs: str) -> None:
+    assert load(spark, logs, partitions="5").collect() == []
+
+
+def test_several_roots_and_a_single_file(spark: Any, logs: str) -> None:
+    paths = [f"{logs}/txn-0", f"{logs}/codec-none-0/00000000000000001825.log"]
+    frame = spark.read.format("kbatch").load(paths)
+    assert {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()} == {
+        "txn": 337,
+        "codec-none": 3160 - 1825,
+    }
