@@ -321,7 +321,7 @@ class _Pass:
         view = self.data.data
         part = self.batches[lo:hi]
         codecs = (part["attributes"] & ATTRIBUTE_CODEC).tolist()
-        starts = (part["position"] - self.origin + BATCH_HEADER_SIZE).tolist()
+        ends = (part["position"] + part["size"] - self.origin).tolist()
         packed = (part["size"] - BATCH_HEADER_SIZE).tolist()
         skipped = part["record_count"] <= 0
         if not self.options.include_control:
@@ -335,9 +335,9 @@ class _Pass:
         finding = None
         while i < hi - lo and finding is None:
             codec = codecs[i]
-            if codec == Codec.NONE:
+            if not codec:
                 j = i + 1
-                while j < hi - lo and codecs[j] == Codec.NONE:
+                while j < hi - lo and not codecs[j]:
                     j += 1
                 self.arena.reserve(sum(packed[i:j]))
                 self.arena.used = _kernel.copy_payloads(
@@ -348,8 +348,9 @@ class _Pass:
             else:
                 if not passed_over[i]:
                     positions[i] = self.arena.used
+                    end = ends[i]
                     try:
-                        sizes[i] = decompress(codec, view[starts[i] : starts[i] + packed[i]], self.arena, limit)
+                        sizes[i] = decompress(codec, view[end - packed[i] : end], self.arena, limit)
                     except PayloadError as error:
                         finding = error.finding
                         break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import shutil
 import stat
 import subprocess
@@ -162,6 +163,35 @@ def test_splits_do_not_trust_the_index(golden: Path, tmp_path: Path, index: str)
     tasks = plan(open_logs([str(copy)]), options)
     assert len(tasks) > 10
     assert rows_of(tasks, options) == in_order(golden / "logs" / "codec-none-0")
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path, seed: int) -> None:
+    """Lengths, magic and content hit at random: splits give the rows that reading from the beginning gives."""
+    draw = random.Random(seed)
+    copy = tmp_path / "codec-none-0"
+    shutil.copytree(golden / "logs" / "codec-none-0", copy, copy_function=shutil.copyfile)
+    path = copy / draw.choice(["00000000000000000000.log", "00000000000000001825.log"])
+    data = bytearray(path.read_bytes())
+    starts = kbatch.scan(data)["position"].tolist()
+    for _ in range(draw.randint(1, 4)):
+        start = draw.choice(starts)
+        damage = draw.choice(["length", "magic", "byte", "stretch"])
+        if damage == "length":
+            data[start + 8 + draw.randrange(4)] ^= 1 << draw.randrange(8)
+        elif damage == "magic":
+            data[start + 16] = draw.randrange(256)
+        elif damage == "byte":
+            data[draw.randrange(len(data))] ^= 255
+        else:
+            size = min(draw.randrange(20_000), len(data) - start)
+            data[start : start + size] = draw.randbytes(size)
+    path.write_bytes(data)
+    (log,) = open_logs([str(copy)])
+    want = [int(offset) for table in log.tables(on_error="skip") for offset in table.records["offset"]]
+    for split_bytes in (3000, 30_000):
+        options = ReadOptions(on_error="skip", split_bytes=split_bytes)
+        assert [offset for _, offset, _ in rows_of(plan([log], options), options)] == want
 
 
 def test_small_segments_are_packed_and_large_ones_cut(golden: Path) -> None:

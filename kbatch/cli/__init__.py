@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Examples
     --------
     >>> from kbatch.cli import main
-    >>> main(["export", "no-such-directory", "out"])
+    >>> main(["export", "no-such-directory", "out"])  # says so on standard error
     1
     """
     parser = argparse.ArgumentParser(

@@ -9,9 +9,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from kbatch.errors import LogDirectoryError
-from kbatch.log import Log, find_logs
-
 if TYPE_CHECKING:
     from kbatch.spark.export import ExportSummary
 
@@ -73,8 +70,6 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    # Before PySpark is even imported: a wrong path is told at once, and also where PySpark isn't installed.
-    _check_logdir(arguments.logdir)
     from kbatch.spark.export import export
     from kbatch.spark.options import ReadOptions
 
@@ -99,19 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 3 if summary.damaged else 0
 
 
-def _check_logdir(path: str) -> None:
-    try:
-        find_logs(path)
-    except LogDirectoryError:
-        Log(path)  # a single file is good too, and says best what is wrong with one
-
-
 class _ProgressLine:
     """One line on a terminal that is written over; nothing in a pipe."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
-        self._width = 0
+        self._text = ""
 
     def __enter__(self) -> _ProgressLine:
         self._write("starting Spark ...")
@@ -125,9 +113,9 @@ class _ProgressLine:
         self._write(f"[{bar:<30}] {done} of {tasks} tasks")
 
     def _write(self, text: str) -> None:
-        if self._shown:
-            print(f"\r{text:<{self._width}}", end="" if text else "\r", file=sys.stderr, flush=True)
-            self._width = len(text)
+        if self._shown and text != self._text:
+            print(f"\r{text:<{len(self._text)}}", end="" if text else "\r", file=sys.stderr, flush=True)
+            self._text = text
 
 
 def format_summary(summary: ExportSummary) -> str:

@@ -3,6 +3,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 AVAILABLE: bool
+MAX_SIZE: int
 
 def crc32c(data: Buffer) -> int: ...
 def verify(
