@@ -19,7 +19,7 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     BATCH_DTYPE,
     BATCH_HEADER_SIZE,
-    MIN_RECORD_SIZE,
+    HEADER_DTYPE,
     RECORD_DTYPE,
     BatchStatus,
     Codec,
@@ -28,6 +28,7 @@ from kbatch.format import (
 from kbatch.framing import byte_array, find_batch, scan_part
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
+from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
 from kbatch.table import Loss, RecordTable
 
@@ -37,8 +38,11 @@ Crc = Literal["verify", "mark", "skip"]
 OnError = Literal["raise", "stop", "skip"]
 Isolation = Literal["read_uncommitted"]
 
+check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, HEADER_DTYPE))
+
 # Checksum, decompression and parsing take turns on so many bytes, so that each finds them in the L2 cache.
 RUN_BYTES = 512 << 10
+PARSE_BYTES = 128 << 10
 _FIRST_ARENA_BYTES = 4 << 20
 # Of what is still to come, an arena gets room for no more than this many times its size: what a hostile first batch
 # grows by says nothing.
@@ -283,7 +287,7 @@ class _Pass:
             if hi == lo:
                 return self._fail(lo, self._refusal(lo))
         if self.arena is None:
-            finding = self._parse(lo, hi, self.data, None, None, self.batches["record_count"][lo:hi])
+            finding = self._parse(lo, hi, self.data)
         else:
             used = self.arena.used
             finding = self._decode_packed(lo, hi)
@@ -329,8 +333,10 @@ class _Pass:
         passed_over = skipped.tolist()
         positions = np.zeros(hi - lo, np.int64)
         sizes = np.zeros(hi - lo, np.int64)
+        set_position, set_size = positions.data, sizes.data
+        arena = self.arena
         done = 0
-        begun = self.arena.used
+        flush_at = arena.used + PARSE_BYTES
         i = 0
         finding = None
         while i < hi - lo and finding is None:
@@ -339,47 +345,41 @@ class _Pass:
                 j = i + 1
                 while j < hi - lo and not codecs[j]:
                     j += 1
-                self.arena.reserve(sum(packed[i:j]))
-                self.arena.used = _kernel.copy_payloads(
-                    self.data, self.batches, lo + i, lo + j, self.origin, self.arena.view, self.arena.used,
+                arena.reserve(sum(packed[i:j]))
+                arena.used = _kernel.copy_payloads(
+                    self.data, self.batches, lo + i, lo + j, self.origin, arena.view, arena.used,
                     positions[i:j], sizes[i:j],
                 )  # fmt: skip
                 i = j
             else:
                 if not passed_over[i]:
-                    positions[i] = self.arena.used
+                    set_position[i] = arena.used
                     end = ends[i]
                     try:
-                        sizes[i] = decompress(codec, view[end - packed[i] : end], self.arena, limit)
+                        set_size[i] = decompress(codec, view[end - packed[i] : end], arena, limit)
                     except PayloadError as error:
                         finding = error.finding
                         break
                 i += 1
-            if self.arena.used - begun >= self.run_bytes and i < hi - lo:
-                bad = self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i])
+            if arena.used >= flush_at and i < hi - lo:
+                plain = np.frombuffer(arena.view, np.uint8)
+                bad = self._parse(lo + done, lo + i, plain, positions[done:i], sizes[done:i])
                 if bad is not None:
                     return bad
                 done = i
-                begun = self.arena.used
+                flush_at = arena.used + PARSE_BYTES
                 if self.max_bytes is not None and self._cost() >= self.max_bytes:
                     return None
-        return self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i]) or finding
-
-    def _parse_arena(
-        self, lo: int, hi: int, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> Finding | None:
-        assert self.arena is not None
-        counts = np.minimum(self.batches["record_count"][lo:hi], sizes // MIN_RECORD_SIZE)
-        return self._parse(lo, hi, np.frombuffer(self.arena.view, np.uint8), positions, sizes, counts)
+        plain = np.frombuffer(arena.view, np.uint8)
+        return self._parse(lo + done, lo + i, plain, positions[done:i], sizes[done:i]) or finding
 
     def _parse(
         self,
         lo: int,
         hi: int,
         data: npt.NDArray[np.uint8],
-        positions: npt.NDArray[np.int64] | None,
-        sizes: npt.NDArray[np.int64] | None,
-        counts: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64] | None = None,
+        sizes: npt.NDArray[np.int64] | None = None,
     ) -> Finding | None:
         """Run the kernel over rows `lo` to `hi`; `next` is then the first row that is not done."""
         assert self.rows is not None
@@ -406,7 +406,7 @@ class _Pass:
             if at == hi:
                 return None
             # No room for the records of batch `at`, whose count the kernel has found to be possible.
-            self.rows.reserve(max(int(counts[at - lo]), int(np.clip(counts[at - lo :], 0, None).sum() // 8)))
+            self.rows.reserve(int(self.batches["record_count"][at]))
 
     def _fail(self, row: int, finding: Finding) -> bool:
         """Do with the bad batch at `row` what `on_error` says. False if that ends everything."""

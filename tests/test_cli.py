@@ -118,7 +118,7 @@ class TestExport:
     def test_losses_have_an_exit_status(
         self, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        logs = golden / "logs"
+        logs = golden / "message-sets"
         assert main(["export", str(logs), str(tmp_path / "out"), "--topic", "mixed"]) == 1
         assert "magic 0" in capsys.readouterr().err
         arguments = ["export", str(logs), str(tmp_path / "out"), "--topic", "mixed", "--on-error", "skip", "--json"]

@@ -16,6 +16,7 @@ from kbatch.log import Log, Segment
 from kbatch.log.indexes import read_offset_index, read_time_index
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"
+MESSAGE_SETS = ["../message-sets/magic0-0", "../message-sets/magic1-0", "../message-sets/mixed-0"]
 INDEXED = ["codec-none-0", "codec-gzip-0", "codec-snappy-0", "codec-lz4-0", "codec-zstd-0", "txn-0", "compact-src-0"]
 
 
@@ -253,7 +254,7 @@ def test_windows_are_bounded_and_read_only() -> None:
             segment.window(-1, 5)
 
 
-@pytest.mark.parametrize("name", [*INDEXED, "magic0-0", "magic1-0", "mixed-0", "upconvert-0", "kraft-control-0"])
+@pytest.mark.parametrize("name", [*INDEXED, *MESSAGE_SETS, "upconvert-0", "kraft-control-0"])
 def test_batches_are_those_that_kafka_reads_frm_r13_frm_r16(name: str) -> None:
     log = Log(GOLDEN / name)
     expected = [row for segment in log.segments for row in expected_batches(segment.path)]

@@ -19,9 +19,7 @@ from kbatch.log import Log, find_logs
 from kbatch.log.segment import MOST_MAPPED
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"
-MAGIC_2 = sorted(
-    path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name not in ("magic0-0", "magic1-0", "mixed-0")
-)
+MAGIC_2 = sorted(path.name for path in GOLDEN.iterdir())
 
 
 def offsets(log: Log, **options: object) -> list[int]:

@@ -239,7 +239,8 @@ def test_errors_of_planning(spark: Any, logs: str, tmp_path: Path) -> None:
         load(spark, logs, subscribe="nope").count()
 
 
-def test_old_formats_are_refused_with_the_file(spark: Any, logs: str) -> None:
+def test_old_formats_are_refused_with_the_file(spark: Any, golden: Path) -> None:
+    logs = str(golden / "message-sets")
     with pytest.raises(Exception, match=r"UnsupportedFormatError: .*magic0-0/0{20}\.log, byte 0.*magic 0"):
         load(spark, logs, topics="magic0").count()
 

@@ -6,6 +6,7 @@ processor has no such instruction.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport BatchRow
 
 cdef extern from *:
@@ -137,18 +138,21 @@ cdef int64_t first_mismatch(const uint8_t* base, const BatchRow* batches, int64_
     return hi
 
 
-def verify(const uint8_t[::1] data not None, const BatchRow[::1] batches not None, int64_t lo, int64_t hi,
-           int64_t origin, int64_t max_size):
+def verify(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, int64_t max_size):
     """Check the batches `lo` to `hi` of magic 2 that take at most `max_size` bytes.
 
     Returns (row, crc, longer): the row of the first that fails and the checksum of its bytes, or `hi` and 0; and how
     many longer batches were passed over until there. The caller vouches that every row's position and size lie within
     `data` (they come from `scan`).
     """
+    cdef Span data_span = Span(data, 1, False)
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), False)
     cdef uint32_t found = 0
-    cdef int64_t bad = hi
+    cdef int64_t bad
     cdef int64_t longer = 0
-    if lo < hi:
-        with nogil:
-            bad = first_mismatch(&data[0], &batches[0], lo, hi, origin, max_size, &longer, &found)
+    if lo < 0 or hi > batch_span.length:
+        raise IndexError("rows out of range")
+    with nogil:
+        bad = first_mismatch(<const uint8_t*>data_span.items, <const BatchRow*>batch_span.items, lo, hi, origin,
+                             max_size, &longer, &found)
     return bad, found if bad < hi else 0, longer

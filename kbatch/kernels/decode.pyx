@@ -10,6 +10,7 @@ All varints are zig-zag. Attributes is one byte, never a varint (REC-R5).
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport (
     BatchRow,
     FAULT_COUNT_NEGATIVE,
@@ -193,7 +194,10 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
         return NULL
     # No field may reach beyond its own record. Its first byte is the attributes, which nothing reads.
     end = start + length
-    kb_prefetch(end)
+    # A kilobyte ahead: 10 % off the whole of decoding lz4 batches of 130-byte records. The lines between are few enough
+    # that where values are long it costs nothing.
+    kb_prefetch(end + 1024)
+    kb_prefetch(end + 1088)
     p = start + 1
 
     number = read_varlong(p, end)
@@ -329,9 +333,8 @@ cdef int64_t trim(RecordRow* rows, int64_t count, int64_t start, int64_t stop) n
     return kept
 
 
-def decode(const uint8_t[::1] data not None, BatchRow[::1] batches not None, int64_t lo, int64_t hi,
-           int64_t origin, const int64_t[::1] positions, const int64_t[::1] sizes,
-           RecordRow[::1] out not None, int64_t used, bint include_control, bint trimmed, int64_t start, int64_t stop):
+def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
+           int64_t used, bint include_control, bint trimmed, int64_t start, int64_t stop):
     """Decode the batches `lo` to `hi` into `out`, from row `used` on.
 
     The payload of batch `i` is ``sizes[i - lo]`` bytes of `data` at ``positions[i - lo]``; or, where `positions` is
@@ -342,12 +345,18 @@ def decode(const uint8_t[::1] data not None, BatchRow[::1] batches not None, int
     Returns (batch, rows used, fault, record, at, wanted, found): the batch is `hi`, or the first that has a fault, or
     with fault 0 the first for whose records `out` is too small.
     """
-    cdef int64_t capacity = out.shape[0]
-    cdef int64_t limit = data.shape[0]
-    cdef bint given = positions is not None
-    cdef const uint8_t* base
-    cdef BatchRow* rows
-    cdef RecordRow* first
+    cdef Span data_span = Span(data, 1, False)
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
+    cdef Span out_span = Span(out, sizeof(RecordRow), True)
+    cdef Span position_span
+    cdef Span size_span
+    cdef const uint8_t* base = <const uint8_t*>data_span.items
+    cdef BatchRow* rows = <BatchRow*>batch_span.items
+    cdef RecordRow* first = <RecordRow*>out_span.items
+    cdef const int64_t* given_positions = NULL
+    cdef const int64_t* given_sizes = NULL
+    cdef int64_t limit = data_span.length
+    cdef int64_t capacity = out_span.length
     cdef int64_t i = lo
     cdef int64_t count
     cdef int64_t position
@@ -358,15 +367,15 @@ def decode(const uint8_t[::1] data not None, BatchRow[::1] batches not None, int
     report.at = -1
     report.wanted = 0
     report.found = 0
-    if lo < 0 or hi > batches.shape[0] or used < 0 or used > capacity:
+    if lo < 0 or hi > batch_span.length or used < 0 or used > capacity:
         raise IndexError("rows out of range")
-    if given and (positions.shape[0] < hi - lo or sizes.shape[0] < hi - lo):
-        raise IndexError("a position and a size are needed for every batch")
-    if lo >= hi:
-        return hi, used, 0, -1, -1, 0, 0
-    rows = &batches[0]
-    base = &data[0] if limit else NULL
-    first = &out[0] if capacity else NULL
+    if positions is not None:
+        position_span = Span(positions, sizeof(int64_t), False)
+        size_span = Span(sizes, sizeof(int64_t), False)
+        if position_span.length < hi - lo or size_span.length < hi - lo:
+            raise IndexError("a position and a size are needed for every batch")
+        given_positions = <const int64_t*>position_span.items
+        given_sizes = <const int64_t*>size_span.items
     with nogil:
         while i < hi:
             rows[i].first_record = used
@@ -374,9 +383,9 @@ def decode(const uint8_t[::1] data not None, BatchRow[::1] batches not None, int
             if rows[i].status > BAD_CRC or count == 0 or (rows[i].attributes & CONTROL and not include_control):
                 i += 1
                 continue
-            if given:
-                position = positions[i - lo]
-                size = sizes[i - lo]
+            if given_positions != NULL:
+                position = given_positions[i - lo]
+                size = given_sizes[i - lo]
             else:
                 position = rows[i].position - origin + BATCH_HEADER
                 size = rows[i].size - BATCH_HEADER
@@ -394,18 +403,20 @@ def decode(const uint8_t[::1] data not None, BatchRow[::1] batches not None, int
     return i, used, report.fault, report.record, report.at, report.wanted, report.found
 
 
-def copy_payloads(const uint8_t[::1] data not None, const BatchRow[::1] batches not None, int64_t lo, int64_t hi,
-                  int64_t origin, uint8_t[::1] out not None, int64_t used, int64_t[::1] positions not None,
+def copy_payloads(const uint8_t[::1] data not None, batches not None, int64_t lo, int64_t hi, int64_t origin,
+                  uint8_t[::1] out not None, int64_t used, int64_t[::1] positions not None,
                   int64_t[::1] sizes not None):
     """Copy the payloads of the batches `lo` to `hi` to `out`, from byte `used` on; return where they end there."""
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), False)
+    cdef const BatchRow* rows = <const BatchRow*>batch_span.items
     cdef int64_t i
     cdef int64_t at
     cdef int64_t size
-    if lo < 0 or hi > batches.shape[0] or positions.shape[0] < hi - lo or sizes.shape[0] < hi - lo:
+    if lo < 0 or hi > batch_span.length or positions.shape[0] < hi - lo or sizes.shape[0] < hi - lo:
         raise IndexError("rows out of range")
     for i in range(lo, hi):
-        at = batches[i].position - origin + BATCH_HEADER
-        size = batches[i].size - BATCH_HEADER
+        at = rows[i].position - origin + BATCH_HEADER
+        size = rows[i].size - BATCH_HEADER
         if at < 0 or size < 0 or size > data.shape[0] - at or size > out.shape[0] - used:
             raise IndexError("payload out of range")
         if size:

@@ -35,8 +35,7 @@ cdef extern from *:
     void kb_prefetch(const void*) noexcept nogil
 
 
-# One row of RECORD_DTYPE, BATCH_DTYPE and HEADER_DTYPE. The typed memoryviews of the kernels compare them with the
-# dtypes of kbatch.format field by field whenever an array comes in.
+# One row of RECORD_DTYPE, BATCH_DTYPE and HEADER_DTYPE; `spans.check_layouts` compares them with the dtypes.
 cdef struct RecordRow:
     int64_t offset
     int64_t timestamp
