@@ -345,7 +345,9 @@ def _task_error(error: BaseException) -> BaseException:
         return made
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return KbatchError(f"Spark failed: {lines[0] if lines else type(error).__name__}")
+        # The end of a worker's traceback says what went wrong; without one, Spark's own first line does.
+        raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
+        return KbatchError(f"Spark failed: {(raised[-1:] or lines[:1] or [type(error).__name__])[0]}")
     return error
 
 

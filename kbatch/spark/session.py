@@ -87,6 +87,9 @@ def _own_session(master: str | None, app_name: str, scratch: str, sink: IO[bytes
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Workers start with the current directory on their path: in a source tree, its uncompiled package would be
+        # imported there instead of the installed one.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
     }
     for key, value in settings.items():
