@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from kbatch.kernels.wire cimport HeaderRow, RecordRow, kb_unlikely
+from kbatch.kernels.wire cimport HeaderRow, RecordRow, kb_prefetch, kb_unlikely
 
 # Short values are copied in steps of this many bytes, past their end, into bytes that the next value overwrites; so
 # the memory for a column's bytes must be this much longer than the column. `memcpy` with a constant size is two
@@ -22,6 +22,9 @@ cdef enum:
 
     # Rows of one turn over all columns: 14 KiB, so that rows come from memory once however many columns are made.
     BLOCK = 256
+    # So many rows ahead their bytes are asked for: 38 instead of 46 ns for a record of 130 bytes.
+    FETCH = 32
+    CACHE_LINE = 64
 
     INLINE = 12  # bytes of a value that an Arrow view holds itself
 
@@ -179,6 +182,9 @@ cdef inline int gather_bytes(
     cdef int64_t written = sink.written
     cdef uint8_t bits = 0
     for i in range(begin, end):
+        if i + FETCH < end:
+            kb_prefetch(data + slice_position(s, i + FETCH))
+            kb_prefetch(data + slice_position(s, i + FETCH) + CACHE_LINE)
         length = slice_length(s, i)
         if length >= 0:
             position = slice_position(s, i)

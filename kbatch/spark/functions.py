@@ -182,9 +182,7 @@ def decode_in_arrow(
                     whole = pa.schema([*fields, *decoded.schema])
                     if gatherer is None:
                         gatherer = _Gatherer(whole)
-                    yield from gatherer.add(
-                        pa.RecordBatch.from_arrays([*repeated, *decoded.columns], schema=whole)
-                    )
+                    yield from gatherer.add(pa.RecordBatch.from_arrays([*repeated, *decoded.columns], schema=whole))
             if gatherer is not None:
                 yield from gatherer.flush()
             first_row += len(raw)

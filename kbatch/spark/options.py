@@ -115,9 +115,7 @@ class ReadOptions:
             try:
                 re.compile(self.topic_pattern)
             except re.error as error:
-                raise ValueError(
-                    f"subscribePattern {self.topic_pattern!r} is no regular expression: {error}"
-                ) from None
+                raise ValueError(f"subscribePattern {self.topic_pattern!r} is no regular expression: {error}") from None
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
