@@ -16,6 +16,7 @@ __all__ = ["Results", "main"]
 
 KBATCH = "kbatch"
 PEERS = ("aiokafka", "kafka-python")
+KEPT = "kept"
 CODECS = ("gzip", "snappy", "snappy-raw", "lz4", "zstd")
 # What kbatch decompresses with (`kbatch/codecs.py`); "alone" in a floor means the fastest way of calling these.
 LIBRARIES = {
@@ -69,7 +70,7 @@ class Results:
             for (stage, name, who), result in self.by_name.items()
             if stage == "compressed"
             and name == corpus
-            and who not in (KBATCH, *PEERS)
+            and who not in (KBATCH, KEPT, *PEERS)
             and (libraries is None or who.split()[0] in libraries)
         ]
         return min(found, key=lambda entry: entry[1].seconds, default=None)
@@ -120,18 +121,28 @@ def compressed_table(results: Results) -> str:
     for corpus in results.corpora("compressed"):
         own = results.get("compressed", corpus, KBATCH)
         same, fastest = results.alone(corpus, LIBRARIES[corpus.split("-", 2)[2]]), results.alone(corpus)
+        kept = results.get("compressed", corpus, KEPT)
         rows.append(
             [
                 corpus,
                 number(own and own.payload_bytes / own.seconds / 1e6, ",.0f"),
                 number(own and same and own.seconds / same[1].seconds, ".2f"),
                 same[0] if same else "-",
+                number(own and kept and own.seconds / kept.seconds, ".2f"),
                 number(own and fastest and own.seconds / fastest[1].seconds, ".2f"),
                 fastest[0] if fastest else "-",
                 *(number(results.ratio("compressed", corpus, peer), ".2f") for peer in PEERS),
             ]
         )
-    heads = ["corpus", "MB/s", "kbatch / same library alone", "which", "kbatch / fastest alone", "which"]
+    heads = [
+        "corpus",
+        "MB/s",
+        "kbatch / same library alone",
+        "which",
+        "kbatch / output kept",
+        "kbatch / fastest alone",
+        "which",
+    ]
     return table([*heads, *(f"{peer} / kbatch" for peer in PEERS)], rows)
 
 

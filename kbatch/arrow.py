@@ -1,4 +1,4 @@
-"""RecordTable -> Arrow, pandas, Polars, Spark; and what else a reader wants instead of positions.
+"""RecordTable -> Arrow, pandas, Polars, Spark.
 
 The columns and their order stand in `VIEW_COLUMNS` and `SPARK_COLUMNS`. The rules of every view:
 
@@ -30,12 +30,9 @@ from kbatch.kernels.columns import (
     fill_headers,
     fill_records,
     gather_by_batch,
-    gather_fixed,
     header_keys,
     header_values,
     measure,
-    record_keys,
-    record_values,
 )
 
 if TYPE_CHECKING:
@@ -49,14 +46,11 @@ __all__ = [
     "SPARK_COLUMNS",
     "VIEW_COLUMNS",
     "c_stream",
-    "keys",
     "spark_batches",
     "spark_schema",
     "to_arrow",
     "to_pandas",
     "to_polars",
-    "values",
-    "values_as",
     "view_schema",
 ]
 
@@ -401,69 +395,6 @@ def spark_batches(
         null_headers=True,
         raise_overflow=overflow == "raise",
     )
-
-
-def keys(table: RecordTable) -> list[bytes | None]:
-    """Return the keys as a list, None for null; `IndexError` if a row points outside the data."""
-    return record_keys(table.records, table.data)
-
-
-def values(table: RecordTable) -> list[bytes | None]:
-    """Return the values as a list, None for null; `IndexError` if a row points outside the data."""
-    return record_values(table.records, table.data)
-
-
-def values_as(table: RecordTable, dtype: npt.DTypeLike, *, fill: Any = None) -> npt.NDArray[Any]:
-    """Return values of a fixed width as an array.
-
-    Parameters
-    ----------
-    table : RecordTable
-    dtype : dtype
-        What each value is, in the byte order of the bytes: Java's ``LongSerializer`` writes ``">i8"``. Structured
-        dtypes and subarrays will do.
-    fill : scalar, optional
-        What stands for a null value (a tombstone). Without it a null is an error.
-
-    Returns
-    -------
-    ndarray of dtype, shape (records,)
-        A copy.
-
-    Raises
-    ------
-    TypeError
-        If `dtype` holds Python objects or has no size.
-    ValueError
-        Naming the first offset whose value is null, or isn't of the dtype's size.
-    IndexError
-        If a row points outside the data.
-
-    Examples
-    --------
-    >>> import kbatch
-    >>> kbatch.decode(b"").values_as(">i8")
-    array([], dtype='>i8')
-    """
-    dtype = np.dtype(dtype)
-    if dtype.hasobject or dtype.itemsize == 0:
-        raise TypeError(f"dtype {dtype} has no bytes that a value could hold")
-    rows = table.records
-    # Through a structured dtype, so that a subarray is one element, and any dtype is bytes.
-    out = np.empty(len(rows), [("value", dtype)])
-    pattern = None
-    if fill is not None:
-        pattern = np.zeros(1, out.dtype)
-        pattern["value"] = fill
-        pattern = pattern.view(np.uint8)
-    bad = gather_fixed(rows, table.data, dtype.itemsize, out.view(np.uint8), pattern)
-    if bad >= 0:
-        length = int(rows["value_len"][bad])
-        found = "null; fill= gives something to stand for it" if length < 0 else f"{length} bytes"
-        raise ValueError(
-            f"offset {int(rows['offset'][bad])}: dtype {dtype} wants values of {dtype.itemsize} bytes, found {found}"
-        )
-    return out["value"]
 
 
 def _record_batches(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kbatch.errors import InvalidRecordError
 from kbatch.format import HEADER_DTYPE
 from kbatch.kernels import decode as _kernel
+from kbatch.kernels.columns import gather_fixed, record_keys, record_values
 
 if TYPE_CHECKING:
     import pandas
@@ -213,21 +214,59 @@ class RecordTable:
 
     def keys(self) -> list[bytes | None]:
         """Return all keys; None is null."""
-        from kbatch import arrow
-
-        return arrow.keys(self)
+        return record_keys(self._records, self.data)
 
     def values(self) -> list[bytes | None]:
         """Return all values; None is null."""
-        from kbatch import arrow
-
-        return arrow.values(self)
+        return record_values(self._records, self.data)
 
     def values_as(self, dtype: npt.DTypeLike, *, fill: Any = None) -> npt.NDArray[Any]:
-        """Return values of a fixed width as an array; see `kbatch.arrow.values_as`."""
-        from kbatch import arrow
+        """Return values of a fixed width as an array.
 
-        return arrow.values_as(self, dtype, fill=fill)
+        Parameters
+        ----------
+        dtype : dtype
+            What each value is, in the byte order of the bytes: Java's ``LongSerializer`` writes ``">i8"``. Structured
+            dtypes and subarrays will do.
+        fill : scalar, optional
+            What stands for a null value (a tombstone). Without it a null is an error.
+
+        Returns
+        -------
+        ndarray of dtype, shape (records,)
+            A copy.
+
+        Raises
+        ------
+        TypeError
+            If `dtype` holds Python objects or has no size.
+        ValueError
+            Naming the first offset whose value is null, or isn't of the dtype's size.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.decode(b"").values_as(">i8")
+        array([], dtype='>i8')
+        """
+        dtype = np.dtype(dtype)
+        if dtype.hasobject or dtype.itemsize == 0:
+            raise TypeError(f"dtype {dtype} has no bytes that a value could hold")
+        rows = self._records
+        # Through a structured dtype, so that a subarray is one element, and any dtype is bytes.
+        out = np.empty(len(rows), [("value", dtype)])
+        pattern = None
+        if fill is not None:
+            pattern = np.zeros(1, out.dtype)
+            pattern["value"] = fill
+            pattern = pattern.view(np.uint8)
+        bad = gather_fixed(rows, self.data, dtype.itemsize, out.view(np.uint8), pattern)
+        if bad >= 0:
+            length = int(rows["value_len"][bad])
+            found = "null; fill= gives something to stand for it" if length < 0 else f"{length} bytes"
+            offset = int(rows["offset"][bad])
+            raise ValueError(f"offset {offset}: dtype {dtype} wants values of {dtype.itemsize} bytes, found {found}")
+        return out["value"]
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:
         """Return the records as an Arrow table; see `kbatch.arrow.to_arrow`."""

@@ -157,8 +157,8 @@ def test_slices_and_masks(binary: arrow.Binary, rows: slice | np.ndarray) -> Non
     made = arrow.to_arrow(table, binary=binary)
     made.validate(full=True)
     assert made.to_pylist() == want
-    assert arrow.keys(table) == [row["key"] for row in want]
-    assert arrow.values(table) == [row["value"] for row in want]
+    assert table.keys() == [row["key"] for row in want]
+    assert table.values() == [row["value"] for row in want]
     spark = pa.Table.from_batches(arrow.spark_batches(table), schema=arrow.spark_schema())
     assert spark["value"].to_pylist() == [row["value"] for row in want]
 
@@ -224,7 +224,7 @@ def test_control_records_are_in_views_when_asked_for() -> None:
     assert arrow.to_arrow(kbatch.decode(data)).to_pylist() == expected(RECORDS[:3])
     table = kbatch.decode(data, include_control=True)
     assert arrow.to_arrow(table).to_pylist() == expected([*RECORDS[:3], marker])
-    assert arrow.values_as(table[3:], [("version", ">i2"), ("epoch", ">i4")]).tolist() == [(0, 7)]
+    assert table[3:].values_as([("version", ">i2"), ("epoch", ">i4")]).tolist() == [(0, 7)]
 
 
 def test_only_minus_one_is_a_null_timestamp() -> None:
@@ -243,7 +243,7 @@ def test_empty_table() -> None:
         made = arrow.to_arrow(table, binary=binary)
         assert made.num_rows == 0
         assert made.schema.equals(arrow.view_schema(binary=binary))
-    assert arrow.keys(table) == arrow.values(table) == []
+    assert table.keys() == table.values() == []
     assert arrow.to_polars(table).shape == (0, 6)
     assert arrow.to_pandas(table).shape == (0, 6)
     assert list(arrow.spark_batches(table)) == []
@@ -506,23 +506,23 @@ def test_values_as(dtype: object) -> None:
     raw = np.ascontiguousarray(stored).tobytes()
     step = dtype.itemsize
     table = make([Record(i, value=raw[i * step : (i + 1) * step]) for i in range(20)])
-    made = arrow.values_as(table, dtype)
+    made = table.values_as(dtype)
     assert made.shape == stored.shape
     assert made.tobytes() == raw
-    assert arrow.values_as(table[::3], dtype).tobytes() == stored[::3].tobytes()
+    assert table[::3].values_as(dtype).tobytes() == stored[::3].tobytes()
 
 
 def test_values_as_refuses_what_does_not_fit() -> None:
     table = make([Record(7, value=bytes(8)), Record(8, value=None), Record(9, value=b"abc")])
     with pytest.raises(ValueError, match=r"offset 8: dtype >i8 wants values of 8 bytes, found null; fill="):
-        arrow.values_as(table, ">i8")
+        table.values_as(">i8")
     with pytest.raises(ValueError, match=r"offset 9: dtype >i8 wants values of 8 bytes, found 3 bytes"):
-        arrow.values_as(table, ">i8", fill=-1)
-    assert arrow.values_as(table[:2], ">i8", fill=-5).tolist() == [0, -5]
+        table.values_as(">i8", fill=-1)
+    assert table[:2].values_as(">i8", fill=-5).tolist() == [0, -5]
     with pytest.raises(TypeError, match="no bytes that a value could hold"):
-        arrow.values_as(table, object)
+        table.values_as(object)
     with pytest.raises(TypeError, match="no bytes that a value could hold"):
-        arrow.values_as(table, "V0")
+        table.values_as("V0")
 
 
 # --- rows that nobody decoded ---
@@ -546,7 +546,7 @@ def test_rows_outside_the_data_raise(column: str, binary: arrow.Binary, position
     with pytest.raises(IndexError, match=message):
         list(arrow.spark_batches(table))
     with pytest.raises(IndexError, match=message):
-        (arrow.keys if column == "key" else arrow.values)(table)
+        table.keys() if column == "key" else table.values()
 
 
 def test_fixed_values_outside_the_data_raise() -> None:
@@ -555,8 +555,8 @@ def test_fixed_values_outside_the_data_raise() -> None:
     records["value_pos"] = [0, 92, 93]
     table = kbatch.RecordTable(records, kbatch.decode(b"").batches, np.zeros(100, np.uint8))
     with pytest.raises(IndexError, match=r"record row 2 .offset 0.: its value is 8 bytes at position 93"):
-        arrow.values_as(table, "i8")
-    assert arrow.values_as(table[:2], "i8").tolist() == [0, 0]
+        table.values_as("i8")
+    assert table[:2].values_as("i8").tolist() == [0, 0]
 
 
 def test_values_at_the_end_of_the_data() -> None:
