@@ -1,8 +1,8 @@
 """batches --codecs--> payload --> records: the whole decode, beside decompressing the same payloads alone.
 
 "Alone" is a plain loop over the payloads that does nothing with the results. Each library is called in every way that
-is fast for some size of payload; the report takes the fastest of them, which is the hardest to come near to: it writes to
-the same few warm kilobytes again and again. "Kept" holds on to all plain payloads, as a table does.
+is fast for some size of payload; the report takes the fastest of them, which is the hardest to come near to: it writes
+to the same few warm kilobytes again and again. "Kept" holds on to all plain payloads, as a table does.
 """
 
 from __future__ import annotations
