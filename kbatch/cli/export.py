@@ -142,6 +142,12 @@ def format_summary(summary: ExportSummary) -> str:
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, {_size(round(log_rate))}/s"
         f" (Spark took {summary.start_seconds:.1f} s to start)",
     ]
+    for part in summary.partitions:
+        if part.unfinished_bytes:
+            lines.append(
+                f"  unfinished {part.topic}-{part.partition} ends with {_size(part.unfinished_bytes)} of an incomplete "
+                "batch: cut off, or still being written"
+            )
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")

@@ -2,8 +2,8 @@
 
 try:
     from kbatch.kernels import spans as spans  # what most kernels stand on
-except ImportError as error:
+except ImportError:
     raise ImportError(
         f"the kernels in {__path__[0]} are not compiled: this is kbatch's source tree, not an installation; "
         "compile them with `pip install -e .`, or run from another directory to use the installed package"
-    ) from error
+    ) from None

@@ -13,7 +13,7 @@ from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, decode_part
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
 from kbatch.log.names import parse_directory_name, segment_names
-from kbatch.log.reading import read_tables
+from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, Tail, last_offsets
 from kbatch.table import RecordTable
 
@@ -231,7 +231,15 @@ class Log:
         self, options: DecodeOptions, start_timestamp: int | None, stop_timestamp: int | None, max_bytes: int
     ) -> Iterator[RecordTable]:
         reached = None
+        stopped = False
         for segment in self._segments_for(options.start_offset, options.stop_offset):
+            if stopped and not segment.size:
+                continue
+            if stopped:
+                table = lost_table(segment, 0, segment.size, NOT_REACHED)
+                table.topic, table.partition = self.topic, self.partition
+                yield table
+                continue
             _check_order(segment, reached)
             start, end = 0, segment.size
             if options.start_offset is not None and _begins_before(segment, options.start_offset):
@@ -252,8 +260,6 @@ class Log:
                 yield _within(table, start_timestamp, stop_timestamp)
                 # Not kept until the next one is made.
                 del table
-            if stopped:
-                return
 
     def offset_for_timestamp(self, timestamp: int) -> int | None:
         """Return the offset of the first record with `timestamp` (ms) or a later one, None if there is none.

@@ -13,7 +13,10 @@ from kbatch.framing import find_batch
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
 
-__all__ = ["read_tables"]
+__all__ = ["NOT_REACHED", "lost_table", "read_tables"]
+
+# What is lost where damage in an earlier segment stopped the reading of a log.
+NOT_REACHED = "not read: on_error='stop' met damage before it"
 
 _MIN_WINDOW = 64 << 10
 # The shortest entry of all formats, a message of magic 0 (FRM-R2).
@@ -100,13 +103,13 @@ def read_tables(
                 continue
             found = _next_batch(file, position + 1, end, options) if options.on_error == "skip" else None
             if found is not None:
-                yield _lost(segment, position, found, "length field reaches beyond batches that are whole")
+                yield lost_table(segment, position, found, "length field reaches beyond batches that are whole")
                 position, searching = found, False
                 continue
             tail = file.tail_at(position)
             if whole and segment.live and not searching and tail.kind != "damaged":
                 return False
-            yield _lost(segment, position, end, _damage(segment, tail, options))
+            yield lost_table(segment, position, end, _damage(segment, tail, options))
             return options.on_error == "stop"
     return False
 
@@ -145,7 +148,7 @@ def _damage(segment: Segment, tail: Tail, options: DecodeOptions) -> str:
     return _CUT
 
 
-def _lost(segment: Segment, start: int, end: int, reason: str) -> RecordTable:
+def lost_table(segment: Segment, start: int, end: int, reason: str) -> RecordTable:
     """Make a table that has nothing but a loss."""
     return RecordTable(
         np.empty(0, RECORD_DTYPE),

@@ -61,6 +61,8 @@ class PartitionSummary:
         Of the records written; timestamps are the smallest and the largest, in milliseconds since the epoch.
     lost_bytes : int
         Bytes of the log that gave no records because of damage, or because kbatch doesn't read their format.
+    unfinished_bytes : int
+        Bytes of an incomplete batch at the end of the log: cut off, or still being written.
     """
 
     topic: str
@@ -74,6 +76,7 @@ class PartitionSummary:
     first_timestamp: int | None = None
     last_timestamp: int | None = None
     lost_bytes: int = 0
+    unfinished_bytes: int = 0
 
     def add(self, report: FileReport) -> None:
         """Count a task's report."""
@@ -357,7 +360,11 @@ def _summarize(logdir: str, out: str, logs: Sequence[Log], reports: Sequence[Fil
     for log in logs:
         assert log.topic is not None
         assert log.partition is not None
-        partitions[log.topic, log.partition] = PartitionSummary(log.topic, log.partition)
+        part = PartitionSummary(log.topic, log.partition)
+        partitions[log.topic, log.partition] = part
+        tail = log.tail
+        if tail.kind == "partial":
+            part.unfinished_bytes = tail.size
     codecs: Counter[str] = Counter()
     for report in reports:
         partitions[report.topic, report.partition].add(report)

@@ -41,7 +41,9 @@ class HeldInterrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        if not isinstance(error, KeyboardInterrupt):
+            # A handler that has just run may have chosen what the next signal does.
+            self._restore()
         if error is None:
             self.check()
 

@@ -80,10 +80,10 @@ class FileReport:
     loss_count: int = 0
     losses: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, split: Split, table: RecordTable) -> None:
-        """Count a table."""
+    def add(self, split: Split, table: RecordTable, *, bad_crc_taken: bool) -> None:
+        """Count a table. Batches with a wrong checksum are read if they were taken, else they are among its losses."""
         status = table.batches["status"]
-        read = table.batches[(status == BatchStatus.OK) | (status == BatchStatus.BAD_CRC)]
+        read = table.batches[(status == BatchStatus.OK) | ((status == BatchStatus.BAD_CRC) & bad_crc_taken)]
         self.log_bytes += int(read["size"].sum())
         self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
         codecs = Counter(self.codecs)
@@ -163,7 +163,7 @@ class ExportJob:
                     reports.append(FileReport(task, split.topic, split.partition))
                     writer = stack.enter_context(_AttemptFile(self, reports[-1]))
                 assert writer is not None
-                reports[-1].add(split, table)
+                reports[-1].add(split, table, bad_crc_taken=self.options.crc == "mark")
                 writer.write(table)
                 del table
         return reports

@@ -20,7 +20,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import read_offset_index
-from kbatch.log.reading import read_tables
+from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import last_offsets
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
@@ -84,7 +84,8 @@ def open_logs(paths: Iterable[str]) -> list[Log]:
         if path.startswith("file:"):
             path = re.sub(r"^file:(//(?=/))?", "", path)
         logs += [Log(path)] if os.path.isfile(path) else find_logs(path)
-    return logs
+    # Paths may overlap: a log is read once.
+    return list({os.path.realpath(log.path): log for log in reversed(logs)}.values())[::-1]
 
 
 def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
@@ -190,11 +191,12 @@ def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, 
 def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple[Split, RecordTable]]:
     """Decode the splits of a task one after the other, in tables of bounded size.
 
-    A log that ``on_error="stop"`` has stopped is not gone on with.
+    A log that ``on_error="stop"`` has stopped is not gone on with: the rest of it is lost.
     """
     stopped: set[str] = set()
     for split in splits:
         if split.log in stopped:
+            yield split, lost_table(Segment(split.path, live=split.live), split.start, split.end, NOT_REACHED)
             continue
         tables = _split_tables(split, options)
         while True:

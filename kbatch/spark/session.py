@@ -81,7 +81,7 @@ def _own_session(master: str | None, app_name: str, scratch: str, sink: IO[bytes
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf(loadDefaults=False)
-    conf.setMaster(master or os.environ.get("MASTER") or "local[*]").setAppName(app_name)
+    conf.setMaster(master or "local[*]").setAppName(app_name)
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
