@@ -45,9 +45,6 @@ __all__ = ["Arena", "PayloadError", "decompress"]
 # Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
 
-# Plain numbers: looking up a member of an enumeration takes longer than comparing with it.
-_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = (int(codec) for codec in Codec)
-
 # The least that an arena grows to, and the output that is asked of a library at a time where it can't write to the
 # arena itself.
 _STEP = 256 << 10

@@ -20,12 +20,13 @@ from kbatch.format import (
     BATCH_DTYPE,
     BATCH_HEADER_SIZE,
     HEADER_DTYPE,
+    MIN_ENTRY_SIZE,
     RECORD_DTYPE,
     BatchStatus,
     Codec,
     Limits,
 )
-from kbatch.framing import byte_array, find_batch, scan_part
+from kbatch.framing import byte_array, find_batch, most_believed, scan_part
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -38,6 +39,8 @@ Crc = Literal["verify", "mark", "skip"]
 OnError = Literal["raise", "stop", "skip"]
 Isolation = Literal["read_uncommitted"]
 
+_INT64 = np.iinfo(np.int64)
+
 check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, HEADER_DTYPE))
 
 # Checksum, decompression and parsing take turns on so many bytes, so that each finds them in the L2 cache.
@@ -46,8 +49,9 @@ PARSE_BYTES = 128 << 10
 _FIRST_ARENA_BYTES = 4 << 20
 # Of what is still to come, an arena gets room for no more than this many times its size: what a hostile first batch
 # grows by says nothing.
-_MAX_EXPECTED_RATIO = 16
-_INT64 = np.iinfo(np.int64)
+_MAX_EXPECTED_RATIO = 6
+_FEW_BATCHES = 16
+_MOST_SLOW_BATCHES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,16 @@ class DecodeOptions:
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        for name, offset in (("start_offset", self.start_offset), ("stop_offset", self.stop_offset)):
+            if offset is not None and not isinstance(offset, int | np.integer):
+                raise TypeError(f"{name} must be an integer or None, got {offset!r}")
+        if not isinstance(self.limits, Limits):
+            raise TypeError(f"limits must be kbatch.Limits, got {self.limits!r}")
+
+
+def _offset_bound(offset: int | None, default: int) -> int:
+    """An offset as the kernel takes it. No record lies beyond the bounds of int64."""
+    return default if offset is None else min(max(int(offset), _INT64.min), _INT64.max)
 
 
 @dataclass(slots=True)
@@ -116,12 +130,16 @@ class _Pass:
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
-        self.batches = np.empty(0, BATCH_DTYPE)
+        self.headers = PooledRows(BATCH_DTYPE, 0)
         self.next = 0
         self.position = 0
-        # Of `batches`: their positions, side by side; and the rows that can't be decoded whatever their bytes are.
+        # Of the rows of the last scan, from row `scanned` on: their positions, side by side, and the rows that can't be
+        # decoded whatever their bytes are.
+        self.scanned = 0
         self.starts = np.empty(0, np.int64)
         self.refused: list[int] = []
+        # After damage few batches are framed at a time, and then ever more: what is framed may turn out to be void.
+        self.scan_size: int | None = None
         # Rows [next, checked) are checked; row `checked` is known to be bad if `bad_crc`, the sum of its bytes, is set.
         self.checked = 0
         self.bad_crc: int | None = None
@@ -131,9 +149,11 @@ class _Pass:
         # None as long as all payloads are uncompressed: then positions point into `data` itself.
         self.arena: Arena | None = None
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
-        self.start = _INT64.min if options.start_offset is None else options.start_offset
-        self.stop = _INT64.max if options.stop_offset is None else options.stop_offset
+        self.first_offset = _offset_bound(options.start_offset, _INT64.min)
+        self.last_offset = _INT64.max if options.stop_offset is None else _offset_bound(options.stop_offset - 1, 0)
         self.run_bytes = RUN_BYTES if max_bytes is None else max(1, min(RUN_BYTES, max_bytes // 4))
+        # After a bad batch runs begin small and double: what is done again stays in proportion to what was done.
+        self.run_size = self.run_bytes
 
     # -- framing
 
@@ -141,12 +161,12 @@ class _Pass:
         if self.searching:
             self._search(0, 0, "no batch begins here")
         while not self.searching and not self.stopped:
-            finding = self._scan()
+            finding, more = self._scan()
             framed = self.position
             if not self._decode_rows():
                 break
-            if self.position != framed:
-                # A length could not be followed: what was framed after it is void.
+            if more or self.position != framed:
+                # If the position has changed, a length could not be followed: what was framed after it is void.
                 continue
             if finding is not None:
                 self._bad_framing(finding)
@@ -154,18 +174,28 @@ class _Pass:
                 break
         return Part(self._table(), self.searching, self.stopped)
 
-    def _scan(self) -> Finding | None:
-        """Frame everything from `position` on and append the rows that are wanted."""
-        scan = scan_part(self.data, origin=self.origin, position=self.position)
+    @property
+    def batches(self) -> npt.NDArray[np.void]:
+        return self.headers.filled()
+
+    def _scan(self) -> tuple[Finding | None, bool]:
+        """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
+        scan = scan_part(self.data, origin=self.origin, position=self.position, max_batches=self.scan_size)
         batches = scan.batches
+        more = len(batches) == self.scan_size
+        if self.scan_size is not None:
+            self.scan_size = 2 * self.scan_size if self.scan_size < _MOST_SLOW_BATCHES else None
         if self.trimmed and len(batches):
-            # As brokers do, by the header: a batch whose offsets lie outside is not looked at.
-            last = batches["base_offset"] + batches["last_offset_delta"]
-            batches = batches[(last >= self.start) & (batches["base_offset"] < self.stop)]
-        self.batches = batches if not len(self.batches) else np.concatenate([self.batches, batches])
+            # As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap or
+            # go down can't be judged so.
+            first = batches["base_offset"]
+            last = first + batches["last_offset_delta"]
+            batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
+        self.scanned = self.headers.used
+        self.headers.extend(batches)
         self.position = scan.consumed
         self._prepare(batches)
-        return scan.finding
+        return scan.finding, more
 
     def _prepare(self, batches: npt.NDArray[np.void]) -> None:
         """Make room for the records of `batches`, and know what is to be done with them."""
@@ -174,11 +204,11 @@ class _Pass:
             records = min(records, self.max_bytes // RECORD_DTYPE.itemsize)
         if self.rows is None:
             self.rows = PooledRows(RECORD_DTYPE, records)
-        self.starts = np.ascontiguousarray(self.batches["position"])
+        self.starts = np.ascontiguousarray(batches["position"])
         self.refused = []
         if refused:
-            unknown = (self.batches["attributes"] & ATTRIBUTE_CODEC) > Codec.ZSTD
-            self.refused = np.flatnonzero((self.batches["magic"] != 2) | unknown).tolist()
+            unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > Codec.ZSTD
+            self.refused = (np.flatnonzero((batches["magic"] != 2) | unknown) + self.scanned).tolist()
         if packed and self.arena is None:
             self.arena = Arena(_FIRST_ARENA_BYTES)
             if self.rows.used:
@@ -218,6 +248,7 @@ class _Pass:
             return False
         self._lose(self.position, found_at, "length field reaches beyond batches that are whole")
         self.position = found_at
+        self.scan_size = _FEW_BATCHES
         return True
 
     def _lose_framing(self, reason: str) -> None:
@@ -232,13 +263,14 @@ class _Pass:
         found_at, found = self._find(position)
         self._lose(lost_from, found_at, reason)
         self.position = found_at
+        self.scan_size = _FEW_BATCHES
         # Where the source goes on, what was found at the end of `data` has to be looked at again with more of it.
         self.searching = not found and not self.final
 
     def _find(self, position: int) -> tuple[int, bool]:
         if position >= self.barren:
             return len(self.data), False
-        found = find_batch(self.data, position, max_size=self.options.limits.max_decompressed_bytes, final=self.final)
+        found = find_batch(self.data, position, max_size=most_believed(self.options.limits), final=self.final)
         if self.final and not found[1]:
             self.barren = position
         return found
@@ -251,14 +283,14 @@ class _Pass:
 
     def _decode_rows(self) -> bool:
         """Decode the rows from `next` on. False if nothing more is wanted after that."""
-        while self.next < len(self.batches):
+        while self.next < self.headers.used:
             if not self._decode_run():
                 return False
             if self.max_bytes is not None and self._cost() >= self.max_bytes:
-                if self.next < len(self.batches):
+                if self.next < self.headers.used:
                     # The rest is for the next table.
                     self.position = int(self.batches["position"][self.next]) - self.origin
-                    self.batches = self.batches[: self.next]
+                    self.headers.used = self.next
                 return False
         return True
 
@@ -275,7 +307,7 @@ class _Pass:
     def _decode_run(self) -> bool:
         """Decode batches of about `run_bytes` together. False if an error ended everything."""
         lo = self.next
-        hi = int(np.searchsorted(self.starts, self.starts[lo] + self.run_bytes))
+        hi = self.scanned + int(np.searchsorted(self.starts, self.starts[lo - self.scanned] + self.run_size))
         if self.options.crc == "verify":
             hi = self._check(lo, hi)
             if hi == lo:
@@ -293,9 +325,12 @@ class _Pass:
         else:
             used = self.arena.used
             finding = self._decode_packed(lo, hi)
-            if used == 0:
+            if used == 0 and self.arena.used:
                 self._expect(used, int(self.batches["size"][lo : self.next].sum()))
-        return finding is None or self._fail(self.next, finding)
+        if finding is not None:
+            return self._fail(self.next, finding)
+        self.run_size = min(2 * self.run_size, self.run_bytes)
+        return True
 
     def _refusal(self, row: int) -> Finding:
         """Why a batch can't be decoded, whatever its bytes are and also if it has no records (ATT-R3)."""
@@ -314,7 +349,7 @@ class _Pass:
                 self.checked += 1
 
     def _check(self, lo: int, hi: int) -> int:
-        """Return the first row from `lo` up to `hi` with a bad checksum, or `hi`. No byte is checked twice."""
+        """Return the first row from `lo` up to `hi` with a bad checksum, or `hi`; what was good is not summed again."""
         if self.checked < lo or (self.checked == lo and self.bad_crc is None):
             self.checked, crc = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
             self.bad_crc = crc if self.checked < hi else None
@@ -354,8 +389,9 @@ class _Pass:
                 )  # fmt: skip
                 i = j
             else:
+                # Also of a batch that is passed over: it may be the bad one, at which the arena is cut.
+                set_position[i] = arena.used
                 if not passed_over[i]:
-                    set_position[i] = arena.used
                     end = ends[i]
                     try:
                         set_size[i] = decompress(codec, view[end - packed[i] : end], arena, limit)
@@ -367,13 +403,18 @@ class _Pass:
                 plain = np.frombuffer(arena.view, np.uint8)
                 bad = self._parse(lo + done, lo + i, plain, positions[done:i], sizes[done:i])
                 if bad is not None:
+                    arena.used = set_position[self.next - lo]
                     return bad
                 done = i
                 flush_at = arena.used + PARSE_BYTES
                 if self.max_bytes is not None and self._cost() >= self.max_bytes:
                     return None
         plain = np.frombuffer(arena.view, np.uint8)
-        return self._parse(lo + done, lo + i, plain, positions[done:i], sizes[done:i]) or finding
+        bad = self._parse(lo + done, lo + i, plain, positions[done:i], sizes[done:i])
+        if bad is not None:
+            # Nothing points to what the bad batch and those after it were decompressed to.
+            arena.used = set_position[self.next - lo]
+        return bad or finding
 
     def _parse(
         self,
@@ -399,8 +440,8 @@ class _Pass:
                 self.rows.used,
                 self.options.include_control,
                 self.trimmed,
-                self.start,
-                self.stop,
+                self.first_offset,
+                self.last_offset,
             )
             self.next = at
             if fault:
@@ -423,26 +464,28 @@ class _Pass:
         self.batches["status"][row] = fault_status(finding.fault)
         self.batches["first_record"][row] = self.rows.used
         self.next = row + 1
+        self.run_size = 1
         reason = finding_text(finding)
         if self.options.on_error == "stop":
             self._lose(position, len(self.data), reason, base_offset)
             self.position = position
-            self.batches = self.batches[: row + 1]
+            self.headers.used = row + 1
             self.stopped = True
             return False
         end = position + size
         if not self._length_holds(row, finding, end):
             if not self.final and position > 0:
                 # What follows may decide it: the next part begins at this batch and sees more of that.
-                self.batches = self.batches[:row]
+                self.headers.used = row
                 self.position = position
                 return False
             found_at, found = self._find(position + 1)
             if found or not self.final:
                 end = found_at
-                self.batches = self.batches[: row + 1]
+                self.headers.used = row + 1
                 self.position = end
                 self.searching = not found
+                self.scan_size = _FEW_BATCHES
                 self.checked, self.bad_crc = row + 1, None
         self._lose(position, end, reason, base_offset)
         return not self.searching
@@ -450,26 +493,30 @@ class _Pass:
     def _length_holds(self, row: int, finding: Finding, end: int) -> bool:
         """Whether the length of the bad batch at `row` can be followed: it is not covered by the batch's checksum.
 
-        It can if the checksum of these bytes is right, or if the source or a batch with a good checksum follows.
+        It can if the checksum of these bytes is right, if the source ends there, or if a batch with a good checksum
+        follows; any header of a batch will do where checksums are not asked for.
         """
         position = int(self.batches["position"][row]) - self.origin
         if finding.fault != Fault.BAD_CRC and crc_holds(self.data, position, end - position):
             return True
         if end == len(self.data):
             return self.final
-        follows = scan_part(self.data, position=end, max_batches=1).batches
-        return len(follows) > 0 and crc_holds(self.data, end, int(follows["size"][0]))
+        follows = scan_part(self.data, position=end, max_batches=1)
+        if self.options.crc != "verify":
+            return follows.finding is None and len(self.data) - end >= MIN_ENTRY_SIZE
+        return len(follows.batches) > 0 and crc_holds(self.data, end, int(follows.batches["size"][0]))
 
     def _table(self) -> RecordTable:
         if self.rows is None:
             self.rows = PooledRows(RECORD_DTYPE, 0)
         records = self.rows.filled()
+        batches = self.batches
         records.flags.writeable = False
-        self.batches.flags.writeable = False
+        batches.flags.writeable = False
         data = self.data if self.arena is None else self.arena.array()
         return RecordTable(
             records,
-            self.batches,
+            batches,
             data,
             consumed=self.position,
             losses=self.losses,
@@ -547,8 +594,8 @@ def decode(
         What to do at damage: raise; return what was before it; or go on after it, at the next header whose length,
         magic and checksum hold. With the last two every lost range stands in ``losses``.
     start_offset, stop_offset : int, optional
-        Only records with an offset from `start_offset` up to but without `stop_offset`. Batches that lie wholly outside
-        are not looked at and have no row.
+        Only records with an offset from `start_offset` up to but without `stop_offset`. Batches that by their headers
+        lie wholly outside are not looked at: they have no row, and damage in them is not told.
     threads : int
         How many threads decode. Only 1 for now.
     limits : Limits, optional

@@ -10,13 +10,14 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, UnsupportedFormatError, finding_to_error
-from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE
+from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
-__all__ = ["Scan", "byte_array", "find_batch", "scan", "scan_part"]
+__all__ = ["Scan", "byte_array", "find_batch", "most_believed", "scan", "scan_part"]
 
 _FIRST_BATCHES = 1024
+_MOST_BELIEVED = 64 << 20
 
 
 class Scan(NamedTuple):
@@ -127,6 +128,11 @@ def legacy_error(row: np.void, source: str | None) -> UnsupportedFormatError:
     return error
 
 
+def most_believed(limits: Limits) -> int:
+    """Return the largest batch, in bytes, that a search after damage believes: what decodes, and what brokers take."""
+    return max(limits.max_decompressed_bytes, _MOST_BELIEVED)
+
+
 def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool) -> tuple[int, bool]:
     """Search for the next batch after damage: one whose length, magic *and* checksum hold.
 
@@ -148,12 +154,13 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
         Whether a batch is there and whole.
     """
     end = len(data)
-    # Random bytes give a header that looks right once in some megabytes, and crafted ones as often as they like: what
-    # wrong headers may cost is bounded, so that no input makes the search quadratic.
-    budget = 16 * end + (64 << 20)
+    # Random bytes give a header that looks right once in some megabytes, and crafted ones as often as they like. What
+    # wrong headers may cost is bounded, so that no input makes the search quadratic: each time they have cost so much,
+    # only smaller batches are believed.
+    allowance = budget = 16 * end + (64 << 20)
     while True:
         candidate = _kernel.find_candidate(data, position, max_size)
-        if candidate < 0 or budget < 0:
+        if candidate < 0:
             return (end if final else max(position, end - BATCH_HEADER_SIZE + 1)), False
         size = 12 + int.from_bytes(data[candidate + 8 : candidate + 12].tobytes(), "big")
         if size > end - candidate:
@@ -163,4 +170,7 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
             budget -= size
             if crc_holds(data, candidate, size):
                 return candidate, True
+            if budget < 0:
+                max_size //= 4
+                budget = allowance
         position = candidate + 1

@@ -49,6 +49,15 @@ class PooledRows:
             grown[: self.used] = self.array[: self.used]
             self.array = grown
 
+    def extend(self, rows: npt.NDArray[np.void]) -> None:
+        """Add rows at the end. As the first ones they are not copied, and belong to this from then on."""
+        if not self.used and len(rows) > len(self.array):
+            self.array = rows
+        else:
+            self.reserve(len(rows))
+            self.array[self.used : self.used + len(rows)] = rows
+        self.used += len(rows)
+
     def filled(self) -> npt.NDArray[np.void]:
         """Return the used rows; they keep the memory alive."""
         return self.array[: self.used]

@@ -175,18 +175,26 @@ class RecordTable:
 
         `batches` counts on the order of records: row numbers have to ascend.
         """
-        if isinstance(rows, int | np.integer):
-            raise TypeError("one record is table.records[i], table.key(i) and table.value(i); a table takes slices")
-        if not isinstance(rows, slice):
-            rows = np.asarray(rows)
+        if isinstance(rows, slice):
+            if rows.step is not None and rows.step < 0:
+                raise ValueError("a table is not read backwards: the step of a slice must be positive")
+        elif isinstance(rows, np.ndarray | list):
+            rows = np.asarray(rows, None if len(rows) else np.intp)
+            if rows.ndim != 1 or rows.dtype.kind not in "biu":
+                raise TypeError(f"a table is indexed by row numbers or a mask, got an array of {rows.dtype}")
             if rows.dtype != np.bool_:
-                rows = rows.astype(np.intp, casting="safe") if rows.size else rows.astype(np.intp)
+                rows = np.where(rows < 0, rows + len(self), rows)
                 if np.any(rows[1:] < rows[:-1]):
                     raise ValueError("row numbers must ascend")
-        elif rows.step is not None and rows.step < 0:
-            raise ValueError("a table is not read backwards: the step of a slice must be positive")
+        else:
+            raise TypeError(
+                f"a table takes a slice, a mask or row numbers, got {type(rows).__name__}; one record is "
+                "table.records[i], table.key(i) and table.value(i)"
+            )
+        records = self._records[rows]
+        records.flags.writeable = False
         table = RecordTable(
-            self._records[rows],
+            records,
             self._batches,
             self.data,
             consumed=self.consumed,

@@ -177,6 +177,7 @@ def test_refuses_what_can_not_be():
 
 def test_threads_never_share_memory():
     failures = []
+    trim()
 
     def work(mark):
         for i in range(300):
@@ -192,4 +193,5 @@ def test_threads_never_share_memory():
     for thread in threads:
         thread.join()
     assert not failures
-    assert pool_stats().free_blocks <= 6
+    # A thread has two at a time at most: the next one is made before the one before it goes.
+    assert pool_stats().free_blocks <= 12

@@ -13,8 +13,8 @@ def decode(
     used: int,
     include_control: bool,
     trimmed: bool,
-    start: int,
-    stop: int,
+    first_offset: int,
+    last_offset: int,
 ) -> tuple[int, int, int, int, int, int, int]: ...
 def copy_payloads(
     data: npt.NDArray[np.uint8],

@@ -321,12 +321,12 @@ cdef inline int check_count(int64_t count, int64_t size, Report* report) noexcep
     return FAULT_NONE
 
 
-cdef int64_t trim(RecordRow* rows, int64_t count, int64_t start, int64_t stop) noexcept nogil:
-    """Keep the rows whose offset is at least `start` and below `stop`; their number."""
+cdef int64_t trim(RecordRow* rows, int64_t count, int64_t first, int64_t last) noexcept nogil:
+    """Keep the rows whose offset is from `first` to `last`; their number."""
     cdef int64_t kept = 0
     cdef int64_t i
     for i in range(count):
-        if start <= rows[i].offset < stop:
+        if first <= rows[i].offset <= last:
             if kept != i:
                 rows[kept] = rows[i]
             kept += 1
@@ -334,13 +334,13 @@ cdef int64_t trim(RecordRow* rows, int64_t count, int64_t start, int64_t stop) n
 
 
 def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
-           int64_t used, bint include_control, bint trimmed, int64_t start, int64_t stop):
+           int64_t used, bint include_control, bint trimmed, int64_t first_offset, int64_t last_offset):
     """Decode the batches `lo` to `hi` into `out`, from row `used` on.
 
     The payload of batch `i` is ``sizes[i - lo]`` bytes of `data` at ``positions[i - lo]``; or, where `positions` is
     None, what follows its header in `data`, of which `origin` is the position in the source. Batches with a bad status,
-    and control batches unless `include_control`, give no rows. If `trimmed`, only offsets from `start` up to `stop`
-    stay.
+    and control batches unless `include_control`, give no rows. If `trimmed`, only offsets from `first_offset` to
+    `last_offset` stay.
 
     Returns (batch, rows used, fault, record, at, wanted, found): the batch is `hi`, or the first that has a fault, or
     with fault 0 the first for whose records `out` is too small.
@@ -398,7 +398,7 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
                 break
             if read_batch(base, position, size, &rows[i], <int32_t>i, first + used, &report):
                 break
-            used += trim(first + used, count, start, stop) if trimmed else count
+            used += trim(first + used, count, first_offset, last_offset) if trimmed else count
             i += 1
     return i, used, report.fault, report.record, report.at, report.wanted, report.found
 

@@ -23,6 +23,8 @@ cdef enum:
     MIN_LENGTH_V1 = 22
     MIN_LENGTH_V2 = 49
     MIN_RECORD = 7
+    # A guess, below what is usual, at the compressed bytes that a record takes.
+    PACKED_RECORD = 8
     CODEC = 0x07
     MAX_CODEC = 4
     CONTROL = 0x20
@@ -142,7 +144,7 @@ def survey(const BatchRow[::1] rows not None, bint include_control):
 
     Returns (records, packed, refused): how many records to make room for; how many batches have a payload to
     decompress; how many can't be decoded, for their magic or codec. No count is believed that the bytes can't hold
-    (CNT-R7): a plain payload has seven bytes a record at least; of a compressed one the guess is half a byte.
+    (CNT-R7): a plain payload has seven bytes a record at least, and of a compressed one eight are guessed.
     """
     cdef int64_t records = 0
     cdef int64_t packed = 0
@@ -163,7 +165,7 @@ def survey(const BatchRow[::1] rows not None, bint include_control):
             payload = rows[i].size - (LOG_OVERHEAD + MIN_LENGTH_V2)
             if codec:
                 packed += 1
-                records += min(count, 2 * payload)
+                records += min(count, payload // PACKED_RECORD)
             else:
                 records += min(count, payload // MIN_RECORD)
     return records, packed, refused

@@ -9,7 +9,7 @@ import numpy as np
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.errors import TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE
-from kbatch.framing import find_batch
+from kbatch.framing import find_batch, most_believed
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
 
@@ -21,6 +21,7 @@ NOT_REACHED = "not read: on_error='stop' met damage before it"
 _MIN_WINDOW = 64 << 10
 # The shortest entry of all formats, a message of magic 0 (FRM-R2).
 _MIN_SIZE = 26
+_TOO_LONG = "length field reaches beyond batches that are whole"
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
 
@@ -101,9 +102,19 @@ def read_tables(
                 limit = max(limit, position + wanted)
                 size = wanted + most
                 continue
-            found = _next_batch(file, position + 1, end, options) if options.on_error == "skip" else None
+            found = _next_batch(file, position + 1, end, options)
             if found is not None:
-                yield lost_table(segment, position, found, "length field reaches beyond batches that are whole")
+                if options.on_error == "raise":
+                    raise TruncatedBatchError(
+                        f"{segment.path}, byte {position}: {_TOO_LONG} (the next one at byte {found}); "
+                        "on_error='skip' loses this batch only",
+                        source=segment.path,
+                        position=position,
+                    )
+                if options.on_error == "stop":
+                    yield lost_table(segment, position, end, _TOO_LONG)
+                    return True
+                yield lost_table(segment, position, found, _TOO_LONG)
                 position, searching = found, False
                 continue
             tail = file.tail_at(position)
@@ -117,11 +128,11 @@ def read_tables(
 def _next_batch(file: SegmentFile, position: int, end: int, options: DecodeOptions) -> int | None:
     """Search from `position` up to `end` for a whole batch with a good checksum."""
     size = _MIN_WINDOW
-    most = options.limits.max_decompressed_bytes
+    most = most_believed(options.limits)
     while end - position >= MIN_ENTRY_SIZE:
         window = file.window(position, min(position + size, end))
         final = position + len(window) >= end
-        at, found = find_batch(window, 0, max_size=min(most, end - position), final=final)
+        at, found = find_batch(window, 0, max_size=most, final=final)
         if found:
             return position + at
         if final:
