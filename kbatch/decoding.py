@@ -84,7 +84,7 @@ class DecodeOptions:
 
 
 def _offset_bound(offset: int | None, default: int) -> int:
-    """An offset as the kernel takes it. No record lies beyond the bounds of int64."""
+    """Return an offset as the kernel takes it: no record lies beyond the bounds of int64."""
     return default if offset is None else min(max(int(offset), _INT64.min), _INT64.max)
 
 
@@ -186,8 +186,8 @@ class _Pass:
         if self.scan_size is not None:
             self.scan_size = 2 * self.scan_size if self.scan_size < _MOST_SLOW_BATCHES else None
         if self.trimmed and len(batches):
-            # As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap or
-            # go down can't be judged so.
+            # As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap
+            # or go down can't be judged so.
             first = batches["base_offset"]
             last = first + batches["last_offset_delta"]
             batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]

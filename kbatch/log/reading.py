@@ -7,7 +7,7 @@ from collections.abc import Generator
 import numpy as np
 
 from kbatch.decoding import DecodeOptions, decode_part
-from kbatch.errors import TruncatedBatchError, finding_text, finding_to_error
+from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE
 from kbatch.framing import find_batch, most_believed
 from kbatch.log.segment import Segment, SegmentFile, Tail
@@ -105,7 +105,7 @@ def read_tables(
             found = _next_batch(file, position + 1, end, options)
             if found is not None:
                 if options.on_error == "raise":
-                    raise TruncatedBatchError(
+                    raise CorruptBatchError(
                         f"{segment.path}, byte {position}: {_TOO_LONG} (the next one at byte {found}); "
                         "on_error='skip' loses this batch only",
                         source=segment.path,
