@@ -45,11 +45,13 @@ check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, H
 
 # Checksum, decompression and parsing take turns on so many bytes, so that each finds them in the L2 cache.
 RUN_BYTES = 512 << 10
+# Compressed batches are parsed whenever so many plain bytes have come together.
 PARSE_BYTES = 128 << 10
 _FIRST_ARENA_BYTES = 4 << 20
 # Of what is still to come, an arena gets room for no more than this many times its size: what a hostile first batch
 # grows by says nothing.
 _MAX_EXPECTED_RATIO = 6
+# How many batches are framed at a time right after damage, and from how many on all the rest is.
 _FEW_BATCHES = 16
 _MOST_SLOW_BATCHES = 1 << 16
 
