@@ -70,44 +70,30 @@ cdef struct Varint:
     int64_t value
 
 
-cdef Varint varint_tail(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """A varint of any length up to 5 bytes, bounded. Bits beyond 32 are dropped, as Kafka does (VAR-R2)."""
-    cdef Varint result
-    cdef uint32_t raw = 0
-    cdef int shift = 0
-    result.next = NULL
-    result.value = 0
-    while p < end and shift < 7 * MAX_VARINT:
-        raw |= <uint32_t>(p[0] & 0x7F) << shift
-        if p[0] < 0x80:
-            result.next = p + 1
-            result.value = <int32_t>((raw >> 1) ^ (0 - (raw & 1)))
-            break
-        p += 1
-        shift += 7
-    return result
+cdef Varint varint_tail(const uint8_t* p, const uint8_t* end, bint wide) noexcept nogil:
+    """A varint of up to 5 bytes, or if `wide` a varlong of up to 10; bounded.
 
-
-cdef Varint varlong_tail(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """A varlong of any length up to 10 bytes, bounded. Bits beyond 64 are dropped (VAR-R2)."""
+    Bits beyond 32 or 64 are dropped, as Kafka does (VAR-R2).
+    """
     cdef Varint result
     cdef uint64_t raw = 0
     cdef int shift = 0
+    cdef int most = 7 * (MAX_VARLONG if wide else MAX_VARINT)
     result.next = NULL
     result.value = 0
-    while p < end and shift < 7 * MAX_VARLONG:
+    while p < end and shift < most:
         raw |= <uint64_t>(p[0] & 0x7F) << shift
         if p[0] < 0x80:
             result.next = p + 1
-            result.value = unzigzag(raw)
+            result.value = unzigzag(raw) if wide else <int32_t>unzigzag(<uint32_t>raw)
             break
         p += 1
         shift += 7
     return result
 
 
-cdef inline Varint read_varint(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """A varint with a fast path for one and two bytes, which nearly all are."""
+cdef inline Varint read_number(const uint8_t* p, const uint8_t* end, bint wide) noexcept nogil:
+    """A varint or varlong, with a fast path for one and two bytes, which nearly all are."""
     cdef Varint result
     if kb_likely(end - p >= 2):
         if kb_likely(p[0] < 0x80):
@@ -118,21 +104,15 @@ cdef inline Varint read_varint(const uint8_t* p, const uint8_t* end) noexcept no
             result.value = unzigzag((p[0] & 0x7F) | (<uint64_t>p[1] << 7))
             result.next = p + 2
             return result
-    return varint_tail(p, end)
+    return varint_tail(p, end, wide)
+
+
+cdef inline Varint read_varint(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    return read_number(p, end, False)
 
 
 cdef inline Varint read_varlong(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    cdef Varint result
-    if kb_likely(end - p >= 2):
-        if kb_likely(p[0] < 0x80):
-            result.value = unzigzag(p[0])
-            result.next = p + 1
-            return result
-        if kb_likely(p[1] < 0x80):
-            result.value = unzigzag((p[0] & 0x7F) | (<uint64_t>p[1] << 7))
-            result.next = p + 2
-            return result
-    return varlong_tail(p, end)
+    return read_number(p, end, True)
 
 
 cdef inline int fault_at(Report* report, int fault, const uint8_t* at, int64_t wanted, int64_t found) noexcept nogil:
