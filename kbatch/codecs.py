@@ -226,12 +226,21 @@ def _refuse_size(limit: int) -> NoReturn:
     raise PayloadError(Finding(Fault.OVER_LIMIT, wanted=limit))
 
 
+def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
+    """Write a chunk after the `produced` bytes that this payload gave before; return how many it gave then."""
+    end = produced + len(chunk)
+    if end > limit:
+        _refuse_size(limit)
+    arena.reserve(end)
+    arena.view[arena.used + produced : arena.used + end] = chunk
+    return end
+
+
 def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
     # zlib's object is as fast as zlib.decompress(), which has no limit and takes one member only; cramjam's gzip, which
     # could write to the arena, is no faster, and doesn't say where a member ends.
     if not payload:
         _refuse("gzip: the payload is empty")
-    base = arena.used
     position = produced = 0
     while True:
         member = zlib.decompressobj(wbits=31)
@@ -245,12 +254,7 @@ def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
             if not chunk and not taken and not member.eof:
                 _refuse("gzip: the stream is cut short")
             position += taken
-            end = produced + len(chunk)
-            if end > limit:
-                _refuse_size(limit)
-            arena.reserve(end)
-            arena.view[base + produced : base + end] = chunk
-            produced = end
+            produced = _append(chunk, arena, produced, limit)
         # What doesn't begin like a member ends the stream, zero padding as well as garbage (COD-R4, GZ-R4).
         if payload[position : position + 3] != _GZIP_MEMBER:
             return produced
@@ -371,7 +375,6 @@ def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int) -> int
     # remains of its content size (liblz4 1.9.4), and the next frame would be refused for it (COD-R9).
     context = _contexts.lz4 or lz4.frame.create_decompression_context()
     _contexts.lz4 = None
-    base = arena.used
     position = produced = 0
     while True:
         # In steps, because the library allocates as much as it may put out. A kept context and steps of 256 KiB take
@@ -382,12 +385,7 @@ def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int) -> int
         except RuntimeError as error:
             _refuse(f"lz4: {error}")
         position += taken
-        end = produced + len(chunk)
-        if end > limit:
-            _refuse_size(limit)
-        arena.reserve(end)
-        arena.view[base + produced : base + end] = chunk
-        produced = end
+        produced = _append(chunk, arena, produced, limit)
         if at_end:
             _contexts.lz4 = context
             return produced

@@ -402,21 +402,24 @@ class _Pass:
                         break
                 i += 1
             if arena.used >= flush_at and i < hi - lo:
-                plain = np.frombuffer(arena.view, np.uint8)
-                bad = self._parse(lo + done, lo + i, plain, positions[done:i], sizes[done:i])
+                bad = self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i])
                 if bad is not None:
-                    arena.used = set_position[self.next - lo]
                     return bad
                 done = i
                 flush_at = arena.used + PARSE_BYTES
                 if self.max_bytes is not None and self._cost() >= self.max_bytes:
                     return None
-        plain = np.frombuffer(arena.view, np.uint8)
-        bad = self._parse(lo + done, lo + i, plain, positions[done:i], sizes[done:i])
+        return self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i]) or finding
+
+    def _parse_arena(
+        self, lo: int, hi: int, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+    ) -> Finding | None:
+        assert self.arena is not None
+        bad = self._parse(lo, hi, np.frombuffer(self.arena.view, np.uint8), positions, sizes)
         if bad is not None:
             # Nothing points to what the bad batch and those after it were decompressed to.
-            arena.used = set_position[self.next - lo]
-        return bad or finding
+            self.arena.used = int(positions[self.next - lo])
+        return bad
 
     def _parse(
         self,

@@ -21,7 +21,6 @@ __all__ = [
     "HEADER_DTYPE",
     "LOG_OVERHEAD",
     "MIN_ENTRY_SIZE",
-    "MIN_RECORD_SIZE",
     "NO_TIMESTAMP",
     "RECORD_DTYPE",
     "BatchStatus",
@@ -43,9 +42,6 @@ MIN_ENTRY_SIZE = 17
 #
 # The CRC-32C covers byte 21 to the end (CRC-R1).
 BATCH_HEADER_SIZE = 61
-# The shortest record: one byte each of length, attributes, timestamp delta, offset delta, key length,
-# value length and header count. It bounds every record count by the bytes there are (CNT-R7).
-MIN_RECORD_SIZE = 7
 
 ATTRIBUTE_CODEC = 0x07
 ATTRIBUTE_LOG_APPEND_TIME = 0x08

@@ -10,11 +10,11 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, UnsupportedFormatError, finding_to_error
-from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, Limits
+from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
-__all__ = ["Scan", "byte_array", "find_batch", "most_believed", "scan", "scan_part"]
+__all__ = ["Scan", "byte_array", "entry_size", "find_batch", "most_believed", "scan", "scan_part"]
 
 _FIRST_BATCHES = 1024
 _MOST_BELIEVED = 64 << 20
@@ -128,6 +128,11 @@ def legacy_error(row: np.void, source: str | None) -> UnsupportedFormatError:
     return error
 
 
+def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:
+    """Return the bytes that the entry at ``data[position]`` says it takes; its first 12 must be there (FRM-R1)."""
+    return LOG_OVERHEAD + int.from_bytes(data.data[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
+
+
 def most_believed(limits: Limits) -> int:
     """Return the largest batch, in bytes, that a search after damage believes: what decodes, and what brokers take."""
     return max(limits.max_decompressed_bytes, _MOST_BELIEVED)
@@ -162,7 +167,7 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
         candidate = _kernel.find_candidate(data, position, max_size)
         if candidate < 0:
             return (end if final else max(position, end - BATCH_HEADER_SIZE + 1)), False
-        size = 12 + int.from_bytes(data[candidate + 8 : candidate + 12].tobytes(), "big")
+        size = entry_size(data, candidate)
         if size > end - candidate:
             if not final:
                 return candidate, False

@@ -22,6 +22,7 @@ cdef enum:
     MIN_LENGTH_V0 = 14
     MIN_LENGTH_V1 = 22
     MIN_LENGTH_V2 = 49
+    # The shortest record: a byte each of length, attributes, both deltas, key and value length, header count (CNT-R7).
     MIN_RECORD = 7
     # A guess, below what is usual, at the compressed bytes that a record takes.
     PACKED_RECORD = 8

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
-from kbatch.framing import byte_array, scan_part
+from kbatch.framing import byte_array, entry_size, scan_part
 from kbatch.kernels.buffers import allocate
 from kbatch.log.indexes import read_offset_index, read_time_index
 from kbatch.log.names import parse_segment_name
@@ -116,8 +116,7 @@ class SegmentFile:
         """Return the bytes that the entry at `position` says it takes, None if too few remain to say."""
         if self.size - position < LOG_OVERHEAD:
             return None
-        header = self.window(position, position + LOG_OVERHEAD)
-        return LOG_OVERHEAD + int.from_bytes(header[8:].tobytes(), "big", signed=True)
+        return entry_size(self.window(position, position + LOG_OVERHEAD), 0)
 
     def walk(self, position: int, stop: int | None = None) -> Iterator[npt.NDArray[np.void]]:
         """Hop over batch headers from `position` on, and yield their rows by the window.
@@ -132,7 +131,7 @@ class SegmentFile:
             if len(scan.batches):
                 yield scan.batches
             elif scan.finding is None and len(window) >= LOG_OVERHEAD:
-                wanted = LOG_OVERHEAD + int.from_bytes(window[8:LOG_OVERHEAD].tobytes(), "big", signed=True)
+                wanted = entry_size(window, 0)
                 if len(window) < wanted <= end - position:
                     size = wanted
                     continue

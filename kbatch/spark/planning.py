@@ -166,7 +166,7 @@ def plan(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Split, ...]]:
 
 
 def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, None, bool]:
-    """Decode a split, in tables that know their topic and partition; return whether ``on_error="stop"`` stopped it."""
+    """Decode a split, as `read_tables` does."""
     segment = Segment(split.path, live=split.live)
     segment.size = split.size
     decode = DecodeOptions(
@@ -176,16 +176,7 @@ def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, 
         start_offset=split.start_offset,
         stop_offset=split.stop_offset,
     )
-    tables = read_tables(segment, split.start, split.end, decode, _TABLE_BYTES)
-    while True:
-        try:
-            table = next(tables)
-        except StopIteration as done:
-            return bool(done.value)
-        _check_order(table, split)
-        table.topic, table.partition = split.topic, split.partition
-        yield table
-        del table
+    return read_tables(segment, split.start, split.end, decode, _TABLE_BYTES)
 
 
 def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple[Split, RecordTable]]:
@@ -206,6 +197,8 @@ def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple
                 if done.value:
                     stopped.add(split.log)
                 break
+            _check_order(table, split)
+            table.topic, table.partition = split.topic, split.partition
             yield split, table
             del table
 
