@@ -18,10 +18,10 @@ from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
     BATCH_DTYPE,
-    BATCH_HEADER_SIZE,
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
     RECORD_DTYPE,
+    SHORTEST_ENTRY,
     BatchStatus,
     Codec,
     Limits,
@@ -190,8 +190,8 @@ class _Pass:
         if self.trimmed and len(batches):
             # As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap
             # or go down can't be judged so.
-            first = batches["base_offset"]
-            last = first + batches["last_offset_delta"]
+            # The base offset of a compressed message set isn't known, and -1: below all that may be wanted.
+            first, last = batches["base_offset"], batches["last_offset"]
             batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
         self.scanned = self.headers.used
         self.headers.extend(batches)
@@ -209,8 +209,9 @@ class _Pass:
         self.starts = np.ascontiguousarray(batches["position"])
         self.refused = []
         if refused:
-            unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > Codec.ZSTD
-            self.refused = (np.flatnonzero((batches["magic"] != 2) | unknown) + self.scanned).tolist()
+            # zstd came with magic 2 (ZS-R1).
+            most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
+            self.refused = (np.flatnonzero((batches["attributes"] & ATTRIBUTE_CODEC) > most) + self.scanned).tolist()
         if packed and self.arena is None:
             self.arena = Arena(_FIRST_ARENA_BYTES)
             if self.rows.used:
@@ -243,7 +244,7 @@ class _Pass:
         A value of the incomplete batch that is itself a batch can't be told from one: who stores those should not skip.
         """
         left = len(self.data) - self.position
-        if self.options.on_error != "skip" or not self.final or left < BATCH_HEADER_SIZE:
+        if self.options.on_error != "skip" or not self.final or left < SHORTEST_ENTRY:
             return False
         found_at, found = self._find(self.position + 1)
         if not found:
@@ -337,9 +338,10 @@ class _Pass:
     def _refusal(self, row: int) -> Finding:
         """Why a batch can't be decoded, whatever its bytes are and also if it has no records (ATT-R3)."""
         batch = self.batches[row]
+        codec = int(batch["attributes"]) & ATTRIBUTE_CODEC
         if batch["magic"] != 2:
-            return Finding(Fault.LEGACY_MAGIC, found=int(batch["magic"]))
-        return Finding(Fault.UNKNOWN_CODEC, found=int(batch["attributes"]) & ATTRIBUTE_CODEC)
+            return Finding(Fault.LEGACY_CODEC, wanted=int(batch["magic"]), found=codec)
+        return Finding(Fault.UNKNOWN_CODEC, found=codec)
 
     def _mark(self, lo: int, hi: int) -> None:
         """Mark the rows from `lo` up to `hi` whose checksum is bad. No byte is checked twice."""
@@ -364,14 +366,16 @@ class _Pass:
         view = self.data.data
         part = self.batches[lo:hi]
         codecs = (part["attributes"] & ATTRIBUTE_CODEC).tolist()
-        ends = (part["position"] + part["size"] - self.origin).tolist()
-        packed = (part["size"] - BATCH_HEADER_SIZE).tolist()
-        skipped = part["record_count"] <= 0
+        # A negative count of a message set is one that isn't known.
+        skipped = ((part["record_count"] <= 0) & (part["magic"] == 2)) | (part["status"] > BatchStatus.BAD_CRC)
         if not self.options.include_control:
             skipped |= (part["attributes"] & ATTRIBUTE_CONTROL) != 0
         passed_over = skipped.tolist()
-        positions = np.zeros(hi - lo, np.int64)
-        sizes = np.zeros(hi - lo, np.int64)
+        magics = part["magic"].tolist()
+        positions = np.empty(hi - lo, np.int64)
+        sizes = np.empty(hi - lo, np.int64)
+        _kernel.payloads(self.data, self.batches, lo, hi, self.origin, positions, sizes)
+        starts, packed = positions.tolist(), sizes.tolist()
         set_position, set_size = positions.data, sizes.data
         arena = self.arena
         done = 0
@@ -385,18 +389,19 @@ class _Pass:
                 while j < hi - lo and not codecs[j]:
                     j += 1
                 arena.reserve(sum(packed[i:j]))
-                arena.used = _kernel.copy_payloads(
-                    self.data, self.batches, lo + i, lo + j, self.origin, arena.view, arena.used,
-                    positions[i:j], sizes[i:j],
-                )  # fmt: skip
+                arena.used = _kernel.copy_payloads(self.data, positions[i:j], sizes[i:j], arena.view, arena.used)
                 i = j
             else:
                 # Also of a batch that is passed over: it may be the bad one, at which the arena is cut.
                 set_position[i] = arena.used
+                set_size[i] = 0
                 if not passed_over[i]:
-                    end = ends[i]
+                    start, size = starts[i], packed[i]
+                    if size < 0:
+                        finding = Finding(Fault.WRAPPER_VALUE)
+                        break
                     try:
-                        set_size[i] = decompress(codec, view[end - packed[i] : end], arena, limit)
+                        set_size[i] = decompress(codec, view[start : start + size], arena, limit, magics[i])
                     except PayloadError as error:
                         finding = error.finding
                         break
@@ -444,6 +449,7 @@ class _Pass:
                 self.rows.array,
                 self.rows.used,
                 self.options.include_control,
+                self.options.crc != "skip",
                 self.trimmed,
                 self.first_offset,
                 self.last_offset,

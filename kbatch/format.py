@@ -23,6 +23,7 @@ __all__ = [
     "MIN_ENTRY_SIZE",
     "NO_TIMESTAMP",
     "RECORD_DTYPE",
+    "SHORTEST_ENTRY",
     "BatchStatus",
     "Codec",
     "Limits",
@@ -33,6 +34,8 @@ __all__ = [
 LOG_OVERHEAD = 12
 # ... and has its magic at byte 16, so that 17 bytes are needed to know what follows.
 MIN_ENTRY_SIZE = 17
+# The shortest entry there is: a message of magic 0 with neither key nor value (LEG-R1).
+SHORTEST_ENTRY = 26
 # The fixed part of a batch of magic 2:
 #
 #   baseOffset i64 @0    length i32 @8         partitionLeaderEpoch i32 @12   magic i8 @16
@@ -43,6 +46,12 @@ MIN_ENTRY_SIZE = 17
 # The CRC-32C covers byte 21 to the end (CRC-R1).
 BATCH_HEADER_SIZE = 61
 
+# Messages of magic 0 and 1 share a layout up to the attributes; magic 1 has a timestamp before the key:
+#
+#   offset i64 @0        size i32 @8           crc u32 @12                    magic i8 @16
+#   attributes i8 @17    timestamp i64 @18 (magic 1)                          key @18 or @26, value: i32 length, bytes
+#
+# The CRC-32 covers byte 16 to the end (CRC-R7).
 ATTRIBUTE_CODEC = 0x07
 ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10
@@ -76,7 +85,9 @@ class TimestampType(enum.IntEnum):
 class BatchStatus(enum.IntEnum):
     """What decoding made of a batch: the ``status`` column of ``BATCH_DTYPE``.
 
-    Anything but `OK` means that the batch gave no records, except `BAD_CRC` under ``crc="mark"``.
+    Anything but `OK` means that the batch gave no records, with two exceptions: `BAD_CRC` under ``crc="mark"``, and
+    `BAD_INNER_CRC`: the checksum of a compressed message of magic 0 or 1 holds, but not that of a message in it. Kafka
+    hands those out too; only a consumer with ``check.crcs`` looks at inner checksums.
     """
 
     OK = 0
@@ -85,6 +96,8 @@ class BatchStatus(enum.IntEnum):
     BAD_CODEC = 3
     UNSUPPORTED = 4
     OVER_LIMIT = 5
+    ABORTED = 6
+    BAD_INNER_CRC = 7
 
 
 RECORD_DTYPE = np.dtype(
@@ -111,6 +124,7 @@ BATCH_DTYPE = np.dtype(
         ("position", "<i8"),
         ("size", "<i8"),
         ("first_record", "<i8"),
+        ("last_offset", "<i8"),
         ("last_offset_delta", "<i4"),
         ("record_count", "<i4"),
         ("base_sequence", "<i4"),

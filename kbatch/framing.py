@@ -9,7 +9,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
-from kbatch.errors import Fault, Finding, UnsupportedFormatError, finding_to_error
+from kbatch.errors import Fault, Finding, finding_to_error
 from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
@@ -92,14 +92,14 @@ def scan(data: Buffer) -> npt.NDArray[np.void]:
     Returns
     -------
     ndarray of BATCH_DTYPE, shape (batches,)
-        One row a batch, ``position`` and ``size`` in bytes. An incomplete batch at the end has no row (FRM-R3).
+        One row a batch, ``position`` and ``size`` in bytes. An incomplete batch at the end has no row (FRM-R3). Of a
+        compressed message of magic 0 or 1 the headers tell the last offset only: ``base_offset`` and ``record_count``
+        are -1 until it is decoded (LEG-R23).
 
     Raises
     ------
     CorruptBatchError
         At bytes that no batch can begin with.
-    UnsupportedFormatError
-        At a message of magic 0 or 1.
 
     Examples
     --------
@@ -110,22 +110,9 @@ def scan(data: Buffer) -> npt.NDArray[np.void]:
     """
     array = byte_array(data)
     result = scan_part(array)
-    legacy = np.flatnonzero(result.batches["magic"] != 2)
-    if len(legacy):
-        row = result.batches[legacy[0]]
-        raise legacy_error(row, None)
     if result.finding is not None:
         raise finding_to_error(result.finding, source=None, position=result.consumed)
     return result.batches
-
-
-def legacy_error(row: np.void, source: str | None) -> UnsupportedFormatError:
-    """Make the error for a row of magic 0 or 1."""
-    error = finding_to_error(
-        Finding(Fault.LEGACY_MAGIC, found=int(row["magic"])), source=source, position=int(row["position"])
-    )
-    assert isinstance(error, UnsupportedFormatError)
-    return error
 
 
 def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:

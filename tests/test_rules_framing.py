@@ -133,16 +133,14 @@ def test_frm_r12_offsets_are_plain_int64(base: int, wanted: list[int]) -> None:
 
 
 def test_frm_r13_magic_is_that_of_each_entry() -> None:
-    """A message of an old magic between batches is found where it is; magic 2 around it is read."""
+    """A message of an old magic between batches is read as what it is."""
     body = bytes([1, 0]) + struct.pack(">qii", 5, -1, -1)
     message = struct.pack(">qiI", 13, len(body) + 4, zlib.crc32(body)) + body
     data = A + message + B
-    error = raised(data, kbatch.UnsupportedFormatError)
-    assert error.position == SIZE
-    table = kbatch.decode(data, on_error="skip")
-    assert offsets_of(table) == [10, 11, 12, 20, 21, 22]
-    assert lost(table) == [(SIZE, SIZE + len(message))]
-    assert table.batches["status"].tolist() == [0, kbatch.BatchStatus.UNSUPPORTED, 0]
+    table = kbatch.decode(data)
+    assert offsets_of(table) == [10, 11, 12, 13, 20, 21, 22]
+    assert table.batches["magic"].tolist() == [2, 1, 2]
+    assert table.records["batch"].tolist() == [0, 0, 0, 1, 2, 2, 2]
 
 
 def test_frm_r14_nothing_whole_is_told_by_consumed() -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kbatch
@@ -239,10 +240,17 @@ def test_errors_of_planning(spark: Any, logs: str, tmp_path: Path) -> None:
         load(spark, logs, subscribe="nope").count()
 
 
-def test_old_formats_are_refused_with_the_file(spark: Any, golden: Path) -> None:
-    logs = str(golden / "message-sets")
-    with pytest.raises(Exception, match=r"UnsupportedFormatError: .*magic0-0/0{20}\.log, byte 0.*magic 0"):
-        load(spark, logs, topics="magic0").count()
+def test_message_sets_are_read_like_batches(spark: Any, logs: str) -> None:
+    rows = load(spark, logs, topics="magic0,magic1").orderBy("topic", "offset").collect()
+    have = [(row.topic, row.offset, row.timestampType, row.timestamp is None) for row in rows]
+    wanted = []
+    for topic in ("magic0", "magic1"):
+        for table in kbatch.Log(f"{logs}/{topic}-0").tables():
+            types = np.where(table.batches["magic"] == 0, -1, table.batches["attributes"] >> 3 & 1)
+            for offset, timestamp, batch in table.records[["offset", "timestamp", "batch"]].tolist():
+                wanted.append((topic, offset, int(types[batch]), timestamp == -1))
+    assert have == wanted
+    assert len(have) > 20
 
 
 def test_nothing_chosen_is_no_rows(spark: Any, logs: str) -> None:

@@ -156,3 +156,15 @@ def verify(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
         bad = first_mismatch(<const uint8_t*>data_span.items, <const BatchRow*>batch_span.items, lo, hi, origin,
                              max_size, &longer, &found)
     return bad, found if bad < hi else 0, longer
+
+
+cdef uint32_t crc32_legacy(const uint8_t* p, int64_t n) noexcept nogil:
+    cdef uint32_t crc = <uint32_t>-1
+    cdef uint32_t poly = <uint32_t>0xEDB88320
+    cdef int64_t i
+    cdef int k
+    for i in range(n):
+        crc ^= p[i]
+        for k in range(8):
+            crc = (crc >> 1) ^ (poly & (0 - (crc & 1)))
+    return ~crc

@@ -1,6 +1,6 @@
 """Bytes to batch rows: the headers only, payloads untouched."""
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr
 
 from kbatch.kernels.wire cimport (
@@ -28,7 +28,10 @@ cdef enum:
     PACKED_RECORD = 8
     CODEC = 0x07
     MAX_CODEC = 4
+    MAX_LEGACY_CODEC = 3
     CONTROL = 0x20
+    ATTRIBUTES_V1 = 0x0F
+    UNKNOWN = -1
 
 cdef struct Stop:
     int fault
@@ -43,6 +46,7 @@ cdef inline void fill_v2(const uint8_t* p, BatchRow* row) noexcept nogil:
     row.crc = load_be32(p + 17)
     row.attributes = <int16_t>load_be16(p + 21)
     row.last_offset_delta = <int32_t>load_be32(p + 23)
+    row.last_offset = <int64_t>(<uint64_t>row.base_offset + <uint64_t><int64_t>row.last_offset_delta)
     row.base_timestamp = <int64_t>load_be64(p + 27)
     row.max_timestamp = <int64_t>load_be64(p + 35)
     row.producer_id = <int64_t>load_be64(p + 43)
@@ -52,19 +56,23 @@ cdef inline void fill_v2(const uint8_t* p, BatchRow* row) noexcept nogil:
 
 
 cdef inline void fill_legacy(const uint8_t* p, int8_t magic, BatchRow* row) noexcept nogil:
-    # The offset is that of the entry's last record; the base offset of a wrapper needs decompression (LEG-R23).
-    row.base_offset = <int64_t>load_be64(p)
+    # The offset is that of the entry's last record. The first, and the count, of a wrapper need decompression
+    # (LEG-R23).
+    row.last_offset = <int64_t>load_be64(p)
+    # Magic 0 knows no timestamp types, and neither knows more than four bits (LEG-R3).
+    row.attributes = p[17] & (ATTRIBUTES_V1 if magic == 1 else CODEC)
+    cdef bint wrapper = (row.attributes & CODEC) != 0
+    row.base_offset = UNKNOWN if wrapper else row.last_offset
+    row.record_count = UNKNOWN if wrapper else 1
     row.partition_leader_epoch = -1
     row.magic = magic
     row.crc = load_be32(p + 12)
-    row.attributes = p[17]
     row.last_offset_delta = 0
     row.base_timestamp = -1
     row.max_timestamp = <int64_t>load_be64(p + 18) if magic == 1 else -1
     row.producer_id = -1
     row.producer_epoch = -1
     row.base_sequence = -1
-    row.record_count = -1
 
 
 cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int64_t origin,
@@ -157,8 +165,15 @@ def survey(const BatchRow[::1] rows not None, bint include_control):
     with nogil:
         for i in range(rows.shape[0]):
             codec = rows[i].attributes & CODEC
-            if rows[i].magic != 2 or codec > MAX_CODEC:
+            if codec > (MAX_CODEC if rows[i].magic == 2 else MAX_LEGACY_CODEC):
                 refused += 1
+                continue
+            if rows[i].magic != 2:
+                if codec:
+                    packed += 1
+                    records += rows[i].size // PACKED_RECORD
+                else:
+                    records += 1
                 continue
             count = rows[i].record_count
             if count <= 0 or (rows[i].attributes & CONTROL and not include_control):

@@ -14,7 +14,7 @@ from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.segment import Segment, Tail, last_offsets
+from kbatch.log.segment import Segment, Tail
 from kbatch.table import RecordTable
 
 __all__ = ["Log", "find_logs"]
@@ -103,14 +103,13 @@ class Log:
     def start_offset(self) -> int:
         """The base offset of the first batch; of a log without batches, that of its first segment's name.
 
-        A broker may have moved the log's start beyond it (DeleteRecords); only its checkpoint file tells (DSK-R13). For
-        a first batch of magic 0 or 1 it is the segment's, since message sets don't store theirs (LEG-R23).
+        A broker may have moved the log's start beyond it (DeleteRecords); only its checkpoint tells (DSK-R13). Where
+        a compressed message set comes first, it is the segment's, since headers don't tell more (LEG-R23).
         """
         for segment in self.segments:
             for rows in segment.scan():
-                if rows["magic"][0] == 2 or segment.base_offset is None:
-                    return int(rows["base_offset"][0])
-                return segment.base_offset
+                base_offset = int(rows["base_offset"][0])
+                return segment.base_offset if base_offset < 0 and segment.base_offset is not None else base_offset
         return self.segments[0].base_offset or 0
 
     @property
@@ -119,7 +118,7 @@ class Log:
         row = self._last()[0]
         if row is None:
             return self.segments[-1].base_offset or 0
-        return int(row["base_offset"]) + int(row["last_offset_delta"]) + 1
+        return int(row["last_offset"]) + 1
 
     def _last(self) -> tuple[np.void | None, Tail]:
         if self._end is None:
@@ -381,7 +380,7 @@ def _reached(
 ) -> tuple[int, Segment] | None:
     """Tell the last offset so far, and the segment that has it. What a damaged header says doesn't count."""
     good = rows[rows["status"] == BatchStatus.OK]
-    return (int(last_offsets(good)[-1]), segment) if len(good) else before
+    return (int(good["last_offset"][-1]), segment) if len(good) else before
 
 
 def _check_order(segment: Segment, reached: tuple[int, Segment] | None) -> None:

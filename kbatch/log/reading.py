@@ -8,7 +8,7 @@ import numpy as np
 
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
-from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE
+from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE, SHORTEST_ENTRY
 from kbatch.framing import find_batch, most_believed
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
@@ -19,8 +19,6 @@ __all__ = ["NOT_REACHED", "lost_table", "read_tables"]
 NOT_REACHED = "not read: on_error='stop' met damage before it"
 
 _MIN_WINDOW = 64 << 10
-# The shortest entry of all formats, a message of magic 0 (FRM-R2).
-_MIN_SIZE = 26
 _TOO_LONG = "length field reaches beyond batches that are whole"
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
@@ -97,7 +95,7 @@ def read_tables(
                 size = min(most, max(_MIN_WINDOW, 2 * consumed))
                 continue
             wanted = file.entry_size(position)
-            if wanted is not None and max(length + 1, _MIN_SIZE) <= wanted <= end - position:
+            if wanted is not None and max(length + 1, SHORTEST_ENTRY) <= wanted <= end - position:
                 # The next batch is larger than the window, or reaches into the zeros.
                 limit = max(limit, position + wanted)
                 size = wanted + most

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 import kbatch.errors
 from kbatch.errors import KbatchError, LogDirectoryError, finding_to_error
-from kbatch.framing import legacy_error, scan_part
+from kbatch.framing import scan_part
 from kbatch.log import Log
 from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.options import ReadOptions
@@ -257,8 +257,6 @@ def _check_first_batches(logs: Sequence[Log]) -> None:
     for log in logs:
         segment = log.segments[0]
         scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
-        if len(scan.batches) and scan.batches["magic"][0] != 2:
-            raise legacy_error(scan.batches[0], segment.path)
         if scan.finding is not None:
             with segment.open() as file:
                 if file.tail_at(0).kind == "damaged" or not segment.live:

@@ -21,7 +21,7 @@ from kbatch.format import BatchStatus
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.segment import last_offsets
+from kbatch.log.segment import first_offsets
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
 
@@ -207,9 +207,9 @@ def _check_order(table: RecordTable, split: Split) -> None:
     if split.below is None:
         return
     good = table.batches[table.batches["status"] == BatchStatus.OK]
-    if len(good) and int(last_offsets(good)[-1]) >= split.below:
+    if len(good) and int(good["last_offset"][-1]) >= split.below:
         raise LogDirectoryError(
-            f"{split.path}: reaches to offset {int(last_offsets(good)[-1])}, but the next segment begins at "
+            f"{split.path}: reaches to offset {int(good['last_offset'][-1])}, but the next segment begins at "
             f"{split.below}: the segments overlap; read them one by one",
             source=split.path,
         )
@@ -318,7 +318,7 @@ def _is_boundary(
         return False
     first = rows[0]
     size = int(first["size"])
-    if not (segment.base_offset or 0) <= int(first["base_offset"]) <= int(offsets[entry]):
+    if not (segment.base_offset or 0) <= int(first_offsets(rows[:1])[0]) <= int(offsets[entry]):
         return False
     if not crc_holds(segment.window(position, position + size), 0, size):
         return False

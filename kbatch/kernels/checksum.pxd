@@ -1,0 +1,3 @@
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+cdef uint32_t crc32_legacy(const uint8_t* p, int64_t n) noexcept nogil
