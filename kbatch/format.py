@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = [
+    "ABORTED_DTYPE",
     "ATTRIBUTE_CODEC",
     "ATTRIBUTE_CONTROL",
     "ATTRIBUTE_DELETE_HORIZON",
@@ -18,6 +19,7 @@ __all__ = [
     "ATTRIBUTE_TRANSACTIONAL",
     "BATCH_DTYPE",
     "BATCH_HEADER_SIZE",
+    "CONTROL_DTYPE",
     "HEADER_DTYPE",
     "LOG_OVERHEAD",
     "MIN_ENTRY_SIZE",
@@ -26,6 +28,7 @@ __all__ = [
     "SHORTEST_ENTRY",
     "BatchStatus",
     "Codec",
+    "ControlType",
     "Limits",
     "TimestampType",
 ]
@@ -100,6 +103,21 @@ class BatchStatus(enum.IntEnum):
     BAD_INNER_CRC = 7
 
 
+class ControlType(enum.IntEnum):
+    """What a control record says: the type in its key (CTL-R1, CTL-R2).
+
+    There may be more than these: an id that isn't listed is one that a later Kafka has added, and no error.
+    """
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
 RECORD_DTYPE = np.dtype(
     [
         ("offset", "<i8"),
@@ -145,6 +163,34 @@ HEADER_DTYPE = np.dtype(
         ("value_pos", "<i8"),
         ("key_len", "<i4"),
         ("value_len", "<i4"),
+    ],
+    align=True,
+)
+
+# A control record, its key and marker value read; -1 stands for what can't be read.
+CONTROL_DTYPE = np.dtype(
+    [
+        ("record", "<i8"),
+        ("offset", "<i8"),
+        ("timestamp", "<i8"),
+        ("producer_id", "<i8"),
+        ("batch", "<i4"),
+        ("coordinator_epoch", "<i4"),
+        ("type", "<i2"),
+        ("version", "<i2"),
+        ("producer_epoch", "<i2"),
+        ("valid", "u1"),
+    ],
+    align=True,
+)
+
+# An aborted transaction: an entry of a .txnindex without its version (TXI-R1). `last_offset` is that of the marker.
+ABORTED_DTYPE = np.dtype(
+    [
+        ("producer_id", "<i8"),
+        ("first_offset", "<i8"),
+        ("last_offset", "<i8"),
+        ("last_stable_offset", "<i8"),
     ],
     align=True,
 )
