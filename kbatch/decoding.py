@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,27 @@ from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
 from kbatch.table import Loss, RecordTable
+from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker
 
-__all__ = ["Crc", "DecodeOptions", "Isolation", "OnError", "Part", "decode", "decode_part"]
+__all__ = [
+    "Aborted",
+    "Crc",
+    "DecodeOptions",
+    "Isolation",
+    "OnError",
+    "Part",
+    "aborted_ranges",
+    "committed",
+    "decode",
+    "decode_part",
+    "mark_pending",
+]
 
 Crc = Literal["verify", "mark", "skip"]
 OnError = Literal["raise", "stop", "skip"]
-Isolation = Literal["read_uncommitted"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+Aborted = Iterable[tuple[int, int]] | npt.NDArray[np.void]
 
 _INT64 = np.iinfo(np.int64)
 
@@ -58,7 +73,12 @@ _MOST_SLOW_BATCHES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """The options that everything which decodes has in common; `decode` says what they mean."""
+    """The options that everything which decodes has in common; `decode` says what they mean.
+
+    Three are for those who decode a larger source by the part. Under read_committed `aborted` has the transactions of
+    the whole source that were aborted, and `stop_offset` is its last stable offset at most; `committed` finds them out.
+    With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
+    """
 
     isolation: Isolation = "read_uncommitted"
     include_control: bool = False
@@ -67,10 +87,10 @@ class DecodeOptions:
     start_offset: int | None = None
     stop_offset: int | None = None
     limits: Limits = field(default_factory=Limits)
+    aborted: AbortedRanges | None = None
+    framing_only: bool = False
 
     def __post_init__(self) -> None:
-        if cast(str, self.isolation) == "read_committed":
-            raise ValueError("isolation='read_committed' is not supported yet: only 'read_uncommitted' is")
         for name, value, choices in (
             ("isolation", self.isolation, get_args(Isolation)),
             ("crc", self.crc, get_args(Crc)),
@@ -193,6 +213,8 @@ class _Pass:
             # The base offset of a compressed message set isn't known, and -1: below all that may be wanted.
             first, last = batches["base_offset"], batches["last_offset"]
             batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
+        if self.options.aborted is not None:
+            batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
         self.scanned = self.headers.used
         self.headers.extend(batches)
         self.position = scan.consumed
@@ -201,7 +223,9 @@ class _Pass:
 
     def _prepare(self, batches: npt.NDArray[np.void]) -> None:
         """Make room for the records of `batches`, and know what is to be done with them."""
-        records, packed, refused = _survey(batches, self.options.include_control)
+        records, packed, refused = (
+            (0, 0, 0) if self.options.framing_only else _survey(batches, self.options.include_control)
+        )
         if self.max_bytes is not None:
             records = min(records, self.max_bytes // RECORD_DTYPE.itemsize)
         if self.rows is None:
@@ -211,7 +235,8 @@ class _Pass:
         if refused:
             # zstd came with magic 2 (ZS-R1).
             most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
-            self.refused = (np.flatnonzero((batches["attributes"] & ATTRIBUTE_CODEC) > most) + self.scanned).tolist()
+            unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
+            self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.scanned).tolist()
         if packed and self.arena is None:
             self.arena = Arena(_FIRST_ARENA_BYTES)
             if self.rows.used:
@@ -318,6 +343,10 @@ class _Pass:
                 return self._fail(lo, Finding(Fault.BAD_CRC, wanted=int(self.batches["crc"][lo]), found=self.bad_crc))
         elif self.options.crc == "mark":
             self._mark(lo, hi)
+        if self.options.framing_only:
+            self.next = hi
+            self.run_size = min(2 * self.run_size, self.run_bytes)
+            return True
         refused = bisect_left(self.refused, lo)
         if refused < len(self.refused):
             hi = min(hi, self.refused[refused])
@@ -349,7 +378,8 @@ class _Pass:
         while self.checked < hi:
             self.checked, _ = first_bad_crc(self.data, self.batches, self.checked, hi, self.origin)
             if self.checked < hi:
-                self.batches["status"][self.checked] = BatchStatus.BAD_CRC
+                if self.batches["status"][self.checked] == BatchStatus.OK:
+                    self.batches["status"][self.checked] = BatchStatus.BAD_CRC
                 self.checked += 1
 
     def _check(self, lo: int, hi: int) -> int:
@@ -572,11 +602,48 @@ def decode_part(
     ).run()
 
 
+def _track(data: npt.NDArray[np.uint8], options: DecodeOptions) -> TransactionTracker:
+    """Follow the transactions of a whole input over its headers."""
+    tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
+    scan = scan_part(data)
+    whole = scan.finding is None and len(data) - scan.consumed < SHORTEST_ENTRY
+    if whole or options.on_error != "skip":
+        tracker.add(data, scan.batches)
+    else:
+        # What looks like a cut batch may hide others, and damage too: what the decoding will find is what counts.
+        table = decode_part(data, DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits,
+                                                framing_only=True)).table  # fmt: skip
+        tracker.add(data, table.batches[table.batches["status"] == BatchStatus.OK])
+    return tracker
+
+
+def aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
+    """Take the aborted transactions as a caller gives them, with the markers of the input."""
+    if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
+        return AbortedRanges(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
+    return AbortedRanges.from_list(aborted, tracker.abort_markers)
+
+
+def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptions:
+    """Make `options` leave out what read_committed does, given what is known of the whole source."""
+    stop = options.stop_offset
+    stable = transactions.last_stable_offset
+    if stable is not None:
+        stop = stable if stop is None else min(stop, stable)
+    return replace(options, aborted=AbortedRanges.from_transactions(transactions), stop_offset=stop)
+
+
+def mark_pending(table: RecordTable, transactions: Transactions) -> None:
+    """Tell in a table what of its source was withheld."""
+    table.pending = [(each.producer_id, each.first_offset) for each in transactions.open]
+    table.last_stable_offset = transactions.last_stable_offset
+
+
 def decode(
     data: Buffer,
     *,
     isolation: Isolation = "read_uncommitted",
-    aborted: Iterable[tuple[int, int]] | None = None,
+    aborted: Aborted | None = None,
     include_control: bool = False,
     crc: Crc = "verify",
     on_error: OnError = "raise",
@@ -592,10 +659,14 @@ def decode(
     data : buffer
         Record batches one after the other, as in a fetch response or a segment file: bytes, bytearray, memoryview,
         mmap, ndarray. An incomplete batch at the end is left alone; ``consumed`` says where it begins (FRM-R3).
-    isolation : {"read_uncommitted"}
-        Which records of transactions are wanted.
-    aborted : iterable of (producer id, first offset), optional
-        Aborted transactions as a fetch response lists them; of no effect under read_uncommitted.
+    isolation : {"read_uncommitted", "read_committed"}
+        Which records of transactions are wanted: all, or as Kafka's consumer hands them out those of committed ones
+        and of none.
+    aborted : iterable of (producer id, first offset), or ndarray of ABORTED_DTYPE, optional
+        Aborted transactions as a fetch response lists them, or as a ``.txnindex`` file does
+        (`kbatch.log.read_transaction_index`); of no effect under read_uncommitted. Without it the markers
+        in `data` decide, and nothing is handed out from the first transaction on that none of them decides: see
+        ``pending`` and ``last_stable_offset`` of the table.
     include_control : bool
         Whether the records of control batches are wanted too. Consumers never see them (CTL-R5).
     crc : {"verify", "mark", "skip"}
@@ -643,7 +714,6 @@ def decode(
     """
     if threads != 1:
         raise ValueError(f"threads must be 1 for now, got {threads}")
-    del aborted  # Of no effect under read_uncommitted, as in Kafka's consumer (TXN-R12).
     options = DecodeOptions(
         isolation=isolation,
         include_control=include_control,
@@ -653,4 +723,15 @@ def decode(
         stop_offset=stop_offset,
         limits=limits if limits is not None else Limits(),
     )
-    return decode_part(byte_array(data), options).table
+    array = byte_array(data)
+    if isolation == "read_uncommitted":
+        # A list is of no effect there, as in Kafka's consumer (TXN-R12).
+        return decode_part(array, options).table
+    tracker = _track(array, options)
+    if aborted is not None:
+        ranges = aborted_ranges(aborted, tracker)
+        return decode_part(array, replace(options, aborted=ranges)).table
+    transactions = tracker.result()
+    table = decode_part(array, committed(options, transactions)).table
+    mark_pending(table, transactions)
+    return table

@@ -242,7 +242,7 @@ def _marker_types(
     at = used = 0
     while at < len(rows):
         at, used, fault, *_ = _kernel.decode(
-            data, rows, at, len(rows), origin, positions[at:], sizes[at:], records, used, True, False, 0, 0
+            data, rows, at, len(rows), origin, positions[at:], sizes[at:], records, used, True, False, False, 0, 0
         )
         at += fault != 0
     records = records[:used]
@@ -414,7 +414,7 @@ class TransactionTracker:
         aborts = rows[kinds == ControlType.ABORT]
         self._marker_producers.frombytes(aborts["producer_id"].tobytes())
         # A consumer looks at a marker's last offset (TXN-R2).
-        self._marker_offsets.frombytes((aborts["base_offset"] + aborts["last_offset_delta"]).tobytes())
+        self._marker_offsets.frombytes(aborts["last_offset"].tobytes())
         horizon = (rows["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
         timestamps = np.where(horizon, NO_TIMESTAMP, rows["base_timestamp"])
         is_open, queue, aborted = self._open, self._queue, self._aborted
@@ -612,7 +612,7 @@ class AbortedRanges:
             (kind == ATTRIBUTE_TRANSACTIONAL) & (batches["producer_id"] >= 0) & (batches["magic"] == 2)
         )
         producers, first = batches["producer_id"][rows], batches["base_offset"][rows]
-        last = first + batches["last_offset_delta"][rows]
+        last = batches["last_offset"][rows]
         # Of the ranges that begin up to a batch's end the latest reaches farthest.
         at = self._pairs.count(producers, last, included=True) - 1
         out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last_offset[at] >= first)

@@ -32,6 +32,7 @@ cdef enum:
     CONTROL = 0x20
     ATTRIBUTES_V1 = 0x0F
     UNKNOWN = -1
+    BAD_CRC = 1
 
 cdef struct Stop:
     int fault
@@ -164,6 +165,8 @@ def survey(const BatchRow[::1] rows not None, bint include_control):
     cdef int codec
     with nogil:
         for i in range(rows.shape[0]):
+            if rows[i].status > BAD_CRC:
+                continue
             codec = rows[i].attributes & CODEC
             if codec > (MAX_CODEC if rows[i].magic == 2 else MAX_LEGACY_CODEC):
                 refused += 1

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, decode_part
+from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, committed, decode_part, mark_pending
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
+from kbatch.log.committed import follow_transactions
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, Tail
 from kbatch.table import RecordTable
+from kbatch.transactions import Transactions
 
 __all__ = ["Log", "find_logs"]
 
@@ -187,7 +189,10 @@ class Log:
             Only records with a timestamp (ms) from `start_timestamp` up to but without `stop_timestamp`. Producers set
             timestamps as they like, so records of any time may follow: `stop_timestamp` chooses rows, and all is read.
             `start_timestamp` also passes over what lies, by index and batch headers, wholly before it.
-        isolation, include_control, crc, on_error, limits
+        isolation : {"read_uncommitted", "read_committed"}
+            As for `kbatch.decode`; the markers of the whole log decide, wherever they stand. Before the first table its
+            headers are followed once, see `transactions`.
+        include_control, crc, on_error, limits
             As for `kbatch.decode`. What is "stop"ped by damage goes on in no later segment.
         max_bytes : int
             What records, batches and data of one table may take, about; one batch is decoded at least. While a log is
@@ -226,11 +231,41 @@ class Log:
         )
         return self._tables(options, start_timestamp, stop_timestamp, max_bytes)
 
+    def transactions(
+        self, *, crc: Crc = "verify", on_error: OnError = "raise", limits: Limits | None = None
+    ) -> Transactions:
+        """Say which transactions of the log are aborted and which are open, from its control markers.
+
+        Parameters
+        ----------
+        crc, on_error, limits
+            As for `tables`: batches that are damaged decide nothing.
+
+        Returns
+        -------
+        Transactions
+            What is aborted, as the log's ``.txnindex`` files list it; what is open; and the last stable offset, from
+            which on a consumer under read_committed gets nothing (LSO-R1, LSO-R2).
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> transactions = kbatch.Log("tests/golden/logs/txn-0").transactions()
+        >>> len(transactions.aborted), transactions.last_stable_offset
+        (13, 362)
+        """
+        options = DecodeOptions(crc=crc, on_error=on_error, limits=limits if limits is not None else Limits())
+        return follow_transactions(self.segments, options)
+
     def _tables(
         self, options: DecodeOptions, start_timestamp: int | None, stop_timestamp: int | None, max_bytes: int
     ) -> Iterator[RecordTable]:
         reached = None
         stopped = False
+        transactions = None
+        if options.isolation == "read_committed":
+            transactions = follow_transactions(self.segments, options)
+            options = committed(options, transactions)
         for segment in self._segments_for(options.start_offset, options.stop_offset):
             if stopped and not segment.size:
                 continue
@@ -256,6 +291,8 @@ class Log:
                     break
                 reached = _reached(table.batches, segment, reached)
                 table.topic, table.partition = self.topic, self.partition
+                if transactions is not None:
+                    mark_pending(table, transactions)
                 yield _within(table, start_timestamp, stop_timestamp)
                 # Not kept until the next one is made.
                 del table

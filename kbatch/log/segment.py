@@ -123,13 +123,20 @@ class SegmentFile:
 
         It ends at `stop`, or where framing does, whatever the reason: `tail_at` the last batch's end tells it.
         """
+        for _, rows in self.walk_windows(position, stop):
+            yield rows
+
+    def walk_windows(
+        self, position: int, stop: int | None = None
+    ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
+        """Walk as `walk` does, and yield the bytes too, from the first batch of the rows on."""
         end = self.size if stop is None else min(stop, self.size)
         size = WALK_WINDOW
         while position < end:
             window = self.window(position, min(position + size, end))
             scan = scan_part(window, origin=position)
             if len(scan.batches):
-                yield scan.batches
+                yield window, scan.batches
             elif scan.finding is None and len(window) >= LOG_OVERHEAD:
                 wanted = entry_size(window, 0)
                 if len(window) < wanted <= end - position:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbatch.arrow import Overflow
-from kbatch.decoding import Crc, OnError
+from kbatch.decoding import Crc, Isolation, OnError
 
 __all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "parse_options", "parse_size"]
 
@@ -29,6 +29,8 @@ _OPTIONS = (
     "failOnDataLoss",
     "includeControl",
     "includeHeaders",
+    "isolationLevel",
+    "kafka.isolation.level",
     "onError",
     "partitions",
     "splitBytes",
@@ -83,7 +85,7 @@ class ReadOptions:
         What a starting timestamp after the last record means: nothing to read (True), or an error.
     include_headers, include_control : bool
         Whether there is a column of headers; whether control records are handed out.
-    crc, on_error : str
+    isolation, crc, on_error : str
         As for `kbatch.decode`.
     timestamp_overflow : str
         What becomes of a timestamp that microseconds can't hold: "raise" or "null".
@@ -100,12 +102,14 @@ class ReadOptions:
     latest_if_no_timestamp: bool = False
     include_headers: bool = False
     include_control: bool = False
+    isolation: Isolation = "read_uncommitted"
     crc: Crc = "verify"
     on_error: OnError = "raise"
     timestamp_overflow: Overflow = "raise"
     split_bytes: int = DEFAULT_SPLIT_BYTES
 
     def __post_init__(self) -> None:
+        _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
         _one_of("crc", self.crc, ("verify", "mark", "skip"))
         _one_of("onError", self.on_error, ("raise", "stop", "skip"))
         _one_of("timestampOverflow", self.timestamp_overflow, ("raise", "null"))
@@ -127,9 +131,9 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         Names in any case. The names and values are those of Spark's Kafka source where it has them: ``subscribe``,
         ``subscribePattern``, ``assign``, ``startingOffsets``, ``endingOffsets``, ``startingTimestamp``,
         ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
-        ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``. Ours: ``topics`` (the same as
-        ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``includeControl``, ``crc``, ``onError``,
-        ``timestampOverflow``, ``splitBytes``.
+        ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``, ``kafka.isolation.level``. Ours:
+        ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
+        ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``.
 
     Raises
     ------
@@ -156,6 +160,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     chosen = [name for name in ("topics", "subscribe", "subscribePattern", "assign") if name.lower() in given]
     if len(chosen) > 1:
         raise ValueError(f"options {' and '.join(chosen)} exclude each other")
+    if "isolationlevel" in given and "kafka.isolation.level" in given:
+        raise ValueError("options isolationLevel and kafka.isolation.level are the same; give one of them")
     if "assign" in chosen and "partitions" in given:
         raise ValueError("options assign and partitions exclude each other")
     fail_on_data_loss = get("failOnDataLoss", _boolean)
@@ -176,6 +182,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         latest_if_no_timestamp=strategy == "latest",
         include_headers=get("includeHeaders", _boolean, False),
         include_control=get("includeControl", _boolean, False),
+        isolation=get("isolationLevel", _text) or get("kafka.isolation.level", _text, "read_uncommitted"),
         crc=get("crc", _text, "verify"),
         on_error=on_error,
         timestamp_overflow=get("timestampOverflow", _text, "raise"),
