@@ -75,8 +75,8 @@ _MOST_SLOW_BATCHES = 1 << 16
 class DecodeOptions:
     """The options that everything which decodes has in common; `decode` says what they mean.
 
-    Three are for those who decode a larger source by the part. Under read_committed `aborted` has the transactions of
-    the whole source that were aborted, and `stop_offset` is its last stable offset at most; `committed` finds them out.
+    Three are for those who decode a larger source by the part: `aborted` and `stable_offset` say what read_committed
+    leaves out, the aborted transactions of the whole source and what is at or after its last stable offset.
     With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
     """
 
@@ -88,6 +88,7 @@ class DecodeOptions:
     stop_offset: int | None = None
     limits: Limits = field(default_factory=Limits)
     aborted: AbortedRanges | None = None
+    stable_offset: int | None = None
     framing_only: bool = False
 
     def __post_init__(self) -> None:
@@ -215,6 +216,8 @@ class _Pass:
             batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
+        if self.options.stable_offset is not None:
+            batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
         self.scanned = self.headers.used
         self.headers.extend(batches)
         self.position = scan.consumed
@@ -626,11 +629,11 @@ def aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRang
 
 def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptions:
     """Make `options` leave out what read_committed does, given what is known of the whole source."""
-    stop = options.stop_offset
-    stable = transactions.last_stable_offset
-    if stable is not None:
-        stop = stable if stop is None else min(stop, stable)
-    return replace(options, aborted=AbortedRanges.from_transactions(transactions), stop_offset=stop)
+    return replace(
+        options,
+        aborted=AbortedRanges.from_transactions(transactions),
+        stable_offset=transactions.last_stable_offset,
+    )
 
 
 def mark_pending(table: RecordTable, transactions: Transactions) -> None:

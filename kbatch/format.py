@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = [
     "ABORTED_DTYPE",
@@ -91,6 +92,9 @@ class BatchStatus(enum.IntEnum):
     Anything but `OK` means that the batch gave no records, with two exceptions: `BAD_CRC` under ``crc="mark"``, and
     `BAD_INNER_CRC`: the checksum of a compressed message of magic 0 or 1 holds, but not that of a message in it. Kafka
     hands those out too; only a consumer with ``check.crcs`` looks at inner checksums.
+
+    `ABORTED` and `UNDECIDED` are no damage: read_committed leaves out the batches of aborted transactions, and
+    everything from the last stable offset on.
     """
 
     OK = 0
@@ -101,6 +105,13 @@ class BatchStatus(enum.IntEnum):
     OVER_LIMIT = 5
     ABORTED = 6
     BAD_INNER_CRC = 7
+    UNDECIDED = 8
+
+    @staticmethod
+    def sound(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Tell which batches are whole and hold their checksum, whether they gave records or not."""
+        sound: npt.NDArray[np.bool_] = (status == BatchStatus.OK) | (status >= BatchStatus.ABORTED)
+        return sound
 
 
 class ControlType(enum.IntEnum):

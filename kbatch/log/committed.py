@@ -7,7 +7,6 @@ once, from its first batch to its last, before anything is decoded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kbatch.decoding import DecodeOptions
 from kbatch.format import BatchStatus
@@ -53,9 +52,7 @@ def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> 
 
 
 def _follow_bytes(segment: Segment, tracker: TransactionTracker, options: DecodeOptions) -> None:
-    options = replace(
-        options, isolation="read_uncommitted", aborted=None, framing_only=True, start_offset=None, stop_offset=None
-    )
+    options = DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits, framing_only=True)
     for table in read_tables(segment, 0, segment.size, options, _WINDOW):
         good = table.batches[table.batches["status"] == BatchStatus.OK]
         if len(good):

@@ -416,7 +416,7 @@ def _reached(
     rows: npt.NDArray[np.void], segment: Segment, before: tuple[int, Segment] | None
 ) -> tuple[int, Segment] | None:
     """Tell the last offset so far, and the segment that has it. What a damaged header says doesn't count."""
-    good = rows[rows["status"] == BatchStatus.OK]
+    good = rows[BatchStatus.sound(rows["status"])]
     return (int(good["last_offset"][-1]), segment) if len(good) else before
 
 

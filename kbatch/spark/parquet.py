@@ -83,7 +83,8 @@ class FileReport:
     def add(self, split: Split, table: RecordTable, *, bad_crc_taken: bool) -> None:
         """Count a table. Batches with a wrong checksum are read if they were taken, else they are among its losses."""
         status = table.batches["status"]
-        read = table.batches[(status == BatchStatus.OK) | ((status == BatchStatus.BAD_CRC) & bad_crc_taken)]
+        good = (status == BatchStatus.OK) | (status == BatchStatus.BAD_INNER_CRC)
+        read = table.batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_taken)]
         self.log_bytes += int(read["size"].sum())
         self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
         codecs = Counter(self.codecs)

@@ -57,6 +57,8 @@ class Split:
     aborted : AbortedRanges or None
         Under read_committed the aborted transactions that reach into the segment; the markers that say so may stand
         in other splits.
+    stable_offset : int or None
+        Under read_committed the log's last stable offset, if anything is undecided.
     """
 
     path: str
@@ -70,6 +72,7 @@ class Split:
     stop_offset: int | None
     below: int | None
     aborted: AbortedRanges | None = None
+    stable_offset: int | None = None
 
     @property
     def log(self) -> str:
@@ -195,6 +198,7 @@ def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, 
         start_offset=split.start_offset,
         stop_offset=split.stop_offset,
         aborted=split.aborted,
+        stable_offset=split.stable_offset,
     )
     return read_tables(segment, split.start, split.end, decode, _TABLE_BYTES)
 
@@ -226,7 +230,7 @@ def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple
 def _check_order(table: RecordTable, split: Split) -> None:
     if split.below is None:
         return
-    good = table.batches[table.batches["status"] == BatchStatus.OK]
+    good = table.batches[BatchStatus.sound(table.batches["status"])]
     if len(good) and int(good["last_offset"][-1]) >= split.below:
         raise LogDirectoryError(
             f"{split.path}: reaches to offset {int(good['last_offset'][-1])}, but the next segment begins at "
@@ -273,12 +277,10 @@ def _log_splits(
     log: Log, start: int | None, stop: int | None, every: int | None, transactions: Transactions | None
 ) -> Iterator[Split]:
     """Yield the splits of a log between two offsets, in order, each of about `every` bytes at most."""
-    ranges = None
+    ranges = stable = None
     if transactions is not None:
         ranges = AbortedRanges.from_transactions(transactions)
         stable = transactions.last_stable_offset
-        if stable is not None:
-            stop = stable if stop is None else min(stop, stable)
     for i, segment in enumerate(log.segments):
         below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
         if start is not None and below is not None and below <= start:
@@ -309,6 +311,7 @@ def _log_splits(
                 stop,
                 below,
                 aborted,
+                stable,
             )
 
 
