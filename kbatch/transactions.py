@@ -580,7 +580,7 @@ class AbortedRanges:
         producers, first = pairs[:, 0], pairs[:, 1]
         marker_producers = np.asarray(abort_markers[0], np.int64)
         marker_offsets = np.asarray(abort_markers[1], np.int64)
-        last = np.full(len(pairs), _INT64.max)
+        last = np.full(len(pairs), _INT64.max, np.int64)
         if len(marker_producers):
             order = np.lexsort((marker_offsets, marker_producers))
             marker_producers, marker_offsets = marker_producers[order], marker_offsets[order]
