@@ -26,7 +26,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import byte_array, find_batch, most_believed, scan_part
+from kbatch.framing import byte_array, find_batch, first_offsets, most_believed, scan_part
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -500,7 +500,7 @@ class _Pass:
         assert self.rows is not None
         batch = self.batches[row]
         position, size = int(batch["position"]) - self.origin, int(batch["size"])
-        base_offset = int(batch["base_offset"])
+        base_offset = int(first_offsets(self.batches[row : row + 1])[0])
         if self.options.on_error == "raise":
             raise finding_to_error(
                 finding, source=self.source, position=self.origin + position, base_offset=base_offset

@@ -42,7 +42,7 @@ class KbatchError(Exception):
     position : int or None
         Byte position in the source at which the batch starts.
     base_offset : int or None
-        Base offset of the batch, from its header.
+        Base offset of the batch, from its header; of a compressed message set, whose header has only that, its last.
     record : int or None
         Number of the record in its batch, from 0.
     """

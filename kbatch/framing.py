@@ -14,7 +14,7 @@ from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
-__all__ = ["Scan", "byte_array", "entry_size", "find_batch", "most_believed", "scan", "scan_part"]
+__all__ = ["Scan", "byte_array", "entry_size", "find_batch", "first_offsets", "most_believed", "scan", "scan_part"]
 
 _FIRST_BATCHES = 1024
 _MOST_BELIEVED = 64 << 20
@@ -113,6 +113,12 @@ def scan(data: Buffer) -> npt.NDArray[np.void]:
     if result.finding is not None:
         raise finding_to_error(result.finding, source=None, position=result.consumed)
     return result.batches
+
+
+def first_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the base offset of each batch; of compressed message sets, whose headers hide it, the last (LEG-R23)."""
+    hidden = (rows["magic"] < 2) & (rows["base_offset"] < 0)
+    return np.where(hidden, rows["last_offset"], rows["base_offset"])
 
 
 def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:

@@ -322,7 +322,7 @@ def test_open_transactions_come_by_first_offset() -> None:
 
 def test_what_is_no_transaction() -> None:
     """Magic 0 and 1, no producer id, no transactional bit: nothing to follow."""
-    legacy = (GOLDEN / "message-sets" / "mixed-0" / "00000000000000000000.log").read_bytes()
+    legacy = (GOLDEN / "logs" / "mixed-0" / "00000000000000000000.log").read_bytes()
     rows = scan_part(byte_array(legacy)).batches.copy()
     rows["attributes"] |= 0x30 * (rows["magic"] != 2)
     rows["producer_id"] = 5
@@ -338,7 +338,7 @@ def test_what_is_no_transaction() -> None:
 
 def test_mixed_log_transactions_are_seen() -> None:
     """Messages of older magic before transactions, as in an old topic."""
-    legacy = (GOLDEN / "message-sets" / "magic1-0" / "00000000000000000000.log").read_bytes()
+    legacy = (GOLDEN / "logs" / "magic1-0" / "00000000000000000000.log").read_bytes()
     log = legacy + txn(1000, 7) + marker(1001, 7, ABORT) + txn(1002, 8)
     assert told(track(log)) == Fold([(7, 1000, 1001, 1002)], [(8, 1002, 1000)], 1002, [(7, 1001)])
 
@@ -530,7 +530,7 @@ def rows_of(batches: Sequence[tuple[int, int, int]], attributes: int = 0x10) -> 
     rows["magic"] = 2
     rows["attributes"] = attributes
     for i, (pid, base, delta) in enumerate(batches):
-        rows["producer_id"][i], rows["base_offset"][i], rows["last_offset_delta"][i] = pid, base, delta
+        rows["producer_id"][i], rows["base_offset"][i], rows["last_offset"][i] = pid, base, base + delta
     return rows
 
 

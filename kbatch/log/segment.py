@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError
 from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
-from kbatch.framing import byte_array, entry_size, scan_part
+from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.kernels.buffers import allocate
 from kbatch.log.indexes import read_offset_index, read_time_index
 from kbatch.log.names import parse_segment_name
@@ -22,7 +22,7 @@ from kbatch.log.names import parse_segment_name
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Segment", "SegmentFile", "Tail", "first_offsets"]
+__all__ = ["Segment", "SegmentFile", "Tail"]
 
 # How many bytes a walk over headers looks at together.
 WALK_WINDOW = 4 << 20
@@ -377,9 +377,3 @@ def _shrunk(path: str) -> LogDirectoryError:
 
 def _unreadable(path: str, error: OSError) -> LogDirectoryError:
     return LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path)
-
-
-def first_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Return the base offset of each batch; of compressed message sets, whose headers hide it, the last (LEG-R23)."""
-    hidden = (rows["magic"] < 2) & (rows["record_count"] < 0)
-    return np.where(hidden, rows["last_offset"], rows["base_offset"])

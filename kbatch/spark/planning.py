@@ -18,10 +18,10 @@ from kbatch.checksums import crc_holds
 from kbatch.decoding import DecodeOptions
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
+from kbatch.framing import first_offsets
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.segment import first_offsets
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions
