@@ -201,6 +201,12 @@ def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path,
         assert [offset for _, offset, _ in rows_of(tasks, options)] == want
         told = [(split.path, loss) for task in tasks for split, t in task_tables(task, options) for loss in t.losses]
         assert told == lost
+        with pytest.raises(kbatch.KbatchError) as whole:
+            list(log.tables())
+        options = ReadOptions(split_bytes=split_bytes)
+        with pytest.raises(type(whole.value)) as split_up:
+            rows_of(plan([log], options), options)
+        assert str(split_up.value) == str(whole.value)
 
 
 def test_small_segments_are_packed_and_large_ones_cut(golden: Path) -> None:
