@@ -141,6 +141,7 @@ class _Pass:
         source: str | None,
         max_bytes: int | None,
         final: bool,
+        followed: bool,
         searching: bool,
     ) -> None:
         self.data = data
@@ -149,6 +150,7 @@ class _Pass:
         self.source = source
         self.max_bytes = max_bytes
         self.final = final
+        self.followed = followed
         self.searching = searching
         self.stopped = False
         self.losses: list[Loss] = []
@@ -299,12 +301,13 @@ class _Pass:
         self.searching = not found and not self.final
 
     def _find(self, position: int) -> tuple[int, bool]:
-        if position >= self.barren:
-            return len(self.data), False
-        found = find_batch(self.data, position, max_size=most_believed(self.options.limits), final=self.final)
-        if self.final and not found[1]:
+        if position < self.barren:
+            most = most_believed(self.options.limits)
+            found_at, found = find_batch(self.data, position, max_size=most, final=self.final)
+            if found or not self.final:
+                return found_at, found
             self.barren = position
-        return found
+        return len(self.data), self.followed
 
     def _lose(self, start: int, end: int, reason: str, base_offset: int | None = None) -> None:
         if end > start:
@@ -576,6 +579,7 @@ def decode_part(
     source: str | None = None,
     max_bytes: int | None = None,
     final: bool = True,
+    followed: bool = False,
     searching: bool = False,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
@@ -591,7 +595,9 @@ def decode_part(
     max_bytes : int, optional
         Stop when records, batches and bytes of the table take so much; one batch is decoded at least.
     final : bool
-        Whether the source ends where `data` does.
+        Whether the source ends where `data` does, or what is read of it.
+    followed : bool
+        Whether it is known that a batch begins where `data` ends, which then has to be `final`: damage ends there.
     searching : bool
         Whether the part before this one ended in damage: then the first batch has to be found.
 
@@ -601,7 +607,14 @@ def decode_part(
         ``table.consumed`` counts from the beginning of `data`.
     """
     return _Pass(
-        data, options, origin=origin, source=source, max_bytes=max_bytes, final=final, searching=searching
+        data,
+        options,
+        origin=origin,
+        source=source,
+        max_bytes=max_bytes,
+        final=final,
+        followed=followed,
+        searching=searching,
     ).run()
 
 

@@ -9,12 +9,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from kbatch.arrow import Overflow
 from kbatch.decoding import Crc, Isolation, OnError
 
-__all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "parse_options", "parse_size"]
+__all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "Table", "parse_options", "parse_size"]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 
@@ -40,11 +40,14 @@ _OPTIONS = (
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
+    "table",
     "timestampOverflow",
     "topics",
 )
 _EARLIEST, _LATEST = -2, -1
 
+# What the rows are.
+Table = Literal["records", "losses"]
 PerPartition = dict[str, dict[int, int]]
 
 
@@ -91,6 +94,8 @@ class ReadOptions:
         What becomes of a timestamp that microseconds can't hold: "raise" or "null".
     split_bytes : int
         Aim for the bytes that one task reads.
+    table : str
+        What the rows of the data source are: "records", or "losses", what damage costs a read with these options.
     """
 
     topics: tuple[str, ...] | None = None
@@ -107,12 +112,19 @@ class ReadOptions:
     on_error: OnError = "raise"
     timestamp_overflow: Overflow = "raise"
     split_bytes: int = DEFAULT_SPLIT_BYTES
+    table: Table = "records"
 
     def __post_init__(self) -> None:
         _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
         _one_of("crc", self.crc, ("verify", "mark", "skip"))
         _one_of("onError", self.on_error, ("raise", "stop", "skip"))
         _one_of("timestampOverflow", self.timestamp_overflow, ("raise", "null"))
+        _one_of("table", self.table, get_args(Table))
+        if self.table == "losses" and self.on_error == "raise":
+            raise ValueError(
+                "table=losses tells what a read with onError=skip or onError=stop loses; with onError=raise (or "
+                "failOnDataLoss=true) damage is an error"
+            )
         if self.split_bytes < 1:
             raise ValueError(f"splitBytes must be at least 1, got {self.split_bytes}")
         if self.topic_pattern is not None:
@@ -133,7 +145,9 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
         ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``, ``kafka.isolation.level``. Ours:
         ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
-        ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``.
+        ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, and
+        ``table``: ``records``, or ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
+        given.
 
     Raises
     ------
@@ -166,8 +180,10 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         raise ValueError("options assign and partitions exclude each other")
     fail_on_data_loss = get("failOnDataLoss", _boolean)
     on_error = get("onError", _text)
+    table = get("table", _text, "records")
     if on_error is None:
-        on_error = "skip" if fail_on_data_loss is False else "raise"
+        skip = fail_on_data_loss is False or (fail_on_data_loss is None and table == "losses")
+        on_error = "skip" if skip else "raise"
     elif fail_on_data_loss is not None and fail_on_data_loss != (on_error == "raise"):
         raise ValueError(f"options failOnDataLoss={str(fail_on_data_loss).lower()} and onError={on_error} disagree")
     strategy = get("startingOffsetsByTimestampStrategy", _text, "error").lower()
@@ -187,6 +203,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         on_error=on_error,
         timestamp_overflow=get("timestampOverflow", _text, "raise"),
         split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
+        table=table,
     )
     return _paths(given), read
 
