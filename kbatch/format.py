@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 __all__ = [
+    "ABORTED_DTYPE",
     "ATTRIBUTE_CODEC",
     "ATTRIBUTE_CONTROL",
     "ATTRIBUTE_DELETE_HORIZON",
@@ -131,6 +132,16 @@ HEADER_DTYPE = np.dtype(
         ("value_pos", "<i8"),
         ("key_len", "<i4"),
         ("value_len", "<i4"),
+    ],
+    align=True,
+)
+
+ABORTED_DTYPE = np.dtype(
+    [
+        ("producer_id", "<i8"),
+        ("first_offset", "<i8"),
+        ("last_offset", "<i8"),
+        ("last_stable_offset", "<i8"),
     ],
     align=True,
 )

@@ -27,7 +27,7 @@ LAYERS = [
     {"framing"},
     # A table offers its views as methods, which import `arrow` when they are called.
     {"table", "arrow"},
-    {"decoding"},
+    {"decoding", "protocol"},
     {"log"},
     {"spark"},
     {"cli"},
