@@ -68,7 +68,7 @@ _INT64_MAX = 2**63 - 1
 _VIEW_SHIFT = 30
 
 
-def _require(module: str, extra: str, wanted_by: str) -> ModuleType:
+def require(module: str, extra: str, wanted_by: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -105,7 +105,7 @@ def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binar
     timestamp: timestamp[ms, tz=UTC]
     value: binary
     """
-    pa = _require("pyarrow", "arrow", "an Arrow view")
+    pa = require("pyarrow", "arrow", "an Arrow view")
     if columns is None:
         columns = VIEW_COLUMNS if log else VIEW_COLUMNS[:-2]
     if binary not in ("binary", "large_binary", "binary_view"):
@@ -142,7 +142,7 @@ def spark_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     ValueError
         If a column isn't one of `SPARK_COLUMNS`, or is named twice.
     """
-    pa = _require("pyarrow", "arrow", "Spark")
+    pa = require("pyarrow", "arrow", "Spark")
     types = {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -202,7 +202,7 @@ def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary
     offset: int64
     value: binary
     """
-    pa = _require("pyarrow", "arrow", "to_arrow()")
+    pa = require("pyarrow", "arrow", "to_arrow()")
     schema = view_schema(columns, binary=binary, log=table.topic is not None)
     return pa.Table.from_batches(_record_batches(pa, table, schema), schema=schema)
 
@@ -229,7 +229,7 @@ def c_stream(table: RecordTable, requested_schema: object | None = None) -> obje
     ValueError
         If the requested schema has a column that isn't one of `VIEW_COLUMNS`, or a type that there is no cast to.
     """
-    pa = _require("pyarrow", "arrow", "the Arrow C stream")
+    pa = require("pyarrow", "arrow", "the Arrow C stream")
     if requested_schema is None:
         return to_arrow(table, binary="binary_view").__arrow_c_stream__()
     wanted = pa.Schema._import_from_c_capsule(requested_schema)
@@ -278,8 +278,8 @@ def to_pandas(
     """
     if dtype_backend not in ("numpy", "pyarrow"):
         raise ValueError(f"dtype_backend must be 'numpy' or 'pyarrow', got {dtype_backend!r}")
-    pandas = _require("pandas", "pandas", "to_pandas()")
-    _require("pyarrow", "pandas", "to_pandas()")
+    pandas = require("pandas", "pandas", "to_pandas()")
+    require("pyarrow", "pandas", "to_pandas()")
     frame: pd.DataFrame
     if dtype_backend == "pyarrow":
         frame = to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
@@ -327,8 +327,8 @@ def to_polars(table: RecordTable, *, columns: Sequence[str] | None = None) -> pl
     ValueError, IndexError
         As `to_arrow`.
     """
-    polars = _require("polars", "polars", "to_polars()")
-    _require("pyarrow", "polars", "to_polars()")
+    polars = require("polars", "polars", "to_polars()")
+    require("pyarrow", "polars", "to_polars()")
     frame: pl.DataFrame = polars.from_arrow(to_arrow(table, columns=columns, binary="binary_view"))
     return frame
 
@@ -385,7 +385,7 @@ def spark_batches(
         raise ValueError(f"max_rows and max_bytes must be at least 1, got {max_rows} and {max_bytes}")
     if overflow not in ("raise", "null"):
         raise ValueError(f"overflow must be 'raise' or 'null', got {overflow!r}")
-    pa = _require("pyarrow", "arrow", "Spark")
+    pa = require("pyarrow", "arrow", "Spark")
     return _record_batches(
         pa,
         table,

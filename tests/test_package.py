@@ -28,7 +28,7 @@ LAYERS = [
     {"transactions"},
     # A table offers its views as methods, which import `arrow` when they are called.
     {"table", "arrow"},
-    {"decoding"},
+    {"decoding", "protocol"},
     {"log"},
     {"spark"},
     {"cli"},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import uuid
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +18,12 @@ from kbatch.log.committed import follow_transactions
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, Tail
+from kbatch.log.state import (
+    LEADER_EPOCH_DTYPE,
+    read_leader_epochs,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
@@ -26,7 +34,8 @@ class Log:
     """The log of one topic-partition, as a broker keeps it on disk.
 
     A log is what its files hold when it is opened: sizes are taken once, and what a broker writes later is not seen. No
-    file is open but while something is read.
+    file is open but while something is read. Files of an interrupted compaction (``.swap``, ``.cleaned``, ``.deleted``)
+    are taken as a broker would take them when it starts; see `kbatch.log.names.segment_names`.
 
     Parameters
     ----------
@@ -49,7 +58,8 @@ class Log:
     Raises
     ------
     LogDirectoryError
-        If there is no such path, no segment in the directory, or the file is no ``.log`` file.
+        If there is no such path, no segment in the directory, the file is no ``.log`` file, or the batches of a
+        ``.log.swap`` file can't be followed: what it replaces isn't known then.
 
     Examples
     --------
@@ -66,7 +76,7 @@ class Log:
         self.use_indexes = use_indexes
         absolute = os.path.abspath(self.path)
         if os.path.isdir(absolute):
-            self.segments = _segments(self.path, _list(self.path))
+            self.segments = _segments(self.path, _list(self.path), use_indexes)
             if not self.segments:
                 raise LogDirectoryError(
                     f"{self.path}: no segment (20 digits and '.log') in this directory; "
@@ -81,11 +91,13 @@ class Log:
             directory = os.path.dirname(absolute)
         else:
             raise LogDirectoryError(f"{self.path}: no such file or directory", source=self.path)
+        self._directory = directory
         self.topic: str | None = None
         self.partition: int | None = None
+        self._mark: str | None = None
         # A directory of any name may hold segments.
         with contextlib.suppress(LogDirectoryError):
-            self.topic, self.partition, _ = parse_directory_name(os.path.basename(directory))
+            self.topic, self.partition, self._mark = parse_directory_name(os.path.basename(directory))
         self._end: tuple[np.void | None, Tail] | None = None
 
     def __repr__(self) -> str:
@@ -103,16 +115,69 @@ class Log:
 
     @property
     def start_offset(self) -> int:
-        """The base offset of the first batch; of a log without batches, that of its first segment's name.
+        """The base offset of the first batch, or the broker's log start offset if that is higher (`start_checkpoint`).
 
-        A broker may have moved the log's start beyond it (DeleteRecords); only its checkpoint tells (DSK-R13). Where
-        a compressed message set comes first, it is the segment's, since headers don't tell more (LEG-R23).
+        Of a log without batches it is that of its first segment's name. Where a compressed message set comes first
+        too, since headers don't tell its base offset (LEG-R23).
         """
+        return max(self._first_offset(), self.start_checkpoint or 0)
+
+    def _first_offset(self) -> int:
         for segment in self.segments:
             for rows in segment.scan():
                 base_offset = int(rows["base_offset"][0])
                 return segment.base_offset if base_offset < 0 and segment.base_offset is not None else base_offset
         return self.segments[0].base_offset or 0
+
+    @property
+    def start_checkpoint(self) -> int | None:
+        """Where the log begins by the broker, if that is within its segments; else None (DSK-R13).
+
+        Segments go as a whole. When records are deleted by offset (DeleteRecords), those before it in the first segment
+        stay on disk, and only the ``log-start-offset-checkpoint`` of the log directory says that no consumer sees them.
+        It counts for a topic-partition's directory right under a log directory, not for one ``.log`` file, nor for a
+        directory marked ``-delete``, ``-future`` or ``-stray``.
+
+        As when a broker starts, a checkpoint file that is missing or malformed says nothing, and so does an offset at
+        or below the first segment's. An offset beyond the end of the log is not taken for true either: a broker would
+        drop all segments then, but what is read here may be a partial copy, or one of another time than its checkpoint.
+        """
+        first = self.segments[0].base_offset
+        if first is None or self.topic is None or self.partition is None or self._mark is not None:
+            return None
+        if self._directory != os.path.abspath(self.path):
+            return None
+        path = os.path.join(os.path.dirname(self._directory), "log-start-offset-checkpoint")
+        offset = _checkpoint(path).get((self.topic, self.partition), 0)
+        return offset if first < offset <= self.end_offset else None
+
+    @property
+    def leader_epochs(self) -> npt.NDArray[np.void]:
+        """At which offset each leader epoch began, from the ``leader-epoch-checkpoint``; empty without that file.
+
+        Returns
+        -------
+        ndarray of LEADER_EPOCH_DTYPE, shape (epochs,)
+
+        Raises
+        ------
+        LogDirectoryError
+            As `kbatch.log.state.read_leader_epochs`.
+        """
+        path = os.path.join(self._directory, "leader-epoch-checkpoint")
+        return read_leader_epochs(path) if os.path.exists(path) else np.empty(0, LEADER_EPOCH_DTYPE)
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic's id from ``partition.metadata``; None without that file, as before Kafka 2.8.
+
+        Raises
+        ------
+        LogDirectoryError
+            As `kbatch.log.state.read_partition_metadata`.
+        """
+        path = os.path.join(self._directory, "partition.metadata")
+        return read_partition_metadata(path).topic_id if os.path.exists(path) else None
 
     @property
     def end_offset(self) -> int:
@@ -184,7 +249,9 @@ class Log:
         Parameters
         ----------
         start_offset, stop_offset : int, optional
-            Only records with an offset from `start_offset` up to but without `stop_offset`.
+            Only records with an offset from `start_offset` up to but without `stop_offset`. Without `start_offset` it
+            begins at the log start offset (`start_checkpoint`), as a consumer would; an earlier one, such as 0, reads
+            what is still on disk.
         start_timestamp, stop_timestamp : int, optional
             Only records with a timestamp (ms) from `start_timestamp` up to but without `stop_timestamp`. Producers set
             timestamps as they like, so records of any time may follow: `stop_timestamp` chooses rows, and all is read.
@@ -220,6 +287,8 @@ class Log:
         """
         if max_bytes <= 0:
             raise ValueError(f"max_bytes must be positive, got {max_bytes}")
+        if start_offset is None:
+            start_offset = self.start_checkpoint
         options = DecodeOptions(
             isolation=isolation,
             include_control=include_control,
@@ -301,14 +370,14 @@ class Log:
         """Return the offset of the first record with `timestamp` (ms) or a later one, None if there is none.
 
         As Kafka's ``offsetsForTimes`` does: batches are passed over by ``maxTimestamp``, also those of markers count,
-        and the record is not the one closest in time but the first in the log.
+        and the record is not the one closest in time but the first in the log, from `start_offset` on.
 
         Raises
         ------
         KbatchError
             If a batch that has to be decoded can't be.
         """
-        options = DecodeOptions(include_control=True)
+        options = DecodeOptions(include_control=True, start_offset=self.start_checkpoint)
         for segment in self.segments:
             start = segment.seek_timestamp(timestamp, use_indexes=self.use_indexes)
             with segment.open() as file:
@@ -372,12 +441,12 @@ def find_logs(root: str | os.PathLike[str]) -> list[Log]:
     if not os.path.isdir(root):
         raise LogDirectoryError(f"{root}: not a directory", source=root)
     names = _list(root)
-    if _is_live_log(os.path.basename(os.path.abspath(root))) and segment_names(names, root):
+    if _is_live_log(os.path.basename(os.path.abspath(root))) and _has_segments(names):
         return [Log(root)]
     logs = []
     for name in names:
         path = os.path.join(root, name)
-        if _is_live_log(name) and os.path.isdir(path) and segment_names(_list(path), path):
+        if _is_live_log(name) and os.path.isdir(path) and _has_segments(_list(path)):
             logs.append(Log(path))
     if not logs:
         raise LogDirectoryError(
@@ -400,12 +469,43 @@ def _list(directory: str) -> list[str]:
         raise LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory) from error
 
 
-def _segments(directory: str, names: list[str]) -> list[Segment]:
-    chosen = segment_names(names, directory)
-    segments = []
-    for i, (_, name) in enumerate(chosen):
-        segments.append(Segment(os.path.join(directory, name), live=i + 1 == len(chosen)))
-    return segments
+def _has_segments(names: list[str]) -> bool:
+    # Which ones a .swap covers doesn't matter: it is a segment itself.
+    return bool(segment_names(names, lambda _, base_offset: base_offset))
+
+
+def _segments(directory: str, names: list[str], use_indexes: bool) -> list[Segment]:
+    def next_offset(name: str, base_offset: int) -> int:
+        path = os.path.join(directory, name)
+        row, tail = Segment(path, live=False).last_batch(use_indexes=use_indexes)
+        if tail.kind == "damaged":
+            raise LogDirectoryError(
+                f"{path}, byte {tail.position}: no batch can begin here, so that it isn't known which segments the "
+                "file would replace; read the '.log' files one by one",
+                source=path,
+                position=tail.position,
+            )
+        return base_offset if row is None else int(last_offsets(row.reshape(1))[0]) + 1
+
+    chosen = segment_names(names, next_offset)
+    return [
+        Segment(os.path.join(directory, name), live=i + 1 == len(chosen), swapped=swapped)
+        for i, (_, name, swapped) in enumerate(chosen)
+    ]
+
+
+def _checkpoint(path: str) -> dict[tuple[str, int], int]:
+    """Read a checkpoint file, once for all logs of a directory."""
+    try:
+        status = os.stat(path)
+        return _read_checkpoint(path, status.st_mtime_ns, status.st_size)
+    except (OSError, LogDirectoryError):
+        return {}
+
+
+@functools.lru_cache(maxsize=16)
+def _read_checkpoint(path: str, _mtime: int, _size: int) -> dict[tuple[str, int], int]:
+    return read_offset_checkpoint(path)
 
 
 def _begins_before(segment: Segment, offset: int) -> bool:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kbatch.errors import LogDirectoryError
 
-__all__ = ["DirectoryName", "parse_directory_name", "parse_segment_name", "segment_names"]
+__all__ = ["DirectoryName", "SegmentName", "parse_directory_name", "parse_segment_name", "segment_names"]
 
 _MARKED = re.compile(r"(?P<name>\S+-\S+)\.\S+-(?P<mark>delete|future|stray)")
 _MARKS = ("-delete", "-future", "-stray")
 # Tiered storage puts the segment's id between the offset and the suffix (DSK-R18).
 _SEGMENT = re.compile(r"(\d{20})(?:-[\w-]+)?\.log")
-_SWAP = re.compile(r"\d{20}\.log\.swap")
+_TEMPORARY = re.compile(r"(?P<offset>\d{20})(?P<suffix>\.\w+)\.(?P<mark>cleaned|swap)", re.ASCII)
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -84,25 +84,78 @@ def parse_segment_name(name: str) -> int | None:
     return base_offset if base_offset <= _INT64_MAX else None
 
 
-def segment_names(names: Iterable[str], directory: str) -> list[tuple[int, str]]:
-    """Choose the segments among the names of a directory's files, by base offset.
+class SegmentName(NamedTuple):
+    """A segment among the files of a directory.
 
-    ``.deleted`` and ``.cleaned`` files are left alone: a broker would drop them (DSK-R8). A ``.swap`` file is a segment
-    that compaction finished and that takes the place of others. While the ``.log`` of its name is there, none of those
-    has gone, and the ``.swap`` is left alone; without it, records may be in the ``.swap`` only.
-
-    Raises
-    ------
-    LogDirectoryError
-        If a ``.swap`` stands without the ``.log`` of its name.
+    Attributes
+    ----------
+    base_offset : int
+    name : str
+        Of its ``.log`` file, which may be a ``.log.swap``.
+    swapped : frozenset of str
+        Suffixes of the files beside it, such as ``".txnindex"``, whose ``.swap`` is the one that counts.
     """
-    present = set(names)
-    for name in sorted(present):
-        if _SWAP.fullmatch(name) and name.removesuffix(".swap") not in present:
-            raise LogDirectoryError(
-                f"{directory}: {name} waits to take the place of compacted segments that are gone already; "
-                f"rename it to {name.removesuffix('.swap')} and remove the segments that it covers",
-                source=directory,
-            )
-    found = ((parse_segment_name(name), name) for name in present)
-    return sorted((base_offset, name) for base_offset, name in found if base_offset is not None)
+
+    base_offset: int
+    name: str
+    swapped: frozenset[str] = frozenset()
+
+
+def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) -> list[SegmentName]:
+    """Choose the segments among the names of a directory's files, as a broker would when it starts (DSK-R8).
+
+    Parameters
+    ----------
+    names : iterable of str
+    next_offset : callable
+        From the name of a ``.log.swap`` file and its base offset, the offset after its last batch; the base offset if
+        it has no batch. It is asked only about files that count.
+
+    Returns
+    -------
+    list of SegmentName
+        By base offset.
+
+    Notes
+    -----
+    The rules are those of Kafka's ``LogLoader.load``. ``.deleted`` files are on their way out, ``.cleaned`` files were
+    not finished. A ``.swap`` file is a finished part of a compaction, or of the split of a segment, that was
+    interrupted. Together they take the place of every segment whose base offset lies from the least base offset of
+    them up to but without the highest offset that follows one of them. But where a ``.cleaned`` file of the same or a
+    lower base offset is left, not all parts were finished, and the ``.swap`` is dropped; the originals are still there.
+    """
+    segments = []
+    swaps: dict[int, str] = {}
+    swapped: dict[int, set[str]] = {}
+    cleaned = _INT64_MAX
+    companions = []
+    for name in names:
+        base_offset = parse_segment_name(name)
+        if base_offset is not None:
+            segments.append(SegmentName(base_offset, name))
+        elif name.endswith((".cleaned", ".swap")) and (match := _TEMPORARY.fullmatch(name)) is not None:
+            base_offset = int(match["offset"])
+            if match["mark"] == "cleaned":
+                cleaned = min(cleaned, base_offset)
+            elif match["suffix"] == ".log" and base_offset <= _INT64_MAX:
+                swaps[base_offset] = name
+            else:
+                companions.append((base_offset, match["suffix"]))
+    for base_offset, suffix in companions:
+        if base_offset < cleaned:
+            swapped.setdefault(base_offset, set()).add(suffix)
+    swaps = {base_offset: name for base_offset, name in swaps.items() if base_offset < cleaned}
+    covered = range(0)
+    if swaps:
+        end = max(next_offset(name, base_offset) for base_offset, name in swaps.items())
+        covered = range(min(swaps), max(end, min(swaps)))
+    chosen = [
+        segment._replace(swapped=frozenset(swapped.get(segment.base_offset, ())))
+        for segment in segments
+        # One without a batch covers nothing, but is renamed over the file of its name all the same.
+        if segment.base_offset not in covered and swaps.get(segment.base_offset) != f"{segment.name}.swap"
+    ]
+    chosen += [
+        SegmentName(base_offset, name, frozenset(swapped.get(base_offset, ()))) for base_offset, name in swaps.items()
+    ]
+    return sorted(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError
-from kbatch.format import BATCH_HEADER_SIZE, LOG_OVERHEAD
+from kbatch.format import ABORTED_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.kernels.buffers import allocate
 from kbatch.log.indexes import read_offset_index, read_time_index
 from kbatch.log.names import parse_segment_name
+from kbatch.log.state import read_producer_snapshot, read_transaction_index
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -171,7 +172,7 @@ class SegmentFile:
 
 
 class Segment:
-    """One ``.log`` file of a topic-partition.
+    """One ``.log`` file of a topic-partition, or a ``.log.swap`` that stands for one (DSK-R8).
 
     Parameters
     ----------
@@ -179,6 +180,8 @@ class Segment:
     live : bool
         Whether the file may be written or cut while it is read: then its bytes are read, not mapped, since a mapping
         that a broker cuts underneath ends the process (DSK-R19). True for the last segment of a log.
+    swapped : collection of str
+        Suffixes of files beside it, such as ``".txnindex"``, in whose place their ``.swap`` is read.
 
     Attributes
     ----------
@@ -197,11 +200,12 @@ class Segment:
     (1825, 15707)
     """
 
-    __slots__ = ("base_offset", "live", "path", "size")
+    __slots__ = ("_swapped", "base_offset", "live", "path", "size")
 
-    def __init__(self, path: str | os.PathLike[str], *, live: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, live: bool = True, swapped: Collection[str] = ()) -> None:
         self.path = os.fspath(path)
-        self.base_offset = parse_segment_name(os.path.basename(self.path))
+        self.base_offset = parse_segment_name(os.path.basename(self.path).removesuffix(".swap"))
+        self._swapped = swapped
         try:
             self.size = os.stat(self.path).st_size
         except OSError as error:
@@ -301,6 +305,50 @@ class Segment:
             end = start if row is None else int(row["position"] + row["size"])
             return row, file.tail_at(end)
 
+    def transaction_index(self) -> npt.NDArray[np.void]:
+        """Read the aborted transactions whose markers this segment holds, from its ``.txnindex``.
+
+        Returns
+        -------
+        ndarray of ABORTED_DTYPE, shape (transactions,)
+            Empty without the file: a broker makes it with the first entry (DSK-R7). Of a ``.log`` copied without it,
+            only the markers tell.
+
+        Raises
+        ------
+        UnsupportedFormatError, LogDirectoryError
+            As `kbatch.log.state.read_transaction_index`; a marker below the segment's base offset is an error too.
+        """
+        path = self._sibling(".txnindex")
+        if not os.path.exists(path):
+            return np.empty(0, ABORTED_DTYPE)
+        aborted = read_transaction_index(path)
+        # Kafka's TransactionIndex.sanityCheck; they ascend, so that the first tells.
+        if len(aborted) and self.base_offset is not None and aborted["last_offset"][0] < self.base_offset:
+            raise LogDirectoryError(
+                f"{path}, byte 0: marker at offset {aborted['last_offset'][0]}, below the segment's first, "
+                f"{self.base_offset}; the file belongs to another segment or is damaged",
+                source=path,
+                position=0,
+            )
+        return aborted
+
+    def producer_snapshot(self) -> npt.NDArray[np.void] | None:
+        """Read the state of producers where this segment begins, from the ``.snapshot`` of its base offset.
+
+        Returns
+        -------
+        ndarray of PRODUCER_DTYPE or None
+            None without the file; a log's first segment has none.
+
+        Raises
+        ------
+        CrcMismatchError, UnsupportedFormatError, LogDirectoryError
+            As `kbatch.log.state.read_producer_snapshot`.
+        """
+        path = os.path.join(os.path.dirname(self.path), f"{self.base_offset or 0:020d}.snapshot")
+        return read_producer_snapshot(path) if os.path.exists(path) else None
+
     # -- seeking
 
     def _first_batch(
@@ -368,7 +416,8 @@ class Segment:
         return read_offset_index(self._sibling(".index"), base_offset=self.base_offset, log_size=file.size)
 
     def _sibling(self, suffix: str) -> str:
-        return self.path.removesuffix(".log") + suffix
+        swapped = self.path.endswith(".swap") or suffix in self._swapped
+        return self.path.removesuffix(".swap").removesuffix(".log") + suffix + (".swap" if swapped else "")
 
 
 def _shrunk(path: str) -> LogDirectoryError:

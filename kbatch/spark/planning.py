@@ -241,8 +241,10 @@ def _check_order(table: RecordTable, split: Split) -> None:
 
 def _resolve(side: str, bound: Bound, logs: Sequence[Log], none_is_latest: bool) -> list[int | None]:
     """Turn a bound into an offset for each log; None is the log's own end on that side."""
+    # The earliest offset is where the broker lets the log begin; files may hold more (DSK-R13).
+    ends = [log.start_checkpoint if side == "starting" else None for log in logs]
     if bound.offsets is None and bound.timestamps is None and bound.timestamp is None:
-        return [None] * len(logs)
+        return ends
     given = bound.offsets if bound.offsets is not None else bound.timestamps
     if given is not None:
         named = {(topic, number) for topic, numbers in given.items() for number in numbers}
@@ -252,10 +254,10 @@ def _resolve(side: str, bound: Bound, logs: Sequence[Log], none_is_latest: bool)
                 listed = _some(sorted(f"{topic}-{number}" for topic, number in names))
                 raise ValueError(f"{side} offsets must be those of the partitions that are read: it {text} {listed}")
     resolved: list[int | None] = []
-    for log in logs:
+    for log, own_end in zip(logs, ends, strict=True):
         if bound.offsets is not None:
             offset = bound.offsets[log.topic or ""][log.partition or 0]
-            resolved.append(None if offset < 0 else offset)
+            resolved.append(own_end if offset < 0 else offset)
             continue
         timestamp = bound.timestamp
         if bound.timestamps is not None:

@@ -1,0 +1,404 @@
+"""What a broker keeps beside its segments: aborted transactions, producers, epochs, checkpoints and ids.
+
+An index file is a hint, and one that can't be read has no entries (`kbatch.log.indexes`). These files are no hints:
+they say what the segments alone don't, so that damage in them is an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import uuid
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from kbatch.errors import CrcMismatchError, LogDirectoryError, UnsupportedFormatError
+from kbatch.format import ABORTED_DTYPE
+
+__all__ = [
+    "LEADER_EPOCH_DTYPE",
+    "PRODUCER_DTYPE",
+    "PartitionMetadata",
+    "read_leader_epochs",
+    "read_meta_properties",
+    "read_offset_checkpoint",
+    "read_partition_metadata",
+    "read_producer_snapshot",
+    "read_transaction_index",
+]
+
+PRODUCER_DTYPE = np.dtype(
+    [
+        ("producer_id", "<i8"),
+        ("last_offset", "<i8"),
+        ("timestamp", "<i8"),
+        ("current_txn_first_offset", "<i8"),
+        ("last_sequence", "<i4"),
+        ("offset_delta", "<i4"),
+        ("coordinator_epoch", "<i4"),
+        ("producer_epoch", "<i2"),
+    ],
+    align=True,
+)
+LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align=True)
+
+_STORED_ABORTED = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])
+_STORED_PRODUCER = np.dtype(
+    [
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("last_sequence", ">i4"),
+        ("last_offset", ">i8"),
+        ("offset_delta", ">i4"),
+        ("timestamp", ">i8"),
+        ("coordinator_epoch", ">i4"),
+        ("current_txn_first_offset", ">i8"),
+    ]
+)
+_ABORTED_VERSION = 0
+_PRODUCER_VERSION = 1
+# version i16 @0, CRC-32C u32 @2 of what follows it, count i32 @6, entries @10.
+_PRODUCER_HEADER = 10
+_CRC_END = 6
+_CHECKPOINT_VERSION = 0
+# Far above the files of the largest brokers, far below what would hurt.
+_MAX_FILE = 256 << 20
+_MAX_SHOWN = 60
+_SPACES = re.compile(r"\s+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_INT32 = np.iinfo(np.int32)
+_INT64 = np.iinfo(np.int64)
+
+
+class PartitionMetadata(NamedTuple):
+    """What a ``partition.metadata`` file says."""
+
+    version: int
+    topic_id: uuid.UUID
+
+
+def read_transaction_index(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
+    """Read the aborted transactions of a ``.txnindex`` file (TXI-R1, TXI-R2).
+
+    An entry stands in the index of the segment with the transaction's marker; its first offset may lie in an earlier
+    segment. Kafka's ``TransactionIndex`` is the source.
+
+    Returns
+    -------
+    ndarray of ABORTED_DTYPE, shape (transactions,)
+        ``last_offset`` is that of the marker, and ascends; ``last_stable_offset`` that of the log when the transaction
+        was completed. A trailing fragment of an entry is left out: it was never written to its end.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If an entry has another version than 0.
+    LogDirectoryError
+        If the file can't be read, or an entry's marker isn't after that of the entry before.
+
+    Examples
+    --------
+    >>> read_transaction_index("tests/golden/logs/txn-0/00000000000000000000.txnindex")["last_offset"][:3].tolist()
+    [30, 50, 88]
+    """
+    path = os.fspath(path)
+    data = _read(path)
+    stored = np.frombuffer(data, _STORED_ABORTED, count=len(data) // _STORED_ABORTED.itemsize)
+    wrong = np.flatnonzero(stored["version"] != _ABORTED_VERSION)
+    last = stored["last_offset"].astype(np.int64)
+    descents = np.flatnonzero(last[1:] <= last[:-1]) + 1
+    if len(wrong) and not (len(descents) and descents[0] < wrong[0]):
+        position = int(wrong[0]) * _STORED_ABORTED.itemsize
+        raise UnsupportedFormatError(
+            f"{path}, byte {position}: entry of version {stored['version'][wrong[0]]}; known is {_ABORTED_VERSION}",
+            source=path,
+            position=position,
+        )
+    if len(descents):
+        row = int(descents[0])
+        position = row * _STORED_ABORTED.itemsize
+        raise LogDirectoryError(
+            f"{path}, byte {position}: marker at offset {last[row]} after one at {last[row - 1]}; the file is damaged, "
+            "the markers in the log itself say which transactions were aborted",
+            source=path,
+            position=position,
+        )
+    return _as(stored, ABORTED_DTYPE)
+
+
+def read_producer_snapshot(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
+    """Read the producers of a ``.snapshot`` file: their state before the offset in the file's name (DSK-R6).
+
+    Kafka's ``ProducerStateManager`` is the source.
+
+    Returns
+    -------
+    ndarray of PRODUCER_DTYPE, shape (producers,)
+        ``last_offset`` and ``last_sequence`` are those of the last batch, -1 where only a marker was seen. The first
+        sequence of that batch is ``last_sequence - offset_delta``, and its first offset ``last_offset - offset_delta``.
+        ``timestamp`` (ms) is that of the last batch or marker. ``current_txn_first_offset`` is where the producer's
+        open transaction began, -1 without one; ``coordinator_epoch`` is that of the last marker, -1 without one.
+
+    Raises
+    ------
+    CrcMismatchError
+        If the checksum isn't that of the bytes.
+    UnsupportedFormatError
+        If the version isn't 1.
+    LogDirectoryError
+        If the file can't be read, or has another size than its count of producers says.
+
+    Examples
+    --------
+    >>> producers = read_producer_snapshot("tests/golden/logs/txn-0/00000000000000000371.snapshot")
+    >>> producers["producer_id"][producers["current_txn_first_offset"] >= 0].tolist()
+    [1002, 1004]
+    """
+    path = os.fspath(path)
+    data = _read(path)
+    if len(data) < _PRODUCER_HEADER:
+        raise LogDirectoryError(
+            f"{path}, byte {len(data)}: ends within the {_PRODUCER_HEADER} bytes of its header",
+            source=path,
+            position=len(data),
+        )
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if version != _PRODUCER_VERSION:
+        raise UnsupportedFormatError(
+            f"{path}, byte 0: producer snapshot of version {version}; known is {_PRODUCER_VERSION}",
+            source=path,
+            position=0,
+        )
+    wanted, found = int.from_bytes(data[2:_CRC_END], "big"), crc32c(memoryview(data)[_CRC_END:])
+    if wanted != found:
+        raise CrcMismatchError(
+            f"{path}, byte 2: stored checksum is 0x{wanted:08x}, the bytes give 0x{found:08x}", source=path, position=2
+        )
+    count = int.from_bytes(data[_CRC_END:_PRODUCER_HEADER], "big", signed=True)
+    size = len(data) - _PRODUCER_HEADER
+    if size != count * _STORED_PRODUCER.itemsize:
+        raise LogDirectoryError(
+            f"{path}, byte {_CRC_END}: count is {count}, {size} bytes follow; a producer takes "
+            f"{_STORED_PRODUCER.itemsize}",
+            source=path,
+            position=_CRC_END,
+        )
+    return _as(np.frombuffer(data, _STORED_PRODUCER, offset=_PRODUCER_HEADER), PRODUCER_DTYPE)
+
+
+def read_leader_epochs(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
+    """Read a ``leader-epoch-checkpoint`` file: at which offset each leader epoch began (DSK-R11).
+
+    Returns
+    -------
+    ndarray of LEADER_EPOCH_DTYPE, shape (epochs,)
+        ``epoch`` and ``start_offset``, in the order of the file.
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read, has another version than 0, a line that is none of its format, or not as many
+        entries as it says.
+    """
+    path = os.fspath(path)
+    epochs = np.array(
+        [
+            (_integer(path, number, parts[0], _INT32), _integer(path, number, parts[1], _INT64))
+            for number, parts in _checkpoint(path, 2, "epoch and start offset")
+        ],
+        LEADER_EPOCH_DTYPE,
+    )
+    epochs.flags.writeable = False
+    return epochs
+
+
+def read_offset_checkpoint(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
+    """Read a file of an offset for each topic-partition (DSK-R11).
+
+    These are a log directory's ``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``,
+    ``log-start-offset-checkpoint`` and ``cleaner-offset-checkpoint``.
+
+    Returns
+    -------
+    dict
+        From (topic, partition) to offset.
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read, has another version than 0, a line that is none of its format, or not as many
+        entries as it says.
+    """
+    path = os.fspath(path)
+    return {
+        (parts[0], _integer(path, number, parts[1], _INT32)): _integer(path, number, parts[2], _INT64)
+        for number, parts in _checkpoint(path, 3, "topic, partition and offset")
+    }
+
+
+def read_partition_metadata(path: str | os.PathLike[str]) -> PartitionMetadata:
+    """Read a ``partition.metadata`` file (DSK-R12).
+
+    Returns
+    -------
+    PartitionMetadata
+        Its ``version``, and ``topic_id`` as a UUID; Kafka prints it in URL-safe base64 without padding. As a broker
+        does, later versions are read as far as they are known.
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read or is of another format.
+    """
+    path = os.fspath(path)
+    lines = _lines(path)
+    fields = []
+    for number, name in enumerate(("version:", "topic_id:"), start=1):
+        parts = _SPACES.split(lines[number - 1]) if len(lines) >= number else []
+        if len(parts) != 2 or parts[0] != name:
+            raise _malformed(path, number, f"'{name} ...'", lines)
+        fields.append(parts[1])
+    version = _integer(path, 1, fields[0], _INT32)
+    if version < 0:
+        raise _malformed(path, 1, "a version of 0 or later", lines)
+    try:
+        id_bytes = base64.b64decode(fields[1].rstrip("=") + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        id_bytes = b""
+    if len(id_bytes) != 16 or not any(id_bytes):
+        raise _malformed(path, 2, "the 22 characters of a topic's id", lines)
+    return PartitionMetadata(version, uuid.UUID(bytes=id_bytes))
+
+
+def read_meta_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read a log directory's ``meta.properties`` (DSK-R10), or another file of Java properties.
+
+    Returns
+    -------
+    dict
+        Such as ``version``, ``cluster.id``, ``node.id`` or ``broker.id``, and ``directory.id``; values are text.
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read, or has an escape that is none.
+    """
+    path = os.fspath(path)
+    properties = {}
+    number = 0
+    lines = iter(_read(path).decode("latin-1").splitlines())
+    for line in lines:
+        number += 1
+        line = line.lstrip(" \t\f")
+        if not line or line[0] in "#!":
+            continue
+        first = number
+        while _continues(line):
+            number += 1
+            line = line[:-1] + next(lines, "").lstrip(" \t\f")
+        match = _PROPERTY.fullmatch(line)
+        assert match is not None
+        properties[_unescaped(path, first, match[1])] = _unescaped(path, first, match[2])
+    return properties
+
+
+# The key ends at the first "=", ":" or blank without a backslash (java.util.Properties.load).
+_PROPERTY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _continues(line: str) -> bool:
+    """Whether a line ends with an odd number of backslashes."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescaped(path: str, number: int, text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return chr(int(match[1], 16))
+        if match[2] == "u":
+            raise LogDirectoryError(f"{path}, line {number}: '\\u' without four hexadecimal digits", source=path)
+        return _CONTROL.get(match[2], match[2])
+
+    return _ESCAPE.sub(character, text)
+
+
+def _checkpoint(path: str, columns: int, wanted: str) -> list[tuple[int, list[str]]]:
+    """Return the entries of a checkpoint file, each with the number of its line.
+
+    As for Kafka's ``CheckpointFile``, a file that ends before its count has no entries: a broker makes it empty.
+    """
+    lines = _lines(path)
+    if lines:
+        version = _integer(path, 1, lines[0], _INT32)
+        if version != _CHECKPOINT_VERSION:
+            raise LogDirectoryError(
+                f"{path}, line 1: version {version}; known is {_CHECKPOINT_VERSION}", source=path, position=0
+            )
+    if len(lines) < 2:
+        return []
+    count = _integer(path, 2, lines[1], _INT32)
+    entries = []
+    for number, line in enumerate(lines[2:], start=3):
+        parts = _SPACES.split(line)
+        if len(parts) != columns or not all(parts):
+            raise _malformed(path, number, wanted, lines)
+        entries.append((number, parts))
+    if len(entries) != count:
+        raise LogDirectoryError(
+            f"{path}, line 2: says {count} entries, {len(entries)} follow; the file is damaged or was cut", source=path
+        )
+    return entries
+
+
+def _integer(path: str, number: int, text: str, within: np.iinfo[np.int32] | np.iinfo[np.int64]) -> int:
+    if _INTEGER.fullmatch(text) is None or not within.min <= int(text) <= within.max:
+        raise LogDirectoryError(
+            f"{path}, line {number}: {_shown(text)} is no integer of {within.bits} bits", source=path
+        )
+    return int(text)
+
+
+def _malformed(path: str, number: int, wanted: str, lines: list[str]) -> LogDirectoryError:
+    found = _shown(lines[number - 1]) if len(lines) >= number else "the end of the file"
+    return LogDirectoryError(f"{path}, line {number}: wanted {wanted}, found {found}", source=path)
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}... ({len(text)} characters)"
+
+
+def _lines(path: str) -> list[str]:
+    # Java ends lines at these only; Python's splitlines() has more.
+    lines = re.split(r"\r\n|\n|\r", _read(path).decode("utf-8", "replace"))
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > _MAX_FILE:
+                raise LogDirectoryError(
+                    f"{path}: {size} bytes, {_MAX_FILE} are the most for a file of this kind", source=path
+                )
+            return file.read(_MAX_FILE)
+    except OSError as error:
+        raise LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path) from error
+
+
+def _as(stored: npt.NDArray[np.void], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """Copy the fields that a dtype has, in its byte order; nobody may write to the result."""
+    rows = np.empty(len(stored), dtype)
+    for name in dtype.names or ():
+        rows[name] = stored[name]
+    rows.flags.writeable = False
+    return rows
