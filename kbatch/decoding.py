@@ -243,7 +243,7 @@ class _Pass:
         A value of the incomplete batch that is itself a batch can't be told from one: who stores those should not skip.
         """
         left = len(self.data) - self.position
-        if self.options.on_error != "skip" or not self.final or left < BATCH_HEADER_SIZE:
+        if self.options.on_error != "skip" or not self.final or left < MIN_ENTRY_SIZE:
             return False
         found_at, found = self._find(self.position + 1)
         if not found:
