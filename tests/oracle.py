@@ -487,10 +487,7 @@ def _unwrap(wrapper: Message, verify: bool) -> list[Record]:
 
 def _decode_legacy(entry: bytes, position: int, verify: bool) -> Batch:
     message = _read_message(entry, verify)
-    if message.codec:
-        records = _unwrap(message, verify)
-    else:
-        records = [message.record(message.offset, message.timestamp)]
+    records = _unwrap(message, verify) if message.codec else [message.record(message.offset, message.timestamp)]
     return Batch(
         position=position,
         size=len(entry),
