@@ -21,7 +21,6 @@ from kbatch.format import (
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
     RECORD_DTYPE,
-    SHORTEST_ENTRY,
     BatchStatus,
     Codec,
     Limits,
@@ -274,7 +273,7 @@ class _Pass:
         A value of the incomplete batch that is itself a batch can't be told from one: who stores those should not skip.
         """
         left = len(self.data) - self.position
-        if self.options.on_error != "skip" or not self.final or left < SHORTEST_ENTRY:
+        if self.options.on_error != "skip" or not self.final or left < MIN_ENTRY_SIZE:
             return False
         found_at, found = self._find(self.position + 1)
         if not found:
@@ -622,7 +621,7 @@ def _track(data: npt.NDArray[np.uint8], options: DecodeOptions) -> TransactionTr
     """Follow the transactions of a whole input over its headers."""
     tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
     scan = scan_part(data)
-    whole = scan.finding is None and len(data) - scan.consumed < SHORTEST_ENTRY
+    whole = scan.finding is None and len(data) - scan.consumed < MIN_ENTRY_SIZE
     if whole or options.on_error != "skip":
         tracker.add(data, scan.batches)
     else:

@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, finding_to_error
-from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, Limits
+from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
@@ -132,7 +132,7 @@ def most_believed(limits: Limits) -> int:
 
 
 def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool) -> tuple[int, bool]:
-    """Search for the next batch after damage: one whose length, magic *and* checksum hold.
+    """Search for the next batch, or message of magic 0 or 1, after damage: one whose length, magic *and* checksum hold.
 
     Parameters
     ----------
@@ -157,18 +157,16 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
     # only smaller batches are believed.
     allowance = budget = 16 * end + (64 << 20)
     while True:
-        candidate = _kernel.find_candidate(data, position, max_size)
+        candidate = _kernel.find_candidate(data, position, max_size, final)
         if candidate < 0:
-            return (end if final else max(position, end - BATCH_HEADER_SIZE + 1)), False
+            return (end if final else max(position, end - MIN_ENTRY_SIZE + 1)), False
         size = entry_size(data, candidate)
         if size > end - candidate:
-            if not final:
-                return candidate, False
-        else:
-            budget -= size
-            if crc_holds(data, candidate, size):
-                return candidate, True
-            if budget < 0:
-                max_size //= 4
-                budget = allowance
+            return candidate, False
+        if crc_holds(data, candidate, size):
+            return candidate, True
+        budget -= size
+        if budget < 0:
+            max_size //= 4
+            budget = allowance
         position = candidate + 1

@@ -485,7 +485,7 @@ def _segments(directory: str, names: list[str], use_indexes: bool) -> list[Segme
                 source=path,
                 position=tail.position,
             )
-        return base_offset if row is None else int(last_offsets(row.reshape(1))[0]) + 1
+        return base_offset if row is None else int(row["last_offset"]) + 1
 
     chosen = segment_names(names, next_offset)
     return [
