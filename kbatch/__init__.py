@@ -17,6 +17,7 @@ from kbatch.errors import (
 from kbatch.format import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, BatchStatus, Codec, Limits, TimestampType
 from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
+from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 
 __version__ = "0.1.0"
@@ -41,12 +42,14 @@ __all__ = [
     "OutOfOrderSequenceError",
     "RecordTable",
     "Segment",
+    "StreamDecoder",
     "Tail",
     "TimestampType",
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "__version__",
     "decode",
+    "decode_stream",
     "find_logs",
     "scan",
 ]

@@ -121,6 +121,8 @@ class _Pass:
         max_bytes: int | None,
         final: bool,
         searching: bool,
+        patience: int,
+        max_size: int | None,
     ) -> None:
         self.data = data
         self.options = options
@@ -129,6 +131,8 @@ class _Pass:
         self.max_bytes = max_bytes
         self.final = final
         self.searching = searching
+        self.patience = patience
+        self.max_size = max_size
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
@@ -182,7 +186,13 @@ class _Pass:
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
-        scan = scan_part(self.data, origin=self.origin, position=self.position, max_batches=self.scan_size)
+        scan = scan_part(
+            self.data,
+            origin=self.origin,
+            position=self.position,
+            max_batches=self.scan_size,
+            max_size=self.max_size,
+        )
         batches = scan.batches
         more = len(batches) == self.scan_size
         if self.scan_size is not None:
@@ -478,13 +488,17 @@ class _Pass:
             self.stopped = True
             return False
         end = position + size
-        if not self._length_holds(row, finding, end):
-            if not self.final and position > 0:
+        holds = self._length_holds(row, finding, end)
+        if not holds:
+            waits = not self.final and (len(self.data) - position < self.patience if self.patience else position > 0)
+            found_at, found = len(self.data), False
+            if not (waits and (holds is None or not self.patience)):
+                found_at, found = self._find(position + 1)
+            if waits and not found:
                 # What follows may decide it: the next part begins at this batch and sees more of that.
                 self.headers.used = row
                 self.position = position
                 return False
-            found_at, found = self._find(position + 1)
             if found or not self.final:
                 end = found_at
                 self.headers.used = row + 1
@@ -495,21 +509,27 @@ class _Pass:
         self._lose(position, end, reason, base_offset)
         return not self.searching
 
-    def _length_holds(self, row: int, finding: Finding, end: int) -> bool:
+    def _length_holds(self, row: int, finding: Finding, end: int) -> bool | None:
         """Whether the length of the bad batch at `row` can be followed: it is not covered by the batch's checksum.
 
         It can if the checksum of these bytes is right, if the source ends there, or if a batch with a good checksum
-        follows; any header of a batch will do where checksums are not asked for.
+        follows; any header of a batch will do where checksums are not asked for. None if that takes bytes that are
+        still to come.
         """
         position = int(self.batches["position"][row]) - self.origin
         if finding.fault != Fault.BAD_CRC and crc_holds(self.data, position, end - position):
             return True
         if end == len(self.data):
-            return self.final
-        follows = scan_part(self.data, position=end, max_batches=1)
-        if self.options.crc != "verify":
-            return follows.finding is None and len(self.data) - end >= MIN_ENTRY_SIZE
-        return len(follows.batches) > 0 and crc_holds(self.data, end, int(follows.batches["size"][0]))
+            return True if self.final else None
+        follows = scan_part(self.data, position=end, max_batches=1, max_size=self.max_size)
+        if follows.finding is not None:
+            return False
+        if self.options.crc == "verify":
+            if len(follows.batches):
+                return crc_holds(self.data, end, int(follows.batches["size"][0]))
+        elif len(self.data) - end >= MIN_ENTRY_SIZE:
+            return True
+        return False if self.final else None
 
     def _table(self) -> RecordTable:
         if self.rows is None:
@@ -538,6 +558,8 @@ def decode_part(
     max_bytes: int | None = None,
     final: bool = True,
     searching: bool = False,
+    patience: int = 0,
+    max_size: int | None = None,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
 
@@ -555,6 +577,11 @@ def decode_part(
         Whether the source ends where `data` does.
     searching : bool
         Whether the part before this one ended in damage: then the first batch has to be found.
+    patience : int
+        Where bytes that are still to come may decide how far damage reaches, leave it to the next part, unless so many
+        bytes of it are there. By 0 it is decided from what is there, at the latest where the part begins with it.
+    max_size : int, optional
+        What a header may claim at most, in bytes; more is damage.
 
     Returns
     -------
@@ -562,7 +589,15 @@ def decode_part(
         ``table.consumed`` counts from the beginning of `data`.
     """
     return _Pass(
-        data, options, origin=origin, source=source, max_bytes=max_bytes, final=final, searching=searching
+        data,
+        options,
+        origin=origin,
+        source=source,
+        max_bytes=max_bytes,
+        final=final,
+        searching=searching,
+        patience=patience,
+        max_size=max_size,
     ).run()
 
 

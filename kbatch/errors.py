@@ -138,6 +138,7 @@ class Fault(enum.IntEnum):
     CODEC = 19
     UNKNOWN_CODEC = 20
     OVER_LIMIT = 21
+    BATCH_TOO_LARGE = 22
 
 
 class Finding(NamedTuple):
@@ -253,6 +254,12 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
         "payload decompresses to more than {wanted} bytes; raise Limits(max_decompressed_bytes=...) if it is wanted",
+    ),
+    Fault.BATCH_TOO_LARGE: (
+        LimitExceededError,
+        BatchStatus.OVER_LIMIT,
+        "header claims a batch of {found} bytes, a stream waits for {wanted} at most; raise "
+        "Limits(max_decompressed_bytes=...) if it is wanted",
     ),
 }
 

@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, UnsupportedFormatError, finding_to_error
-from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, Limits
+from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
@@ -46,7 +46,12 @@ def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
 
 
 def scan_part(
-    data: npt.NDArray[np.uint8], *, origin: int = 0, position: int = 0, max_batches: int | None = None
+    data: npt.NDArray[np.uint8],
+    *,
+    origin: int = 0,
+    position: int = 0,
+    max_batches: int | None = None,
+    max_size: int | None = None,
 ) -> Scan:
     """Frame the batches of `data` from `position` on.
 
@@ -59,6 +64,8 @@ def scan_part(
         Where to begin in `data`.
     max_batches : int, optional
         Stop after so many.
+    max_size : int, optional
+        What a header may claim at most, in bytes. More is damage, whether the bytes are there or not.
 
     Returns
     -------
@@ -78,6 +85,17 @@ def scan_part(
             break
         # As many more as there will be if the rest is like what was seen.
         rows.reserve(int(1.1 * rows.used * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
+    if max_size is not None:
+        if len(data) > max_size:
+            larger = np.flatnonzero(rows.filled()["size"] > max_size)
+            if len(larger):
+                rows.used = int(larger[0])
+                position = int(rows.array["position"][rows.used]) - origin
+                finding = None
+        if finding is None and rows.used != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
+            size = entry_size(data, position)
+            if size > max_size:
+                finding = Finding(Fault.BATCH_TOO_LARGE, wanted=max_size, found=size)
     return Scan(rows.filled(), position, finding)
 
 

@@ -28,6 +28,7 @@ LAYERS = [
     # A table offers its views as methods, which import `arrow` when they are called.
     {"table", "arrow"},
     {"decoding"},
+    {"streaming"},
     {"log"},
     {"spark"},
     {"cli"},

@@ -97,6 +97,7 @@ cdef enum Fault:
     FAULT_CODEC = 19
     FAULT_UNKNOWN_CODEC = 20
     FAULT_OVER_LIMIT = 21
+    FAULT_BATCH_TOO_LARGE = 22
 
 
 cdef inline uint16_t load_be16(const uint8_t* p) noexcept nogil:
