@@ -345,8 +345,12 @@ class StreamDecoder:
                 part.table.losses.append(Loss(self._position + part.table.consumed, left, text))
                 part.table.consumed += left
             table = self._take(part)
-        if self._open_loss is not None:
-            table.losses.append(self._open_loss._replace(length=self._position - self._open_loss.position))
+        loss = self._open_loss
+        if loss is not None:
+            # After a stop, all that was fed since is lost too.
+            length = self._position - loss.position
+            table.consumed += length - loss.length
+            table.losses.append(loss._replace(length=length))
             self._open_loss = None
         self._finished = True
         return table
