@@ -521,10 +521,11 @@ class _Pass:
             return True
         if end == len(self.data):
             return True if self.final else None
-        follows = scan_part(self.data, position=end, max_batches=1, max_size=self.max_size)
+        verify = self.options.crc == "verify"
+        follows = scan_part(self.data, position=end, max_batches=1, max_size=self.max_size if verify else None)
         if follows.finding is not None:
             return False
-        if self.options.crc == "verify":
+        if verify:
             if len(follows.batches):
                 return crc_holds(self.data, end, int(follows.batches["size"][0]))
         elif len(self.data) - end >= MIN_ENTRY_SIZE:

@@ -27,6 +27,8 @@ _LEAST_ROOM = 16 << 10
 # Room that a header gets on its word alone: what it claims is at most so much more than what came.
 _MOST_TRUSTED = 1 << 20
 _READ_BYTES = 1 << 20
+# From so many bytes on, copying a chunk takes longer than one table more.
+_WORTH_HOLDING = 1 << 20
 _NEVER = sys.maxsize
 
 
@@ -89,7 +91,8 @@ class StreamDecoder:
     is fed, behind the bytes that still wait: to memory that is used again, and grows by doubling. So a writable chunk
     (``bytearray``, a ``recv_into`` buffer) is the caller's again as soon as `feed` returns, and a batch that is spread
     over chunks is joined once, however many there are. After a flush the incomplete batch at the end moves once more.
-    `read_from` saves the copy: it lets a socket or file write to the decoder's own memory.
+    `read_from` saves the copy: it lets a socket or file write to the decoder's own memory. And `tables` never copies
+    read-only chunks of 1 MiB or more: the batch that begins in one and ends in the next is a table of its own.
 
     **Memory** is what was fed and not flushed. If each chunk is followed by a flush, that is the chunk and the largest
     batch. No header gets memory for what it claims, beyond 1 MiB, before the bytes come; and one that claims more than
@@ -383,7 +386,27 @@ class StreamDecoder:
         []
         """
         _check_max_bytes(max_bytes)
-        return self._tables(map(self.feed, chunks), max_bytes)
+        return self._tables(self._feeds(chunks), max_bytes)
+
+    def _feeds(self, chunks: Iterable[Buffer]) -> Iterator[int]:
+        """Feed chunk by chunk, and yield after each: of a large one first the end of the batch that waits."""
+        for chunk in chunks:
+            rest = byte_array(chunk).data
+            if len(rest) >= _WORTH_HOLDING and _is_constant(chunk):
+                while len(self._data) and not self._ready and 0 < self._missing() < len(rest):
+                    missing = self._missing()
+                    self.feed(rest[:missing])
+                    rest = rest[missing:]
+                if self._ready:
+                    yield self._ready
+                ready = self.feed(rest)
+            else:
+                ready = self.feed(chunk)
+            del chunk, rest
+            yield ready
+
+    def _missing(self) -> int:
+        return self._wanted - len(self._data)
 
     def _tables(self, feeds: Iterable[int], max_bytes: int) -> Iterator[RecordTable]:
         for _ in feeds:
@@ -537,7 +560,7 @@ def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[Buffer]) -> Iter
         while chunk := stream.read(_READ_BYTES):
             yield decoder.feed(chunk)
     else:
-        yield from map(decoder.feed, stream)
+        yield from decoder._feeds(stream)
 
 
 def decode_stream(
