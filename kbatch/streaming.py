@@ -30,6 +30,7 @@ _READ_BYTES = 1 << 20
 # From so many bytes on, copying a chunk takes longer than one table more.
 _WORTH_HOLDING = 1 << 20
 _NEVER = sys.maxsize
+_NOT_READY = "the source has nothing to read now; wait for it, or make it blocking"
 
 
 class StreamOptions(TypedDict, total=False):
@@ -69,15 +70,6 @@ class StreamDecoder:
     source : str, optional
         Name of the stream, for errors.
 
-    Attributes
-    ----------
-    position : int
-        Where in the stream the first byte stands that no flush has dealt with.
-    pending_bytes : int
-        Bytes from `position` on that have been fed and are kept.
-    stopped : bool
-        Whether ``on_error="stop"`` met damage: further chunks are counted and dropped.
-
     Notes
     -----
     **Damage.** Under ``on_error="raise"`` `flush` first hands out what is whole before the damage, and the next call
@@ -97,7 +89,8 @@ class StreamDecoder:
     **Memory** is what was fed and not flushed. If each chunk is followed by a flush, that is the chunk and the largest
     batch. No header gets memory for what it claims, beyond 1 MiB, before the bytes come; and one that claims more than
     ``max(limits.max_decompressed_bytes, 64 MiB)`` is damage at once (`LimitExceededError`), so that a damaged length
-    can't make the decoder wait for 2 GiB.
+    can't make the decoder wait for 2 GiB. Below that it waits, also in a search after damage for whatever looks like a
+    header: as long as a batch may still turn out to be there, the bytes are kept.
 
     **Where it differs from decoding the whole.** `kbatch.decode` takes a batch that claims more than that, if all of it
     is there. And where more than 16 MiB go by after a bad batch and no good one is found, they become one loss, in
@@ -169,15 +162,18 @@ class StreamDecoder:
         self._finished = False
 
     @property
-    def position(self) -> int:  # noqa: D102 (the class tells)
+    def position(self) -> int:
+        """Where in the stream the first byte stands that no flush has dealt with."""
         return self._position
 
     @property
-    def pending_bytes(self) -> int:  # noqa: D102
+    def pending_bytes(self) -> int:
+        """Bytes from `position` on that have been fed and are kept."""
         return len(self._data)
 
     @property
-    def stopped(self) -> bool:  # noqa: D102
+    def stopped(self) -> bool:
+        """Whether ``on_error="stop"`` met damage: further chunks are counted and dropped."""
         return self._stopped
 
     def __repr__(self) -> str:
@@ -253,7 +249,7 @@ class StreamDecoder:
             raise ValueError("the stream is finished: a further one needs a StreamDecoder of its own")
         count = readinto(self._room(size).data)
         if count is None:
-            raise BlockingIOError("the source has nothing to read now; wait for it, or make it blocking")
+            raise BlockingIOError(_NOT_READY)
         if not 0 <= count <= size:
             raise ValueError(f"readinto told of {count} bytes written to a buffer of {size}")
         if self._stopped:
@@ -557,7 +553,9 @@ def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[Buffer]) -> Iter
         while count := decoder.read_from(readinto):
             yield count
     elif isinstance(stream, _Readable):
-        while chunk := stream.read(_READ_BYTES):
+        while (chunk := stream.read(_READ_BYTES)) != b"":
+            if chunk is None:
+                raise BlockingIOError(_NOT_READY)
             yield decoder.feed(chunk)
     else:
         yield from decoder._feeds(stream)

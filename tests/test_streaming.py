@@ -291,7 +291,8 @@ def test_feed_tells_what_a_flush_would_give() -> None:
     assert decoder.feed(A) == 1
     (loss,) = decoder.flush().losses
     assert loss[:2] == (4 * len(A), 30)
-    assert "1 batches whole" in repr(decoder) or decoder.pending_bytes == 0
+    decoder.feed(A + B[:9])
+    assert repr(decoder) == f"<StreamDecoder at byte {5 * len(A) + 30}: {len(A) + 9} bytes wait, 1 batches whole>"
 
 
 def test_stop_drops_what_comes_after_damage_and_counts_it() -> None:
@@ -609,6 +610,13 @@ def test_sources_that_are_none() -> None:
         kbatch.decode_stream(A)
     with pytest.raises(TypeError, match="buffer protocol"):
         list(kbatch.decode_stream(io.StringIO("text")))  # type: ignore[arg-type]
+
+    class NotReady:
+        def read(self, size: int) -> None:
+            return None
+
+    with pytest.raises(BlockingIOError, match="nothing to read"):
+        list(kbatch.decode_stream(NotReady()))
     decoder = kbatch.StreamDecoder()
     with pytest.raises(TypeError, match="buffer protocol"):
         decoder.feed("text")  # type: ignore[arg-type]
