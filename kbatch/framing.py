@@ -46,7 +46,12 @@ def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
 
 
 def scan_part(
-    data: npt.NDArray[np.uint8], *, origin: int = 0, position: int = 0, max_batches: int | None = None
+    data: npt.NDArray[np.uint8],
+    *,
+    origin: int = 0,
+    position: int = 0,
+    max_batches: int | None = None,
+    max_size: int | None = None,
 ) -> Scan:
     """Frame the batches of `data` from `position` on.
 
@@ -59,6 +64,8 @@ def scan_part(
         Where to begin in `data`.
     max_batches : int, optional
         Stop after so many.
+    max_size : int, optional
+        What a header may claim at most, in bytes. More is damage, whether the bytes are there or not.
 
     Returns
     -------
@@ -78,6 +85,17 @@ def scan_part(
             break
         # As many more as there will be if the rest is like what was seen.
         rows.reserve(int(1.1 * rows.used * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
+    if max_size is not None:
+        if len(data) > max_size:
+            larger = np.flatnonzero(rows.filled()["size"] > max_size)
+            if len(larger):
+                rows.used = int(larger[0])
+                position = int(rows.array["position"][rows.used]) - origin
+                finding = None
+        if finding is None and rows.used != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
+            size = entry_size(data, position)
+            if size > max_size:
+                finding = Finding(Fault.BATCH_TOO_LARGE, wanted=max_size, found=size)
     return Scan(rows.filled(), position, finding)
 
 
@@ -142,7 +160,9 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
     max_size : int
         Larger batches are not believed, in bytes.
     final : bool
-        Whether `data` ends where the source ends. If not, a header whose batch ends beyond `data` is an answer too.
+        Whether `data` ends where the source ends. If not, and no whole batch is found, the first header whose batch
+        ends beyond `data` is where a later search has to begin. Many bytes look like such a header, so that a whole
+        batch after it is believed first: it isn't one of another's values unless someone stores batches in batches.
 
     Returns
     -------
@@ -156,13 +176,18 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
     # wrong headers may cost is bounded, so that no input makes the search quadratic: each time they have cost so much,
     # only smaller batches are believed.
     allowance = budget = 16 * end + (64 << 20)
+    unfinished = None
     while True:
-        candidate = _kernel.find_candidate(data, position, max_size, final)
+        candidate = _kernel.find_candidate(data, position, max_size, final or unfinished is not None)
         if candidate < 0:
+            if unfinished is not None:
+                return unfinished, False
             return (end if final else max(position, end - MIN_ENTRY_SIZE + 1)), False
         size = entry_size(data, candidate)
         if size > end - candidate:
-            return candidate, False
+            unfinished = candidate
+            position = candidate + 1
+            continue
         if crc_holds(data, candidate, size):
             return candidate, True
         budget -= size
