@@ -1,4 +1,4 @@
-"""A broker's log directories: names, segments, index files, seeking, tables of bounded size, and what stands beside them.
+"""A broker's log directories: names, segments, index files, seeking, tables of bounded size, and the other files.
 
 Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
 """
