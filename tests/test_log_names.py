@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from log_batches import batch, segment_path, write_segment
+from log_batches import batch, write_segment
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log, find_logs
@@ -76,15 +76,6 @@ def test_only_segments_are_read_dsk_r8_dsk_r10(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2]
     assert [segment.live for segment in log.segments] == [False, True]
     assert sum(len(table) for table in log.tables()) == 3
-
-
-def test_swap_without_the_segment_it_replaces_is_refused_dsk_r8(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
-    write_segment(directory, 5, [batch(5, [1])])
-    segment_path(directory, 0, ".log.swap").write_bytes(batch(0, [1]))
-    with pytest.raises(LogDirectoryError, match=r"00000000000000000000\.log\.swap waits") as caught:
-        Log(directory)
-    assert "\n" not in str(caught.value)
 
 
 def test_find_logs_dsk_r9(tmp_path: Path) -> None:
