@@ -25,7 +25,6 @@ def test_kbatch(name: str, measure: Measure) -> None:
     assert table.consumed == len(what.data)
 
 
-@pytest.mark.xfail(raises=kbatch.UnsupportedFormatError, strict=True, reason="magic 0 and 1 aren't read yet")
 @pytest.mark.parametrize("name", LEGACY)
 def test_kbatch_message_sets(name: str, measure: Measure) -> None:
     what = corpus(name)

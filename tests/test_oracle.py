@@ -51,7 +51,7 @@ def refused(data: bytes) -> type[oracle.OracleError]:
 # -- golden files
 
 
-@pytest.mark.parametrize("name", ["message-sets/magic0-0", "message-sets/magic1-0", "message-sets/mixed-0"])
+@pytest.mark.parametrize("name", ["logs/magic0-0", "logs/magic1-0", "logs/mixed-0"])
 def test_golden_message_sets(name: str) -> None:
     """FRM-R13: every entry as Kafka's own classes read it."""
     (path,) = (GOLDEN / name).glob("*.log")
