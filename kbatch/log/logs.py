@@ -200,8 +200,9 @@ class Log:
         Returns
         -------
         ndarray of BATCH_DTYPE, shape (batches,)
-            All that are on disk, also those before `start_checkpoint`. In order of segments; ``position`` counts from the beginning of each segment's file. It takes 88 bytes a
-            batch: where that is too much, `Segment.scan` gives the same by the window.
+            All that are on disk, also those before `start_checkpoint`, in order of segments; ``position`` counts from
+            the beginning of each segment's file. It takes 88 bytes a batch: where that is too much, `Segment.scan`
+            gives the same by the window.
 
         Raises
         ------
