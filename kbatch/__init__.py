@@ -14,20 +14,36 @@ from kbatch.errors import (
     TruncatedBatchError,
     UnsupportedFormatError,
 )
-from kbatch.format import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, BatchStatus, Codec, Limits, TimestampType
+from kbatch.format import (
+    ABORTED_DTYPE,
+    BATCH_DTYPE,
+    CONTROL_DTYPE,
+    HEADER_DTYPE,
+    RECORD_DTYPE,
+    BatchStatus,
+    Codec,
+    ControlType,
+    Limits,
+    TimestampType,
+)
 from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
+from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
+from kbatch.transactions import OpenTransaction, Transactions, control_records
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ABORTED_DTYPE",
     "BATCH_DTYPE",
+    "CONTROL_DTYPE",
     "HEADER_DTYPE",
     "RECORD_DTYPE",
     "BatchStatus",
     "Codec",
     "CodecError",
+    "ControlType",
     "CorruptBatchError",
     "CrcMismatchError",
     "InvalidRecordError",
@@ -38,15 +54,20 @@ __all__ = [
     "LogDirectoryError",
     "Loss",
     "MissingDependencyError",
+    "OpenTransaction",
     "OutOfOrderSequenceError",
     "RecordTable",
     "Segment",
+    "StreamDecoder",
     "Tail",
     "TimestampType",
+    "Transactions",
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "__version__",
+    "control_records",
     "decode",
+    "decode_stream",
     "find_logs",
     "scan",
 ]

@@ -1,4 +1,4 @@
-"""Which implementation of CRC-32C checks which batch."""
+"""Which implementation of CRC-32C, or of CRC-32 for magic 0 and 1, checks which batch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from kbatch.kernels import checksum
 
 __all__ = ["crc_holds", "first_bad_crc"]
 
-# The checksum covers the batch from its attributes on (CRC-R1).
+# The checksum covers the batch from its attributes on (CRC-R1), an entry of magic 0 or 1 from its magic on (CRC-R7).
 _CRC_START = 21
+_CRC_START_LEGACY = 16
 
 
 def first_bad_crc(
     data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], lo: int, hi: int, origin: int
 ) -> tuple[int, int]:
-    """Find the first batch of magic 2 from row `lo` up to `hi` whose checksum doesn't hold.
+    """Find the first batch, or message of magic 0 or 1, from row `lo` up to `hi` whose checksum doesn't hold.
 
     Parameters
     ----------
@@ -36,18 +37,24 @@ def first_bad_crc(
     row, crc : int
         The row and the checksum of its bytes; ``(hi, 0)`` if all hold.
     """
-    bad, found, longer = checksum.verify(data, batches, lo, hi, origin, checksum.MAX_SIZE)
+    most, most_legacy = checksum.MAX_SIZE, checksum.MAX_SIZE_LEGACY
+    bad, found, longer = checksum.verify(data, batches, lo, hi, origin, most, most_legacy)
     if longer:
         part = batches[lo:bad]
-        long_rows = np.flatnonzero((part["size"] > checksum.MAX_SIZE) & (part["magic"] == 2))
+        current = part["magic"] == 2
+        long_rows = np.flatnonzero(part["size"] > np.where(current, most, most_legacy))
         chosen = part[long_rows]
-        starts = chosen["position"] - (origin - _CRC_START)
-        ends = chosen["position"] + chosen["size"] - origin
+        positions = chosen["position"] - origin
         view = data.data
-        for row, start, end, stored in zip(
-            long_rows.tolist(), starts.tolist(), ends.tolist(), chosen["crc"].tolist(), strict=True
+        for row, magic, start, end, stored in zip(
+            long_rows.tolist(),
+            chosen["magic"].tolist(),
+            positions.tolist(),
+            (positions + chosen["size"]).tolist(),
+            chosen["crc"].tolist(),
+            strict=True,
         ):
-            crc = crc32c(view[start:end])
+            crc = _checksum(magic, view[start:end])
             if crc != stored:
                 return lo + row, crc
     return bad, found
@@ -56,7 +63,10 @@ def first_bad_crc(
 def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:
     """Whether the batch, or message of magic 0 or 1, of `size` bytes at ``data[position]`` holds its own checksum."""
     batch = data.data[position : position + size]
-    if batch[16] != 2:
-        # CRC-32 from the magic on (CRC-R7).
-        return zlib.crc32(batch[16:]) == int.from_bytes(batch[12:16], "big")
-    return crc32c(batch[_CRC_START:]) == int.from_bytes(batch[17:_CRC_START], "big")
+    magic = batch[16]
+    end = _CRC_START if magic == 2 else _CRC_START_LEGACY
+    return _checksum(magic, batch) == int.from_bytes(batch[end - 4 : end], "big")
+
+
+def _checksum(magic: int, batch: memoryview) -> int:
+    return crc32c(batch[_CRC_START:]) if magic == 2 else zlib.crc32(batch[_CRC_START_LEGACY:])

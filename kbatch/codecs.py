@@ -22,6 +22,7 @@ zstd   refused                                 continues the output
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
 import threading
@@ -174,7 +175,7 @@ class _Contexts(threading.local):
 _contexts = _Contexts()
 
 
-def decompress(codec: int, payload: memoryview, arena: Arena, limit: int) -> int:
+def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
     """Append the plain form of `payload` to `arena`.
 
     Parameters
@@ -182,11 +183,14 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int) -> int
     codec : int
         Bits 0 to 2 of the batch's attributes. 0 copies the payload as it is, whatever the limit: it is there already.
     payload : memoryview
-        The records part of a batch of magic 2; contiguous bytes.
+        The records part of a batch of magic 2, or the value of a message of magic 0 or 1; contiguous bytes.
     arena : Arena
         Where the output goes, after ``arena.used``, which is moved on.
     limit : int
         The most bytes that the payload may decompress to (COD-R8).
+    magic : int
+        Of the batch. Clients that wrote magic 0 got the header checksum of lz4 frames wrong (KAFKA-3160), so that
+        there, as in Kafka's reader, it may be anything (L4-R5).
 
     Returns
     -------
@@ -200,7 +204,7 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int) -> int
         ``arena.used`` is then what it was; its bytes and those before it are untouched.
     """
     if codec == _LZ4:
-        size = _decompress_lz4(payload, arena, limit)
+        size = _decompress_lz4(payload, arena, limit, magic > 0)
     elif codec == _ZSTD:
         size = _decompress_zstd(payload, arena, limit)
     elif codec == _SNAPPY:
@@ -300,7 +304,7 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
 
 
 @functools.lru_cache(maxsize=256)
-def _lz4_header(header: bytes) -> tuple[int, bool]:
+def _lz4_header(header: bytes, check: bool) -> tuple[int, bool]:
     """Check the descriptor of a frame; return its largest block and whether its blocks are plain.
 
     Plain are independent blocks in a frame without checksums, which is what Java and librdkafka write. Few different
@@ -315,23 +319,34 @@ def _lz4_header(header: bytes) -> tuple[int, bool]:
         _refuse(f"lz4: the frame's flags are 0x{flags:02x}: not version 1, a reserved bit or a dictionary")
     if block_descriptor & 0x8F or block_descriptor >> 4 < 4:
         _refuse(f"lz4: the frame's block descriptor is 0x{block_descriptor:02x}, known are 0x40 to 0x70")
-    try:
-        lz4.frame.get_frame_info(header)  # verifies the header checksum (L4-R4)
-    except RuntimeError as error:
-        _refuse(f"lz4: {error}")
+    if check:
+        try:
+            lz4.frame.get_frame_info(header)  # verifies the header checksum (L4-R4)
+        except RuntimeError as error:
+            _refuse(f"lz4: {error}")
     return 1 << (2 * (block_descriptor >> 4) + 8), flags & (_LZ4_INDEPENDENT | _LZ4_CHECKSUMS) == _LZ4_INDEPENDENT
 
 
-def _decompress_lz4(payload: memoryview, arena: Arena, limit: int) -> int:
+@functools.lru_cache(maxsize=256)
+def _lz4_header_checksum(header: bytes) -> bytes:
+    """Return the byte that makes a whole descriptor of `header`: the library knows it when it sees it."""
+    for number in range(256):
+        with contextlib.suppress(RuntimeError):
+            lz4.frame.get_frame_info(header + bytes([number]))
+            return bytes([number])
+    _refuse("lz4: the frame's header is malformed")
+
+
+def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
     # Block by block into the arena is the fastest there is from Python: per 1 MiB of 64 KiB blocks 240 us, where
     # lz4.frame.decompress takes 290 and a copy of its bytes 60 more, LZ4FrameDecompressor 310 with the copy,
     # lz4.block.decompress for each block 320, and cramjam's frame decoder 300 (and 4 us at every call for its context).
     end = len(payload)
     has_size = end > 4 and payload[4] & _LZ4_HAS_SIZE
     position = 7 + has_size
-    block_max, plain = _lz4_header(bytes(payload[:position]))
+    block_max, plain = _lz4_header(bytes(payload[:position]), check_header)
     if not plain:
-        return _decompress_lz4_stream(payload, arena, limit)
+        return _decompress_lz4_stream(payload, arena, limit, check_header)
     base = arena.used
     produced = 0
     while end - position >= 4:
@@ -359,7 +374,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int) -> int:
                 if fits:
                     _refuse(f"lz4: the block at payload byte {position} is malformed")
                 # Either malformed or past the limit: the stream decoder, which stops anywhere, can tell.
-                return _decompress_lz4_stream(payload, arena, limit)
+                return _decompress_lz4_stream(payload, arena, limit, check_header)
         elif fits:
             arena.view[start : start + length] = block
             produced += length
@@ -369,8 +384,13 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int) -> int:
     _refuse("lz4: the stream is cut short, it has no end mark")
 
 
-def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int) -> int:
+def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
     """Decompress a frame with linked blocks (L4-R2) or checksums, which the library verifies (L4-R7)."""
+    if not check_header:
+        # The library insists on it.
+        at = 6 + (payload[4] & _LZ4_HAS_SIZE)
+        checksum = _lz4_header_checksum(bytes(payload[:at]))
+        payload = memoryview(b"".join((payload[:at], checksum, payload[at + 1 :])))
     # The context is kept only after a whole frame: resetting one that was left within a frame doesn't clear what
     # remains of its content size (liblz4 1.9.4), and the next frame would be refused for it (COD-R9).
     context = _contexts.lz4 or lz4.frame.create_decompression_context()

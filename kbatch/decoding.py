@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
     BATCH_DTYPE,
-    BATCH_HEADER_SIZE,
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
     RECORD_DTYPE,
@@ -26,18 +25,33 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import byte_array, find_batch, most_believed, scan_part
+from kbatch.framing import byte_array, find_batch, first_offsets, most_believed, scan_part
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
 from kbatch.table import Loss, RecordTable
+from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker
 
-__all__ = ["Crc", "DecodeOptions", "Isolation", "OnError", "Part", "decode", "decode_part"]
+__all__ = [
+    "Aborted",
+    "Crc",
+    "DecodeOptions",
+    "Isolation",
+    "OnError",
+    "Part",
+    "aborted_ranges",
+    "committed",
+    "decode",
+    "decode_part",
+    "mark_pending",
+]
 
 Crc = Literal["verify", "mark", "skip"]
 OnError = Literal["raise", "stop", "skip"]
-Isolation = Literal["read_uncommitted"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+Aborted = Iterable[tuple[int, int]] | npt.NDArray[np.void]
 
 _INT64 = np.iinfo(np.int64)
 
@@ -58,7 +72,12 @@ _MOST_SLOW_BATCHES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """The options that everything which decodes has in common; `decode` says what they mean."""
+    """The options that everything which decodes has in common; `decode` says what they mean.
+
+    Three are for those who decode a larger source by the part: `aborted` and `stable_offset` say what read_committed
+    leaves out, the aborted transactions of the whole source and what is at or after its last stable offset.
+    With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
+    """
 
     isolation: Isolation = "read_uncommitted"
     include_control: bool = False
@@ -67,10 +86,11 @@ class DecodeOptions:
     start_offset: int | None = None
     stop_offset: int | None = None
     limits: Limits = field(default_factory=Limits)
+    aborted: AbortedRanges | None = None
+    stable_offset: int | None = None
+    framing_only: bool = False
 
     def __post_init__(self) -> None:
-        if cast(str, self.isolation) == "read_committed":
-            raise ValueError("isolation='read_committed' is not supported yet: only 'read_uncommitted' is")
         for name, value, choices in (
             ("isolation", self.isolation, get_args(Isolation)),
             ("crc", self.crc, get_args(Crc)),
@@ -120,7 +140,10 @@ class _Pass:
         source: str | None,
         max_bytes: int | None,
         final: bool,
+        followed: bool,
         searching: bool,
+        patience: int,
+        max_size: int | None,
     ) -> None:
         self.data = data
         self.options = options
@@ -128,7 +151,10 @@ class _Pass:
         self.source = source
         self.max_bytes = max_bytes
         self.final = final
+        self.followed = followed
         self.searching = searching
+        self.patience = patience
+        self.max_size = max_size
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
@@ -182,7 +208,13 @@ class _Pass:
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
-        scan = scan_part(self.data, origin=self.origin, position=self.position, max_batches=self.scan_size)
+        scan = scan_part(
+            self.data,
+            origin=self.origin,
+            position=self.position,
+            max_batches=self.scan_size,
+            max_size=self.max_size,
+        )
         batches = scan.batches
         more = len(batches) == self.scan_size
         if self.scan_size is not None:
@@ -190,9 +222,13 @@ class _Pass:
         if self.trimmed and len(batches):
             # As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap
             # or go down can't be judged so.
-            first = batches["base_offset"]
-            last = first + batches["last_offset_delta"]
+            # The base offset of a compressed message set isn't known, and -1: below all that may be wanted.
+            first, last = batches["base_offset"], batches["last_offset"]
             batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
+        if self.options.aborted is not None:
+            batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
+        if self.options.stable_offset is not None:
+            batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
         self.scanned = self.headers.used
         self.headers.extend(batches)
         self.position = scan.consumed
@@ -201,7 +237,9 @@ class _Pass:
 
     def _prepare(self, batches: npt.NDArray[np.void]) -> None:
         """Make room for the records of `batches`, and know what is to be done with them."""
-        records, packed, refused = _survey(batches, self.options.include_control)
+        records, packed, refused = (
+            (0, 0, 0) if self.options.framing_only else _survey(batches, self.options.include_control)
+        )
         if self.max_bytes is not None:
             records = min(records, self.max_bytes // RECORD_DTYPE.itemsize)
         if self.rows is None:
@@ -209,8 +247,10 @@ class _Pass:
         self.starts = np.ascontiguousarray(batches["position"])
         self.refused = []
         if refused:
-            unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > Codec.ZSTD
-            self.refused = (np.flatnonzero((batches["magic"] != 2) | unknown) + self.scanned).tolist()
+            # zstd came with magic 2 (ZS-R1).
+            most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
+            unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
+            self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.scanned).tolist()
         if packed and self.arena is None:
             self.arena = Arena(_FIRST_ARENA_BYTES)
             if self.rows.used:
@@ -243,7 +283,7 @@ class _Pass:
         A value of the incomplete batch that is itself a batch can't be told from one: who stores those should not skip.
         """
         left = len(self.data) - self.position
-        if self.options.on_error != "skip" or not self.final or left < BATCH_HEADER_SIZE:
+        if self.options.on_error != "skip" or not self.final or left < MIN_ENTRY_SIZE:
             return False
         found_at, found = self._find(self.position + 1)
         if not found:
@@ -270,12 +310,13 @@ class _Pass:
         self.searching = not found and not self.final
 
     def _find(self, position: int) -> tuple[int, bool]:
-        if position >= self.barren:
-            return len(self.data), False
-        found = find_batch(self.data, position, max_size=most_believed(self.options.limits), final=self.final)
-        if self.final and not found[1]:
+        if position < self.barren:
+            most = most_believed(self.options.limits)
+            found_at, found = find_batch(self.data, position, max_size=most, final=self.final)
+            if found or not self.final:
+                return found_at, found
             self.barren = position
-        return found
+        return len(self.data), self.followed
 
     def _lose(self, start: int, end: int, reason: str, base_offset: int | None = None) -> None:
         if end > start:
@@ -317,6 +358,10 @@ class _Pass:
                 return self._fail(lo, Finding(Fault.BAD_CRC, wanted=int(self.batches["crc"][lo]), found=self.bad_crc))
         elif self.options.crc == "mark":
             self._mark(lo, hi)
+        if self.options.framing_only:
+            self.next = hi
+            self.run_size = min(2 * self.run_size, self.run_bytes)
+            return True
         refused = bisect_left(self.refused, lo)
         if refused < len(self.refused):
             hi = min(hi, self.refused[refused])
@@ -337,9 +382,10 @@ class _Pass:
     def _refusal(self, row: int) -> Finding:
         """Why a batch can't be decoded, whatever its bytes are and also if it has no records (ATT-R3)."""
         batch = self.batches[row]
+        codec = int(batch["attributes"]) & ATTRIBUTE_CODEC
         if batch["magic"] != 2:
-            return Finding(Fault.LEGACY_MAGIC, found=int(batch["magic"]))
-        return Finding(Fault.UNKNOWN_CODEC, found=int(batch["attributes"]) & ATTRIBUTE_CODEC)
+            return Finding(Fault.LEGACY_CODEC, wanted=int(batch["magic"]), found=codec)
+        return Finding(Fault.UNKNOWN_CODEC, found=codec)
 
     def _mark(self, lo: int, hi: int) -> None:
         """Mark the rows from `lo` up to `hi` whose checksum is bad. No byte is checked twice."""
@@ -347,7 +393,8 @@ class _Pass:
         while self.checked < hi:
             self.checked, _ = first_bad_crc(self.data, self.batches, self.checked, hi, self.origin)
             if self.checked < hi:
-                self.batches["status"][self.checked] = BatchStatus.BAD_CRC
+                if self.batches["status"][self.checked] == BatchStatus.OK:
+                    self.batches["status"][self.checked] = BatchStatus.BAD_CRC
                 self.checked += 1
 
     def _check(self, lo: int, hi: int) -> int:
@@ -364,14 +411,16 @@ class _Pass:
         view = self.data.data
         part = self.batches[lo:hi]
         codecs = (part["attributes"] & ATTRIBUTE_CODEC).tolist()
-        ends = (part["position"] + part["size"] - self.origin).tolist()
-        packed = (part["size"] - BATCH_HEADER_SIZE).tolist()
-        skipped = part["record_count"] <= 0
+        # A negative count of a message set is one that isn't known.
+        skipped = ((part["record_count"] <= 0) & (part["magic"] == 2)) | (part["status"] > BatchStatus.BAD_CRC)
         if not self.options.include_control:
             skipped |= (part["attributes"] & ATTRIBUTE_CONTROL) != 0
         passed_over = skipped.tolist()
-        positions = np.zeros(hi - lo, np.int64)
-        sizes = np.zeros(hi - lo, np.int64)
+        magics = part["magic"].tolist()
+        positions = np.empty(hi - lo, np.int64)
+        sizes = np.empty(hi - lo, np.int64)
+        _kernel.payloads(self.data, self.batches, lo, hi, self.origin, positions, sizes)
+        starts, packed = positions.tolist(), sizes.tolist()
         set_position, set_size = positions.data, sizes.data
         arena = self.arena
         done = 0
@@ -385,18 +434,19 @@ class _Pass:
                 while j < hi - lo and not codecs[j]:
                     j += 1
                 arena.reserve(sum(packed[i:j]))
-                arena.used = _kernel.copy_payloads(
-                    self.data, self.batches, lo + i, lo + j, self.origin, arena.view, arena.used,
-                    positions[i:j], sizes[i:j],
-                )  # fmt: skip
+                arena.used = _kernel.copy_payloads(self.data, positions[i:j], sizes[i:j], arena.view, arena.used)
                 i = j
             else:
                 # Also of a batch that is passed over: it may be the bad one, at which the arena is cut.
                 set_position[i] = arena.used
+                set_size[i] = 0
                 if not passed_over[i]:
-                    end = ends[i]
+                    start, size = starts[i], packed[i]
+                    if size < 0:
+                        finding = Finding(Fault.WRAPPER_VALUE)
+                        break
                     try:
-                        set_size[i] = decompress(codec, view[end - packed[i] : end], arena, limit)
+                        set_size[i] = decompress(codec, view[start : start + size], arena, limit, magics[i])
                     except PayloadError as error:
                         finding = error.finding
                         break
@@ -444,6 +494,7 @@ class _Pass:
                 self.rows.array,
                 self.rows.used,
                 self.options.include_control,
+                self.options.crc != "skip",
                 self.trimmed,
                 self.first_offset,
                 self.last_offset,
@@ -461,7 +512,7 @@ class _Pass:
         assert self.rows is not None
         batch = self.batches[row]
         position, size = int(batch["position"]) - self.origin, int(batch["size"])
-        base_offset = int(batch["base_offset"])
+        base_offset = int(first_offsets(self.batches[row : row + 1])[0])
         if self.options.on_error == "raise":
             raise finding_to_error(
                 finding, source=self.source, position=self.origin + position, base_offset=base_offset
@@ -478,13 +529,17 @@ class _Pass:
             self.stopped = True
             return False
         end = position + size
-        if not self._length_holds(row, finding, end):
-            if not self.final and position > 0:
+        holds = self._length_holds(row, finding, end)
+        if not holds:
+            waits = not self.final and (len(self.data) - position < self.patience if self.patience else position > 0)
+            found_at, found = len(self.data), False
+            if not (waits and (holds is None or not self.patience)):
+                found_at, found = self._find(position + 1)
+            if waits and not found:
                 # What follows may decide it: the next part begins at this batch and sees more of that.
                 self.headers.used = row
                 self.position = position
                 return False
-            found_at, found = self._find(position + 1)
             if found or not self.final:
                 end = found_at
                 self.headers.used = row + 1
@@ -495,21 +550,28 @@ class _Pass:
         self._lose(position, end, reason, base_offset)
         return not self.searching
 
-    def _length_holds(self, row: int, finding: Finding, end: int) -> bool:
+    def _length_holds(self, row: int, finding: Finding, end: int) -> bool | None:
         """Whether the length of the bad batch at `row` can be followed: it is not covered by the batch's checksum.
 
         It can if the checksum of these bytes is right, if the source ends there, or if a batch with a good checksum
-        follows; any header of a batch will do where checksums are not asked for.
+        follows; any header of a batch will do where checksums are not asked for. None if that takes bytes that are
+        still to come.
         """
         position = int(self.batches["position"][row]) - self.origin
         if finding.fault != Fault.BAD_CRC and crc_holds(self.data, position, end - position):
             return True
         if end == len(self.data):
-            return self.final
-        follows = scan_part(self.data, position=end, max_batches=1)
-        if self.options.crc != "verify":
-            return follows.finding is None and len(self.data) - end >= MIN_ENTRY_SIZE
-        return len(follows.batches) > 0 and crc_holds(self.data, end, int(follows.batches["size"][0]))
+            return True if self.final else None
+        verify = self.options.crc == "verify"
+        follows = scan_part(self.data, position=end, max_batches=1, max_size=self.max_size if verify else None)
+        if follows.finding is not None:
+            return False
+        if verify:
+            if len(follows.batches):
+                return crc_holds(self.data, end, int(follows.batches["size"][0]))
+        elif len(self.data) - end >= MIN_ENTRY_SIZE:
+            return True
+        return False if self.final else None
 
     def _table(self) -> RecordTable:
         if self.rows is None:
@@ -537,7 +599,10 @@ def decode_part(
     source: str | None = None,
     max_bytes: int | None = None,
     final: bool = True,
+    followed: bool = False,
     searching: bool = False,
+    patience: int = 0,
+    max_size: int | None = None,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
 
@@ -552,9 +617,16 @@ def decode_part(
     max_bytes : int, optional
         Stop when records, batches and bytes of the table take so much; one batch is decoded at least.
     final : bool
-        Whether the source ends where `data` does.
+        Whether the source ends where `data` does, or what is read of it.
+    followed : bool
+        Whether it is known that a batch begins where `data` ends, which then has to be `final`: damage ends there.
     searching : bool
         Whether the part before this one ended in damage: then the first batch has to be found.
+    patience : int
+        Where bytes that are still to come may decide how far damage reaches, leave it to the next part, unless so many
+        bytes of it are there. By 0 it is decided from what is there, at the latest where the part begins with it.
+    max_size : int, optional
+        What a header may claim at most, in bytes; more is damage.
 
     Returns
     -------
@@ -562,15 +634,61 @@ def decode_part(
         ``table.consumed`` counts from the beginning of `data`.
     """
     return _Pass(
-        data, options, origin=origin, source=source, max_bytes=max_bytes, final=final, searching=searching
+        data,
+        options,
+        origin=origin,
+        source=source,
+        max_bytes=max_bytes,
+        final=final,
+        followed=followed,
+        searching=searching,
+        patience=patience,
+        max_size=max_size,
     ).run()
+
+
+def _track(data: npt.NDArray[np.uint8], options: DecodeOptions) -> TransactionTracker:
+    """Follow the transactions of a whole input over its headers."""
+    tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
+    scan = scan_part(data)
+    whole = scan.finding is None and len(data) - scan.consumed < MIN_ENTRY_SIZE
+    if whole or options.on_error != "skip":
+        tracker.add(data, scan.batches)
+    else:
+        # What looks like a cut batch may hide others, and damage too: what the decoding will find is what counts.
+        table = decode_part(data, DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits,
+                                                framing_only=True)).table  # fmt: skip
+        tracker.add(data, table.batches[table.batches["status"] == BatchStatus.OK])
+    return tracker
+
+
+def aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
+    """Take the aborted transactions as a caller gives them, with the markers of the input."""
+    if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
+        return AbortedRanges(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
+    return AbortedRanges.from_list(aborted, tracker.abort_markers)
+
+
+def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptions:
+    """Make `options` leave out what read_committed does, given what is known of the whole source."""
+    return replace(
+        options,
+        aborted=AbortedRanges.from_transactions(transactions),
+        stable_offset=transactions.last_stable_offset,
+    )
+
+
+def mark_pending(table: RecordTable, transactions: Transactions) -> None:
+    """Tell in a table what of its source was withheld."""
+    table.pending = [(each.producer_id, each.first_offset) for each in transactions.open]
+    table.last_stable_offset = transactions.last_stable_offset
 
 
 def decode(
     data: Buffer,
     *,
     isolation: Isolation = "read_uncommitted",
-    aborted: Iterable[tuple[int, int]] | None = None,
+    aborted: Aborted | None = None,
     include_control: bool = False,
     crc: Crc = "verify",
     on_error: OnError = "raise",
@@ -586,10 +704,14 @@ def decode(
     data : buffer
         Record batches one after the other, as in a fetch response or a segment file: bytes, bytearray, memoryview,
         mmap, ndarray. An incomplete batch at the end is left alone; ``consumed`` says where it begins (FRM-R3).
-    isolation : {"read_uncommitted"}
-        Which records of transactions are wanted.
-    aborted : iterable of (producer id, first offset), optional
-        Aborted transactions as a fetch response lists them; of no effect under read_uncommitted.
+    isolation : {"read_uncommitted", "read_committed"}
+        Which records of transactions are wanted: all, or as Kafka's consumer hands them out those of committed ones
+        and of none.
+    aborted : iterable of (producer id, first offset), or ndarray of ABORTED_DTYPE, optional
+        Aborted transactions as a fetch response lists them, or as a ``.txnindex`` file does
+        (`kbatch.log.read_transaction_index`); of no effect under read_uncommitted. Without it the markers
+        in `data` decide, and nothing is handed out from the first transaction on that none of them decides: see
+        ``pending`` and ``last_stable_offset`` of the table.
     include_control : bool
         Whether the records of control batches are wanted too. Consumers never see them (CTL-R5).
     crc : {"verify", "mark", "skip"}
@@ -637,7 +759,6 @@ def decode(
     """
     if threads != 1:
         raise ValueError(f"threads must be 1 for now, got {threads}")
-    del aborted  # Of no effect under read_uncommitted, as in Kafka's consumer (TXN-R12).
     options = DecodeOptions(
         isolation=isolation,
         include_control=include_control,
@@ -647,4 +768,15 @@ def decode(
         stop_offset=stop_offset,
         limits=limits if limits is not None else Limits(),
     )
-    return decode_part(byte_array(data), options).table
+    array = byte_array(data)
+    if isolation == "read_uncommitted":
+        # A list is of no effect there, as in Kafka's consumer (TXN-R12).
+        return decode_part(array, options).table
+    tracker = _track(array, options)
+    if aborted is not None:
+        ranges = aborted_ranges(aborted, tracker)
+        return decode_part(array, replace(options, aborted=ranges)).table
+    transactions = tracker.result()
+    table = decode_part(array, committed(options, transactions)).table
+    mark_pending(table, transactions)
+    return table

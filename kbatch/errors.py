@@ -42,7 +42,7 @@ class KbatchError(Exception):
     position : int or None
         Byte position in the source at which the batch starts.
     base_offset : int or None
-        Base offset of the batch, from its header.
+        Base offset of the batch, from its header; of a compressed message set, whose header has only that, its last.
     record : int or None
         Number of the record in its batch, from 0.
     """
@@ -119,7 +119,7 @@ class Fault(enum.IntEnum):
     NONE = 0
     LENGTH_TOO_SMALL = 1
     BAD_MAGIC = 2
-    LEGACY_MAGIC = 3
+    LEGACY_CODEC = 3
     BATCH_TOO_SHORT = 4
     BAD_CRC = 5
     COUNT_NEGATIVE = 6
@@ -138,6 +138,14 @@ class Fault(enum.IntEnum):
     CODEC = 19
     UNKNOWN_CODEC = 20
     OVER_LIMIT = 21
+    WRAPPER_VALUE = 22
+    WRAPPER_EMPTY = 23
+    WRAPPER_OFFSET = 24
+    INNER_LENGTH = 25
+    INNER_CUT = 26
+    INNER_MAGIC = 27
+    INNER_COMPRESSED = 28
+    BATCH_TOO_LARGE = 29
 
 
 class Finding(NamedTuple):
@@ -167,10 +175,10 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
         BatchStatus.INVALID,
         "magic is {found}, known are 0, 1 and 2; nothing after it can be framed",
     ),
-    Fault.LEGACY_MAGIC: (
+    Fault.LEGACY_CODEC: (
         UnsupportedFormatError,
         BatchStatus.UNSUPPORTED,
-        "message set of magic {found}; this version of kbatch reads magic 2 only",
+        "codec id is {found}, known in messages of magic {wanted} are 0 to 3 (none, gzip, snappy, lz4)",
     ),
     Fault.BATCH_TOO_SHORT: (
         CorruptBatchError,
@@ -253,6 +261,43 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
         "payload decompresses to more than {wanted} bytes; raise Limits(max_decompressed_bytes=...) if it is wanted",
+    ),
+    Fault.WRAPPER_VALUE: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "compressed message has no value, or its key or value reaches beyond it",
+    ),
+    Fault.WRAPPER_EMPTY: (InvalidRecordError, BatchStatus.INVALID, "compressed message holds no messages"),
+    Fault.WRAPPER_OFFSET: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "offset of the compressed message is {wanted}, which is less than that of the last message in it, {found}",
+    ),
+    Fault.INNER_LENGTH: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "length field of an inner message is {found}, one of its magic needs at least {wanted}",
+    ),
+    Fault.INNER_CUT: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "inner message is cut: it takes {wanted} bytes, {found} remain",
+    ),
+    Fault.INNER_MAGIC: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "inner message has magic {found}, allowed are 0 and 1",
+    ),
+    Fault.INNER_COMPRESSED: (
+        InvalidRecordError,
+        BatchStatus.INVALID,
+        "inner message is compressed itself (codec id {found})",
+    ),
+    Fault.BATCH_TOO_LARGE: (
+        LimitExceededError,
+        BatchStatus.OVER_LIMIT,
+        "header claims a batch of {found} bytes, a stream waits for {wanted} at most; raise "
+        "Limits(max_decompressed_bytes=...) if it is wanted",
     ),
 }
 

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = [
     "ABORTED_DTYPE",
@@ -19,13 +20,16 @@ __all__ = [
     "ATTRIBUTE_TRANSACTIONAL",
     "BATCH_DTYPE",
     "BATCH_HEADER_SIZE",
+    "CONTROL_DTYPE",
     "HEADER_DTYPE",
     "LOG_OVERHEAD",
     "MIN_ENTRY_SIZE",
     "NO_TIMESTAMP",
     "RECORD_DTYPE",
+    "SHORTEST_ENTRY",
     "BatchStatus",
     "Codec",
+    "ControlType",
     "Limits",
     "TimestampType",
 ]
@@ -34,6 +38,8 @@ __all__ = [
 LOG_OVERHEAD = 12
 # ... and has its magic at byte 16, so that 17 bytes are needed to know what follows.
 MIN_ENTRY_SIZE = 17
+# The shortest entry there is: a message of magic 0 with neither key nor value (LEG-R1).
+SHORTEST_ENTRY = 26
 # The fixed part of a batch of magic 2:
 #
 #   baseOffset i64 @0    length i32 @8         partitionLeaderEpoch i32 @12   magic i8 @16
@@ -44,6 +50,12 @@ MIN_ENTRY_SIZE = 17
 # The CRC-32C covers byte 21 to the end (CRC-R1).
 BATCH_HEADER_SIZE = 61
 
+# Messages of magic 0 and 1 share a layout up to the attributes; magic 1 has a timestamp before the key:
+#
+#   offset i64 @0        size i32 @8           crc u32 @12                    magic i8 @16
+#   attributes i8 @17    timestamp i64 @18 (magic 1)                          key @18 or @26, value: i32 length, bytes
+#
+# The CRC-32 covers byte 16 to the end (CRC-R7).
 ATTRIBUTE_CODEC = 0x07
 ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10
@@ -77,7 +89,12 @@ class TimestampType(enum.IntEnum):
 class BatchStatus(enum.IntEnum):
     """What decoding made of a batch: the ``status`` column of ``BATCH_DTYPE``.
 
-    Anything but `OK` means that the batch gave no records, except `BAD_CRC` under ``crc="mark"``.
+    Anything but `OK` means that the batch gave no records, with two exceptions: `BAD_CRC` under ``crc="mark"``, and
+    `BAD_INNER_CRC`: the checksum of a compressed message of magic 0 or 1 holds, but not that of a message in it. Kafka
+    hands those out too; only a consumer with ``check.crcs`` looks at inner checksums.
+
+    `ABORTED` and `UNDECIDED` are no damage: read_committed leaves out the batches of aborted transactions, and
+    everything from the last stable offset on.
     """
 
     OK = 0
@@ -86,6 +103,30 @@ class BatchStatus(enum.IntEnum):
     BAD_CODEC = 3
     UNSUPPORTED = 4
     OVER_LIMIT = 5
+    ABORTED = 6
+    BAD_INNER_CRC = 7
+    UNDECIDED = 8
+
+    @staticmethod
+    def sound(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Tell which batches are whole and hold their checksum, whether they gave records or not."""
+        sound: npt.NDArray[np.bool_] = (status == BatchStatus.OK) | (status >= BatchStatus.ABORTED)
+        return sound
+
+
+class ControlType(enum.IntEnum):
+    """What a control record says: the type in its key (CTL-R1, CTL-R2).
+
+    There may be more than these: an id that isn't listed is one that a later Kafka has added, and no error.
+    """
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
 
 
 RECORD_DTYPE = np.dtype(
@@ -112,6 +153,7 @@ BATCH_DTYPE = np.dtype(
         ("position", "<i8"),
         ("size", "<i8"),
         ("first_record", "<i8"),
+        ("last_offset", "<i8"),
         ("last_offset_delta", "<i4"),
         ("record_count", "<i4"),
         ("base_sequence", "<i4"),
@@ -136,6 +178,24 @@ HEADER_DTYPE = np.dtype(
     align=True,
 )
 
+# A control record, its key and marker value read; -1 stands for what can't be read.
+CONTROL_DTYPE = np.dtype(
+    [
+        ("record", "<i8"),
+        ("offset", "<i8"),
+        ("timestamp", "<i8"),
+        ("producer_id", "<i8"),
+        ("batch", "<i4"),
+        ("coordinator_epoch", "<i4"),
+        ("type", "<i2"),
+        ("version", "<i2"),
+        ("producer_epoch", "<i2"),
+        ("valid", "u1"),
+    ],
+    align=True,
+)
+
+# An aborted transaction: an entry of a .txnindex without its version (TXI-R1). `last_offset` is that of the marker.
 ABORTED_DTYPE = np.dtype(
     [
         ("producer_id", "<i8"),

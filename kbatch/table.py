@@ -57,6 +57,11 @@ class RecordTable:
         Bytes of the input that whole batches took. What follows is an incomplete batch, or was not wanted.
     losses : list of Loss
         Every range of the input that damage cost, in order of position.
+    pending : list of (int, int)
+        Under read_committed the transactions that no marker decides, as (producer id, first offset), by offset. Their
+        records, and everything else from the first of them on, are withheld (LSO-R1).
+    last_stable_offset : int or None
+        The offset from which on everything is withheld for that; None if nothing is.
     source, topic, partition
         Where the table came from, as far as it is known: the file's path, and the topic-partition of a log.
 
@@ -75,8 +80,10 @@ class RecordTable:
         "_records",
         "consumed",
         "data",
+        "last_stable_offset",
         "losses",
         "partition",
+        "pending",
         "source",
         "topic",
     )
@@ -101,6 +108,8 @@ class RecordTable:
         self.data = data
         self.consumed = consumed
         self.losses = list(losses)
+        self.pending: list[tuple[int, int]] = []
+        self.last_stable_offset: int | None = None
         self.source = source
         self.topic = topic
         self.partition = partition
@@ -157,11 +166,6 @@ class RecordTable:
             self._headers = headers
         return self._headers
 
-    @property
-    def pending(self) -> list[tuple[int, int]]:
-        """Undecided transactions that were withheld, as (producer id, first offset); none under read_uncommitted."""
-        return []
-
     def __len__(self) -> int:
         return len(self._records)
 
@@ -203,6 +207,7 @@ class RecordTable:
             topic=self.topic,
             partition=self.partition,
         )
+        table.pending, table.last_stable_offset = self.pending, self.last_stable_offset
         table._derived = True
         return table
 

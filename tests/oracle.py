@@ -46,7 +46,12 @@ class Record(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One entry of a log: the header's fields as stored, and its records."""
+    """One entry of a log: the header's fields as stored, and its records.
+
+    An entry of magic 0 or 1 has its offset for `last_offset`, and `base_offset` and `record_count` by what is in it
+    (LEG-R2, LEG-R23); fields that its magic doesn't have are -1 (LEG-R24), and unknown bits of its attributes 0
+    (LEG-R3).
+    """
 
     position: int
     size: int
@@ -63,6 +68,11 @@ class Batch(NamedTuple):
     base_sequence: int
     record_count: int
     records: tuple[Record, ...] = ()
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record by the header, whether it is still there or not (OFF-R1, LEG-R2)."""
+        return wrap(self.base_offset + self.last_offset_delta, 64)
 
 
 class Decoded(NamedTuple):
@@ -97,7 +107,7 @@ class CodecFailure(OracleError):
 
 
 class Unsupported(OracleError):
-    """Codec 5 to 7, or a magic that isn't read."""
+    """Codec 5 to 7, or zstd in magic 0 and 1."""
 
 
 # -- checksum (CRC-R1)
@@ -234,12 +244,38 @@ def _unsnap(payload: bytes) -> bytes:
     return out
 
 
-def _unlz4(payload: bytes) -> bytes:
+def lz4_header_checksum(data: bytes) -> int:
+    """L4-R4: the second byte of xxh32 with seed 0; `data` is shorter than 16 bytes, for which no lanes are needed."""
+    assert len(data) < 16
+    lane, mask = 0x165667B1 + len(data), 2**32 - 1  # prime 5
+    at = 0
+    for at in range(0, len(data) - 3, 4):
+        lane += struct.unpack_from("<I", data, at)[0] * 0xC2B2AE3D
+        lane = (lane << 17 | (lane & mask) >> 15) * 0x27D4EB2F & mask
+    for byte in data[len(data) & ~3 :]:
+        lane += byte * 0x165667B1
+        lane = (lane << 11 | (lane & mask) >> 21) * 0x9E3779B1 & mask
+    lane = (lane ^ lane >> 15) * 0x85EBCA77 & mask
+    lane = (lane ^ lane >> 13) * 0xC2B2AE3D & mask
+    return (lane ^ lane >> 16) >> 8 & 0xFF
+
+
+def with_lz4_header_checksum(frame: bytes, *, broken: bool = False) -> bytes:
+    """Return the frame with the right header checksum, or with that of KAFKA-3160: over the magic too (L4-R5)."""
+    end = 14 if frame[4] & 0x08 else 6  # behind the content size, if there is one
+    if len(frame) <= end:
+        raise CodecFailure("LZ4 frame is cut")
+    return frame[:end] + bytes([lz4_header_checksum(frame[0 if broken else 4 : end])]) + frame[end + 1 :]
+
+
+def _unlz4(payload: bytes, any_header_checksum: bool = False) -> bytes:
     if payload[:4] != b"\x04\x22\x4d\x18" or len(payload) < 7:
         raise CodecFailure("no LZ4 frame")  # L4-R10
     flags, block = payload[4], payload[5]
     if flags >> 6 != 1 or flags & 0x03 or block & 0x8F or block >> 4 < 4:
         raise CodecFailure("LZ4 frame descriptor")  # L4-R3
+    if any_header_checksum:
+        payload = with_lz4_header_checksum(payload)
     frame = lz4.frame.LZ4FrameDecompressor()
     try:
         out = frame.decompress(payload)
@@ -301,7 +337,7 @@ def compress(codec: str, plain: bytes) -> bytes:
     raise ValueError(codec)
 
 
-# -- decoding
+# -- decoding batches (magic 2)
 
 
 def sequence(base: int, delta: int) -> int:
@@ -364,9 +400,119 @@ def _decode_v2(entry: bytes, position: int, verify: bool) -> Batch:
     return batch._replace(records=tuple(records))
 
 
-# Least value of the length field, and the reader, by magic. A message set of magic 0 or 1 can be framed but not read.
+# -- decoding message sets (magic 0 and 1)
+
+
+class Message(NamedTuple):
+    """One entry of magic 0 or 1 as stored: a record, or the wrapper of some (LEG-R9)."""
+
+    offset: int
+    crc: int
+    magic: int
+    attributes: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & 7
+
+    def record(self, offset: int, timestamp: int) -> Record:
+        return Record(offset, timestamp, -1, self.key, self.value)
+
+
+def _read_message(entry: bytes, verify: bool) -> Message:
+    """Read an entry whose length fits its magic."""
+    (offset, crc, magic, attributes) = struct.unpack_from(">q4xIbB", entry)
+    if verify and zlib.crc32(entry[16:]) != crc:
+        raise BadCrc(f"stored {crc:#x}")  # CRC-R7
+    timestamp = struct.unpack_from(">q", entry, 18)[0] if magic == 1 else -1  # LEG-R4, LEG-R5
+    fields = Cursor(entry[26 if magic == 1 else 18 :])
+
+    def optional_bytes() -> bytes | None:
+        (length,) = struct.unpack(">i", fields.take(4))
+        return None if length < 0 else fields.take(length)  # LEG-R6, LEG-R7
+
+    # LEG-R3, LEG-R8: bits without a meaning, and bytes behind the value, are not looked at.
+    attributes &= 0x0F if magic == 1 else 0x07
+    return Message(offset, crc, magic, attributes, timestamp, optional_bytes(), optional_bytes())
+
+
+def _read_inner(data: bytes, verify: bool) -> list[Message]:
+    """Read what was in a wrapper: messages, none of them compressed, the last of them whole (LEG-R14)."""
+    messages = []
+    position = 0
+    while len(data) - position >= 12:
+        try:
+            size = next_entry(data, position)
+        except Corrupt as error:
+            raise Invalid(f"inner message: {error}") from None
+        if not size:
+            raise Invalid("inner messages are cut")
+        if data[position + 16] > 1:
+            raise Invalid("inner batch of magic 2")  # LEG-R18
+        messages.append(_read_message(data[position : position + size], verify))
+        if messages[-1].codec:
+            raise Invalid("inner message is compressed")  # LEG-R18
+        position += size
+    if not messages:
+        raise Invalid("nothing in a compressed message")  # LEG-R17
+    return messages
+
+
+def _unwrap(wrapper: Message, verify: bool) -> list[Record]:
+    if wrapper.codec > 3:
+        raise Unsupported(f"codec {wrapper.codec} in magic {wrapper.magic}")  # LEG-R19
+    if wrapper.value is None:
+        raise Invalid("compressed message without a value")  # LEG-R17
+    if wrapper.codec == 3:
+        plain = _unlz4(wrapper.value, any_header_checksum=wrapper.magic == 0)  # L4-R5
+    else:
+        plain = _DECOMPRESS[wrapper.codec](wrapper.value)
+    inner = _read_inner(plain, verify)
+    base = 0
+    if wrapper.magic == 1 and wrapper.offset != 0:  # LEG-R10 to LEG-R12
+        if wrapper.offset < inner[-1].offset:
+            raise Invalid(f"offset {wrapper.offset} of a wrapper, {inner[-1].offset} of the last message in it")
+        base = wrapper.offset - inner[-1].offset
+    records = []
+    for message in inner:
+        timestamp = message.timestamp
+        if message.magic == 1 and wrapper.attributes & LOG_APPEND_TIME:
+            timestamp = wrapper.timestamp  # LEG-R15; LEG-R16: not that of magic 0
+        records.append(message.record(wrap(base + message.offset, 64), timestamp))
+    return records
+
+
+def _decode_legacy(entry: bytes, position: int, verify: bool) -> Batch:
+    message = _read_message(entry, verify)
+    records = _unwrap(message, verify) if message.codec else [message.record(message.offset, message.timestamp)]
+    return Batch(
+        position=position,
+        size=len(entry),
+        magic=message.magic,
+        base_offset=records[0].offset,
+        partition_leader_epoch=-1,
+        crc=message.crc,
+        attributes=message.attributes,
+        last_offset_delta=wrap(message.offset - records[0].offset, 32),
+        base_timestamp=-1,
+        max_timestamp=message.timestamp,  # LEG-R22
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=len(records),
+        records=tuple(records),
+    )
+
+
+# -- decoding anything
+
+
+# Least value of the length field, and the reader, by magic.
 _LEAST_LENGTH = {0: 14, 1: 22, 2: 49}
-_DECODERS: dict[int, Callable[[bytes, int, bool], Batch]] = {2: _decode_v2}
+_DECODERS: dict[int, Callable[[bytes, int, bool], Batch]] = {0: _decode_legacy, 1: _decode_legacy, 2: _decode_v2}
 
 
 def next_entry(data: bytes, position: int) -> int:
@@ -399,10 +545,7 @@ def decode(data: bytes, *, verify: bool = True) -> Decoded:
                 break
             entry = data[position : position + size]
             (base_offset,) = struct.unpack_from(">q", entry)
-            magic = entry[16]
-            if magic not in _DECODERS:
-                raise Unsupported(f"magic {magic}")
-            batches.append(_DECODERS[magic](entry, position, verify))
+            batches.append(_DECODERS[entry[16]](entry, position, verify))
         except OracleError as error:
             error.position, error.base_offset = position, base_offset
             return Decoded(batches, error, len(data) - position)
@@ -423,7 +566,7 @@ def digest(records: Iterable[Record]) -> str:
     return sha1.hexdigest()
 
 
-# -- building
+# -- building batches
 
 
 def encode_record(
@@ -513,3 +656,125 @@ def three(base_offset: int = 0, **fields: object) -> bytes:
         encode_record(2, 9, b"k", b"c"),
     ]
     return build_batch(records, base_offset=base_offset, **fields)  # type: ignore[arg-type]
+
+
+# -- building message sets
+
+LEGACY_CODECS = ("none", "gzip", "snappy", "snappy-raw", "lz4")
+
+
+def build_message(
+    key: bytes | None = None,
+    value: bytes | None = None,
+    *,
+    magic: int = 1,
+    offset: int = 0,
+    timestamp: int = 1000,
+    attributes: int = 0,
+    key_length: int | None = None,
+    value_length: int | None = None,
+    extra: bytes = b"",
+    length: int | None = None,
+    crc: int | None = None,
+) -> bytes:
+    """Frame a message of magic 0 or 1; what is given of lengths and checksum is written, right or wrong.
+
+    The timestamp is left out of magic 0. `extra` is what stands behind the value (LEG-R8).
+    """
+
+    def field(data: bytes | None, given: int | None) -> bytes:
+        right = -1 if data is None else len(data)
+        return struct.pack(">i", right if given is None else given) + (data or b"")
+
+    body = struct.pack(">bB", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
+    body += field(key, key_length) + field(value, value_length) + extra
+    header = struct.pack(">qi", offset, 4 + len(body) if length is None else length)
+    return header + struct.pack(">I", zlib.crc32(body) if crc is None else crc) + body
+
+
+def message_set(
+    contents: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    magic: int = 1,
+    offsets: Sequence[int] | None = None,
+    timestamps: Sequence[int] | None = None,
+    attributes: int = 0,
+) -> bytes:
+    """Frame plain messages one after the other; offsets count from 0 and timestamps from 1000 if they aren't given."""
+    count = len(contents)
+    return b"".join(
+        build_message(key, value, magic=magic, offset=offset, timestamp=timestamp, attributes=attributes)
+        for (key, value), offset, timestamp in zip(
+            contents,
+            range(count) if offsets is None else offsets,
+            range(1000, 1000 + count) if timestamps is None else timestamps,
+            strict=True,
+        )
+    )
+
+
+def build_wrapper(
+    inner: bytes,
+    *,
+    codec: str,
+    magic: int = 1,
+    offset: int = 0,
+    timestamp: int = 1000,
+    attributes: int = 0,
+    key: bytes | None = None,
+    broken_lz4: bool | None = None,
+    **fields: int | bytes | None,
+) -> bytes:
+    """Compress `inner`, which is written as it is, into the value of a message.
+
+    The header checksum of lz4 is the broken one in magic 0 (L4-R5) if `broken_lz4` doesn't say otherwise. Further
+    fields are those of `build_message`.
+    """
+    payload = compress(codec, inner)
+    if codec == "lz4":
+        payload = with_lz4_header_checksum(payload, broken=magic == 0 if broken_lz4 is None else broken_lz4)
+    return build_message(
+        key,
+        payload,
+        magic=magic,
+        offset=offset,
+        timestamp=timestamp,
+        attributes=attributes | CODECS[codec],
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def build_message_set(
+    contents: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    codec: str = "none",
+    magic: int = 1,
+    base_offset: int = 0,
+    deltas: Sequence[int] | None = None,
+    timestamps: Sequence[int] | None = None,
+    append_time: int | None = None,
+) -> bytes:
+    """Build messages as a broker stores them (LEG-R27): plain ones each for itself, others in one wrapper.
+
+    `deltas` are the distances of offsets from `base_offset`, 0, 1, 2 ... if they aren't given. With `append_time` the
+    timestamp type is that, in a wrapper that of the wrapper only (LEG-R15); magic 0 ignores it.
+    """
+    count = len(contents)
+    deltas = range(count) if deltas is None else deltas
+    offsets = [wrap(base_offset + delta, 64) for delta in deltas]
+    timestamps = range(1000, 1000 + count) if timestamps is None else timestamps
+    attributes = LOG_APPEND_TIME if magic == 1 and append_time is not None else 0
+    if codec == "none":
+        if append_time is not None:
+            timestamps = [append_time] * count
+        return message_set(contents, magic=magic, offsets=offsets, timestamps=timestamps, attributes=attributes)
+    inner = message_set(contents, magic=magic, offsets=deltas if magic else offsets, timestamps=timestamps)
+    latest = max(timestamps, default=-1) if append_time is None else append_time
+    return build_wrapper(
+        inner,
+        codec=codec,
+        magic=magic,
+        offset=offsets[-1] if offsets else base_offset,
+        timestamp=latest,
+        attributes=attributes,
+    )

@@ -1,8 +1,10 @@
-"""The kernel's CRC-32C against the package's, and who checks what."""
+"""The kernel's CRC-32C and CRC-32 against the package's and zlib's, and who checks what."""
 
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 
 import numpy as np
 import oracle
@@ -47,3 +49,60 @@ def test_the_first_bad_batch_is_found_whoever_checks(max_size: int, monkeypatch:
         table = kbatch.decode(data, on_error="skip")
         assert table.batches["status"].tolist() == [int(i == bad) for i in range(5)]
         assert len(table) == 4
+
+
+# -- magic 0 and 1
+
+
+@pytest.mark.parametrize("folds", [True, False], ids=["folding", "tables"])
+def test_the_kernel_agrees_with_zlib_at_every_length(folds: bool) -> None:
+    """CRC-R7; every length up to 4096 and longer ones, from every alignment."""
+    data = random.Random(3).randbytes(300_000)
+    lengths = [*range(4097), *random.Random(4).sample(range(4097, 299_000), 50)]
+    for length in lengths:
+        start = length % 17
+        piece = data[start : start + length]
+        assert checksum.crc32(piece, folds) == zlib.crc32(piece), length
+    for length in (0, 7, 8, 31, 32, 63, 64, 100, 1000):
+        for start in range(65):
+            piece = memoryview(data)[start : start + length]
+            assert checksum.crc32(piece, folds) == zlib.crc32(piece), (start, length)
+    assert checksum.crc32(b"123456789", folds) == 0xCBF43926
+    assert checksum.crc32(bytes(1000), folds) == zlib.crc32(bytes(1000))
+
+
+@pytest.mark.parametrize("max_size", [-1, 100, 1 << 30], ids=["zlib", "both", "kernel"])
+def test_the_first_bad_message_is_found_whoever_checks(max_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CRC-R7, FRM-R13: rows of every magic in one run; each byte from the magic on is covered, and none before it."""
+    monkeypatch.setattr(checksum, "MAX_SIZE_LEGACY", max_size)
+    entries = [
+        oracle.build_message(b"k", b"v" * 10, magic=0),
+        oracle.build_message(None, b"v" * 300, magic=1),
+        oracle.three(10),
+        oracle.build_wrapper(oracle.message_set([(None, b"w" * 200)] * 3, magic=1), magic=1, offset=20, codec="gzip"),
+        oracle.build_message(None, None, magic=0),
+        oracle.build_message(b"", b"x" * 70_000, magic=1),
+        oracle.build_message(None, None, magic=1),
+    ]
+    good = np.frombuffer(b"".join(entries), np.uint8)
+    rows = scan_part(good).batches
+    count = len(entries)
+    assert rows["magic"].tolist() == [0, 1, 2, 1, 0, 1, 1]
+    assert checksums.first_bad_crc(good, rows, 0, count, 0) == (count, 0)
+    shifted = np.concatenate((np.zeros(5, np.uint8), good))[5:]
+    assert checksums.first_bad_crc(shifted, scan_part(shifted, origin=1000).batches, 0, count, 1000) == (count, 0)
+    for bad in range(count):
+        start, size = int(rows["position"][bad]), int(rows["size"][bad])
+        assert checksums.crc_holds(good, start, size)
+        first = 21 if rows["magic"][bad] == 2 else 17  # at byte 16 another magic would begin
+        for at in {first, size // 2, size - 1} - set(range(17)):
+            data = good.copy()
+            data[start + at] ^= 1
+            row, crc = checksums.first_bad_crc(data, rows, 0, count, 0)
+            entry = data[start : start + size].tobytes()
+            assert (row, crc) == (bad, crc32c(entry[21:]) if rows["magic"][bad] == 2 else zlib.crc32(entry[16:]))
+            assert checksums.first_bad_crc(data, rows, bad + 1, count, 0) == (count, 0)
+            assert not checksums.crc_holds(data, start, size)
+        data = good.copy()
+        data[start : start + 8] = np.frombuffer(struct.pack(">q", -7), np.uint8)
+        assert checksums.first_bad_crc(data, scan_part(data).batches, 0, count, 0) == (count, 0)

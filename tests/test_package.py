@@ -25,9 +25,11 @@ LAYERS = [
     {"kernels"},
     {"checksums", "codecs", "pooled"},
     {"framing"},
+    {"transactions"},
     # A table offers its views as methods, which import `arrow` when they are called.
     {"table", "arrow"},
     {"decoding", "protocol"},
+    {"streaming"},
     {"log"},
     {"spark"},
     {"cli"},

@@ -151,3 +151,45 @@ def test_wrong_arguments(spark: Any) -> None:
         kbatch.spark.decode_frame(frame, keep=["topic"])
     with pytest.raises(TypeError, match="element 0 of the partition is bytes"):
         list(kbatch.spark.decode_batches(keep=["a"])([b""]))
+
+
+def test_losses_of_a_column(spark: Any, segments: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+    """FRM-R8: what on_error="skip" passes over is there as rows, and the read of records warns of it."""
+    bad = bytearray(segments[0])
+    batches = kbatch.scan(bad)
+    for row in (1, len(batches) // 2):
+        bad[int(batches["position"][row]) + 70] ^= 1
+    cut = bytes(bad[:-5])
+    rows = [("good", segments[1]), ("bad", bytes(bad)), ("none", None), ("cut", cut)]
+    last = int(batches["position"][-1])
+    left = (last, len(cut) - last, "the last bytes are no whole batch", None)
+    skipped = [tuple(loss) for loss in kbatch.decode(bad, on_error="skip").losses]
+    assert len(skipped) == 2
+    want = {"bad": skipped, "cut": [*skipped, left]}
+    frame = spark.createDataFrame(
+        [(n, None if d is None else bytearray(d)) for n, d in rows], "name string, raw binary"
+    )
+    lost = kbatch.spark.decode_frame(frame, "raw", keep=["name"], table="losses")
+    assert lost.columns == ["name", "position", "length", "reason", "base_offset"]
+    got: dict[str, list[Any]] = {}
+    for row in lost.collect():
+        got.setdefault(row.name, []).append(tuple(row[1:]))
+    assert got == want
+    values = [data for _, data in rows]
+    plain = [tuple(row) for row in kbatch.spark.decode_batches(table="losses", partial="drop")(values)]
+    assert plain == skipped * 2
+    stopped = kbatch.spark.decode_in_arrow(table="losses", on_error="stop")
+    (batch,) = run(stopped, [pa.record_batch({"value": pa.array([bytes(bad)], pa.binary())})])
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [
+        tuple(loss) for loss in kbatch.decode(bad, on_error="stop").losses
+    ]
+    assert not caplog.records
+    list(kbatch.spark.decode_batches(on_error="skip")(values))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 6
+    assert lines[0].startswith(f"row 1 of the partition, column 'value', byte {skipped[0][0]}: ")
+    assert lines[-1] == "5 losses in this task; table='losses' gives all of them as rows"
+    with pytest.raises(ValueError, match="for on_error='skip' or 'stop'"):
+        kbatch.spark.decode_in_arrow(table="losses", on_error="raise")
+    with pytest.raises(ValueError, match="table must be one of 'records', 'losses'"):
+        kbatch.spark.decode_batches(table="loss")  # type: ignore[arg-type]

@@ -167,7 +167,10 @@ def test_splits_do_not_trust_the_index(golden: Path, tmp_path: Path, index: str)
 
 @pytest.mark.parametrize("seed", range(25))
 def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path, seed: int) -> None:
-    """Lengths, magic and content hit at random: splits give the rows that reading from the beginning gives."""
+    """Lengths, magic and content hit at random: splits give the rows and losses that reading it all at once gives.
+
+    No loss is told twice or in halves at the border of a split or of a window.
+    """
     draw = random.Random(seed)
     copy = tmp_path / "codec-none-0"
     shutil.copytree(golden / "logs" / "codec-none-0", copy, copy_function=shutil.copyfile)
@@ -189,9 +192,21 @@ def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path,
     path.write_bytes(data)
     (log,) = open_logs([str(copy)])
     want = [int(offset) for table in log.tables(on_error="skip") for offset in table.records["offset"]]
-    for split_bytes in (3000, 30_000):
+    lost = [(table.source, loss) for table in log.tables(on_error="skip") for loss in table.losses]
+    assert lost
+    assert lost == [(t.source, loss) for t in log.tables(on_error="skip", max_bytes=1) for loss in t.losses]
+    for split_bytes in (1000, 3000, 30_000):
         options = ReadOptions(on_error="skip", split_bytes=split_bytes)
-        assert [offset for _, offset, _ in rows_of(plan([log], options), options)] == want
+        tasks = plan([log], options)
+        assert [offset for _, offset, _ in rows_of(tasks, options)] == want
+        told = [(split.path, loss) for task in tasks for split, t in task_tables(task, options) for loss in t.losses]
+        assert told == lost
+        with pytest.raises(kbatch.KbatchError) as whole:
+            list(log.tables())
+        options = ReadOptions(split_bytes=split_bytes)
+        with pytest.raises(type(whole.value)) as split_up:
+            rows_of(plan([log], options), options)
+        assert str(split_up.value) == str(whole.value)
 
 
 @pytest.mark.parametrize("start", [1, 1000, 1825, 1826, 3160])

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kbatch
@@ -225,6 +226,118 @@ def test_a_bad_checksum_can_be_taken(spark: Any, damaged: tuple[str, Any]) -> No
     assert load(spark, root, crc="skip").count() == load(spark, root, crc="mark").count() == 3160
 
 
+# -- the table of losses
+
+LOSS_SCHEMA = (
+    "topic string, partition int, file string, position bigint, length bigint, reason string, base_offset bigint"
+)
+
+
+@pytest.fixture(scope="module")
+def hit(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Logs of several partitions with bits flipped in several batches of several segments, in every way there is."""
+    root = tmp_path_factory.mktemp("hit")
+    for source, name in (("codec-none-0", "codec-none-0"), ("codec-zstd-0", "codec-zstd-3"), ("txn-0", "txn-0")):
+        shutil.copytree(golden / "logs" / source, root / name, copy_function=shutil.copyfile)
+        for path in sorted((root / name).glob("*.log")):
+            data = bytearray(path.read_bytes())
+            starts = kbatch.scan(data)["position"].tolist()
+            middle = len(starts) // 2
+            # Payload of two neighbours, the checksum, the magic, and lengths that lead to far away or to nowhere.
+            for row, at, bits in (
+                (1, 70, 1), (middle, 62, 4), (middle + 1, 64, 128), (middle + 3, 18, 2), (middle + 5, 16, 8),
+                (middle + 7, 10, 4), (-2, 8, 64), (3, 11, 16),
+            ):  # fmt: skip
+                if row + 1 < len(starts):
+                    data[starts[row] + at] ^= bits
+            path.write_bytes(data)
+    return str(root)
+
+
+def losses_of(path: str, **options: Any) -> list[Row]:
+    return [
+        (log.topic, log.partition, table.source, *loss)
+        for log in kbatch.find_logs(path)
+        for table in log.tables(**{"on_error": "skip", **options})
+        for loss in table.losses
+    ]
+
+
+def loss_rows(frame: Any) -> list[Row]:
+    return sorted(map(tuple, frame.collect()))
+
+
+@pytest.mark.parametrize("split_bytes", ["128m", "30k", "5k", "1"])
+def test_losses_are_those_of_the_tables_whatever_the_splits(spark: Any, hit: str, split_bytes: str) -> None:
+    """FRM-R8: damage at the border of a split is told once, as it is where there is no border."""
+    from pyspark.sql.types import StructType
+
+    frame = load(spark, hit, table="losses", splitBytes=split_bytes)
+    assert frame.schema == StructType.fromDDL(LOSS_SCHEMA)
+    want = losses_of(hit)
+    assert len(want) > 20
+    assert len({row[:3] for row in want}) == 7
+    assert {row[6] is None for row in want} == {True, False}
+    assert loss_rows(frame) == sorted(want)
+    read = {(row[2], row[4]) for row in expected(hit, ["codec-none", "codec-zstd", "txn"], on_error="skip")}
+    rows = rows_of(load(spark, hit, onError="skip", splitBytes=split_bytes, includeHeaders="true"))
+    assert {(row[2], row[4]) for row in rows} == read
+    assert len(rows) == len(read)
+
+
+def test_losses_obey_the_options_of_a_read(spark: Any, hit: str) -> None:
+    def losses(**options: str) -> list[Row]:
+        return loss_rows(load(spark, hit, table="losses", **options))
+
+    every = losses_of(hit)
+    assert losses(topics="txn") == sorted(row for row in every if row[0] == "txn")
+    assert losses(partitions="3", failOnDataLoss="false") == sorted(row for row in every if row[1] == 3)
+    assert losses(crc="skip") == sorted(losses_of(hit, crc="skip"))
+    assert losses(onError="stop") == sorted(losses_of(hit, on_error="stop"))
+    ending = json.dumps({"codec-none": {"0": 1000}})
+    assert losses(topics="codec-none", endingOffsets=ending) == sorted(
+        row for row in losses_of(hit, stop_offset=1000) if row[0] == "codec-none"
+    )
+    frame = load(spark, hit, "length long, topic string", table="losses")
+    assert sorted(map(tuple, frame.collect())) == sorted((row[4], row[0]) for row in every)
+    assert frame.groupBy("topic").sum("length").count() == 3
+
+
+def test_no_damage_is_an_empty_table(spark: Any, logs: str) -> None:
+    for options in ({}, {"onError": "stop"}, {"splitBytes": "5k"}):
+        assert load(spark, logs, topics=",".join(MAGIC_2), table="losses", **options).collect() == []
+    assert load(spark, logs, partitions="5", table="losses").collect() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"table": "losses", "onError": "raise"}, "table=losses tells what a read with onError=skip"),
+        ({"table": "losses", "failOnDataLoss": "true"}, "table=losses tells what a read with onError=skip"),
+        ({"table": "loss"}, "table must be one of records, losses"),
+    ],
+)
+def test_wrong_options_for_losses(spark: Any, logs: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        load(spark, logs, **options)
+    with pytest.raises(Exception, match="no column 'value'; there are topic, partition, file"):
+        load(spark, logs, "value binary", table="losses").count()
+    assert load(spark, logs, topics="txn", table="records").columns[0] == "key"
+
+
+def test_a_read_of_records_warns_of_losses_and_points_to_the_table(hit: str, caplog: pytest.LogCaptureFixture) -> None:
+    from kbatch.spark.source import KbatchDataSource
+
+    source = KbatchDataSource({"path": hit, "onError": "skip", "topics": "codec-none"})
+    reader = source.reader(source.schema())
+    for partition in reader.partitions():
+        list(reader.read(partition))
+    want = [row for row in losses_of(hit) if row[0] == "codec-none"]
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:-1] == [f"{row[2]}, byte {row[3]}: {row[4]} bytes lost: {row[5]}" for row in want]
+    assert lines[-1] == (f"{len(want)} losses in this task; option('table', 'losses') gives all of them as a DataFrame")
+
+
 # -- what is told when something is wrong
 
 
@@ -239,10 +352,17 @@ def test_errors_of_planning(spark: Any, logs: str, tmp_path: Path) -> None:
         load(spark, logs, subscribe="nope").count()
 
 
-def test_old_formats_are_refused_with_the_file(spark: Any, golden: Path) -> None:
-    logs = str(golden / "message-sets")
-    with pytest.raises(Exception, match=r"UnsupportedFormatError: .*magic0-0/0{20}\.log, byte 0.*magic 0"):
-        load(spark, logs, topics="magic0").count()
+def test_message_sets_are_read_like_batches(spark: Any, logs: str) -> None:
+    rows = load(spark, logs, topics="magic0,magic1").orderBy("topic", "offset").collect()
+    have = [(row.topic, row.offset, row.timestampType, row.timestamp is None) for row in rows]
+    wanted = []
+    for topic in ("magic0", "magic1"):
+        for table in kbatch.Log(f"{logs}/{topic}-0").tables():
+            types = np.where(table.batches["magic"] == 0, -1, table.batches["attributes"] >> 3 & 1)
+            for offset, timestamp, batch in table.records[["offset", "timestamp", "batch"]].tolist():
+                wanted.append((topic, offset, int(types[batch]), timestamp == -1))
+    assert have == wanted
+    assert len(have) > 20
 
 
 def test_nothing_chosen_is_no_rows(spark: Any, logs: str) -> None:

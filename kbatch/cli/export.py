@@ -44,7 +44,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         choices=("raise", "stop", "skip"),
         default="raise",
         help="at damage, and at formats that aren't read: give up; end that partition there; or pass over it. What is "
-        "lost stands in the summary (default: %(default)s)",
+        "lost stands in the summary, and all of it in OUT/_losses (default: %(default)s)",
     )
     parser.add_argument(
         "--crc",
@@ -192,14 +192,16 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
         lines.append(f"  {file}, {places}: {_size(size[file, reason])}: {reason}")
     told = sum(list(count.values())[:most])
     if told < summary.loss_count:
-        lines.append(f"  and {summary.loss_count - told:,} more places; {summary.out}/_manifest.json has more of them")
+        lines.append(
+            f"  and {summary.loss_count - told:,} more places; {summary.out}/{summary.losses_table} has all of them"
+        )
     return lines
 
 
 def _lost(summary: ExportSummary) -> str:
     if not summary.loss_count:
         return "nothing"
-    return f"{_size(summary.lost_bytes)} in {summary.loss_count:,} places"
+    return f"{_size(summary.lost_bytes)} in {summary.loss_count:,} places: {summary.out}/{summary.losses_table}"
 
 
 def _size(size: int) -> str:

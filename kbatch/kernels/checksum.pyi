@@ -4,8 +4,16 @@ from typing_extensions import Buffer
 
 AVAILABLE: bool
 MAX_SIZE: int
+MAX_SIZE_LEGACY: int
 
 def crc32c(data: Buffer) -> int: ...
+def crc32(data: Buffer, folds: bool = True) -> int: ...
 def verify(
-    data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], lo: int, hi: int, origin: int, max_size: int
+    data: npt.NDArray[np.uint8],
+    batches: npt.NDArray[np.void],
+    lo: int,
+    hi: int,
+    origin: int,
+    max_size: int,
+    max_size_legacy: int,
 ) -> tuple[int, int, int]: ...

@@ -12,19 +12,25 @@ def decode(
     out: npt.NDArray[np.void],
     used: int,
     include_control: bool,
+    check_crc: bool,
     trimmed: bool,
     first_offset: int,
     last_offset: int,
 ) -> tuple[int, int, int, int, int, int, int]: ...
-def copy_payloads(
+def payloads(
     data: npt.NDArray[np.uint8],
     batches: npt.NDArray[np.void],
     lo: int,
     hi: int,
     origin: int,
-    out: memoryview,
-    used: int,
     positions: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
+) -> None: ...
+def copy_payloads(
+    data: npt.NDArray[np.uint8],
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    out: memoryview,
+    used: int,
 ) -> int: ...
 def headers(data: npt.NDArray[np.uint8], records: npt.NDArray[np.void], out: npt.NDArray[np.void]) -> int: ...

@@ -1,15 +1,21 @@
-"""Payload to record rows and header rows (magic 2).
+"""Payload to record rows and header rows.
+
+Magic 2:
 
 Record:  length varint | attributes i8 | timestampDelta varlong | offsetDelta varint | keyLength varint, key |
          valueLength varint, value | headerCount varint | header ...
 Header:  keyLength varint, key | valueLength varint, value
 
 All varints are zig-zag. Attributes is one byte, never a varint (REC-R5).
+
+Magic 0 and 1: a plain message is a record. A compressed one is a wrapper: its value is a set of plain messages, each
+with offset i64, size i32 and the layout of `kbatch.format`.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from kbatch.kernels.checksum cimport crc32_legacy
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport (
     BatchRow,
@@ -18,6 +24,10 @@ from kbatch.kernels.wire cimport (
     FAULT_HEADER_COUNT,
     FAULT_HEADER_KEY_LENGTH,
     FAULT_HEADER_VALUE_LENGTH,
+    FAULT_INNER_COMPRESSED,
+    FAULT_INNER_CUT,
+    FAULT_INNER_LENGTH,
+    FAULT_INNER_MAGIC,
     FAULT_KEY_LENGTH,
     FAULT_NONE,
     FAULT_RECORD_CUT,
@@ -27,21 +37,31 @@ from kbatch.kernels.wire cimport (
     FAULT_VALUE_LENGTH,
     FAULT_VARINT_CUT,
     FAULT_VARINT_TOO_LONG,
+    FAULT_WRAPPER_EMPTY,
+    FAULT_WRAPPER_OFFSET,
     HeaderRow,
     RecordRow,
+    header_size,
     kb_likely,
     kb_prefetch,
     kb_unlikely,
+    load_be32,
+    load_be64,
 )
 
 cdef enum:
-    BATCH_HEADER = 61
+    LOG_OVERHEAD = 12
     MIN_RECORD = 7
+    # Least values of a message's length field (LEG-R1).
+    MIN_LENGTH_V0 = 14
+    MIN_LENGTH_V1 = 22
+    CODEC = 0x07
     MAX_VARINT = 5
     MAX_VARLONG = 10
     LOG_APPEND_TIME = 0x08
     CONTROL = 0x20
     BAD_CRC = 1
+    BAD_INNER_CRC = 7
 
 # Where a run of batches ended: the batch, and what was wrong with it if anything was.
 cdef struct Report:
@@ -287,6 +307,111 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     return FAULT_NONE
 
 
+cdef int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, RecordRow* row,
+                        Report* report) noexcept nogil:
+    """Key and value of a message, which ends at `end`; eight bytes at least. What follows is ignored (LEG-R8)."""
+    # Any negative length is null, and no bytes follow it (LEG-R6).
+    cdef int32_t length = <int32_t>load_be32(p)
+    p += 4
+    row.key_pos = p - base
+    row.key_len = -1
+    if length >= 0:
+        if kb_unlikely(length > end - p - 4):
+            return fault_at(report, FAULT_KEY_LENGTH, p, end - p - 4, length)
+        row.key_len = length
+        p += length
+    length = <int32_t>load_be32(p)
+    p += 4
+    row.value_pos = p - base
+    row.value_len = -1
+    if length >= 0:
+        if kb_unlikely(length > end - p):
+            return fault_at(report, FAULT_VALUE_LENGTH, p, end - p, length)
+        row.value_len = length
+        p += length
+    row.headers_pos = p - base
+    row.header_count = 0
+    return FAULT_NONE
+
+
+cdef int64_t check_messages(const uint8_t* start, int64_t size, BatchRow* wrapper, bint check_crc, bint* bad_crc,
+                            int64_t* last_inner, Report* report) noexcept nogil:
+    """Walk over the messages in a wrapper; return their number, or -1 at a fault.
+
+    Nothing but their keys and values is left to be checked after that. `bad_crc` is set if a checksum doesn't hold.
+    """
+    cdef const uint8_t* p = start
+    cdef const uint8_t* end = start + size
+    cdef int64_t count = 0
+    cdef int64_t least
+    cdef int32_t length
+    # Fewer bytes than an offset and a length need are ignored; anything more that is no whole message would shift the
+    # offsets of all others, where Kafka's reader silently does that (LEG-R14).
+    while end - p >= LOG_OVERHEAD:
+        length = <int32_t>load_be32(p + 8)
+        report.record = count
+        if length < MIN_LENGTH_V0:
+            fault_at(report, FAULT_INNER_LENGTH, p, MIN_LENGTH_V0, length)
+            return -1
+        if length > end - p - LOG_OVERHEAD:
+            fault_at(report, FAULT_INNER_CUT, p, LOG_OVERHEAD + <int64_t>length, end - p)
+            return -1
+        if p[16] > 1:
+            fault_at(report, FAULT_INNER_MAGIC, p, 1, p[16])
+            return -1
+        least = MIN_LENGTH_V1 if p[16] else MIN_LENGTH_V0
+        if length < least:
+            fault_at(report, FAULT_INNER_LENGTH, p, least, length)
+            return -1
+        if p[17] & CODEC:
+            fault_at(report, FAULT_INNER_COMPRESSED, p, 0, p[17] & CODEC)
+            return -1
+        if check_crc and crc32_legacy(p + 16, length - 4) != load_be32(p + 12):
+            bad_crc[0] = True
+        last_inner[0] = <int64_t>load_be64(p)
+        count += 1
+        p += LOG_OVERHEAD + <int64_t>length
+    report.record = -1
+    if count == 0:
+        fault_at(report, FAULT_WRAPPER_EMPTY, start, 1, 0)
+        return -1
+    # A v1 wrapper of offset 0 comes from producers that leave all offsets to the broker (LEG-R12).
+    if wrapper.magic == 1 and wrapper.last_offset != 0 and wrapper.last_offset < last_inner[0]:
+        fault_at(report, FAULT_WRAPPER_OFFSET, start, wrapper.last_offset, last_inner[0])
+        return -1
+    return count
+
+
+cdef int read_messages(const uint8_t* base, int64_t position, int64_t count, int64_t last_inner, BatchRow* wrapper,
+                       int32_t index, RecordRow* out, Report* report) noexcept nogil:
+    """The `count` messages of a wrapper, which `check_messages` has found whole, or a fault and none of them."""
+    cdef const uint8_t* start = base + position
+    cdef const uint8_t* p = start
+    cdef const uint8_t* end
+    cdef bint append_time = (wrapper.attributes & LOG_APPEND_TIME) != 0
+    # Magic 1 stores the offsets from the set's first on, and the wrapper has that of its last (LEG-R10, LEG-R11).
+    cdef uint64_t first = 0
+    if wrapper.magic == 1 and wrapper.last_offset != 0:
+        first = <uint64_t>wrapper.last_offset - <uint64_t>last_inner
+    cdef int64_t i
+    cdef int8_t magic
+    for i in range(count):
+        magic = <int8_t>p[16]
+        end = p + LOG_OVERHEAD + <int64_t><int32_t>load_be32(p + 8)
+        out[i].offset = <int64_t>(first + load_be64(p))
+        # The fields are those of the message's own magic, their meaning is the wrapper's (LEG-R15, LEG-R16).
+        out[i].timestamp = -1
+        if magic == 1:
+            out[i].timestamp = wrapper.max_timestamp if append_time else <int64_t>load_be64(p + 18)
+        out[i].batch = index
+        if read_key_value(p + header_size(magic), end, base, &out[i], report):
+            report.record = i
+            report.at -= <int64_t>start
+            return report.fault
+        p = end
+    return FAULT_NONE
+
+
 cdef inline int check_count(int64_t count, int64_t size, Report* report) noexcept nogil:
     report.record = -1
     report.at = -1
@@ -313,14 +438,58 @@ cdef int64_t trim(RecordRow* rows, int64_t count, int64_t first, int64_t last) n
     return kept
 
 
+cdef enum Outcome:
+    DONE
+    NO_ROOM
+    FAULTY
+
+
+cdef Outcome read_legacy(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index,
+                         RecordRow* out, int64_t capacity, bint check_crc, Report* report) noexcept nogil:
+    """The record of a plain message, or those of a wrapper; complete the row of the wrapper."""
+    cdef int64_t count
+    cdef int64_t last_inner = 0
+    cdef int64_t span
+    cdef bint bad_crc = False
+    report.record = -1
+    if not batch.attributes & CODEC:
+        if capacity < 1:
+            return NO_ROOM
+        out.offset = batch.last_offset
+        out.timestamp = batch.max_timestamp
+        out.batch = index
+        if read_key_value(base + position, base + position + size, base, out, report):
+            report.record = 0
+            report.at -= <int64_t>(base + position)
+            return FAULTY
+        return DONE
+    count = check_messages(base + position, size, batch, check_crc, &bad_crc, &last_inner, report)
+    if count < 0:
+        report.at -= <int64_t>(base + position)
+        return FAULTY
+    batch.record_count = <int32_t>count
+    if count > capacity:
+        return NO_ROOM
+    if read_messages(base, position, count, last_inner, batch, index, out, report):
+        return FAULTY
+    batch.base_offset = out.offset
+    span = <int64_t>(<uint64_t>batch.last_offset - <uint64_t>batch.base_offset)
+    batch.last_offset_delta = <int32_t>span if span == <int32_t>span else 0
+    if bad_crc and batch.status == 0:
+        batch.status = BAD_INNER_CRC
+    return DONE
+
+
 def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
-           int64_t used, bint include_control, bint trimmed, int64_t first_offset, int64_t last_offset):
+           int64_t used, bint include_control, bint check_crc, bint trimmed, int64_t first_offset,
+           int64_t last_offset):
     """Decode the batches `lo` to `hi` into `out`, from row `used` on.
 
     The payload of batch `i` is ``sizes[i - lo]`` bytes of `data` at ``positions[i - lo]``; or, where `positions` is
-    None, what follows its header in `data`, of which `origin` is the position in the source. Batches with a bad status,
-    and control batches unless `include_control`, give no rows. If `trimmed`, only offsets from `first_offset` to
-    `last_offset` stay.
+    None, what follows its header in `data`, of which `origin` is the position in the source; of a wrapper of magic 0
+    or 1 it is the set of messages in it. Batches with a bad status, and control batches unless `include_control`, give
+    no rows. `check_crc` is about the messages in wrappers; the batches' own checksums are no matter here. If `trimmed`,
+    only offsets from `first_offset` to `last_offset` stay.
 
     Returns (batch, rows used, fault, record, at, wanted, found): the batch is `hi`, or the first that has a fault, or
     with fault 0 the first for whose records `out` is too small.
@@ -341,6 +510,8 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     cdef int64_t count
     cdef int64_t position
     cdef int64_t size
+    cdef int64_t header
+    cdef Outcome outcome
     cdef Report report
     report.fault = FAULT_NONE
     report.record = -1
@@ -367,11 +538,21 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
                 position = given_positions[i - lo]
                 size = given_sizes[i - lo]
             else:
-                position = rows[i].position - origin + BATCH_HEADER
-                size = rows[i].size - BATCH_HEADER
+                header = header_size(rows[i].magic)
+                position = rows[i].position - origin + header
+                size = rows[i].size - header
             if position < 0 or size < 0 or size > limit or position > limit - size:
                 with gil:
                     raise IndexError("payload out of range")
+            if kb_unlikely(rows[i].magic != 2):
+                outcome = read_legacy(base, position, size, &rows[i], <int32_t>i, first + used, capacity - used,
+                                      check_crc, &report)
+                if outcome != DONE:
+                    break
+                count = rows[i].record_count
+                used += trim(first + used, count, first_offset, last_offset) if trimmed else count
+                i += 1
+                continue
             if check_count(count, size, &report):
                 break
             if count > capacity - used:
@@ -383,26 +564,71 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     return i, used, report.fault, report.record, report.at, report.wanted, report.found
 
 
-def copy_payloads(const uint8_t[::1] data not None, batches not None, int64_t lo, int64_t hi, int64_t origin,
-                  uint8_t[::1] out not None, int64_t used, int64_t[::1] positions not None,
-                  int64_t[::1] sizes not None):
-    """Copy the payloads of the batches `lo` to `hi` to `out`, from byte `used` on; return where they end there."""
+cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int64_t* value_size) noexcept nogil:
+    """Where the value of the wrapper at `p` begins in it, and its size; -1 if it has none."""
+    cdef int64_t at = header_size(<int8_t>p[16])
+    cdef int64_t length = <int32_t>load_be32(p + at)
+    at += 4
+    if length > size - at - 4:
+        return -1
+    if length > 0:
+        at += length
+    length = <int32_t>load_be32(p + at)
+    at += 4
+    if length < 0 or length > size - at:
+        return -1
+    value_size[0] = length
+    return at
+
+
+def payloads(const uint8_t[::1] data not None, batches not None, int64_t lo, int64_t hi, int64_t origin,
+             int64_t[::1] positions not None, int64_t[::1] sizes not None):
+    """Fill in where in `data` the payload of each batch `lo` to `hi` is, compressed or not.
+
+    The payload of a wrapper of magic 0 or 1 is its value; where it has none, its size is -1. The caller vouches that
+    every row is one that `scan` made of `data`, from `origin` on in the source.
+    """
     cdef Span batch_span = Span(batches, sizeof(BatchRow), False)
     cdef const BatchRow* rows = <const BatchRow*>batch_span.items
     cdef int64_t i
     cdef int64_t at
     cdef int64_t size
+    cdef int64_t skipped
     if lo < 0 or hi > batch_span.length or positions.shape[0] < hi - lo or sizes.shape[0] < hi - lo:
         raise IndexError("rows out of range")
     for i in range(lo, hi):
-        at = rows[i].position - origin + BATCH_HEADER
-        size = rows[i].size - BATCH_HEADER
+        at = rows[i].position - origin
+        size = rows[i].size
+        skipped = header_size(rows[i].magic)
+        if at < 0 or size < skipped or size > data.shape[0] - at:
+            raise IndexError("payload out of range")
+        positions[i - lo] = at + skipped
+        sizes[i - lo] = size - skipped
+        if rows[i].magic != 2 and rows[i].attributes & CODEC:
+            sizes[i - lo] = -1
+            skipped = wrapper_value(&data[at], size, &sizes[i - lo])
+            positions[i - lo] = at + max(skipped, 0)
+
+
+def copy_payloads(const uint8_t[::1] data not None, int64_t[::1] positions not None, const int64_t[::1] sizes not None,
+                  uint8_t[::1] out not None, int64_t used):
+    """Copy payloads of `data` to `out`, from byte `used` on, and make `positions` tell where they are there.
+
+    Returns where they end.
+    """
+    cdef int64_t i
+    cdef int64_t at
+    cdef int64_t size
+    if sizes.shape[0] < positions.shape[0]:
+        raise IndexError("rows out of range")
+    for i in range(positions.shape[0]):
+        at = positions[i]
+        size = sizes[i]
         if at < 0 or size < 0 or size > data.shape[0] - at or size > out.shape[0] - used:
             raise IndexError("payload out of range")
         if size:
             memcpy(&out[used], &data[at], size)
-        positions[i - lo] = used
-        sizes[i - lo] = size
+        positions[i] = used
         used += size
     return used
 

@@ -55,6 +55,7 @@ cdef struct BatchRow:
     int64_t position
     int64_t size
     int64_t first_record
+    int64_t last_offset
     int32_t last_offset_delta
     int32_t record_count
     int32_t base_sequence
@@ -78,7 +79,7 @@ cdef enum Fault:
     FAULT_NONE = 0
     FAULT_LENGTH_TOO_SMALL = 1
     FAULT_BAD_MAGIC = 2
-    FAULT_LEGACY_MAGIC = 3
+    FAULT_LEGACY_CODEC = 3
     FAULT_BATCH_TOO_SHORT = 4
     FAULT_BAD_CRC = 5
     FAULT_COUNT_NEGATIVE = 6
@@ -97,6 +98,25 @@ cdef enum Fault:
     FAULT_CODEC = 19
     FAULT_UNKNOWN_CODEC = 20
     FAULT_OVER_LIMIT = 21
+    FAULT_WRAPPER_VALUE = 22
+    FAULT_WRAPPER_EMPTY = 23
+    FAULT_WRAPPER_OFFSET = 24
+    FAULT_INNER_LENGTH = 25
+    FAULT_INNER_CUT = 26
+    FAULT_INNER_MAGIC = 27
+    FAULT_INNER_COMPRESSED = 28
+    FAULT_BATCH_TOO_LARGE = 29
+
+
+# Bytes of an entry before its payload: all of magic 2 after the header; of a message, from its key on.
+cdef enum:
+    HEADER_V0 = 18
+    HEADER_V1 = 26
+    HEADER_V2 = 61
+
+
+cdef inline int64_t header_size(int8_t magic) noexcept nogil:
+    return HEADER_V2 if magic == 2 else (HEADER_V1 if magic == 1 else HEADER_V0)
 
 
 cdef inline uint16_t load_be16(const uint8_t* p) noexcept nogil:

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, decode_part
+from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, committed, decode_part, mark_pending
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
+from kbatch.log.committed import follow_transactions
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.segment import Segment, Tail, last_offsets
+from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     LEADER_EPOCH_DTYPE,
     read_leader_epochs,
@@ -24,6 +25,7 @@ from kbatch.log.state import (
     read_partition_metadata,
 )
 from kbatch.table import RecordTable
+from kbatch.transactions import Transactions
 
 __all__ = ["Log", "find_logs"]
 
@@ -118,17 +120,16 @@ class Log:
     def start_offset(self) -> int:
         """The base offset of the first batch, or the broker's log start offset if that is higher (`start_checkpoint`).
 
-        Of a log without batches it is that of its first segment's name. For a first batch of magic 0 or 1 too, since
-        message sets don't store theirs (LEG-R23).
+        Of a log without batches it is that of its first segment's name. Where a compressed message set comes first
+        too, since headers don't tell its base offset (LEG-R23).
         """
         return max(self._first_offset(), self.start_checkpoint or 0)
 
     def _first_offset(self) -> int:
         for segment in self.segments:
             for rows in segment.scan():
-                if rows["magic"][0] == 2 or segment.base_offset is None:
-                    return int(rows["base_offset"][0])
-                return segment.base_offset
+                base_offset = int(rows["base_offset"][0])
+                return segment.base_offset if base_offset < 0 and segment.base_offset is not None else base_offset
         return self.segments[0].base_offset or 0
 
     @property
@@ -187,7 +188,7 @@ class Log:
         row = self._last()[0]
         if row is None:
             return self.segments[-1].base_offset or 0
-        return int(row["base_offset"]) + int(row["last_offset_delta"]) + 1
+        return int(row["last_offset"]) + 1
 
     def _last(self) -> tuple[np.void | None, Tail]:
         if self._end is None:
@@ -259,7 +260,10 @@ class Log:
             Only records with a timestamp (ms) from `start_timestamp` up to but without `stop_timestamp`. Producers set
             timestamps as they like, so records of any time may follow: `stop_timestamp` chooses rows, and all is read.
             `start_timestamp` also passes over what lies, by index and batch headers, wholly before it.
-        isolation, include_control, crc, on_error, limits
+        isolation : {"read_uncommitted", "read_committed"}
+            As for `kbatch.decode`; the markers of the whole log decide, wherever they stand. Before the first table its
+            headers are followed once, see `transactions`.
+        include_control, crc, on_error, limits
             As for `kbatch.decode`. What is "stop"ped by damage goes on in no later segment.
         max_bytes : int
             What records, batches and data of one table may take, about; one batch is decoded at least. While a log is
@@ -300,11 +304,41 @@ class Log:
         )
         return self._tables(options, start_timestamp, stop_timestamp, max_bytes)
 
+    def transactions(
+        self, *, crc: Crc = "verify", on_error: OnError = "raise", limits: Limits | None = None
+    ) -> Transactions:
+        """Say which transactions of the log are aborted and which are open, from its control markers.
+
+        Parameters
+        ----------
+        crc, on_error, limits
+            As for `tables`: batches that are damaged decide nothing.
+
+        Returns
+        -------
+        Transactions
+            What is aborted, as the log's ``.txnindex`` files list it; what is open; and the last stable offset, from
+            which on a consumer under read_committed gets nothing (LSO-R1, LSO-R2).
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> transactions = kbatch.Log("tests/golden/logs/txn-0").transactions()
+        >>> len(transactions.aborted), transactions.last_stable_offset
+        (13, 362)
+        """
+        options = DecodeOptions(crc=crc, on_error=on_error, limits=limits if limits is not None else Limits())
+        return follow_transactions(self.segments, options)
+
     def _tables(
         self, options: DecodeOptions, start_timestamp: int | None, stop_timestamp: int | None, max_bytes: int
     ) -> Iterator[RecordTable]:
         reached = None
         stopped = False
+        transactions = None
+        if options.isolation == "read_committed":
+            transactions = follow_transactions(self.segments, options)
+            options = committed(options, transactions)
         for segment in self._segments_for(options.start_offset, options.stop_offset):
             if stopped and not segment.size:
                 continue
@@ -330,6 +364,8 @@ class Log:
                     break
                 reached = _reached(table.batches, segment, reached)
                 table.topic, table.partition = self.topic, self.partition
+                if transactions is not None:
+                    mark_pending(table, transactions)
                 yield _within(table, start_timestamp, stop_timestamp)
                 # Not kept until the next one is made.
                 del table
@@ -457,7 +493,7 @@ def _segments(directory: str, names: list[str], use_indexes: bool) -> list[Segme
                 source=path,
                 position=tail.position,
             )
-        return base_offset if row is None else int(last_offsets(row.reshape(1))[0]) + 1
+        return base_offset if row is None else int(row["last_offset"]) + 1
 
     chosen = segment_names(names, next_offset)
     return [
@@ -488,8 +524,8 @@ def _reached(
     rows: npt.NDArray[np.void], segment: Segment, before: tuple[int, Segment] | None
 ) -> tuple[int, Segment] | None:
     """Tell the last offset so far, and the segment that has it. What a damaged header says doesn't count."""
-    good = rows[rows["status"] == BatchStatus.OK]
-    return (int(last_offsets(good)[-1]), segment) if len(good) else before
+    good = rows[BatchStatus.sound(rows["status"])]
+    return (int(good["last_offset"][-1]), segment) if len(good) else before
 
 
 def _check_order(segment: Segment, reached: tuple[int, Segment] | None) -> None:

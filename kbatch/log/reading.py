@@ -8,7 +8,7 @@ import numpy as np
 
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
-from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE
+from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE, SHORTEST_ENTRY
 from kbatch.framing import find_batch, most_believed
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
@@ -19,8 +19,6 @@ __all__ = ["NOT_REACHED", "lost_table", "read_tables"]
 NOT_REACHED = "not read: on_error='stop' met damage before it"
 
 _MIN_WINDOW = 64 << 10
-# The shortest entry of all formats, a message of magic 0 (FRM-R2).
-_MIN_SIZE = 26
 _TOO_LONG = "length field reaches beyond batches that are whole"
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
@@ -50,6 +48,8 @@ def read_tables(
 
     Notes
     -----
+    A stretch of damage is one loss, however many windows it takes; it stands in the table that follows its end.
+
     The incomplete batch or the zeros at the end of a segment that is live are neither an error nor a loss; at the end
     of any other they are (DSK-R14).
     """
@@ -65,23 +65,30 @@ def read_tables(
         size = most
         position = start
         searching = False
+        # Damage that goes on at the end of a window is told when its own end is known: as one loss.
+        open_loss: Loss | None = None
         while position < limit:
             window = file.window(position, min(position + size, limit))
             if position + len(window) < min(position + size, limit):
                 # Cut underneath since it was opened.
                 file.size = end = limit = position + len(window)
+            final = position + len(window) == end
             part = decode_part(
                 window,
                 options,
                 origin=position,
                 source=segment.path,
                 max_bytes=max_bytes,
-                final=position + len(window) == end,
+                final=final,
+                # A stretch that ends before its file does ends where a batch begins.
+                followed=final and not whole,
                 searching=searching,
             )
             table = part.table
             searching = part.searching
             position += table.consumed
+            table.losses = [_judged(file, loss, options) for loss in table.losses]
+            open_loss = _carry(table.losses, open_loss, searching)
             if part.stopped:
                 table.losses[-1] = table.losses[-1]._replace(length=end - table.losses[-1].position)
             consumed, stopped, length = table.consumed, part.stopped, len(window)
@@ -97,32 +104,72 @@ def read_tables(
                 size = min(most, max(_MIN_WINDOW, 2 * consumed))
                 continue
             wanted = file.entry_size(position)
-            if wanted is not None and max(length + 1, _MIN_SIZE) <= wanted <= end - position:
+            if wanted is not None and max(length + 1, SHORTEST_ENTRY) <= wanted <= end - position:
                 # The next batch is larger than the window, or reaches into the zeros.
                 limit = max(limit, position + wanted)
                 size = wanted + most
                 continue
             found = _next_batch(file, position + 1, end, options)
-            if found is not None:
-                if options.on_error == "raise":
-                    raise CorruptBatchError(
-                        f"{segment.path}, byte {position}: {_TOO_LONG} (the next one at byte {found}); "
-                        "on_error='skip' loses this batch only",
-                        source=segment.path,
-                        position=position,
-                    )
-                if options.on_error == "stop":
-                    yield lost_table(segment, position, end, _TOO_LONG)
-                    return True
-                yield lost_table(segment, position, found, _TOO_LONG)
-                position, searching = found, False
-                continue
             tail = file.tail_at(position)
-            if whole and segment.live and not searching and tail.kind != "damaged":
+            if found is None and whole and segment.live and not searching and tail.kind != "damaged":
                 return False
-            yield lost_table(segment, position, end, _damage(segment, tail, options))
-            return options.on_error == "stop"
+            followed = found is not None or (not whole and tail.finding is None)
+            stop = end if found is None else found
+            loss = _judged(file, Loss(position, stop - position, _TOO_LONG if followed else _CUT), options)
+            if loss.reason == _CUT:
+                loss = loss._replace(reason=_damage(segment, tail, options))
+            elif loss.reason == _TOO_LONG and options.on_error == "raise":
+                raise CorruptBatchError(
+                    f"{segment.path}, byte {position}: {_TOO_LONG} (the next one at byte {stop}); "
+                    "on_error='skip' loses this batch only",
+                    source=segment.path,
+                    position=position,
+                )
+            if options.on_error == "stop":
+                stop = end
+                loss = loss._replace(length=end - position)
+            table = lost_table(segment, position, stop, loss.reason, loss.base_offset)
+            open_loss = _carry(table.losses, open_loss, False)
+            yield table
+            del table
+            if options.on_error == "stop":
+                return True
+            position, searching = stop, False
+        if open_loss is not None:
+            table = lost_table(segment, position, position, "")
+            table.losses = [open_loss]
+            yield table
     return False
+
+
+def _carry(losses: list[Loss], open_loss: Loss | None, searching: bool) -> Loss | None:
+    """Begin `losses` with the one that was left open before; take out and return the one that is open after them."""
+    if open_loss is not None:
+        after = open_loss.position + open_loss.length
+        # What has a base offset is a batch, and so where the search has ended.
+        if losses and losses[0].position == after and losses[0].base_offset is None:
+            losses[0] = open_loss._replace(length=open_loss.length + losses[0].length)
+        else:
+            losses.insert(0, open_loss)
+    return losses.pop() if searching and losses else None
+
+
+def _judged(file: SegmentFile, loss: Loss, options: DecodeOptions) -> Loss:
+    """Say (or raise) what is wrong with a batch that is only cut because the stretch that is read ends within it.
+
+    Where the file has all the bytes that its length asks for, they tell: so that damage is the same however a file is
+    cut in stretches.
+    """
+    if loss.reason not in (_CUT, _TOO_LONG):
+        return loss
+    wanted = file.entry_size(loss.position)
+    if wanted is None or not SHORTEST_ENTRY <= wanted <= file.size - loss.position:
+        return loss
+    window = file.window(loss.position, loss.position + wanted)
+    told = decode_part(window, options, origin=loss.position, source=file.path).table.losses
+    if not told or told[0].position != loss.position:
+        return loss
+    return loss._replace(reason=told[0].reason, base_offset=told[0].base_offset)
 
 
 def _next_batch(file: SegmentFile, position: int, end: int, options: DecodeOptions) -> int | None:
@@ -159,13 +206,13 @@ def _damage(segment: Segment, tail: Tail, options: DecodeOptions) -> str:
     return _CUT
 
 
-def lost_table(segment: Segment, start: int, end: int, reason: str) -> RecordTable:
+def lost_table(segment: Segment, start: int, end: int, reason: str, base_offset: int | None = None) -> RecordTable:
     """Make a table that has nothing but a loss."""
     return RecordTable(
         np.empty(0, RECORD_DTYPE),
         np.empty(0, BATCH_DTYPE),
         np.empty(0, np.uint8),
         consumed=end - start,
-        losses=[Loss(start, end - start, reason)],
+        losses=[Loss(start, end - start, reason, base_offset)],
         source=segment.path,
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
-from kbatch.framing import byte_array, entry_size, scan_part
+from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.kernels.buffers import allocate
 from kbatch.log.indexes import read_offset_index, read_time_index
 from kbatch.log.names import parse_segment_name
@@ -23,7 +23,7 @@ from kbatch.log.state import read_producer_snapshot, read_transaction_index
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Segment", "SegmentFile", "Tail", "last_offsets"]
+__all__ = ["Segment", "SegmentFile", "Tail"]
 
 # How many bytes a walk over headers looks at together.
 WALK_WINDOW = 4 << 20
@@ -124,13 +124,20 @@ class SegmentFile:
 
         It ends at `stop`, or where framing does, whatever the reason: `tail_at` the last batch's end tells it.
         """
+        for _, rows in self.walk_windows(position, stop):
+            yield rows
+
+    def walk_windows(
+        self, position: int, stop: int | None = None
+    ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
+        """Walk as `walk` does, and yield the bytes too, from the first batch of the rows on."""
         end = self.size if stop is None else min(stop, self.size)
         size = WALK_WINDOW
         while position < end:
             window = self.window(position, min(position + size, end))
             scan = scan_part(window, origin=position)
             if len(scan.batches):
-                yield scan.batches
+                yield window, scan.batches
             elif scan.finding is None and len(window) >= LOG_OVERHEAD:
                 wanted = entry_size(window, 0)
                 if len(window) < wanted <= end - position:
@@ -231,9 +238,9 @@ class Segment:
         Yields
         ------
         ndarray of BATCH_DTYPE, shape (batches,)
-            The batches of some megabytes, however large the file. ``position`` counts from the file's beginning. For
-            magic 0 and 1 ``base_offset`` is the entry's offset, which is that of its last message (LEG-R23).
-            The scan ends where no whole batch follows.
+            The batches of some megabytes, however large the file. ``position`` counts from the file's beginning. What
+            headers don't tell of compressed message sets is as in `kbatch.scan`. The scan ends where no whole batch
+            follows.
         """
         with self.open() as file:
             yield from file.walk(start)
@@ -280,8 +287,8 @@ class Segment:
             row = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
             if isinstance(row, int):
                 return self.size
-            # The base offset of a message set isn't known, so that it may begin below.
-            below = row["base_offset"] < offset or row["magic"] < 2
+            # The base offset of a compressed message set isn't known, and -1: it may begin below.
+            below = row["base_offset"] < offset
             return int(row["position"]) + (int(row["size"]) if below else 0)
 
     def last_batch(self, *, use_indexes: bool = True) -> tuple[np.void | None, Tail]:
@@ -350,7 +357,7 @@ class Segment:
         """Walk from `start` to the first batch that reaches `offset` or `timestamp`; if none does, to the end."""
         end = start
         for rows in file.walk(start):
-            reached = last_offsets(rows) >= offset if offset is not None else rows["max_timestamp"] >= timestamp
+            reached = rows["last_offset"] >= offset if offset is not None else rows["max_timestamp"] >= timestamp
             first = int(np.argmax(reached))
             if reached[first]:
                 row: np.void = rows[first]
@@ -389,14 +396,15 @@ class Segment:
             if previous is None:
                 first = rows[0]
                 size = int(first["size"])
-                if not (self.base_offset or 0) <= first["base_offset"] <= index["offset"][entry]:
+                if not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= index["offset"][entry]:
                     return False
                 if not crc_holds(file.window(position, position + size), 0, size):
                     return False
-                previous = first["base_offset"] - 1
-            if rows["base_offset"][0] <= previous or np.any(rows["base_offset"][1:] <= last_offsets(rows)[:-1]):
+                previous = first_offsets(rows[:1])[0] - 1
+            first_offset = first_offsets(rows)
+            if first_offset[0] <= previous or np.any(first_offset[1:] <= rows["last_offset"][:-1]):
                 return False
-            previous = last_offsets(rows)[-1]
+            previous = rows["last_offset"][-1]
             end = int(rows["position"][-1] + rows["size"][-1])
         if previous is None:
             return False
@@ -418,9 +426,3 @@ def _shrunk(path: str) -> LogDirectoryError:
 
 def _unreadable(path: str, error: OSError) -> LogDirectoryError:
     return LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path)
-
-
-def last_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Return the last offset of each batch, from the headers (OFF-R1)."""
-    last: npt.NDArray[np.int64] = rows["base_offset"] + rows["last_offset_delta"]
-    return last

@@ -20,23 +20,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+import pyarrow.parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import kbatch.errors
 from kbatch.errors import KbatchError, LogDirectoryError, finding_to_error
-from kbatch.framing import legacy_error, scan_part
+from kbatch.framing import scan_part
 from kbatch.log import Log
 from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.options import ReadOptions
-from kbatch.spark.parquet import ExportJob, FileReport, least, most, reports_of
+from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, FileReport, least, most, reports_of
 from kbatch.spark.planning import open_logs, plan, select_logs
 from kbatch.spark.session import spark_session
 
-__all__ = ["MANIFEST", "ExportSummary", "PartitionSummary", "export"]
+__all__ = ["LOSSES", "MANIFEST", "ExportSummary", "PartitionSummary", "export"]
 
 # Readers pass over names that begin with an underscore.
 MANIFEST = "_manifest.json"
+LOSSES = "_losses"
+# How many losses the summary tells one by one; all of them are counted, and in the side table.
+_MAX_LOSSES = 100
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
 Progress = Callable[[int, int], None]
@@ -107,7 +111,10 @@ class ExportSummary:
     lost_bytes, loss_count : int
         Bytes that gave no records, and in how many places.
     losses : list of dict
-        The places, up to a hundred a task and partition: file, position, length, reason, base_offset.
+        The first hundred of them: topic, partition, file, position, length, reason, base_offset.
+    losses_table : str or None
+        Where all of them are, with the same columns: a directory of Parquet files, relative to `out`. None if nothing
+        was lost.
     partitions : list of PartitionSummary
     files : list of str
         The Parquet files, relative to `out`.
@@ -125,6 +132,7 @@ class ExportSummary:
     lost_bytes: int = 0
     loss_count: int = 0
     losses: list[dict[str, Any]] = field(default_factory=list)
+    losses_table: str | None = None
     partitions: list[PartitionSummary] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -193,6 +201,10 @@ def export(
     key, value, offset, timestamp, timestampType (and headers) as Spark's Kafka source has them; topic and partition are
     in the path. ``_manifest.json`` holds the summary with the list of files.
 
+    If anything was lost, ``_losses/part-<number>.parq`` are Parquet files with a row a loss, in the order of the logs:
+    topic, partition, file, position, length, reason, base_offset. They are no part of the data set: Spark, pyarrow and
+    pandas pass over the name of the directory, DuckDB and Polars with ``**/*.parquet`` over the names of the files.
+
     Examples
     --------
     >>> import kbatch.spark
@@ -204,6 +216,10 @@ def export(
     options = options or ReadOptions()
     if compression not in ("zstd", "snappy", "gzip", "none"):
         raise ValueError(f"compression must be zstd, snappy, gzip or none, got {compression!r}")
+    if options.table != "records":
+        raise ValueError(
+            f"table={options.table} is for the data source: an export writes records, and losses beside them"
+        )
     out = _check_out(out)
     logs = select_logs(open_logs([logdir]), options)
     if not logs:
@@ -230,6 +246,9 @@ def export(
         summary.start_seconds = round(ready - began, 3)
         data = os.path.join(staging, "data")
         summary.files = _commit(reports, attempts, data)
+        tables = _commit_losses(reports, attempts, data)
+        summary.losses_table = LOSSES if tables else None
+        summary.losses = _first_rows(tables, _MAX_LOSSES)
         summary.seconds = round(time.monotonic() - ready, 3)
         with open(os.path.join(data, MANIFEST), "w", encoding="utf-8") as file:
             json.dump(summary.to_dict(), file, indent=1)
@@ -257,8 +276,6 @@ def _check_first_batches(logs: Sequence[Log]) -> None:
     for log in logs:
         segment = log.segments[0]
         scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
-        if len(scan.batches) and scan.batches["magic"][0] != 2:
-            raise legacy_error(scan.batches[0], segment.path)
         if scan.finding is not None:
             with segment.open() as file:
                 if file.tail_at(0).kind == "damaged" or not segment.live:
@@ -371,7 +388,6 @@ def _summarize(logdir: str, out: str, logs: Sequence[Log], reports: Sequence[Fil
         codecs.update(report.codecs)
         summary.bad_crc_batches += report.bad_crc_batches
         summary.loss_count += report.loss_count
-        summary.losses += report.losses
     summary.partitions = list(partitions.values())
     summary.batches = dict(sorted(codecs.items()))
     for name in ("records", "log_bytes", "file_bytes", "lost_bytes"):
@@ -389,16 +405,43 @@ def _commit(reports: Sequence[FileReport], attempts: str, data: str) -> list[str
         directory = f"topic={_escape(report.topic)}/partition={report.partition}"
         os.makedirs(os.path.join(data, directory), exist_ok=True)
         name = f"{directory}/part-{report.first_offset:020d}-{report.task:05d}.parquet"
-        source = os.path.join(attempts, report.file)
-        if not os.path.isfile(source):
-            raise LogDirectoryError(
-                f"{source}: a Spark worker wrote it, but it isn't there for the driver; the output must be on a file "
-                "system that the driver and all workers share",
-                source=source,
-            )
-        os.rename(source, os.path.join(data, name))
+        _move(os.path.join(attempts, report.file), os.path.join(data, name))
         files.append(name)
     return files
+
+
+def _commit_losses(reports: Sequence[FileReport], attempts: str, data: str) -> list[str]:
+    """Move the files of losses to the side table, in the order of the logs; return their paths."""
+    tables: list[str] = []
+    for report in reports:
+        if report.losses_file is None:
+            continue
+        os.makedirs(os.path.join(data, LOSSES), exist_ok=True)
+        path = os.path.join(data, LOSSES, f"part-{len(tables):05d}{LOSSES_SUFFIX}")
+        _move(os.path.join(attempts, report.losses_file), path)
+        tables.append(path)
+    return tables
+
+
+def _move(source: str, target: str) -> None:
+    if not os.path.isfile(source):
+        raise LogDirectoryError(
+            f"{source}: a Spark worker wrote it, but it isn't there for the driver; the output must be on a file "
+            "system that the driver and all workers share",
+            source=source,
+        )
+    os.rename(source, target)
+
+
+def _first_rows(tables: Sequence[str], most: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in tables:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(most):
+                rows += batch.slice(0, most - len(rows)).to_pylist()
+                if len(rows) == most:
+                    return rows
+    return rows
 
 
 def _escape(text: str) -> str:

@@ -6,26 +6,32 @@ is bounded by the largest value and the table decoded from a part of it, whateve
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from kbatch.arrow import spark_batches
-from kbatch.decoding import Crc, DecodeOptions, OnError, decode_part
+from kbatch.decoding import Crc, DecodeOptions, OnError, decode, decode_part
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.framing import byte_array
-from kbatch.spark.schema import RECORD_COLUMNS, kafka_schema
-from kbatch.table import RecordTable
+from kbatch.spark.losses import LOSS_SCHEMA, LossLog
+from kbatch.spark.options import Table
+from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
+from kbatch.table import Loss, RecordTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["MapInArrow", "decode_batches", "decode_frame", "decode_in_arrow"]
+
+_log = logging.getLogger(__name__)
+_WHERE_ALL = "table='losses' gives all of them as rows"
 
 # Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.arrow.spark_batches`).
 _MAX_ROWS = 16_000
@@ -50,6 +56,11 @@ class _Decoder:
     columns: tuple[str, ...]
     options: DecodeOptions
     partial: str
+    table: Table
+
+    @property
+    def schema(self) -> StructType:
+        return table_schema(self.table, self.columns)
 
     def tables(self, data: Any, row: int) -> Iterator[RecordTable]:
         where = f"row {row} of the partition, column {self.column!r}"
@@ -71,17 +82,34 @@ class _Decoder:
             if not part.table.consumed:
                 break
             position += part.table.consumed
-        if position < len(array) and not stopped and self.partial == "raise" and self.options.on_error == "raise":
+        left = len(array) - position
+        if not left or stopped or self.partial == "drop":
+            return
+        if self.options.on_error == "raise":
             raise TruncatedBatchError(
-                f"{where}, byte {position}: the last {len(array) - position} bytes are no whole batch; partial='drop' "
+                f"{where}, byte {position}: the last {left} bytes are no whole batch; partial='drop' "
                 "leaves them out, as the end of a fetch response may be cut",
                 source=where,
                 position=position,
             )
+        rest = decode(b"")
+        rest.source, rest.losses = where, [Loss(position, left, "the last bytes are no whole batch")]
+        yield rest
 
-    def batches(self, data: Any, row: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, data: Any, row: int, log: LossLog) -> Iterator[pa.RecordBatch]:
         for table in self.tables(data, row):
+            if self.table == "losses":
+                yield from self._losses(table.losses)
+                continue
+            log.add(table.source or "", table.losses)
             yield from spark_batches(table, self.columns, _MAX_ROWS, _MAX_BYTES)
+
+    def _losses(self, losses: list[Loss]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([LOSS_SCHEMA.field(name) for name in self.columns])
+        for i in range(0, len(losses), _MAX_ROWS):
+            columns = zip(*losses[i : i + _MAX_ROWS], strict=True)
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass
@@ -115,9 +143,10 @@ def decode_in_arrow(
     include_headers: bool = False,
     include_control: bool = False,
     crc: Crc = "verify",
-    on_error: OnError = "raise",
+    on_error: OnError | None = None,
     partial: str = "raise",
     limits: Limits | None = None,
+    table: Table = "records",
 ) -> MapInArrow:
     """Return the function and the schema for `mapInArrow` over a DataFrame with a column of raw batch bytes.
 
@@ -129,18 +158,24 @@ def decode_in_arrow(
         Columns of the DataFrame to pass through: each record gets those of the row that its batch was in.
     include_headers : bool
         Whether to add the column of headers.
-    include_control, crc, on_error, limits
-        As for `kbatch.decode`. With ``"stop"`` and ``"skip"`` what is lost is lost quietly: count batches with
-        `kbatch.scan` where that matters.
+    include_control, crc, limits
+        As for `kbatch.decode`.
+    on_error : {"raise", "stop", "skip"}, optional
+        As for `kbatch.decode`: raise by default, skip for a table of losses. With ``"stop"`` and ``"skip"`` each task
+        warns in its log of what is lost; ``table="losses"`` gives it as rows.
     partial : {"raise", "drop"}
-        What to do with bytes at the end of a row that are no whole batch. A fetch response may end so.
-    limits : Limits, optional
+        What to do with bytes at the end of a row that are no whole batch: an error (where `on_error` is another, a
+        loss), or nothing. A fetch response may end so.
+    table : {"records", "losses"}
+        What the rows are: records, or a row for each range of bytes that gives no records.
 
     Returns
     -------
     MapInArrow
         ``(function, schema)``: the kept columns, then key, value, offset, timestamp, timestampType and, if asked for,
-        headers. Records are in the order of rows, and within a row in that of its batches.
+        headers. Records are in the order of rows, and within a row in that of its batches. For losses the columns
+        after the kept ones are position and length (bytes in the value), reason, and base_offset, which is null where
+        no header could be framed; keep what tells the rows apart.
 
     Raises
     ------
@@ -156,17 +191,19 @@ def decode_in_arrow(
     >>> schema.fieldNames()
     ['key', 'value', 'offset', 'timestamp', 'timestampType']
     >>> raw.mapInArrow(function, schema).show()  # doctest: +SKIP
+    >>> kbatch.spark.decode_in_arrow("raw", table="losses").schema.fieldNames()
+    ['position', 'length', 'reason', 'base_offset']
     """
-    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits)
+    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits, table)
     kept = keep.fieldNames() if keep is not None else []
     clash = sorted(set(kept) & set(decoder.columns))
     if clash:
-        raise ValueError(f"keep: {', '.join(map(repr, clash))} is a column of the records too; rename it first")
-    records = kafka_schema(decoder.columns)
-    schema = StructType([*(StructField(f.name, f.dataType, True) for f in (keep or [])), *records.fields])
+        raise ValueError(f"keep: {', '.join(map(repr, clash))} is a column of the {table} too; rename it first")
+    schema = StructType([*(StructField(f.name, f.dataType, True) for f in (keep or [])), *decoder.schema.fields])
 
     def function(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first_row = 0
+        log = LossLog(_log, _WHERE_ALL)
         for batch in batches:
             raw = _column(batch, column)
             passed = [_column(batch, name) for name in kept]
@@ -176,7 +213,7 @@ def decode_in_arrow(
                 value = raw[i].as_buffer()
                 if value is None:
                     continue
-                for decoded in decoder.batches(value, first_row + i):
+                for decoded in decoder.batches(value, first_row + i, log):
                     n = decoded.num_rows
                     repeated = [_repeat(array[i], n) for array in passed]
                     whole = pa.schema([*fields, *decoded.schema])
@@ -186,6 +223,7 @@ def decode_in_arrow(
             if gatherer is not None:
                 yield from gatherer.flush()
             first_row += len(raw)
+        log.close()
 
     return MapInArrow(function, schema)
 
@@ -206,7 +244,7 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     Returns
     -------
     DataFrame
-        A row a record.
+        A row a record; with ``table="losses"`` a row a loss.
 
     Raises
     ------
@@ -237,9 +275,10 @@ def decode_batches(
     include_headers: bool = False,
     include_control: bool = False,
     crc: Crc = "verify",
-    on_error: OnError = "raise",
+    on_error: OnError | None = None,
     partial: str = "raise",
     limits: Limits | None = None,
+    table: Table = "records",
 ) -> Callable[[Iterable[Any]], Iterator[Row]]:
     """Return the function for `RDD.mapPartitions` over bytes, or over Rows with a column of raw batch bytes.
 
@@ -251,14 +290,15 @@ def decode_batches(
         The field that holds whole batches, where elements are Rows. Null elements are left out.
     keep : sequence of str
         Fields of the Rows to pass through.
-    include_headers, include_control, crc, on_error, partial, limits
+    include_headers, include_control, crc, on_error, partial, limits, table
         As in `decode_in_arrow`.
 
     Returns
     -------
     function
         From an iterable of elements to an iterator of Rows: the kept fields, then key, value, offset, timestamp (a
-        datetime in UTC), timestampType and, if asked for, headers (a list of Rows of key and value, or None).
+        datetime in UTC), timestampType and, if asked for, headers (a list of Rows of key and value, or None);
+        of losses position, length, reason, base_offset.
 
     Examples
     --------
@@ -268,10 +308,11 @@ def decode_batches(
     []
     >>> sc.parallelize(segments).mapPartitions(decode)  # doctest: +SKIP
     """
-    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits)
+    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits, table)
     make = Row(*keep, *decoder.columns)
 
     def function(elements: Iterable[Any]) -> Iterator[Row]:
+        log = LossLog(_log, _WHERE_ALL)
         for i, element in enumerate(elements):
             is_row = isinstance(element, Row)
             value = element[column] if is_row else element
@@ -280,13 +321,14 @@ def decode_batches(
             if value is None:
                 continue
             kept = [element[name] for name in keep]
-            for batch in decoder.batches(value, i):
+            for batch in decoder.batches(value, i, log):
                 columns = [
                     map(_header_rows, array.to_pylist()) if name == "headers" else array.to_pylist()
                     for name, array in zip(batch.schema.names, batch.columns, strict=True)
                 ]
                 for values in zip(*columns, strict=True):
                     yield make(*kept, *values)
+        log.close()
 
     return function
 
@@ -296,15 +338,24 @@ def _decoder(
     include_headers: bool,
     include_control: bool,
     crc: Crc,
-    on_error: OnError,
+    on_error: OnError | None,
     partial: str,
     limits: Limits | None,
+    table: Table,
 ) -> _Decoder:
     if partial not in ("raise", "drop"):
         raise ValueError(f"partial must be 'raise' or 'drop', got {partial!r}")
+    if table not in get_args(Table):
+        raise ValueError(f"table must be one of {', '.join(map(repr, get_args(Table)))}, got {table!r}")
+    if on_error is None:
+        on_error = "skip" if table == "losses" else "raise"
+    if table == "losses" and on_error == "raise":
+        raise ValueError("table='losses' is for on_error='skip' or 'stop': with 'raise' damage is an error")
     options = DecodeOptions(include_control=include_control, crc=crc, on_error=on_error, limits=limits or Limits())
-    columns = (*RECORD_COLUMNS, "headers") if include_headers else RECORD_COLUMNS
-    return _Decoder(column, columns, options, partial)
+    columns: tuple[str, ...] = LOSS_COLUMNS
+    if table == "records":
+        columns = (*RECORD_COLUMNS, "headers") if include_headers else RECORD_COLUMNS
+    return _Decoder(column, columns, options, partial, table)
 
 
 def _header_rows(headers: list[dict[str, Any]] | None) -> list[Row] | None:

@@ -9,12 +9,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from kbatch.arrow import Overflow
-from kbatch.decoding import Crc, OnError
+from kbatch.decoding import Crc, Isolation, OnError
 
-__all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "parse_options", "parse_size"]
+__all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "Table", "parse_options", "parse_size"]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
 
@@ -29,6 +29,8 @@ _OPTIONS = (
     "failOnDataLoss",
     "includeControl",
     "includeHeaders",
+    "isolationLevel",
+    "kafka.isolation.level",
     "onError",
     "partitions",
     "splitBytes",
@@ -38,11 +40,14 @@ _OPTIONS = (
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
+    "table",
     "timestampOverflow",
     "topics",
 )
 _EARLIEST, _LATEST = -2, -1
 
+# What the rows are.
+Table = Literal["records", "losses"]
 PerPartition = dict[str, dict[int, int]]
 
 
@@ -83,12 +88,14 @@ class ReadOptions:
         What a starting timestamp after the last record means: nothing to read (True), or an error.
     include_headers, include_control : bool
         Whether there is a column of headers; whether control records are handed out.
-    crc, on_error : str
+    isolation, crc, on_error : str
         As for `kbatch.decode`.
     timestamp_overflow : str
         What becomes of a timestamp that microseconds can't hold: "raise" or "null".
     split_bytes : int
         Aim for the bytes that one task reads.
+    table : str
+        What the rows of the data source are: "records", or "losses", what damage costs a read with these options.
     """
 
     topics: tuple[str, ...] | None = None
@@ -100,15 +107,24 @@ class ReadOptions:
     latest_if_no_timestamp: bool = False
     include_headers: bool = False
     include_control: bool = False
+    isolation: Isolation = "read_uncommitted"
     crc: Crc = "verify"
     on_error: OnError = "raise"
     timestamp_overflow: Overflow = "raise"
     split_bytes: int = DEFAULT_SPLIT_BYTES
+    table: Table = "records"
 
     def __post_init__(self) -> None:
+        _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
         _one_of("crc", self.crc, ("verify", "mark", "skip"))
         _one_of("onError", self.on_error, ("raise", "stop", "skip"))
         _one_of("timestampOverflow", self.timestamp_overflow, ("raise", "null"))
+        _one_of("table", self.table, get_args(Table))
+        if self.table == "losses" and self.on_error == "raise":
+            raise ValueError(
+                "table=losses tells what a read with onError=skip or onError=stop loses; with onError=raise (or "
+                "failOnDataLoss=true) damage is an error"
+            )
         if self.split_bytes < 1:
             raise ValueError(f"splitBytes must be at least 1, got {self.split_bytes}")
         if self.topic_pattern is not None:
@@ -127,9 +143,11 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         Names in any case. The names and values are those of Spark's Kafka source where it has them: ``subscribe``,
         ``subscribePattern``, ``assign``, ``startingOffsets``, ``endingOffsets``, ``startingTimestamp``,
         ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
-        ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``. Ours: ``topics`` (the same as
-        ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``includeControl``, ``crc``, ``onError``,
-        ``timestampOverflow``, ``splitBytes``.
+        ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``, ``kafka.isolation.level``. Ours:
+        ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
+        ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, and
+        ``table``: ``records``, or ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
+        given.
 
     Raises
     ------
@@ -156,12 +174,16 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     chosen = [name for name in ("topics", "subscribe", "subscribePattern", "assign") if name.lower() in given]
     if len(chosen) > 1:
         raise ValueError(f"options {' and '.join(chosen)} exclude each other")
+    if "isolationlevel" in given and "kafka.isolation.level" in given:
+        raise ValueError("options isolationLevel and kafka.isolation.level are the same; give one of them")
     if "assign" in chosen and "partitions" in given:
         raise ValueError("options assign and partitions exclude each other")
     fail_on_data_loss = get("failOnDataLoss", _boolean)
     on_error = get("onError", _text)
+    table = get("table", _text, "records")
     if on_error is None:
-        on_error = "skip" if fail_on_data_loss is False else "raise"
+        skip = fail_on_data_loss is False or (fail_on_data_loss is None and table == "losses")
+        on_error = "skip" if skip else "raise"
     elif fail_on_data_loss is not None and fail_on_data_loss != (on_error == "raise"):
         raise ValueError(f"options failOnDataLoss={str(fail_on_data_loss).lower()} and onError={on_error} disagree")
     strategy = get("startingOffsetsByTimestampStrategy", _text, "error").lower()
@@ -176,10 +198,12 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         latest_if_no_timestamp=strategy == "latest",
         include_headers=get("includeHeaders", _boolean, False),
         include_control=get("includeControl", _boolean, False),
+        isolation=get("isolationLevel", _text) or get("kafka.isolation.level", _text, "read_uncommitted"),
         crc=get("crc", _text, "verify"),
         on_error=on_error,
         timestamp_overflow=get("timestampOverflow", _text, "raise"),
         split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
+        table=table,
     )
     return _paths(given), read
 

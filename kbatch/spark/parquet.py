@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +23,21 @@ import pyarrow.parquet
 from kbatch.arrow import spark_batches, spark_schema
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
+from kbatch.spark.losses import LOSS_SCHEMA, LossRows
 from kbatch.spark.options import ReadOptions
 from kbatch.spark.planning import Split, task_tables
 from kbatch.table import RecordTable
 
-__all__ = ["ExportJob", "FileReport", "reports_of"]
+__all__ = ["LOSSES_SUFFIX", "ExportJob", "FileReport", "reports_of"]
+
+# Not ".parquet": DuckDB and Polars take whatever `OUT/**/*.parquet` matches, also below a name that begins with an
+# underscore, as data.
+LOSSES_SUFFIX = ".parq"
 
 # A row group is what a reader takes at once: large enough for its columns to compress and scan well, and small enough
 # for many to be read in parallel.
 _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 64 << 20
-# How many losses a report tells one by one; all are counted.
-_MAX_LOSSES = 100
 
 
 @dataclass
@@ -59,8 +61,8 @@ class FileReport:
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Of the records; timestamps are the smallest and the largest, in ms.
     lost_bytes, loss_count : int
-    losses : list of dict
-        The first of them: file, position, length, reason, base_offset.
+    losses_file : str or None
+        Name of the file of losses in the directory of attempts; None if nothing was lost.
     """
 
     task: int
@@ -78,12 +80,13 @@ class FileReport:
     last_timestamp: int | None = None
     lost_bytes: int = 0
     loss_count: int = 0
-    losses: list[dict[str, Any]] = field(default_factory=list)
+    losses_file: str | None = None
 
-    def add(self, split: Split, table: RecordTable, *, bad_crc_taken: bool) -> None:
+    def add(self, table: RecordTable, *, bad_crc_taken: bool) -> None:
         """Count a table. Batches with a wrong checksum are read if they were taken, else they are among its losses."""
         status = table.batches["status"]
-        read = table.batches[(status == BatchStatus.OK) | ((status == BatchStatus.BAD_CRC) & bad_crc_taken)]
+        good = (status == BatchStatus.OK) | (status == BatchStatus.BAD_INNER_CRC)
+        read = table.batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_taken)]
         self.log_bytes += int(read["size"].sum())
         self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
         codecs = Counter(self.codecs)
@@ -93,8 +96,6 @@ class FileReport:
         self.codecs = dict(codecs)
         self.lost_bytes += sum(loss.length for loss in table.losses)
         self.loss_count += len(table.losses)
-        for loss in table.losses[: _MAX_LOSSES - len(self.losses)]:
-            self.losses.append({"file": split.path, **loss._asdict()})
         records = table.records
         if not len(records):
             return
@@ -154,6 +155,7 @@ class ExportJob:
         log: str | None = None
         with contextlib.ExitStack() as stack:
             writer: _AttemptFile | None = None
+            losses: _LossFile | None = None
             for split, table in task_tables(self.tasks[task], self.options):
                 if split.log != log:
                     stack.close()
@@ -162,8 +164,11 @@ class ExportJob:
                     assert split.partition is not None
                     reports.append(FileReport(task, split.topic, split.partition))
                     writer = stack.enter_context(_AttemptFile(self, reports[-1]))
+                    losses = stack.enter_context(_LossFile(self, reports[-1]))
                 assert writer is not None
-                reports[-1].add(split, table, bad_crc_taken=self.options.crc == "mark")
+                assert losses is not None
+                reports[-1].add(table, bad_crc_taken=self.options.crc == "mark")
+                losses.write(split, table)
                 writer.write(table)
                 del table
         return reports
@@ -218,6 +223,48 @@ class _AttemptFile:
             )
         self._writer.write_table(pa.Table.from_batches(self._held, schema), row_group_size=_GROUP_ROWS)
         self._held = []
+
+
+class _LossFile:
+    """The losses of a report as Parquet, under a name that no other attempt has; made when there is a first one.
+
+    However many there are, only a row group of them is held.
+    """
+
+    def __init__(self, job: ExportJob, report: FileReport) -> None:
+        self._job = job
+        self._report = report
+        self._name = f"{report.task:05d}-{uuid.uuid4().hex}{LOSSES_SUFFIX}"
+        self._path = os.path.join(job.attempts, self._name)
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._rows = LossRows()
+
+    def __enter__(self) -> _LossFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._write_rows()
+        if self._writer is not None:
+            self._writer.close()
+            if error is None:
+                self._report.losses_file = self._name
+            else:
+                os.unlink(self._path)
+
+    def write(self, split: Split, table: RecordTable) -> None:
+        """Add the losses of a table."""
+        self._rows.add(split, table.losses)
+        if self._rows.full:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        for batch in self._rows.take():
+            if self._writer is None:
+                self._writer = pyarrow.parquet.ParquetWriter(self._path, LOSS_SCHEMA, compression=self._job.compression)
+            self._writer.write_batch(batch)
 
 
 def reports_of(rows: Iterable[str]) -> list[FileReport]:

@@ -18,19 +18,21 @@ from kbatch.checksums import crc_holds
 from kbatch.decoding import DecodeOptions
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
+from kbatch.framing import first_offsets
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.segment import last_offsets
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
+from kbatch.transactions import AbortedRanges, Transactions
 
-__all__ = ["Split", "open_logs", "plan", "select_logs", "task_tables"]
+__all__ = ["Split", "log_transactions", "open_logs", "plan", "select_logs", "task_tables"]
 
 # Opening a file counts as reading so many bytes, so that a task isn't given thousands of tiny ones.
 _OPEN_COST = 1 << 20
 # A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
 _TABLE_BYTES = 32 << 20
+_MOST_OFFSETS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Split:
         Records outside are not wanted.
     below : int or None
         Where the next segment begins: an offset from there on means that segments overlap.
+    aborted : AbortedRanges or None
+        Under read_committed the aborted transactions that reach into the segment; the markers that say so may stand
+        in other splits.
+    stable_offset : int or None
+        Under read_committed the log's last stable offset, if anything is undecided.
     """
 
     path: str
@@ -64,6 +71,8 @@ class Split:
     start_offset: int | None
     stop_offset: int | None
     below: int | None
+    aborted: AbortedRanges | None = None
+    stable_offset: int | None = None
 
     @property
     def log(self) -> str:
@@ -118,7 +127,16 @@ def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
     return chosen
 
 
-def plan(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Split, ...]]:
+def log_transactions(logs: Sequence[Log], options: ReadOptions) -> list[Transactions | None]:
+    """Follow the transactions of each log over its headers; None for each under read_uncommitted."""
+    if options.isolation == "read_uncommitted":
+        return [None] * len(logs)
+    return [log.transactions(crc=options.crc, on_error=options.on_error) for log in logs]
+
+
+def plan(
+    logs: Sequence[Log], options: ReadOptions, transactions: Sequence[Transactions | None] | None = None
+) -> list[tuple[Split, ...]]:
     """Share out the bytes of `logs` among tasks.
 
     Parameters
@@ -126,6 +144,8 @@ def plan(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Split, ...]]:
     logs : sequence of Log
         Those that are wanted (`select_logs`).
     options : ReadOptions
+    transactions : sequence of Transactions or None, optional
+        What `log_transactions` found, where it has been asked already.
 
     Returns
     -------
@@ -145,12 +165,14 @@ def plan(logs: Sequence[Log], options: ReadOptions) -> list[tuple[Split, ...]]:
     tasks: list[tuple[Split, ...]] = []
     held: list[Split] = []
     cost = 0
-    for log, start, stop in zip(logs, starting, ending, strict=True):
+    if transactions is None:
+        transactions = log_transactions(logs, options)
+    for log, start, stop, known in zip(logs, starting, ending, transactions, strict=True):
         if options.on_error == "stop":
             # Damage before the offsets that are wanted doesn't stop the read: seeking has passed it.
-            pieces: Iterable[list[Split]] = [list(_log_splits(log, start, stop, None))]
+            pieces: Iterable[list[Split]] = [list(_log_splits(log, start, stop, None, known))]
         else:
-            pieces = ([split] for split in _log_splits(log, start, stop, options.split_bytes))
+            pieces = ([split] for split in _log_splits(log, start, stop, options.split_bytes, known))
         for piece in pieces:
             if not piece:
                 continue
@@ -175,6 +197,8 @@ def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, 
         on_error=options.on_error,
         start_offset=split.start_offset,
         stop_offset=split.stop_offset,
+        aborted=split.aborted,
+        stable_offset=split.stable_offset,
     )
     return read_tables(segment, split.start, split.end, decode, _TABLE_BYTES)
 
@@ -206,10 +230,10 @@ def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple
 def _check_order(table: RecordTable, split: Split) -> None:
     if split.below is None:
         return
-    good = table.batches[table.batches["status"] == BatchStatus.OK]
-    if len(good) and int(last_offsets(good)[-1]) >= split.below:
+    good = table.batches[BatchStatus.sound(table.batches["status"])]
+    if len(good) and int(good["last_offset"][-1]) >= split.below:
         raise LogDirectoryError(
-            f"{split.path}: reaches to offset {int(last_offsets(good)[-1])}, but the next segment begins at "
+            f"{split.path}: reaches to offset {int(good['last_offset'][-1])}, but the next segment begins at "
             f"{split.below}: the segments overlap; read them one by one",
             source=split.path,
         )
@@ -251,8 +275,14 @@ def _resolve(side: str, bound: Bound, logs: Sequence[Log], none_is_latest: bool)
     return resolved
 
 
-def _log_splits(log: Log, start: int | None, stop: int | None, every: int | None) -> Iterator[Split]:
+def _log_splits(
+    log: Log, start: int | None, stop: int | None, every: int | None, transactions: Transactions | None
+) -> Iterator[Split]:
     """Yield the splits of a log between two offsets, in order, each of about `every` bytes at most."""
+    ranges = stable = None
+    if transactions is not None:
+        ranges = AbortedRanges.from_transactions(transactions)
+        stable = transactions.last_stable_offset
     for i, segment in enumerate(log.segments):
         below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
         if start is not None and below is not None and below <= start:
@@ -266,10 +296,24 @@ def _log_splits(log: Log, start: int | None, stop: int | None, every: int | None
             end = segment.end_for_offset(stop)
         if begin >= end:
             continue
+        aborted = None
+        if ranges is not None:
+            aborted = ranges.within(segment.base_offset or 0, _MOST_OFFSETS if below is None else below)
         cuts = [] if every is None else _cuts(segment, begin, end, every)
         for first, last in zip([begin, *cuts], [*cuts, end], strict=True):
             yield Split(
-                segment.path, first, last, segment.size, segment.live, log.topic, log.partition, start, stop, below
+                segment.path,
+                first,
+                last,
+                segment.size,
+                segment.live,
+                log.topic,
+                log.partition,
+                start,
+                stop,
+                below,
+                aborted,
+                stable,
             )
 
 
@@ -320,7 +364,7 @@ def _is_boundary(
         return False
     first = rows[0]
     size = int(first["size"])
-    if not (segment.base_offset or 0) <= int(first["base_offset"]) <= int(offsets[entry]):
+    if not (segment.base_offset or 0) <= int(first_offsets(rows[:1])[0]) <= int(offsets[entry]):
         return False
     if not crc_holds(segment.window(position, position + size), 0, size):
         return False

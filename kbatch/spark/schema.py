@@ -1,10 +1,11 @@
-"""The schema of Spark's own Kafka source, and the projections that a user's schema asks for."""
+"""The schemas of the tables, records as Spark's own Kafka source has them, and a user's projections of them."""
 
 from __future__ import annotations
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -14,11 +15,13 @@ from pyspark.sql.types import (
 )
 
 from kbatch.arrow import SPARK_COLUMNS
+from kbatch.spark.options import Table
 
-__all__ = ["RECORD_COLUMNS", "columns_of", "kafka_schema"]
+__all__ = ["LOSS_COLUMNS", "RECORD_COLUMNS", "columns_of", "kafka_schema", "table_schema"]
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-_TYPES = {
+# The columns of each table that the data source has, all of them nullable.
+_RECORDS: dict[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
     "topic": StringType(),
@@ -28,29 +31,48 @@ _TYPES = {
     "timestampType": IntegerType(),
     "headers": _HEADERS,
 }
+_LOSSES: dict[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "file": StringType(),
+    "position": LongType(),
+    "length": LongType(),
+    "reason": StringType(),
+    "base_offset": LongType(),
+}
+_TABLES: dict[Table, dict[str, DataType]] = {"records": _RECORDS, "losses": _LOSSES}
 # What a record knows of itself, without the log it was in.
 RECORD_COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
+# And what a loss does.
+LOSS_COLUMNS = ("position", "length", "reason", "base_offset")
 
 
 def kafka_schema(columns: tuple[str, ...] | None = None, *, headers: bool = False) -> StructType:
     """Return the schema of Spark's Kafka source, or of some of its columns, all of them nullable."""
     if columns is None:
         columns = SPARK_COLUMNS if headers else SPARK_COLUMNS[:-1]
-    return StructType([StructField(name, _TYPES[name]) for name in columns])
+    return table_schema("records", columns)
 
 
-def columns_of(schema: StructType) -> tuple[str, ...]:
-    """Return the columns that a user's schema asks for, in its order.
+def table_schema(table: Table, columns: tuple[str, ...] | None = None) -> StructType:
+    """Return the schema of a table of the data source, or of some of its columns, all of them nullable."""
+    types = _TABLES[table]
+    return StructType([StructField(name, types[name]) for name in (types if columns is None else columns)])
+
+
+def columns_of(schema: StructType, table: Table = "records") -> tuple[str, ...]:
+    """Return the columns of a table that a user's schema asks for, in its order.
 
     Raises
     ------
     ValueError
-        If a column isn't one of the Kafka source's, or has another type there.
+        If a column isn't one of the table's, or has another type there.
     """
+    types = _TABLES[table]
     for field in schema.fields:
-        wanted = _TYPES.get(field.name)
+        wanted = types.get(field.name)
         if wanted is None:
-            raise ValueError(f"schema: no column {field.name!r}; there are {', '.join(SPARK_COLUMNS)}")
+            raise ValueError(f"schema: no column {field.name!r}; there are {', '.join(types)}")
         if field.dataType != wanted:
             raise ValueError(
                 f"schema: column {field.name!r} is {wanted.simpleString()}, not {field.dataType.simpleString()}"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbatch.arrow import spark_batches
-from kbatch.spark.options import ReadOptions, parse_options
-from kbatch.spark.planning import open_logs, plan, select_logs, task_tables
-from kbatch.spark.schema import columns_of, kafka_schema
+from kbatch.spark.losses import LossLog, loss_batches
+from kbatch.spark.options import ReadOptions, Table, parse_options
+from kbatch.spark.planning import Split, open_logs, plan, select_logs, task_tables
+from kbatch.spark.schema import columns_of, kafka_schema, table_schema
+from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +32,11 @@ class KbatchDataSource(DataSource):
     ``option("includeHeaders", "true")``. A schema given by the user chooses among them, in its order: what it leaves
     out is not built. The options are those of `kbatch.spark.options.parse_options`.
 
+    ``option("table", "losses")`` gives another table, of what damage costs a read with the same options (``onError`` is
+    then ``skip`` unless it is ``stop``): a row for each range of bytes that gives no records, with topic, partition,
+    file, position and length (bytes in the file), reason, and base_offset, which is null where no header could be
+    framed. The logs are read and checked for it as for the records; an empty table means that nothing is lost.
+
     Filters are not pushed down (``pushFilters``): in PySpark 4.1 to 4.3 a reader with filters is kept for the loaded
     relation, so that a second query of it gives wrong rows. Options prune instead.
 
@@ -38,6 +45,7 @@ class KbatchDataSource(DataSource):
     >>> import kbatch.spark
     >>> kbatch.spark.register(spark)  # doctest: +SKIP
     >>> spark.read.format("kbatch").option("subscribe", "orders").load("/data/kafka").count()  # doctest: +SKIP
+    >>> spark.read.format("kbatch").option("table", "losses").load("/data/kafka").show()  # doctest: +SKIP
     """
 
     @classmethod
@@ -46,14 +54,16 @@ class KbatchDataSource(DataSource):
         return "kbatch"
 
     def schema(self) -> StructType:
-        """Return the schema of Spark's Kafka source; this is also where bad options are told first."""
+        """Return the table's schema, for records that of Spark's Kafka source; bad options are told here first."""
         _, options = parse_options(self.options)
-        return kafka_schema(headers=options.include_headers)
+        if options.table == "records":
+            return kafka_schema(headers=options.include_headers)
+        return table_schema(options.table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for the default schema, or for the columns of a user's."""
         paths, options = parse_options(self.options)
-        return KbatchReader(paths, options, columns_of(schema))
+        return KbatchReader(paths, options, columns_of(schema, options.table))
 
 
 class KbatchReader(DataSourceReader):
@@ -72,10 +82,31 @@ class KbatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Decode the splits of one partition."""
         # Spark makes InputPartition(None) of an empty list.
-        for split, table in task_tables(partition.value or (), self.options):
-            for loss in table.losses:
-                _log.warning("%s, byte %d: %d bytes lost: %s", split.path, loss.position, loss.length, loss.reason)
-            yield from spark_batches(table, self.columns, overflow=self.options.timestamp_overflow)
+        tables = task_tables(partition.value or (), self.options)
+        yield from _BATCHES[self.options.table](tables, self.columns, self.options)
+
+
+_Tables = Iterator[tuple[Split, RecordTable]]
+
+
+def _records(tables: _Tables, columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    losses = LossLog(_log, "option('table', 'losses') gives all of them as a DataFrame")
+    for split, table in tables:
+        losses.add(split.path, table.losses)
+        yield from spark_batches(table, columns, overflow=options.timestamp_overflow)
+        del table
+    losses.close()
+
+
+def _losses(tables: _Tables, columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    return loss_batches(tables, columns)
+
+
+# What a task makes of the tables of its splits.
+_BATCHES: dict[Table, Callable[[_Tables, tuple[str, ...], ReadOptions], Iterator[pa.RecordBatch]]] = {
+    "records": _records,
+    "losses": _losses,
+}
 
 
 def register(spark: SparkSession) -> None:

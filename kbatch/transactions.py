@@ -1,0 +1,641 @@
+"""Transactions: control records, what is aborted, what is still open, and which batches read_committed leaves out.
+
+A transaction is the transactional batches of a producer id up to the marker, a control batch, that decides them. The
+rules are those of Kafka: of its broker (``ProducerStateManager``, ``TransactionIndex``) for what a log says about its
+transactions, and of its consumer (``CompletedFetch``) for what a fetch response does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.checksums import first_bad_crc
+from kbatch.codecs import Arena, PayloadError, decompress
+from kbatch.format import (
+    ABORTED_DTYPE,
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_HEADER_SIZE,
+    CONTROL_DTYPE,
+    NO_TIMESTAMP,
+    RECORD_DTYPE,
+    ControlType,
+    Limits,
+)
+from kbatch.kernels import decode as _kernel
+
+if TYPE_CHECKING:
+    from kbatch.table import RecordTable
+
+__all__ = ["AbortedRanges", "OpenTransaction", "TransactionTracker", "Transactions", "control_records"]
+
+_INT64 = np.iinfo(np.int64)
+# Sizes of a control record's key, int16 version and int16 type, and of a marker's value, int16 version and int32
+# coordinator epoch; more bytes than these are ignored (CTL-R1, CTL-R3).
+_KEY_SIZE = 4
+_MARKER_SIZE = 6
+_MAX_VARINT = 5
+
+# What a batch is to the tracker: a marker by its type, or one of these.
+_NOTHING = -1
+_DATA = 2
+
+
+# -- control records
+
+
+def _bytes_at(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
+    """Gather `width` bytes at each of `positions`; shape (positions, width)."""
+    gathered: npt.NDArray[np.uint8] = data[positions[:, np.newaxis] + np.arange(width)]
+    return gathered
+
+
+def _control_keys(
+    records: npt.NDArray[np.void], data: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
+    """Read the keys of control records: their version (-1 if there is none), their type, and whether they hold it."""
+    version = np.full(len(records), -1, np.int16)
+    kind = np.full(len(records), -1, np.int16)
+    long = np.flatnonzero(records["key_len"] >= _KEY_SIZE)
+    fields = _bytes_at(data, records["key_pos"][long], _KEY_SIZE).view(">i2")
+    version[long], kind[long] = fields[:, 0], fields[:, 1]
+    valid = version >= 0
+    kind[~valid] = -1
+    return version, kind, valid
+
+
+def control_records(table: RecordTable) -> npt.NDArray[np.void]:
+    """Read what the control records of a table say.
+
+    Parameters
+    ----------
+    table : RecordTable
+        Decoded with ``include_control=True``; without it a table has no control records.
+
+    Returns
+    -------
+    ndarray of CONTROL_DTYPE, shape (control records,)
+        One row a record of a control batch, in order. ``record`` and ``batch`` are its rows in ``table.records`` and
+        ``table.batches``. ``type`` is the id in the key, a `ControlType` or one of a later Kafka (CTL-R2), and -1 where
+        the key is null, too short or of a negative version; ``version`` is that of the key, -1 where it has none.
+        ``coordinator_epoch`` is from the value of an ABORT or COMMIT, else -1. ``valid`` is 0 where the key, or the
+        value of an ABORT or COMMIT, can't be read (CTL-R1, CTL-R3).
+
+    Notes
+    -----
+    Kafka's ``ControlRecordType.parse`` and ``EndTransactionMarker.deserialize``. A newer version is read as version 0.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> from kbatch.transactions import control_records
+    >>> marker = bytes.fromhex(
+    ...     "0000000000000007" "00000042" "ffffffff" "02" "0bce4676" "0030" "00000000" "00000000000003e8"
+    ...     "00000000000003e8" "0000000000000007" "0000" "ffffffff" "00000001"
+    ...     "20" "00" "00" "00" "08" "00000000" "0c" "000000000000" "00"
+    ... )
+    >>> rows = control_records(kbatch.decode(marker, include_control=True))
+    >>> rows[["offset", "producer_id", "type", "coordinator_epoch", "valid"]].tolist()
+    [(7, 7, 0, 0, 1)]
+    """
+    batches = table.batches
+    control = np.flatnonzero(((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & (batches["magic"] == 2))
+    first = batches["first_record"]
+    counts = np.append(first[1:], len(table.records))[control] - first[control]
+    before = np.cumsum(counts) - counts
+    rows = np.repeat(first[control] - before, counts) + np.arange(counts.sum())
+    records = table.records[rows]
+    batch = records["batch"]
+
+    out = np.empty(len(rows), CONTROL_DTYPE)
+    out["record"] = rows
+    out["batch"] = batch
+    for name in ("offset", "timestamp"):
+        out[name] = records[name]
+    for name in ("producer_id", "producer_epoch"):
+        out[name] = batches[name][batch]
+    version, kind, valid = _control_keys(records, table.data)
+    out["version"], out["type"] = version, kind
+    out["coordinator_epoch"] = -1
+    marker = valid & ((kind == ControlType.ABORT) | (kind == ControlType.COMMIT))
+    long = np.flatnonzero(marker & (records["value_len"] >= _MARKER_SIZE))
+    value = _bytes_at(table.data, records["value_pos"][long], _MARKER_SIZE).view(">i2")
+    whole = value[:, 0] >= 0
+    long = long[whole]
+    out["coordinator_epoch"][long] = np.ascontiguousarray(value[whole, 1:]).view(">i4")[:, 0]
+    valid[marker] = False
+    valid[long] = True
+    out["valid"] = valid
+    return out
+
+
+# -- what a log says
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that no marker has decided yet.
+
+    Attributes
+    ----------
+    producer_id : int
+    first_offset : int
+        Base offset of its first batch (LSO-R3).
+    first_timestamp : int
+        Base timestamp of that batch, in milliseconds since the epoch; -1 if unknown.
+    """
+
+    producer_id: int
+    first_offset: int
+    first_timestamp: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transactions:
+    """What the markers of a log say about its transactions.
+
+    Attributes
+    ----------
+    aborted : ndarray of ABORTED_DTYPE
+        Aborted transactions in the order of their markers: what the log's ``.txnindex`` files hold (TXI-R5).
+    open : list of OpenTransaction
+        Those without a marker, by first offset.
+    last_stable_offset : int or None
+        The least first offset of an open transaction: what is at or after it is undecided (LSO-R2). None if none is
+        open, and nothing is held back.
+    """
+
+    aborted: npt.NDArray[np.void]
+    open: list[OpenTransaction]
+    last_stable_offset: int | None
+
+
+def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """Return the order that brings the rows of a producer together and keeps them in theirs."""
+    least = producer_ids.min()
+    if producer_ids.max() - least < 1 << 16:
+        # A coordinator's ids are neighbours. Small integers are sorted by their digits, ten times as fast.
+        return np.argsort((producer_ids - least).astype(np.uint16), kind="stable")
+    return np.argsort(producer_ids, kind="stable")
+
+
+def _require_bytes(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> None:
+    """Refuse rows whose bytes aren't in `data`: the kernels believe them."""
+    start = rows["position"] - origin
+    size = rows["size"]
+    if np.any((start < 0) | (size < BATCH_HEADER_SIZE) | (size > len(data) - start)):
+        raise ValueError(f"rows of batches lie outside of the {len(data)} bytes that begin at {origin}")
+
+
+def _crc_mask(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.bool_]:
+    """Whether the checksum of each row holds."""
+    good = np.ones(len(rows), np.bool_)
+    at, _ = first_bad_crc(data, rows, 0, len(rows), origin)
+    while at < len(rows):
+        good[at] = False
+        at, _ = first_bad_crc(data, rows, at + 1, len(rows), origin)
+    return good
+
+
+def _first_record_sizes(
+    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the bytes that the first record of each payload takes; where it has no length, those of the payload."""
+    at = np.minimum(np.arange(_MAX_VARINT), sizes[:, np.newaxis] - 1)
+    raw = data[positions[:, np.newaxis] + at].astype(np.int64)
+    ends = raw < 0x80
+    last = ends.argmax(axis=1)
+    within = np.arange(_MAX_VARINT) <= last[:, np.newaxis]
+    number = (np.where(within, raw & 0x7F, 0) << 7 * np.arange(_MAX_VARINT)).sum(axis=1)
+    # As the kernel reads it: of 32 bits, zig-zag (VAR-R2).
+    number &= 0xFFFFFFFF
+    length = np.where(number & 1, -1, number >> 1) + last + 1
+    return np.where(ends.any(axis=1) & (length > last + 1) & (length < sizes), length, sizes)
+
+
+def _marker_types(
+    data: npt.NDArray[np.uint8],
+    rows: npt.NDArray[np.void],
+    origin: int,
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int16]:
+    """Return the type of each control batch, -1 where its first record can't be read.
+
+    As in Kafka nothing after the first record is looked at (CTL-R4), unless it should be the only one. `rows` is
+    written to.
+    """
+    several = np.flatnonzero((rows["record_count"] > 1) & (sizes > 0))
+    sizes[several] = _first_record_sizes(data, positions[several], sizes[several])
+    rows["record_count"] = 1
+    rows["status"] = 0
+    records = np.empty(len(rows), RECORD_DTYPE)
+    at = used = 0
+    while at < len(rows):
+        at, used, fault, *_ = _kernel.decode(
+            data, rows, at, len(rows), origin, positions[at:], sizes[at:], records, used, True, False, False, 0, 0
+        )
+        at += fault != 0
+    records = records[:used]
+    types = np.full(len(rows), -1, np.int16)
+    types[records["batch"]] = _control_keys(records, data)[1]
+    return types
+
+
+class TransactionTracker:
+    """Follows the transactions of a log from batch to batch.
+
+    It needs the headers of all batches, and of the bytes only the markers and the first batches of transactions. What
+    it keeps is in proportion to the transactions.
+
+    Parameters
+    ----------
+    open : iterable of OpenTransaction, optional
+        The transactions that were open where the log begins, from a producer snapshot (TXI-R7).
+    check_crc : bool
+        Whether to believe only batches whose checksum holds: a marker decides a transaction, and a batch that opens
+        one holds everything after it back.
+    limits : Limits, optional
+        What a compressed control batch may cost. Nobody writes them.
+
+    Notes
+    -----
+    The rules are those of Kafka's ``ProducerAppendInfo`` and ``ProducerStateManager``, and what comes out equals the
+    log's own index (TXI-R5, LSO-R3). Of a log that is decoded from its middle on, a transaction begins at the first
+    batch that is seen (TXI-R6); a marker without a batch aborts nothing (TXI-R3). Producer epochs play no part
+    (TXN-R9).
+
+    A bit that flips in a header can make any batch one of a transaction that nobody ever ends. Therefore the first
+    batches of those still open at the end of an `add` have their checksums verified, each once; what is damaged opens
+    nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kbatch
+    >>> from kbatch.transactions import TransactionTracker
+    >>> tracker = TransactionTracker()
+    >>> tracker.add(np.empty(0, np.uint8), kbatch.scan(b""), 0)
+    >>> tracker.result().last_stable_offset is None
+    True
+    """
+
+    def __init__(
+        self, open: Iterable[OpenTransaction] = (), *, check_crc: bool = True, limits: Limits | None = None
+    ) -> None:
+        self._check_crc = check_crc
+        self._limits = limits if limits is not None else Limits()
+        # (first offset, producer id, first timestamp) by producer id. The queue gives the least of them; it holds
+        # some that are decided already.
+        self._open: dict[int, tuple[int, int, int]] = {}
+        for transaction in open:
+            producer_id, first_offset, first_timestamp = map(int, OpenTransaction(*transaction))
+            self._open[producer_id] = (first_offset, producer_id, first_timestamp)
+        self._queue = sorted(self._open.values())
+        # Rows of ABORTED_DTYPE, and the two columns of `abort_markers`.
+        self._aborted = array("q")
+        self._marker_producers = array("q")
+        self._marker_offsets = array("q")
+
+    def add(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int = 0) -> None:
+        """Follow the next batches of the log.
+
+        Parameters
+        ----------
+        data : ndarray of uint8
+            Bytes that hold all of these batches.
+        batches : ndarray of BATCH_DTYPE
+            Their headers in the order of the log; those of magic 0 and 1 are passed over.
+        origin : int
+            Position of ``data[0]`` in the source, which the positions in `batches` count from.
+
+        Raises
+        ------
+        ValueError
+            If a batch that is needed doesn't lie in `data`.
+        """
+        attributes = batches["attributes"] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
+        if not attributes.any():
+            return
+        chosen = np.flatnonzero((attributes != 0) & (batches["producer_id"] >= 0) & (batches["magic"] == 2))
+        kinds = np.full(len(chosen), _DATA, np.int16)
+        control = np.flatnonzero(attributes[chosen] & ATTRIBUTE_CONTROL)
+        kinds[control] = self._markers(data, batches[chosen[control]], origin)
+        relevant = kinds != _NOTHING
+        chosen, kinds = chosen[relevant], kinds[relevant]
+        if not len(chosen):
+            return
+
+        # Events of a producer side by side: of a run of data only its first batch matters.
+        producer_ids = batches["producer_id"][chosen]
+        order = _by_producer(producer_ids)
+        grouped = producer_ids[order]
+        is_data = kinds[order] == _DATA
+        starts = np.ones(len(order), np.bool_)
+        starts[1:] = grouped[1:] != grouped[:-1]
+        opens = is_data.copy()
+        opens[1:] &= starts[1:] | ~is_data[:-1]
+        if self._check_crc:
+            self._drop_damaged(data, batches, origin, chosen[order], grouped, starts, is_data, opens)
+        events = np.sort(order[opens | ~is_data])
+        self._follow(batches[chosen[events]], kinds[events])
+
+    def _markers(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.int16]:
+        """Tell ABORT, COMMIT and nothing apart; an empty control batch is nothing, nor is an unknown type (TXN-R10)."""
+        kinds = np.full(len(rows), _NOTHING, np.int16)
+        _require_bytes(data, rows, origin)
+        wanted = rows["record_count"] > 0
+        if self._check_crc:
+            wanted &= _crc_mask(data, rows, origin)
+        packed = (rows["attributes"] & ATTRIBUTE_CODEC) != 0
+        plain = np.flatnonzero(wanted & ~packed)
+        positions = rows["position"] - (origin - BATCH_HEADER_SIZE)
+        sizes = rows["size"] - BATCH_HEADER_SIZE
+        kinds[plain] = _marker_types(data, rows[plain], origin, positions[plain], sizes[plain])
+        arena = Arena()
+        for i in np.flatnonzero(wanted & packed).tolist():
+            arena.used = 0
+            start, size = int(positions[i]), int(sizes[i])
+            codec = int(rows["attributes"][i]) & ATTRIBUTE_CODEC
+            try:
+                decompress(codec, data.data[start : start + size], arena, self._limits.max_decompressed_bytes)
+            except PayloadError:
+                continue
+            whole = np.array([arena.used])
+            kinds[i] = _marker_types(arena.array(), rows[i : i + 1].copy(), 0, np.zeros(1, np.int64), whole)[0]
+        kinds[(kinds != ControlType.ABORT) & (kinds != ControlType.COMMIT)] = _NOTHING
+        return kinds
+
+    def _drop_damaged(
+        self,
+        data: npt.NDArray[np.uint8],
+        batches: npt.NDArray[np.void],
+        origin: int,
+        rows: npt.NDArray[np.intp],
+        producer_ids: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.bool_],
+        is_data: npt.NDArray[np.bool_],
+        opens: npt.NDArray[np.bool_],
+    ) -> None:
+        """Let no batch with a bad checksum open what stays open: take the next good one of the run, or none."""
+        ends = np.append(np.flatnonzero(starts)[1:], len(rows))
+        ends = ends[is_data[ends - 1]]
+        opening = np.flatnonzero(opens)
+        opening = opening[np.searchsorted(opening, ends) - 1]
+        known = np.fromiter((p in self._open for p in producer_ids[opening].tolist()), np.bool_, len(opening))
+        new = ~(known & starts[opening])
+        opening, ends = opening[new], ends[new]
+        first = batches[rows[opening]]
+        _require_bytes(data, first, origin)
+        bad = np.flatnonzero(~_crc_mask(data, first, origin))
+        for at, end in zip(opening[bad].tolist(), ends[bad].tolist(), strict=True):
+            opens[at] = False
+            i, count = at + 1, 1
+            while i < end:
+                following = batches[rows[i : min(i + count, end)]]
+                _require_bytes(data, following, origin)
+                good = np.flatnonzero(_crc_mask(data, following, origin))
+                if len(good):
+                    opens[i + good[0]] = True
+                    break
+                i, count = i + count, 2 * count
+
+    def _follow(self, rows: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> None:
+        """Go through what may open a transaction and what ends one, in the order of the log."""
+        aborts = rows[kinds == ControlType.ABORT]
+        self._marker_producers.frombytes(aborts["producer_id"].tobytes())
+        # A consumer looks at a marker's last offset (TXN-R2).
+        self._marker_offsets.frombytes(aborts["last_offset"].tobytes())
+        horizon = (rows["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
+        timestamps = np.where(horizon, NO_TIMESTAMP, rows["base_timestamp"])
+        is_open, queue, aborted = self._open, self._queue, self._aborted
+        for kind, producer_id, offset, timestamp in zip(
+            kinds.tolist(), rows["producer_id"].tolist(), rows["base_offset"].tolist(), timestamps.tolist(), strict=True
+        ):
+            if kind == _DATA:
+                if producer_id not in is_open:
+                    is_open[producer_id] = transaction = (offset, producer_id, timestamp)
+                    heapq.heappush(queue, transaction)
+                continue
+            ended = is_open.pop(producer_id, None)
+            if ended is not None and kind == ControlType.ABORT:
+                while queue and is_open.get(queue[0][1]) is not queue[0]:
+                    heapq.heappop(queue)
+                stable = queue[0][0] if queue else min(offset + 1, _INT64.max)
+                aborted.extend((producer_id, ended[0], offset, stable))
+        if len(queue) > 2 * len(is_open) + 64:
+            self._queue = sorted(is_open.values())
+
+    def result(self) -> Transactions:
+        """Return what is known so far."""
+        still = sorted(self._open.values())
+        return Transactions(
+            np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
+            [OpenTransaction(producer_id, offset, timestamp) for offset, producer_id, timestamp in still],
+            still[0][0] if still else None,
+        )
+
+    @property
+    def abort_markers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Producer ids and offsets of all ABORT markers so far, also of those that ended nothing (TXN-R6)."""
+        return np.array(self._marker_producers, np.int64), np.array(self._marker_offsets, np.int64)
+
+
+# -- what read_committed leaves out
+
+
+class _Pairs:
+    """Searches in pairs of a producer id and an offset, which come sorted."""
+
+    __slots__ = ("_keys", "_offsets", "_producers", "_stride")
+
+    def __init__(self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+        # A pair becomes one number by the ranks of both: numpy searches numbers.
+        self._producers = np.unique(producer_ids)
+        self._offsets = np.unique(offsets)
+        self._stride = len(self._offsets) + 1
+        self._keys = self._key(producer_ids, np.searchsorted(self._offsets, offsets))
+
+    def _key(self, producer_ids: npt.NDArray[np.int64], ranks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        return np.searchsorted(self._producers, producer_ids) * self._stride + ranks
+
+    def count(
+        self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, included: bool
+    ) -> npt.NDArray[np.intp]:
+        """Return how many pairs stand before each that is given, or if `included` up to it.
+
+        For a producer id that none of the pairs has the answer means nothing.
+        """
+        ranks = np.searchsorted(self._offsets, offsets, "right" if included else "left")
+        return np.searchsorted(self._keys, self._key(producer_ids, ranks))
+
+
+class AbortedRanges:
+    """The offsets that aborted transactions take, by producer: which batches read_committed leaves out.
+
+    Ranges of a producer may overlap and be given twice. The object is small and can be pickled.
+
+    Parameters
+    ----------
+    producer_id, first_offset, last_offset : ndarray of int64, shape (ranges,)
+        From the first batch of a transaction to its marker, both inclusive; in any order.
+
+    Attributes
+    ----------
+    producer_id, first_offset, last_offset : ndarray of int64, read-only
+        Sorted by producer id and first offset. `last_offset` doesn't descend within a producer: it is the last that
+        this range or one before it reaches. Ranges within others are left out.
+
+    Examples
+    --------
+    >>> from kbatch.transactions import AbortedRanges
+    >>> ranges = AbortedRanges.from_list([(7, 0), (7, 20)], ([7], [9]))
+    >>> ranges.first_offset.tolist(), ranges.last_offset.tolist()
+    ([0, 20], [9, 9223372036854775807])
+    >>> len(ranges.within(10, 20))
+    0
+    """
+
+    __slots__ = ("_pairs", "first_offset", "last_offset", "producer_id")
+
+    def __init__(self, producer_id: npt.ArrayLike, first_offset: npt.ArrayLike, last_offset: npt.ArrayLike) -> None:
+        producers = np.asarray(producer_id, np.int64)
+        first = np.asarray(first_offset, np.int64)
+        last = np.asarray(last_offset, np.int64)
+        if producers.ndim != 1 or producers.shape != first.shape or producers.shape != last.shape:
+            raise ValueError(
+                "producer_id, first_offset and last_offset must be one-dimensional and of one length, got shapes "
+                f"{producers.shape}, {first.shape} and {last.shape}"
+            )
+        order = np.lexsort((first, producers))
+        producers, first, last = producers[order], first[order], last[order]
+        if len(order):
+            # The running maximum within each producer: on ranks of offsets, raised from producer to producer.
+            lasts, ranks = np.unique(last, return_inverse=True)
+            starts = np.ones(len(order), np.bool_)
+            starts[1:] = producers[1:] != producers[:-1]
+            reach = np.maximum.accumulate(np.cumsum(starts) * len(lasts) + ranks)
+            kept = starts
+            kept[1:] |= reach[1:] > reach[:-1]
+            producers, first, last = producers[kept], first[kept], lasts[reach[kept] % len(lasts)]
+        for column in (producers, first, last):
+            column.flags.writeable = False
+        self.producer_id: npt.NDArray[np.int64] = producers
+        self.first_offset: npt.NDArray[np.int64] = first
+        self.last_offset: npt.NDArray[np.int64] = last
+        self._pairs = _Pairs(producers, first)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return AbortedRanges, (self.producer_id, self.first_offset, self.last_offset)
+
+    def __len__(self) -> int:
+        return len(self.producer_id)
+
+    def __repr__(self) -> str:
+        return f"<AbortedRanges: {len(self)} ranges of {len(np.unique(self.producer_id))} producers>"
+
+    @classmethod
+    def from_transactions(cls, transactions: Transactions) -> AbortedRanges:
+        """Take the aborted transactions of a log."""
+        aborted = transactions.aborted
+        return cls(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
+
+    @classmethod
+    def from_list(
+        cls, aborted: Iterable[tuple[int, int]], abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]
+    ) -> AbortedRanges:
+        """Take the aborted transactions that a fetch response lists.
+
+        Parameters
+        ----------
+        aborted : iterable of (producer id, first offset)
+            In any order, also repeated (TXN-R1); those that begin before the response's data or after it do no harm
+            (TXN-R7).
+        abort_markers : (producer ids, offsets)
+            The ABORT markers in the response's data; see `TransactionTracker.abort_markers`.
+
+        Returns
+        -------
+        AbortedRanges
+            Each entry ends at the first ABORT marker of its producer at or after its first offset, and without one
+            nowhere (TXN-R2, TXN-R8). COMMIT markers change nothing (TXN-R4).
+
+        Raises
+        ------
+        TypeError
+            If an entry isn't a pair of integers.
+        ValueError
+            If it has more or less than two, or one that no int64 holds.
+        """
+        pairs = np.array([_checked_pair(i, entry) for i, entry in enumerate(aborted)], np.int64).reshape(-1, 2)
+        producers, first = pairs[:, 0], pairs[:, 1]
+        marker_producers = np.asarray(abort_markers[0], np.int64)
+        marker_offsets = np.asarray(abort_markers[1], np.int64)
+        last = np.full(len(pairs), _INT64.max, np.int64)
+        if len(marker_producers):
+            order = np.lexsort((marker_offsets, marker_producers))
+            marker_producers, marker_offsets = marker_producers[order], marker_offsets[order]
+            at = _Pairs(marker_producers, marker_offsets).count(producers, first, included=False)
+            there = at < len(order)
+            at[~there] = 0
+            there &= marker_producers[at] == producers
+            last[there] = marker_offsets[at[there]]
+        return cls(producers, first, last)
+
+    def mask(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Tell which batches belong to aborted transactions.
+
+        Parameters
+        ----------
+        batches : ndarray of BATCH_DTYPE
+
+        Returns
+        -------
+        ndarray of bool, shape (batches,)
+            True for transactional batches that lie in a range of their producer. Never for control batches, for those
+            without a producer id and for what a producer wrote outside of transactions (TXN-R3, TXN-R13).
+        """
+        out = np.zeros(len(batches), np.bool_)
+        if not len(self):
+            return out
+        kind = batches["attributes"] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
+        rows = np.flatnonzero(
+            (kind == ATTRIBUTE_TRANSACTIONAL) & (batches["producer_id"] >= 0) & (batches["magic"] == 2)
+        )
+        producers, first = batches["producer_id"][rows], batches["base_offset"][rows]
+        last = batches["last_offset"][rows]
+        # Of the ranges that begin up to a batch's end the latest reaches farthest.
+        at = self._pairs.count(producers, last, included=True) - 1
+        out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last_offset[at] >= first)
+        return out
+
+    def within(self, start: int, stop: int) -> AbortedRanges:
+        """Return the ranges that reach into offsets from `start` up to but without `stop`.
+
+        A batch that reaches beyond these offsets is told apart by them as well: a transaction begins with a batch.
+        """
+        chosen = (self.first_offset < stop) & (self.last_offset >= start)
+        return AbortedRanges(self.producer_id[chosen], self.first_offset[chosen], self.last_offset[chosen])
+
+
+def _checked_pair(number: int, entry: Any) -> tuple[int, int]:
+    try:
+        values = tuple(map(operator.index, entry))
+    except TypeError:
+        raise TypeError(
+            f"aborted: entry {number} must be a pair of integers (producer id, first offset), got {entry!r}"
+        ) from None
+    if len(values) != 2:
+        raise ValueError(f"aborted: entry {number} must be (producer id, first offset), got {entry!r}")
+    if not all(_INT64.min <= value <= _INT64.max for value in values):
+        raise ValueError(f"aborted: entry {number} holds a number that is no int64: {entry!r}")
+    return values[0], values[1]
