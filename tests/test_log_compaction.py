@@ -97,7 +97,7 @@ def directories(draw: st.DrawFn) -> dict[str, bytes]:
     return files
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(directories())
 def test_a_directory_is_what_a_broker_would_make_of_it_dsk_r8(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as root:

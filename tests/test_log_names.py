@@ -86,6 +86,20 @@ def test_find_logs_dsk_r9(tmp_path: Path) -> None:
     (tmp_path / "file-0").write_text("not a directory")
     logs = find_logs(tmp_path)
     assert [(log.topic, log.partition) for log in logs] == [("a", 0), ("b", 9), ("b", 10)]
+    assert [log.mark for log in logs] == [None] * 3
+    logs = find_logs(tmp_path, marked=True)
+    assert [(log.topic, log.partition, log.mark) for log in logs] == [
+        ("a", 0, None),
+        ("a", 1, "delete"),
+        ("a", 2, "future"),
+        ("a", 3, "stray"),
+        ("b", 9, None),
+        ("b", 10, None),
+    ]
+    (only,) = find_logs(tmp_path / "a-1.77-delete", marked=True)
+    assert only.mark == "delete"
+    with pytest.raises(LogDirectoryError, match="no topic-partition"):
+        find_logs(tmp_path / "a-1.77-delete")
     (only,) = find_logs(tmp_path / "b-10")
     assert (only.topic, only.partition) == ("b", 10)
 
