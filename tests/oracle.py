@@ -427,6 +427,8 @@ def _read_message(entry: bytes, verify: bool) -> Message:
     (offset, crc, magic, attributes) = struct.unpack_from(">q4xIbB", entry)
     if verify and zlib.crc32(entry[16:]) != crc:
         raise BadCrc(f"stored {crc:#x}")  # CRC-R7
+    if attributes & 7 > 3:
+        raise Unsupported(f"codec {attributes & 7} in magic {magic}")  # LEG-R19: whatever the fields are
     timestamp = struct.unpack_from(">q", entry, 18)[0] if magic == 1 else -1  # LEG-R4, LEG-R5
     fields = Cursor(entry[26 if magic == 1 else 18 :])
 
@@ -452,9 +454,9 @@ def _read_inner(data: bytes, verify: bool) -> list[Message]:
             raise Invalid("inner messages are cut")
         if data[position + 16] > 1:
             raise Invalid("inner batch of magic 2")  # LEG-R18
-        messages.append(_read_message(data[position : position + size], verify))
-        if messages[-1].codec:
+        if data[position + 17] & 7:
             raise Invalid("inner message is compressed")  # LEG-R18
+        messages.append(_read_message(data[position : position + size], verify))
         position += size
     if not messages:
         raise Invalid("nothing in a compressed message")  # LEG-R17
@@ -462,8 +464,6 @@ def _read_inner(data: bytes, verify: bool) -> list[Message]:
 
 
 def _unwrap(wrapper: Message, verify: bool) -> list[Record]:
-    if wrapper.codec > 3:
-        raise Unsupported(f"codec {wrapper.codec} in magic {wrapper.magic}")  # LEG-R19
     if wrapper.value is None:
         raise Invalid("compressed message without a value")  # LEG-R17
     if wrapper.codec == 3:
