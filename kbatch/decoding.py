@@ -224,7 +224,9 @@ class _Pass:
             # or go down can't be judged so.
             # The base offset of a compressed message set isn't known, and -1: below all that may be wanted.
             first, last = batches["base_offset"], batches["last_offset"]
-            batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
+            # Producers leave the offset of such a set 0, whatever it holds (LEG-R12).
+            unknown = (first < 0) & (last == 0)
+            batches = batches[(last < first) | unknown | ((last >= self.first_offset) & (first <= self.last_offset))]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
         if self.options.stable_offset is not None:
