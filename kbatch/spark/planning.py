@@ -26,7 +26,7 @@ from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions
 
-__all__ = ["Split", "log_transactions", "open_logs", "plan", "select_logs", "task_tables"]
+__all__ = ["LogRange", "Split", "log_transactions", "open_logs", "plan", "plan_logs", "select_logs", "task_tables"]
 
 # Opening a file counts as reading so many bytes, so that a task isn't given thousands of tiny ones.
 _OPEN_COST = 1 << 20
@@ -78,6 +78,15 @@ class Split:
     def log(self) -> str:
         """The directory, which tells the log."""
         return os.path.dirname(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """A whole log for one task to look at, and which of its offsets are wanted; None is the log's own end."""
+
+    path: str
+    start_offset: int | None
+    stop_offset: int | None
 
 
 def open_logs(paths: Iterable[str]) -> list[Log]:
@@ -182,6 +191,31 @@ def plan(
                 held, cost = [], 0
             held += piece
             cost += weight
+    if held:
+        tasks.append(tuple(held))
+    return tasks
+
+
+def plan_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange, ...]]:
+    """Share out whole logs among tasks, for what has to see all of a log's headers.
+
+    Raises
+    ------
+    ValueError
+        As `plan`.
+    """
+    starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
+    ending = _resolve("ending", options.ending, logs, True)
+    tasks: list[tuple[LogRange, ...]] = []
+    held: list[LogRange] = []
+    cost = 0
+    for log, start, stop in zip(logs, starting, ending, strict=True):
+        weight = log.size + _OPEN_COST
+        if held and cost + weight > options.split_bytes + _OPEN_COST:
+            tasks.append(tuple(held))
+            held, cost = [], 0
+        held.append(LogRange(log.path, start, stop))
+        cost += weight
     if held:
         tasks.append(tuple(held))
     return tasks
