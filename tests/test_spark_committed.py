@@ -209,6 +209,34 @@ def test_damage_gives_what_the_tables_give(spark: Any, tmp_path: Path) -> None:
             assert losses == [loss for table in tables for loss in table.losses]
 
 
+def test_damage_that_hides_markers_is_an_error_wherever_it_is(spark: Any, tmp_path: Path) -> None:
+    """With onError=raise nothing is withheld for damage that isn't told, also where the damage isn't read itself."""
+    length = bytearray(data(2))
+    length[8:12] = (5).to_bytes(4, "big")
+    begin = [data(0), txn(1, 7)]
+    for number, (hidden, error, at, left) in enumerate(
+        (
+            ([bytes(length), marker(3, 7, COMMIT)], kbatch.CorruptBatchError, 0, [0, 1, 4, 5]),
+            ([data(2), damaged(marker(3, 7, COMMIT))], kbatch.CrcMismatchError, len(data(2)), [0]),
+            ([data(2), marker(3, 7, COMMIT)[:-1]], kbatch.TruncatedBatchError, len(data(2)), [0]),
+        )
+    ):
+        log = write_log(tmp_path / f"t-{number}", (0, [*begin, *hidden]), (4, [data(4), data(5)]))
+        before, after = ({f"{side}Offsets": json.dumps({"t": {str(number): offset}})}
+                         for side, offset in (("ending", 2), ("starting", 4)))  # fmt: skip
+        where = len(begin[0] + begin[1]) + at
+        for window in (before, after, {}):
+            chosen = parse_options({"path": "/x", "isolationLevel": "read_committed", **window})[1]
+            with pytest.raises(error, match=rf"{0:020d}\.log, byte {where}[,:]"):
+                plan(open_logs([str(log)]), chosen)
+        with pytest.raises(Exception, match=rf"{0:020d}\.log, byte {where}[,:]"):
+            offsets(spark, log, **after)
+        # Nothing that is wanted is withheld, or it is asked for what is left.
+        assert offsets(spark, log, endingOffsets=json.dumps({"t": {str(number): 1}})) == [0]
+        assert planned(log, on_error="skip")[0] == left
+        assert load(spark, log, **after).count() == 2
+
+
 def test_splits_carry_the_ranges_of_their_segment_only() -> None:
     """TXI-R4: what reaches into the segment, and no more; the log's own index says so too."""
     logs = open_logs([str(GOLDEN / "txn-0")])
@@ -269,7 +297,9 @@ def golden_rows() -> list[tuple[Any, ...]]:
     when: dict[int, int] = {}
     for path in (GOLDEN / "txn-0").glob("*.log.expected.jsonl"):
         for batch in map(json.loads, path.read_text().splitlines()):
-            when[batch.get("baseOffset")] = batch.get("baseTimestamp")
+            # The timestamp of its first record, which is what producers make the base.
+            if batch.get("first50"):
+                when[batch["baseOffset"]] = batch["first50"][0][1]
     for producer_id, first in sorted(TRUTH["open"].items(), key=lambda item: item[1]):
         first_time = datetime.fromtimestamp(when[first] / 1000, UTC).astimezone().replace(tzinfo=None)
         rows.append(("txn", 0, int(producer_id), first, None, "open", first_time, stable))

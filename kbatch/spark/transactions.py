@@ -10,11 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kbatch.errors import TruncatedBatchError, finding_to_error
 from kbatch.format import NO_TIMESTAMP
-from kbatch.log import Log, Segment
+from kbatch.log import Log
 from kbatch.spark.options import ReadOptions
-from kbatch.spark.planning import LogRange
+from kbatch.spark.planning import LogRange, require_markers
 from kbatch.transactions import Transactions
 
 __all__ = ["TRANSACTION_SCHEMA", "transaction_batches"]
@@ -56,9 +55,8 @@ def transaction_batches(
 
     Raises
     ------
-    CorruptBatchError, TruncatedBatchError
-        With ``on_error="raise"``, where headers can't be followed to the end of a log: what is open there may be
-        decided after that. Payloads are not looked at; markers whose checksum is wrong decide nothing.
+    CorruptBatchError, TruncatedBatchError, CrcMismatchError
+        With ``on_error="raise"``, as `kbatch.spark.planning.require_markers`. Other payloads are not looked at.
     OverflowError
         For such a timestamp, with ``timestamp_overflow="raise"``.
     """
@@ -66,26 +64,12 @@ def transaction_batches(
     for wanted in ranges:
         log = Log(wanted.path)
         if options.on_error == "raise":
-            for segment in log.segments:
-                _require_whole(segment)
+            require_markers(log, options)
         transactions = log.transactions(crc=options.crc, on_error=options.on_error)
         rows = _rows(log, transactions, wanted, options)
         for start in range(0, len(rows["state"]), _MAX_ROWS):
             arrays = [pa.array(rows[field.name][start : start + _MAX_ROWS], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _require_whole(segment: Segment) -> None:
-    tail = segment.last_batch(use_indexes=False)[1]
-    if tail.finding is not None:
-        raise finding_to_error(tail.finding, source=segment.path, position=tail.position)
-    if tail.kind != "none" and not segment.live:
-        raise TruncatedBatchError(
-            f"{segment.path}, byte {tail.position}: {tail.size} bytes that are no whole batch; only the last segment "
-            "of a log may end so; onError=skip passes over them",
-            source=segment.path,
-            position=tail.position,
-        )
 
 
 def _rows(log: Log, transactions: Transactions, wanted: LogRange, options: ReadOptions) -> dict[str, list[Any]]:
