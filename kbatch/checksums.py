@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from kbatch.kernels import checksum
 
-__all__ = ["crc_holds", "first_bad_crc"]
+__all__ = ["crc_holds", "first_bad_crc", "good_crcs"]
 
 # The checksum covers the batch from its attributes on (CRC-R1), an entry of magic 0 or 1 from its magic on (CRC-R7).
 _CRC_START = 21
@@ -58,6 +58,21 @@ def first_bad_crc(
             if crc != stored:
                 return lo + row, crc
     return bad, found
+
+
+def good_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.bool_]:
+    """Whether the checksum of each of `batches` holds; the arguments are those of `first_bad_crc`."""
+    good = np.ones(len(batches), np.bool_)
+    most, most_legacy = checksum.MAX_SIZE, checksum.MAX_SIZE_LEGACY
+    at = 0
+    while at < len(batches):
+        at, _, _ = checksum.verify(data, batches, at, len(batches), origin, most, most_legacy)
+        if at < len(batches):
+            good[at] = False
+            at += 1
+    for row in np.flatnonzero(batches["size"] > np.where(batches["magic"] == 2, most, most_legacy)).tolist():
+        good[row] = crc_holds(data, int(batches["position"][row]) - origin, int(batches["size"][row]))
+    return good
 
 
 def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.checksums import crc_holds, first_bad_crc
+from kbatch.checksums import crc_holds, first_bad_crc, good_crcs
 from kbatch.codecs import Arena, PayloadError, decompress
 from kbatch.errors import Fault, Finding, fault_status, finding_text, finding_to_error
 from kbatch.format import (
@@ -227,7 +227,12 @@ class _Pass:
             first, last = batches["base_offset"], batches["last_offset"]
             # Producers leave the offset of such a set 0, whatever it holds (LEG-R12).
             unknown = (first < 0) & (last == 0)
-            batches = batches[(last < first) | unknown | ((last >= self.first_offset) & (first <= self.last_offset))]
+            wanted = (last < first) | unknown | ((last >= self.first_offset) & (first <= self.last_offset))
+            if self.options.on_error == "skip":
+                # Of a damaged header neither the offsets are believed nor the length, which may hide batches.
+                others = np.flatnonzero(~wanted)
+                wanted[others] = ~good_crcs(self.data, batches[others], self.origin)
+            batches = batches[wanted]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
         if self.options.stable_offset is not None:
@@ -755,7 +760,8 @@ def decode(
         magic and checksum hold. With the last two every lost range stands in ``losses``.
     start_offset, stop_offset : int, optional
         Only records with an offset from `start_offset` up to but without `stop_offset`. Batches that by their headers
-        lie wholly outside are not looked at: they have no row, and damage in them is not told.
+        lie wholly outside are not looked at: they have no row, and damage in them is not told. Only with
+        ``on_error="skip"`` their checksums are: a damaged header may say anything, so that it is told as a loss.
     threads : int
         How many threads decode. Only 1 for now.
     limits : Limits, optional

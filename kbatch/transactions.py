@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.checksums import first_bad_crc
+from kbatch.checksums import good_crcs
 from kbatch.codecs import Arena, PayloadError, decompress
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -196,16 +196,6 @@ def _require_bytes(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], orig
         raise ValueError(f"rows of batches lie outside of the {len(data)} bytes that begin at {origin}")
 
 
-def _crc_mask(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.bool_]:
-    """Whether the checksum of each row holds."""
-    good = np.ones(len(rows), np.bool_)
-    at, _ = first_bad_crc(data, rows, 0, len(rows), origin)
-    while at < len(rows):
-        good[at] = False
-        at, _ = first_bad_crc(data, rows, at + 1, len(rows), origin)
-    return good
-
-
 def _first_record_sizes(
     data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
@@ -355,7 +345,7 @@ class TransactionTracker:
         _require_bytes(data, rows, origin)
         wanted = rows["record_count"] > 0
         if self._check_crc:
-            wanted &= _crc_mask(data, rows, origin)
+            wanted &= good_crcs(data, rows, origin)
         packed = (rows["attributes"] & ATTRIBUTE_CODEC) != 0
         plain = np.flatnonzero(wanted & ~packed)
         positions = rows["position"] - (origin - BATCH_HEADER_SIZE)
@@ -396,14 +386,14 @@ class TransactionTracker:
         opening, ends = opening[new], ends[new]
         first = batches[rows[opening]]
         _require_bytes(data, first, origin)
-        bad = np.flatnonzero(~_crc_mask(data, first, origin))
+        bad = np.flatnonzero(~good_crcs(data, first, origin))
         for at, end in zip(opening[bad].tolist(), ends[bad].tolist(), strict=True):
             opens[at] = False
             i, count = at + 1, 1
             while i < end:
                 following = batches[rows[i : min(i + count, end)]]
                 _require_bytes(data, following, origin)
-                good = np.flatnonzero(_crc_mask(data, following, origin))
+                good = np.flatnonzero(good_crcs(data, following, origin))
                 if len(good):
                     opens[i + good[0]] = True
                     break

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError
-from kbatch.format import ABORTED_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
+from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.kernels.buffers import allocate
 from kbatch.log.indexes import read_offset_index, read_time_index
@@ -249,10 +249,13 @@ class Segment:
         """Return the position of the first batch whose last offset is `offset` or later.
 
         If there is none, it is the position after the last whole batch. Offsets are taken to ascend, as in every log
-        that a broker writes.
+        that a broker writes. Where damage may have led past that batch, it is the position of the damage.
 
         Notes
         -----
+        Offsets and length of a header may be what is damaged. So the last batch that is passed over has to have a good
+        checksum: of ascending offsets its own show that nothing before it is wanted, and its length is right.
+
         The entry of the ``.index`` file is used if the batch at its position has a good checksum and a base offset that
         isn't above the entry's, and if the headers from there on lead, with ascending offsets, to the position of the
         next entry or to the clean end of the file. Otherwise the headers are followed from the beginning. An index that
@@ -260,13 +263,14 @@ class Segment:
         ``use_indexes=False`` nothing does.
         """
         with self.open() as file:
-            row = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
-            return row if isinstance(row, int) else int(row["position"])
+            start = self._start_for_offset(file, offset, use_indexes)
+            return self._end_of_good(file, start, self._first_batch(file, start, offset=offset)[1])
 
     def seek_timestamp(self, timestamp: int, *, use_indexes: bool = True) -> int:
         """Return the position of the first batch whose ``max_timestamp`` is `timestamp` (ms) or later.
 
-        If there is none, it is the position after the last whole batch.
+        If there is none, it is the position after the last whole batch. Where damage may have led past that batch, it
+        is the position of the damage, as for `seek_offset`.
 
         Notes
         -----
@@ -278,18 +282,25 @@ class Segment:
         them, passes that; with ``use_indexes=False`` all headers are followed.
         """
         with self.open() as file:
-            row = self._first_batch(file, self._start_for_timestamp(file, timestamp, use_indexes), timestamp=timestamp)
-            return row if isinstance(row, int) else int(row["position"])
+            start = self._start_for_timestamp(file, timestamp, use_indexes)
+            return self._end_of_good(file, start, self._first_batch(file, start, timestamp=timestamp)[1])
 
     def end_for_offset(self, offset: int, *, use_indexes: bool = True) -> int:
-        """Return a position of which no batch with a record below `offset` lies at or after: `size` at most."""
+        """Return a position of which no batch with a record below `offset` lies at or after: `size` at most.
+
+        It is where a batch begins, or ends. A header that may be damaged is not believed to be beyond `offset`: its
+        checksum has to be good and, since none covers base offsets, the next one's offset has to be higher.
+        """
         with self.open() as file:
-            row = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
-            if isinstance(row, int):
+            row, _ = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
+            if row is None or not _whole(file, row):
+                return self.size
+            end = int(row["position"] + row["size"])
+            following = next(file.walk(end, end + WALK_WINDOW), None)
+            if following is not None and first_offsets(following[:1])[0] <= row["last_offset"]:
                 return self.size
             # The base offset of a compressed message set isn't known, and -1: it may begin below.
-            below = row["base_offset"] < offset
-            return int(row["position"]) + (int(row["size"]) if below else 0)
+            return end if row["base_offset"] < offset else int(row["position"])
 
     def last_batch(self, *, use_indexes: bool = True) -> tuple[np.void | None, Tail]:
         """Return the row of the last whole batch that headers lead to, and what stands after it."""
@@ -353,17 +364,23 @@ class Segment:
 
     def _first_batch(
         self, file: SegmentFile, start: int, *, offset: int | None = None, timestamp: int | None = None
-    ) -> np.void | int:
-        """Walk from `start` to the first batch that reaches `offset` or `timestamp`; if none does, to the end."""
-        end = start
+    ) -> tuple[np.void | None, npt.NDArray[np.void]]:
+        """Walk from `start` to the first batch that reaches `offset` or `timestamp`, and tell some before it too."""
+        passed = np.empty(0, BATCH_DTYPE)
         for rows in file.walk(start):
             reached = rows["last_offset"] >= offset if offset is not None else rows["max_timestamp"] >= timestamp
             first = int(np.argmax(reached))
             if reached[first]:
-                row: np.void = rows[first]
-                return row
-            end = int(rows["position"][-1] + rows["size"][-1])
-        return end
+                return rows[first], rows[:first] if first else passed
+            passed = rows
+        return None, passed
+
+    def _end_of_good(self, file: SegmentFile, start: int, passed: npt.NDArray[np.void]) -> int:
+        """Return where the last good batch ends that a walk from `start` has passed over."""
+        for row in passed[::-1]:
+            if _whole(file, row):
+                return int(row["position"] + row["size"])
+        return start
 
     def _start_for_offset(self, file: SegmentFile, offset: int, use_indexes: bool) -> int:
         if not use_indexes or self.base_offset is None:
@@ -380,8 +397,8 @@ class Segment:
         if entry < 0:
             return 0
         offset, largest = int(index["offset"][entry]), int(index["timestamp"][entry])
-        row = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
-        if isinstance(row, int) or int(row["base_offset"]) > offset or int(row["max_timestamp"]) != largest:
+        row, _ = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
+        if row is None or int(row["base_offset"]) > offset or int(row["max_timestamp"]) != largest:
             return 0
         return int(row["position"])
 
@@ -395,10 +412,9 @@ class Segment:
         for rows in file.walk(position, stop):
             if previous is None:
                 first = rows[0]
-                size = int(first["size"])
                 if not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= index["offset"][entry]:
                     return False
-                if not crc_holds(file.window(position, position + size), 0, size):
+                if not _whole(file, first):
                     return False
                 previous = first_offsets(rows[:1])[0] - 1
             first_offset = first_offsets(rows)
@@ -418,6 +434,13 @@ class Segment:
     def _sibling(self, suffix: str) -> str:
         swapped = self.path.endswith(".swap") or suffix in self._swapped
         return self.path.removesuffix(".swap").removesuffix(".log") + suffix + (".swap" if swapped else "")
+
+
+def _whole(file: SegmentFile, row: np.void) -> bool:
+    """Whether the checksum of a batch holds."""
+    position, size = int(row["position"]), int(row["size"])
+    window = file.window(position, position + size)
+    return len(window) == size and crc_holds(window, 0, size)
 
 
 def _shrunk(path: str) -> LogDirectoryError:

@@ -1,0 +1,182 @@
+"""One flipped bit costs one batch: any bit of a log of all magics, in `decode` and in `Log.tables`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pytest
+from log_batches import segment_path
+from tables import lost, offsets_of
+
+import kbatch
+
+Row = tuple[int, int, bytes | None, bytes | None]
+
+
+def entries(base: int) -> list[bytes]:
+    """Batches and message sets of 21 offsets from `base` on."""
+    pair = (b"k", b"v" * 5)
+    return [
+        oracle.three(base),
+        oracle.build_message(b"k", b"v", magic=0, offset=base + 3),
+        oracle.build_message(b"k", b"v", magic=1, offset=base + 4),
+        oracle.three(base + 5),
+        oracle.build_message_set([pair] * 3, magic=0, codec="gzip", base_offset=base + 8),
+        oracle.build_message_set([pair] * 3, magic=1, codec="gzip", base_offset=base + 11),
+        oracle.build_batch([oracle.encode_record(value=b"x" * 40)], base_offset=base + 14),
+        oracle.build_message(None, b"v" * 30, magic=1, offset=base + 15),
+        oracle.build_batch(
+            [oracle.encode_record(i, i, b"k", b"v") for i in range(2)], codec="lz4", base_offset=base + 16
+        ),
+        oracle.three(base + 18),
+    ]
+
+
+def rows_of(tables: Iterable[kbatch.RecordTable]) -> list[Row]:
+    return [
+        row
+        for table in tables
+        for row in zip(
+            offsets_of(table), table.records["timestamp"].tolist(), table.keys(), table.values(), strict=True
+        )
+    ]
+
+
+BASE = 100
+ENTRIES = entries(BASE)
+DATA = b"".join(ENTRIES)
+STARTS = np.cumsum([0, *map(len, ENTRIES)]).tolist()
+MAGICS = [entry[16] for entry in ENTRIES]
+ROWS = [rows_of([kbatch.decode(entry)]) for entry in ENTRIES]
+
+
+def flip(bit: int) -> tuple[bytes, int, int]:
+    """Return the bytes with a bit flipped, and which byte of which entry that is."""
+    data = bytearray(DATA)
+    data[bit // 8] ^= 1 << bit % 8
+    entry = int(np.searchsorted(STARTS, bit // 8, "right")) - 1
+    return bytes(data), entry, bit // 8 - STARTS[entry]
+
+
+def unchecked(entry: int, at: int) -> bool:
+    """Offsets and leader epochs are covered by no checksum (CRC-R1, CRC-R7)."""
+    return at < 8 or (MAGICS[entry] == 2 and 12 <= at < 16)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_decode_loses_the_batch_and_nothing_else(isolation: str) -> None:
+    for bit in range(8 * STARTS[-2]):
+        data, bad, at = flip(bit)
+        table = kbatch.decode(data, on_error="skip", isolation=isolation)  # type: ignore[arg-type]
+        if unchecked(bad, at) and not table.losses:
+            assert [row[1:] for row in rows_of([table])] == [row[1:] for rows in ROWS for row in rows], bit
+            continue
+        # Of a compressed set of magic 1 the messages contradict a negative offset.
+        assert not unchecked(bad, at) or (MAGICS[bad] == 1 and at < 8), bit
+        assert lost(table) == [(STARTS[bad], STARTS[bad + 1])], bit
+        assert rows_of([table]) == [row for i, rows in enumerate(ROWS) if i != bad for row in rows], bit
+
+
+def test_the_last_batch_is_lost_or_incomplete() -> None:
+    """A longer length makes it look like one that is being written: `consumed` says where it begins (FRM-R3)."""
+    whole = [row for rows in ROWS[:-1] for row in rows]
+    for bit in range(8 * (STARTS[-2] + 8), 8 * STARTS[-1]):
+        data, bad, at = flip(bit)
+        if unchecked(bad, at):
+            continue
+        table = kbatch.decode(data, on_error="skip")
+        assert rows_of([table]) == whole
+        lengths = [loss.length for loss in table.losses]
+        assert table.consumed == STARTS[-2] + sum(lengths)
+        assert len(DATA) - table.consumed < 17 if lengths else 8 <= at < 12
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    segment_path(directory, BASE + 21).write_bytes(oracle.three(BASE + 21))
+    return directory
+
+
+LAST = rows_of([kbatch.decode(oracle.three(BASE + 21))])
+
+
+@pytest.mark.parametrize("indexes", [False, True])
+def test_a_log_loses_the_batch_and_nothing_else(log_path: Path, indexes: bool) -> None:
+    """Wherever windows fall, and whatever bounds of offsets are asked for: a damaged header hides nothing (OFF-R3)."""
+    path = segment_path(log_path, BASE)
+    if indexes:
+        path.with_suffix(".index").write_bytes(
+            b"".join(struct.pack(">ii", ROWS[i][-1][0] - BASE, STARTS[i]) for i in (2, 4, 6, 8))
+        )
+    options = [
+        {},
+        {"max_bytes": 1},
+        {"max_bytes": 300, "isolation": "read_committed"},
+        {"start_offset": 104},
+        {"start_offset": 107, "max_bytes": 1},
+        {"start_offset": 112},
+        {"stop_offset": 105},
+        {"stop_offset": 109, "isolation": "read_committed"},
+        {"stop_offset": 116, "max_bytes": 1},
+        {"start_offset": 104, "stop_offset": 115},
+    ]
+    # A stride that is prime to all fields: each run sees other bits of each.
+    for number, bit in enumerate(range(0, 8 * STARTS[-2], 3)):
+        data, bad, at = flip(bit)
+        path.write_bytes(data)
+        for given in (options[number % len(options)], options[-1 - number % 7]):
+            start, stop = given.get("start_offset", 0), given.get("stop_offset", 1 << 40)
+            log = kbatch.Log(log_path, use_indexes=indexes)
+            tables = list(log.tables(on_error="skip", **given))  # type: ignore[arg-type]
+            have = rows_of(tables)
+            wanted = [row for i, rows in enumerate([*ROWS, LAST]) if i != bad for row in rows if start <= row[0] < stop]
+            losses = [each for table in tables for each in lost(table)]
+            if unchecked(bad, at):
+                # Where the batch has gone to nobody knows. A message set is searched for by its last offset.
+                assert losses == [], (bit, given)
+                assert all(row in have for row in wanted if row not in ROWS[4]), (bit, given)
+                continue
+            assert have == wanted, (bit, given)
+            outside = all(not start <= row[0] < stop for row in ROWS[bad])
+            assert losses in ([[]] if outside else []) + [[(STARTS[bad], STARTS[bad + 1])]], (bit, given)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+@pytest.mark.parametrize(("at", "value"), [(0, 0x7F), (23, 0x01), (9, 0x01)], ids=["offset", "delta", "length"])
+def test_a_header_that_lies_ends_no_range(log_path: Path, at: int, value: int, on_error: str) -> None:
+    """Once a range up to an offset ended, without a word, at the first header that claimed to be beyond it."""
+    data = bytearray(DATA)
+    data[at] = value
+    segment_path(log_path, BASE).write_bytes(data)
+    log = kbatch.Log(log_path)
+    options = {"stop_offset": 115, "on_error": on_error}
+    if at and on_error != "skip":
+        if on_error == "raise":
+            with pytest.raises(kbatch.KbatchError):
+                list(log.tables(**options))  # type: ignore[arg-type]
+        else:
+            tables = list(log.tables(**options))  # type: ignore[arg-type]
+            assert rows_of(tables) == []
+            assert [loss.position for table in tables for loss in table.losses][:1] == [0]
+    else:
+        assert rows_of(log.tables(**options)) == [row for rows in ROWS[1:] for row in rows if row[0] < 115]  # type: ignore[arg-type]
+
+
+def test_bounds_of_decode_hide_no_batch() -> None:
+    """What lies outside by its header is passed over only if its checksum holds: its length may be what is wrong."""
+    for start, stop in ((104, None), (107, 112), (None, 108)):
+        low, high = start or 0, stop or 1 << 40
+        for bit in range(0, 8 * STARTS[-2], 5):
+            data, bad, at = flip(bit)
+            if unchecked(bad, at):
+                continue
+            table = kbatch.decode(data, on_error="skip", start_offset=start, stop_offset=stop)
+            wanted = [row for i, rows in enumerate(ROWS) if i != bad for row in rows if low <= row[0] < high]
+            assert rows_of([table]) == wanted, bit
+            assert lost(table) == [(STARTS[bad], STARTS[bad + 1])], bit
