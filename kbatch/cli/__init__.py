@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import kbatch
-from kbatch.cli import dump, export, verify
+from kbatch.cli import dump, export, stats, verify
 from kbatch.errors import KbatchError
 
 __all__ = ["main"]
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"kbatch {kbatch.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (export, dump, verify):
+    for command in (export, dump, verify, stats):
         command.add_parser(commands, epilog=EXIT_STATUS)
     options = parser.parse_args(arguments)
     # py4j logs a traceback when a call to the JVM is interrupted: what the user has to know is told here.

@@ -115,14 +115,14 @@ def format_summary(summary: ExportSummary) -> str:
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
         f"  written    {format_size(summary.file_bytes)} of Parquet",
         f"  lost       {_lost(summary)}",
-        f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, {format_size(round(log_rate))}/s"
-        f" (Spark took {summary.start_seconds:.1f} s to start)",
+        f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
+        f"{format_size(round(log_rate))}/s (Spark took {summary.start_seconds:.1f} s to start)",
     ]
     for part in summary.partitions:
         if part.unfinished_bytes:
             lines.append(
-                f"  unfinished {part.topic}-{part.partition} ends with {format_size(part.unfinished_bytes)} of an incomplete "
-                "batch: cut off, or still being written"
+                f"  unfinished {part.topic}-{part.partition} ends with {format_size(part.unfinished_bytes)} of an "
+                "incomplete batch: cut off, or still being written"
             )
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")

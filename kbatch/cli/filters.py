@@ -132,12 +132,12 @@ def _time(text: str) -> int | None:
 
 
 def parse_bytes(text: str) -> bytes:
-    """Read text, ``hex:...`` or ``base64:...``; ``text:...`` is what follows, whatever it begins with.
+    r"""Read text, ``hex:...`` or ``base64:...``; ``text:...`` is what follows, whatever it begins with.
 
     Examples
     --------
     >>> parse_bytes("key-1"), parse_bytes("hex:00ff"), parse_bytes("base64:AAAA"), parse_bytes("text:hex:00")
-    (b'key-1', b'\\x00\\xff', b'\\x00\\x00\\x00', b'hex:00')
+    (b'key-1', b'\x00\xff', b'\x00\x00\x00', b'hex:00')
     """
     kind, _, rest = text.partition(":")
     try:

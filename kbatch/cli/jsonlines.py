@@ -31,7 +31,8 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, error
     last_sequence[batches["base_sequence"] == -1] = -1
     name = quoted(file)
     for row, codec, kind, is_new, sequence in zip(
-        batches[BATCH_FIELDS].tolist(), codec_names(batches), timestamp_types(batches).tolist(), new.tolist(), last_sequence.tolist(),
+        batches[BATCH_FIELDS].tolist(), codec_names(batches),
+        timestamp_types(batches).tolist(), new.tolist(), last_sequence.tolist(),
         strict=True,
     ):  # fmt: skip
         (

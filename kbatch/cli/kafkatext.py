@@ -58,7 +58,8 @@ def _batch_lines(batches: npt.NDArray[np.void], crc_holds: npt.NDArray[np.bool_]
     last_sequence = sequence_after(batches["base_sequence"].astype(np.int64), batches["last_offset_delta"])
     last_sequence[batches["base_sequence"] == -1] = -1
     for row, codec, kind, sequence, holds in zip(
-        batches[BATCH_FIELDS].tolist(), codec_names(batches), timestamp_types(batches).tolist(), last_sequence.tolist(), crc_holds.tolist(),
+        batches[BATCH_FIELDS].tolist(), codec_names(batches),
+        timestamp_types(batches).tolist(), last_sequence.tolist(), crc_holds.tolist(),
         strict=True,
     ):  # fmt: skip
         (

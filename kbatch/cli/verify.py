@@ -124,8 +124,8 @@ def _summary(each: Input, report: Report) -> str:
     if each.kind != "log":
         return f"{each.path}: {verdict}"
     return (
-        f"{each.name}: {verdict} ({report.segments:,} segments, {report.batches:,} batches, {report.records:,} records, "
-        f"{format_size(report.bytes)}; {report.side_files:,} index and snapshot files)"
+        f"{each.name}: {verdict} ({report.segments:,} segments, {report.batches:,} batches, "
+        f"{report.records:,} records, {format_size(report.bytes)}; {report.side_files:,} index and snapshot files)"
     )
 
 

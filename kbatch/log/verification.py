@@ -24,7 +24,7 @@ from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
 
-__all__ = ["Report", "Finding", "verify_index", "verify_log", "verify_snapshot", "verify_transaction_index"]
+__all__ = ["Finding", "Report", "verify_index", "verify_log", "verify_snapshot", "verify_transaction_index"]
 
 _MAX_BYTES = 32 << 20
 _INDEX_ENTRY = {".index": 8, ".timeindex": 12}
@@ -113,10 +113,10 @@ def verify_log(
     Notes
     -----
     Every batch is decoded: checksum (CRC-R1, CRC-R7), structure, offsets that ascend within and across segments
-    (DSK-R1, DSK-R13; gaps are notes), timestamps that are none later than the header's ``max_timestamp``, an unfinished
-    end or zeros in the last segment only (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last
-    offset of one (DSK-R2), a ``.timeindex`` the largest timestamp up to the batch of its offset (DSK-R3), a
-    ``.txnindex`` what the markers say (TXI-R5); a ``.snapshot`` its checksum (DSK-R6).
+    (DSK-R1, DSK-R13; gaps are notes), no timestamp later than the header's ``max_timestamp``, an unfinished end or zeros
+    in the last segment only (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last offset of
+    one (DSK-R2), one of a ``.timeindex`` the largest timestamp up to the batch of its offset (DSK-R3), one of a
+    ``.txnindex`` what the markers say (TXI-R5); the checksum of a ``.snapshot`` must hold (DSK-R6).
     """
     report = Report(tell=tell)
     options = DecodeOptions(include_control=True, on_error="skip", limits=limits if limits is not None else Limits())
