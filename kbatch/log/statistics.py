@@ -32,8 +32,9 @@ _MAX_BYTES = 32 << 20
 # Numbers below this are counted one by one, those above by their first bits.
 _EXACT = 4096
 _BITS = 7
-# The bytes of a message of magic 0 or 1 before its key: what a record takes of its batch besides key and value.
-_LEGACY_BEFORE_KEY = 26
+# What a message of magic 0 and of magic 1 takes besides a key and a value (LEG-R28), and what stands before a key.
+_WRAPPER_SIZES = (26, 34)
+_BEFORE_KEY = (22, 30)
 
 
 class Distribution:
@@ -121,8 +122,8 @@ class LogStatistics:
         Of batches by their headers. With the records read, timestamps are the least and the largest of any record; by
         headers alone they are of `base_timestamp` and `max_timestamp`.
     codecs : dict
-        By name: ``batches``, ``bytes`` of whole batches, ``plain_bytes`` that their payloads decompress to (about; None
-        if not decoded).
+        By name: ``batches``, ``bytes`` of whole batches, ``payload_bytes`` of what is compressed in them, and
+        ``plain_bytes`` that it decompresses to (about; None if not decoded).
     magics : dict
         Batches by magic.
     records_per_batch, record_bytes : Distribution
@@ -179,11 +180,13 @@ class LogStatistics:
         for magic, count in zip(*np.unique(batches["magic"], return_counts=True), strict=True):
             self.magics[int(magic)] = self.magics.get(int(magic), 0) + int(count)
         codec = batches["attributes"] & ATTRIBUTE_CODEC
+        payload = batches["size"] - _before_payload(batches)
         for number in np.unique(codec).tolist():
             chosen = codec == number
             entry = self._codec(number)
             entry["batches"] += int(chosen.sum())
             entry["bytes"] += int(batches["size"][chosen].sum())
+            entry["payload_bytes"] += int(payload[chosen].sum())
         # The first offset of a compressed message set isn't in its header (LEG-R23).
         first = np.where(batches["base_offset"] < 0, batches["last_offset"], batches["base_offset"])
         self.first_offset = _least(self.first_offset, int(first.min()))
@@ -198,7 +201,7 @@ class LogStatistics:
     def _codec(self, number: int) -> dict[str, Any]:
         name = Codec(number).name.lower() if number < len(Codec) else str(number)
         plain = 0 if self.decoded else None
-        return self.codecs.setdefault(name, {"batches": 0, "bytes": 0, "plain_bytes": plain})
+        return self.codecs.setdefault(name, {"batches": 0, "bytes": 0, "payload_bytes": 0, "plain_bytes": plain})
 
     def _times(self, timestamps: npt.NDArray[np.int64]) -> None:
         timestamps = timestamps[timestamps != NO_TIMESTAMP]
@@ -234,12 +237,12 @@ class LogStatistics:
         """
         batches = table.batches
         codec = batches["attributes"] & ATTRIBUTE_CODEC
-        plain = np.where(codec == 0, batches["size"] - BATCH_HEADER_SIZE, 0)
-        plain[(codec == 0) & (batches["magic"] < 2)] = batches["size"][(codec == 0) & (batches["magic"] < 2)]
+        plain = np.where(codec == 0, batches["size"] - _before_payload(batches), 0)
         if codec.any() and len(table):
             holders, first = np.unique(table.records["batch"], return_index=True)
             starts = table.records["key_pos"][first]
-            before = np.where(batches["magic"][holders] == 2, min(5, int(starts[0])), _LEGACY_BEFORE_KEY)
+            magic = batches["magic"][holders]
+            before = np.select([magic == 0, magic == 1], _BEFORE_KEY, min(5, int(starts[0])))
             sizes = np.diff(np.append(starts - before, len(table.data)))
             packed = codec[holders] != 0
             plain[holders[packed]] = np.maximum(sizes[packed], 0)
@@ -254,7 +257,7 @@ class LogStatistics:
         def if_decoded(value: Any) -> Any:
             return value if decoded else None
 
-        codecs = {name: {**entry, "ratio": _ratio(entry, self.magics)} for name, entry in sorted(self.codecs.items())}
+        codecs = {name: {**entry, "ratio": _ratio(name, entry)} for name, entry in sorted(self.codecs.items())}
         return {
             "segments": self.segments,
             "bytes": self.bytes,
@@ -285,12 +288,18 @@ class LogStatistics:
         }
 
 
-def _ratio(entry: dict[str, Any], magics: dict[int, int]) -> float | None:
-    if not entry["plain_bytes"]:
+def _ratio(codec: str, entry: dict[str, Any]) -> float | None:
+    if codec == "none" or not entry["plain_bytes"] or not entry["payload_bytes"]:
         return None
-    header = BATCH_HEADER_SIZE if 2 in magics else 0
-    stored = entry["bytes"] - header * entry["batches"]
-    return round(entry["plain_bytes"] / stored, 2) if stored > 0 else None
+    return round(entry["plain_bytes"] / entry["payload_bytes"], 2)
+
+
+def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the bytes of each batch that are never compressed; a plain message counts as a payload."""
+    of_wrapper = np.where(batches["magic"] == 0, _WRAPPER_SIZES[0], _WRAPPER_SIZES[1])
+    of_message = np.where((batches["attributes"] & ATTRIBUTE_CODEC) == 0, 0, of_wrapper)
+    before: npt.NDArray[np.int64] = np.where(batches["magic"] == 2, BATCH_HEADER_SIZE, of_message)
+    return before
 
 
 def _least(a: int | None, b: int) -> int:

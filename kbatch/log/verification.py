@@ -113,8 +113,8 @@ def verify_log(
     Notes
     -----
     Every batch is decoded: checksum (CRC-R1, CRC-R7), structure, offsets that ascend within and across segments
-    (DSK-R1, DSK-R13; gaps are notes), no timestamp later than the header's ``max_timestamp``, an unfinished end or zeros
-    in the last segment only (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last offset of
+    (DSK-R1, DSK-R13; gaps are notes), no timestamp later than the header's ``max_timestamp``, an unfinished end or
+    zeros in the last segment only (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last offset of
     one (DSK-R2), one of a ``.timeindex`` the largest timestamp up to the batch of its offset (DSK-R3), one of a
     ``.txnindex`` what the markers say (TXI-R5); the checksum of a ``.snapshot`` must hold (DSK-R6).
     """
