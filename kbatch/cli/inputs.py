@@ -93,6 +93,9 @@ def _find(path: str, logs_only: bool) -> list[Input]:
         raise LogDirectoryError(
             f"{path}: a file of this name isn't read, known are {known} and '.checkpoint'", source=path
         )
+    if kind in ("index", "timeindex"):
+        # Their offsets are relative to that of the name.
+        base_offset_of(path)
     return [Input(path, kind, [])]
 
 

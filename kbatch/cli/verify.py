@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kbatch.cli.inputs import Input, base_offset_of, find_inputs
+from kbatch.cli.inputs import Input, find_inputs
 from kbatch.cli.terminal import ProgressLine, format_size
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
@@ -97,7 +97,6 @@ def _verify(each: Input, tell: Callable[[Finding], None] | None, progress: Calla
         return verify_snapshot(each.path, tell=tell)
     if each.kind == "txnindex":
         return verify_transaction_index(each.path, _log_around(each.path), tell=tell)
-    base_offset_of(each.path)
     segment = os.path.splitext(each.path)[0] + ".log"
     if not os.path.exists(segment):
         raise LogDirectoryError(f"{each.path}: its segment isn't there: {segment}", source=each.path)

@@ -291,7 +291,8 @@ class LogStatistics:
 def _ratio(codec: str, entry: dict[str, Any]) -> float | None:
     if codec == "none" or not entry["plain_bytes"] or not entry["payload_bytes"]:
         return None
-    return round(entry["plain_bytes"] / entry["payload_bytes"], 2)
+    ratio = float(entry["plain_bytes"]) / float(entry["payload_bytes"])
+    return round(ratio, 2)
 
 
 def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

@@ -114,8 +114,8 @@ def verify_log(
     -----
     Every batch is decoded: checksum (CRC-R1, CRC-R7), structure, offsets that ascend within and across segments
     (DSK-R1, DSK-R13; gaps are notes), no timestamp later than the header's ``max_timestamp``, an unfinished end or
-    zeros in the last segment only (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last offset of
-    one (DSK-R2), one of a ``.timeindex`` the largest timestamp up to the batch of its offset (DSK-R3), one of a
+    zeros in the last segment only (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last
+    offset of one (DSK-R2), one of a ``.timeindex`` the largest timestamp up to the batch of its offset (DSK-R3), one of a
     ``.txnindex`` what the markers say (TXI-R5); the checksum of a ``.snapshot`` must hold (DSK-R6).
     """
     report = Report(tell=tell)
@@ -212,7 +212,7 @@ class _Order:
             return
         self._offsets(path, batches)
         self._records(path, table)
-        self.last = max(int(batches["last_offset"].max()), self.last if self.last is not None else -(1 << 63))
+        self.last = int(batches["last_offset"][-1])
         self.where = path
 
     def _offsets(self, path: str, batches: npt.NDArray[np.void]) -> None:
@@ -222,8 +222,8 @@ class _Order:
             first = self.last
         else:
             first = int(base[0]) - 1 if start is None else min(int(base[0]), start) - 1
-        # Of what came before, the highest offset counts.
-        before = np.maximum.accumulate(np.concatenate(([first], last[:-1])))
+        # Not the highest before: one batch whose offset is wrong doesn't make all that follow wrong.
+        before = np.concatenate(([first], last[:-1]))
         for row in np.flatnonzero(base <= before).tolist():
             self._tell(path, batches, row, f"base offset {base[row]} after a batch that reaches to {before[row]}")
         for row in np.flatnonzero(last < base).tolist():
@@ -376,7 +376,8 @@ class _TimeIndexCheck:
         if not len(sound):
             return
         largest = np.maximum(np.maximum.accumulate(sound["max_timestamp"]), self.largest)
-        last = np.maximum.accumulate(sound["last_offset"])
+        # The base offset isn't covered by the checksum. One that is far too large doesn't count.
+        last = np.minimum.accumulate(sound["last_offset"][::-1])[::-1]
         at = np.searchsorted(last, self.entries["offset"])
         here = (at < len(sound)) & ~self.found
         self.largest_at[here] = largest[at[here]]
