@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +14,10 @@ from bench.peers import PEERS
 
 T = TypeVar("T")
 Measure = Callable[[str, Corpus, str, Callable[[], T]], T]
+InTurns = Callable[[str, Corpus, str, Callable[[], T], str, Callable[[], Any]], T]
+
+# Rounds of what is measured in turns.
+ROUNDS = 11
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,19 +35,50 @@ def measure(benchmark: Any) -> Measure[Any]:
     """
 
     def run(stage: str, corpus: Corpus, who: str, function: Callable[[], T]) -> T:
-        benchmark.group = f"{stage}: {corpus.name}"
-        benchmark.extra_info.update(
-            stage=stage,
-            corpus=corpus.name,
-            who=who,
-            records=corpus.sums.records,
-            batches=corpus.batches,
-            payload_bytes=corpus.payload_bytes,
-            stored_bytes=len(corpus.data),
-        )
+        describe(benchmark, stage, corpus, who)
         return benchmark(function)
 
     return run
+
+
+@pytest.fixture
+def in_turns(benchmark: Any) -> InTurns[Any]:
+    """Time a function as `measure` does, but before each of its rounds another, whose median is kept beside it.
+
+    Both then meet the same machine, and the memory as the other has left it.
+    """
+
+    def run(
+        stage: str, corpus: Corpus, who: str, function: Callable[[], T], other: str, before: Callable[[], Any]
+    ) -> T:
+        describe(benchmark, stage, corpus, who)
+        seconds: list[float] = []
+
+        def setup() -> None:
+            start = time.process_time()
+            result = before()
+            seconds.append(time.process_time() - start)
+            del result
+
+        setup()
+        result = benchmark.pedantic(function, setup=setup, rounds=1 if quick() else ROUNDS, warmup_rounds=1)
+        benchmark.extra_info.update(other=other, other_seconds=statistics.median(seconds[1:]))
+        return result
+
+    return run
+
+
+def describe(benchmark: Any, stage: str, corpus: Corpus, who: str) -> None:
+    benchmark.group = f"{stage}: {corpus.name}"
+    benchmark.extra_info.update(
+        stage=stage,
+        corpus=corpus.name,
+        who=who,
+        records=corpus.sums.records,
+        batches=corpus.batches,
+        payload_bytes=corpus.payload_bytes,
+        stored_bytes=len(corpus.data),
+    )
 
 
 def contests(names: Sequence[str], slow_names: Sequence[str]) -> list[Any]:

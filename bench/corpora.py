@@ -1,4 +1,4 @@
-"""The corpora: record batches of magic 2, made from a seed, with the sums that every decode of them must give.
+"""The corpora: record batches and message sets, made from a seed, with the sums that every decode of them must give.
 
 ``python -m bench.corpora`` makes them all and prints what is in them; the benchmarks make what they need. They are
 kept in ``bench/corpora/``, under names that change with this file, and are never committed.
@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ SEED = 20261120
 CACHE = Path(__file__).parent / "corpora"
 KIB, MIB = 1 << 10, 1 << 20
 BASE_TIMESTAMP = 1_767_225_600_000
+NO_TIMESTAMP = -1
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 ATTRIBUTES_AT = 21
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -295,15 +297,28 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 }
 
 
+# Those of magic 0 and 1, which have no zstd.
+LEGACY_CODECS = ("gzip", "snappy", "lz4")
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How a corpus is made: records of about `record_size` bytes, batches of sizes between two bounds, a codec."""
+    """How a corpus is made: records of about `record_size` bytes, batches of sizes between two bounds, a codec.
+
+    A batch of magic 0 or 1 is a wrapper, or a message of its own where there is no codec.
+    """
 
     columns: Callable[[np.random.Generator, int], Columns]
     record_size: int
     smallest: int
     largest: int
     codec: str = "none"
+    magic: int = 2
+
+    @property
+    def record_overhead(self) -> int:
+        """What a record takes beside its bytes; of magic 2 at most: length, attributes, deltas and two lengths."""
+        return {0: 26, 1: 34, 2: 12}[self.magic]
 
 
 def recipes() -> dict[str, Recipe]:
@@ -321,6 +336,11 @@ def recipes() -> dict[str, Recipe]:
         if codec != "none":
             made[f"medium-16k-{codec}"] = replace(made["medium-16k"], codec=codec)
             made[f"medium-1m-{codec}"] = replace(made["medium-1m"], codec=codec)
+    for magic in (0, 1):
+        made[f"small-v{magic}"] = replace(made["small"], magic=magic, smallest=0, largest=0)
+        made[f"medium-v{magic}"] = replace(medium, magic=magic, smallest=0, largest=0)
+        for codec in LEGACY_CODECS:
+            made[f"medium-16k-v{magic}-{codec}"] = replace(made["medium-16k"], magic=magic, codec=codec)
     return made
 
 
@@ -332,8 +352,7 @@ def batch_bounds(rng: np.random.Generator, recipe: Recipe, columns: Columns) -> 
     count = len(columns.timestamps)
     if recipe.largest == 0:
         return np.arange(count + 1)
-    # What a record takes at most: its length, attributes, deltas and key and value lengths are 12 bytes or fewer.
-    sizes = 12 + columns.keys.lengths + columns.values.lengths + columns.headers.lengths
+    sizes = recipe.record_overhead + columns.keys.lengths + columns.values.lengths + columns.headers.lengths
     ends = np.cumsum(sizes)
     bounds = [0]
     while bounds[-1] < count:
@@ -359,13 +378,49 @@ def frame_batch(
     return bytes(batch)
 
 
-def make(name: str, size: int, seed: int) -> Corpus:
-    """Make a corpus of about `size` uncompressed bytes."""
-    recipe = CORPORA[name]
-    # One seed for all codecs of a kind: they hold the same records.
-    rng = np.random.default_rng([seed, recipe.record_size])
-    columns = recipe.columns(rng, max(size // recipe.record_size, 1))
-    bounds = batch_bounds(rng, recipe, columns)
+def frame_message(magic: int, attributes: int, offset: int, timestamp: int, key: bytes | None, value: bytes) -> bytes:
+    """Frame a message of magic 0 or 1, with the length and the CRC-32 that belong there."""
+    time = struct.pack(">q", timestamp) if magic else b""
+    key_part = struct.pack(">i", -1) if key is None else struct.pack(">i", len(key)) + key
+    body = struct.pack(">bb", magic, attributes) + time + key_part + struct.pack(">i", len(value)) + value
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
+
+
+def lz4_payload_v0(payload: bytes) -> bytes:
+    """Compress as old producers do for magic 0: with a header checksum over the frame's magic too (KAFKA-3160)."""
+    frame = lz4_payload(payload)
+    if frame[:7] != bytes.fromhex("04224d18 6040 82"):
+        raise AssertionError(f"LZ4 frame begins with {frame[:7].hex()}")
+    return frame[:6] + b"\x1a" + frame[7:]
+
+
+def message_sets(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list[bytes], int]:
+    """Make the entries of magic 0 or 1, and say how many bytes they take decompressed."""
+    magic = recipe.magic
+    codec, compress = CODECS[recipe.codec]
+    if recipe.codec == "lz4" and magic == 0:
+        compress = lz4_payload_v0
+    contents = zip(columns.timestamps.tolist(), columns.keys.strings(), columns.values.strings(), strict=True)
+    entries: list[bytes] = []
+    payload_bytes = 0
+    for number, (low, high) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        base_offset = low + number  # a gap of one after each entry
+        # Offsets in a wrapper of magic 1 are relative.
+        first = 0 if codec and magic == 1 else base_offset
+        last_timestamp = int(columns.timestamps[high - 1])
+        inner = b"".join(
+            frame_message(magic, 0, first + i, timestamp, key, value)
+            for i, (timestamp, key, value) in enumerate(islice(contents, high - low))
+        )
+        payload_bytes += len(inner)
+        if codec:
+            inner = frame_message(magic, codec, base_offset + high - low - 1, last_timestamp, None, compress(inner))
+        entries.append(inner)
+    return entries, payload_bytes
+
+
+def record_batches(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list[bytes], int]:
+    """Make the batches of magic 2, and say how many bytes their payloads take decompressed."""
     codec, compress = CODECS[recipe.codec]
     batches: list[bytes] = []
     payload_bytes = 0
@@ -388,10 +443,21 @@ def make(name: str, size: int, seed: int) -> Corpus:
                     codec,
                 )
             )
+    return batches, payload_bytes
+
+
+def make(name: str, size: int, seed: int) -> Corpus:
+    """Make a corpus of about `size` uncompressed bytes."""
+    recipe = CORPORA[name]
+    # One seed for all codecs and magics of a kind: they hold the same records.
+    rng = np.random.default_rng([seed, recipe.record_size])
+    columns = recipe.columns(rng, max(size // recipe.record_size, 1))
+    bounds = batch_bounds(rng, recipe, columns)
+    batches, payload_bytes = (record_batches if recipe.magic == 2 else message_sets)(recipe, columns, bounds)
     numbers = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     sums = Sums.of_columns(
         np.arange(len(columns.timestamps)) + numbers,
-        columns.timestamps,
+        columns.timestamps if recipe.magic else np.full(len(columns.timestamps), NO_TIMESTAMP),
         columns.keys.strings(),
         columns.values.strings(),
         columns.headers_per_record * len(columns.timestamps),
@@ -419,7 +485,7 @@ def corpus(name: str, size: int | None = None, seed: int = SEED) -> Corpus:
 
 
 def payloads(data: bytes) -> list[bytes]:
-    """Cut the stored payloads out of a run of batches, for measuring what decompressing them alone takes."""
+    """Cut the stored payloads out of a run of batches of magic 2, for measuring what decompressing them alone takes."""
     found = []
     position = 0
     while position < len(data):

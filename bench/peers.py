@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.corpora import Sums
+from bench.corpora import NO_TIMESTAMP, Sums
 
 __all__ = ["PEERS", "Peer"]
 
@@ -81,7 +81,8 @@ class Peer:
         records = [record for batch in self.batches(data) for record in batch]
         return Sums.of_columns(
             [record.offset for record in records],
-            [record.timestamp for record in records],
+            # A message of magic 0 has no timestamp.
+            [NO_TIMESTAMP if record.timestamp is None else record.timestamp for record in records],
             [record.key for record in records],
             [record.value for record in records],
             sum(len(record.headers) for record in records),

@@ -28,6 +28,7 @@ from kbatch.format import (
 )
 from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
+from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
 
@@ -57,6 +58,7 @@ __all__ = [
     "OutOfOrderSequenceError",
     "RecordTable",
     "Segment",
+    "StreamDecoder",
     "Tail",
     "TimestampType",
     "Transactions",
@@ -65,6 +67,7 @@ __all__ = [
     "__version__",
     "control_records",
     "decode",
+    "decode_stream",
     "find_logs",
     "scan",
 ]

@@ -21,7 +21,6 @@ from kbatch.format import (
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
     RECORD_DTYPE,
-    SHORTEST_ENTRY,
     BatchStatus,
     Codec,
     Limits,
@@ -143,6 +142,8 @@ class _Pass:
         final: bool,
         followed: bool,
         searching: bool,
+        patience: int,
+        max_size: int | None,
     ) -> None:
         self.data = data
         self.options = options
@@ -152,6 +153,8 @@ class _Pass:
         self.final = final
         self.followed = followed
         self.searching = searching
+        self.patience = patience
+        self.max_size = max_size
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
@@ -205,7 +208,13 @@ class _Pass:
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
-        scan = scan_part(self.data, origin=self.origin, position=self.position, max_batches=self.scan_size)
+        scan = scan_part(
+            self.data,
+            origin=self.origin,
+            position=self.position,
+            max_batches=self.scan_size,
+            max_size=self.max_size,
+        )
         batches = scan.batches
         more = len(batches) == self.scan_size
         if self.scan_size is not None:
@@ -274,7 +283,7 @@ class _Pass:
         A value of the incomplete batch that is itself a batch can't be told from one: who stores those should not skip.
         """
         left = len(self.data) - self.position
-        if self.options.on_error != "skip" or not self.final or left < SHORTEST_ENTRY:
+        if self.options.on_error != "skip" or not self.final or left < MIN_ENTRY_SIZE:
             return False
         found_at, found = self._find(self.position + 1)
         if not found:
@@ -520,13 +529,17 @@ class _Pass:
             self.stopped = True
             return False
         end = position + size
-        if not self._length_holds(row, finding, end):
-            if not self.final and position > 0:
+        holds = self._length_holds(row, finding, end)
+        if not holds:
+            waits = not self.final and (len(self.data) - position < self.patience if self.patience else position > 0)
+            found_at, found = len(self.data), False
+            if not (waits and (holds is None or not self.patience)):
+                found_at, found = self._find(position + 1)
+            if waits and not found:
                 # What follows may decide it: the next part begins at this batch and sees more of that.
                 self.headers.used = row
                 self.position = position
                 return False
-            found_at, found = self._find(position + 1)
             if found or not self.final:
                 end = found_at
                 self.headers.used = row + 1
@@ -537,21 +550,28 @@ class _Pass:
         self._lose(position, end, reason, base_offset)
         return not self.searching
 
-    def _length_holds(self, row: int, finding: Finding, end: int) -> bool:
+    def _length_holds(self, row: int, finding: Finding, end: int) -> bool | None:
         """Whether the length of the bad batch at `row` can be followed: it is not covered by the batch's checksum.
 
         It can if the checksum of these bytes is right, if the source ends there, or if a batch with a good checksum
-        follows; any header of a batch will do where checksums are not asked for.
+        follows; any header of a batch will do where checksums are not asked for. None if that takes bytes that are
+        still to come.
         """
         position = int(self.batches["position"][row]) - self.origin
         if finding.fault != Fault.BAD_CRC and crc_holds(self.data, position, end - position):
             return True
         if end == len(self.data):
-            return self.final
-        follows = scan_part(self.data, position=end, max_batches=1)
-        if self.options.crc != "verify":
-            return follows.finding is None and len(self.data) - end >= MIN_ENTRY_SIZE
-        return len(follows.batches) > 0 and crc_holds(self.data, end, int(follows.batches["size"][0]))
+            return True if self.final else None
+        verify = self.options.crc == "verify"
+        follows = scan_part(self.data, position=end, max_batches=1, max_size=self.max_size if verify else None)
+        if follows.finding is not None:
+            return False
+        if verify:
+            if len(follows.batches):
+                return crc_holds(self.data, end, int(follows.batches["size"][0]))
+        elif len(self.data) - end >= MIN_ENTRY_SIZE:
+            return True
+        return False if self.final else None
 
     def _table(self) -> RecordTable:
         if self.rows is None:
@@ -581,6 +601,8 @@ def decode_part(
     final: bool = True,
     followed: bool = False,
     searching: bool = False,
+    patience: int = 0,
+    max_size: int | None = None,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
 
@@ -600,6 +622,11 @@ def decode_part(
         Whether it is known that a batch begins where `data` ends, which then has to be `final`: damage ends there.
     searching : bool
         Whether the part before this one ended in damage: then the first batch has to be found.
+    patience : int
+        Where bytes that are still to come may decide how far damage reaches, leave it to the next part, unless so many
+        bytes of it are there. By 0 it is decided from what is there, at the latest where the part begins with it.
+    max_size : int, optional
+        What a header may claim at most, in bytes; more is damage.
 
     Returns
     -------
@@ -615,6 +642,8 @@ def decode_part(
         final=final,
         followed=followed,
         searching=searching,
+        patience=patience,
+        max_size=max_size,
     ).run()
 
 
@@ -622,7 +651,7 @@ def _track(data: npt.NDArray[np.uint8], options: DecodeOptions) -> TransactionTr
     """Follow the transactions of a whole input over its headers."""
     tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
     scan = scan_part(data)
-    whole = scan.finding is None and len(data) - scan.consumed < SHORTEST_ENTRY
+    whole = scan.finding is None and len(data) - scan.consumed < MIN_ENTRY_SIZE
     if whole or options.on_error != "skip":
         tracker.add(data, scan.batches)
     else:

@@ -145,6 +145,7 @@ class Fault(enum.IntEnum):
     INNER_CUT = 26
     INNER_MAGIC = 27
     INNER_COMPRESSED = 28
+    BATCH_TOO_LARGE = 29
 
 
 class Finding(NamedTuple):
@@ -291,6 +292,12 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
         InvalidRecordError,
         BatchStatus.INVALID,
         "inner message is compressed itself (codec id {found})",
+    ),
+    Fault.BATCH_TOO_LARGE: (
+        LimitExceededError,
+        BatchStatus.OVER_LIMIT,
+        "header claims a batch of {found} bytes, a stream waits for {wanted} at most; raise "
+        "Limits(max_decompressed_bytes=...) if it is wanted",
     ),
 }
 

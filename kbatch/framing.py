@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, finding_to_error
-from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, Limits
+from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
@@ -46,7 +46,12 @@ def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
 
 
 def scan_part(
-    data: npt.NDArray[np.uint8], *, origin: int = 0, position: int = 0, max_batches: int | None = None
+    data: npt.NDArray[np.uint8],
+    *,
+    origin: int = 0,
+    position: int = 0,
+    max_batches: int | None = None,
+    max_size: int | None = None,
 ) -> Scan:
     """Frame the batches of `data` from `position` on.
 
@@ -59,6 +64,8 @@ def scan_part(
         Where to begin in `data`.
     max_batches : int, optional
         Stop after so many.
+    max_size : int, optional
+        What a header may claim at most, in bytes. More is damage, whether the bytes are there or not.
 
     Returns
     -------
@@ -78,6 +85,17 @@ def scan_part(
             break
         # As many more as there will be if the rest is like what was seen.
         rows.reserve(int(1.1 * rows.used * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
+    if max_size is not None:
+        if len(data) > max_size:
+            larger = np.flatnonzero(rows.filled()["size"] > max_size)
+            if len(larger):
+                rows.used = int(larger[0])
+                position = int(rows.array["position"][rows.used]) - origin
+                finding = None
+        if finding is None and rows.used != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
+            size = entry_size(data, position)
+            if size > max_size:
+                finding = Finding(Fault.BATCH_TOO_LARGE, wanted=max_size, found=size)
     return Scan(rows.filled(), position, finding)
 
 
@@ -132,7 +150,7 @@ def most_believed(limits: Limits) -> int:
 
 
 def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool) -> tuple[int, bool]:
-    """Search for the next batch after damage: one whose length, magic *and* checksum hold.
+    """Search for the next batch, or message of magic 0 or 1, after damage: one whose length, magic *and* checksum hold.
 
     Parameters
     ----------
@@ -142,7 +160,9 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
     max_size : int
         Larger batches are not believed, in bytes.
     final : bool
-        Whether `data` ends where the source ends. If not, a header whose batch ends beyond `data` is an answer too.
+        Whether `data` ends where the source ends. If not, and no whole batch is found, the first header whose batch
+        ends beyond `data` is where a later search has to begin. Many bytes look like such a header, so that a whole
+        batch after it is believed first: it isn't one of another's values unless someone stores batches in batches.
 
     Returns
     -------
@@ -156,19 +176,22 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
     # wrong headers may cost is bounded, so that no input makes the search quadratic: each time they have cost so much,
     # only smaller batches are believed.
     allowance = budget = 16 * end + (64 << 20)
+    unfinished = None
     while True:
-        candidate = _kernel.find_candidate(data, position, max_size)
+        candidate = _kernel.find_candidate(data, position, max_size, final or unfinished is not None)
         if candidate < 0:
-            return (end if final else max(position, end - BATCH_HEADER_SIZE + 1)), False
+            if unfinished is not None:
+                return unfinished, False
+            return (end if final else max(position, end - MIN_ENTRY_SIZE + 1)), False
         size = entry_size(data, candidate)
         if size > end - candidate:
-            if not final:
-                return candidate, False
-        else:
-            budget -= size
-            if crc_holds(data, candidate, size):
-                return candidate, True
-            if budget < 0:
-                max_size //= 4
-                budget = allowance
+            unfinished = candidate
+            position = candidate + 1
+            continue
+        if crc_holds(data, candidate, size):
+            return candidate, True
+        budget -= size
+        if budget < 0:
+            max_size //= 4
+            budget = allowance
         position = candidate + 1

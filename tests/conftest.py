@@ -17,6 +17,9 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Helpers of the tests against a broker, whose clients need not be there.
+collect_ignore = ["broker"]
+
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
@@ -60,3 +63,16 @@ def spark() -> Iterator[Any]:
         with kbatch.spark.spark_session("local[2]", app_name="kbatch tests") as session:
             kbatch.spark.register(session)
             yield session
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A running Kafka broker, a `broker.server.Broker`; it needs Java, and Maven the first time."""
+    from broker.server import Broker, Unavailable
+
+    try:
+        one = Broker(tmp_path_factory.mktemp("broker"))
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with one:
+        yield one

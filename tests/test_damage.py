@@ -13,6 +13,7 @@ from log_batches import write_segment
 from tables import assert_accounted, lost, offsets_of
 
 import kbatch
+from kbatch.framing import find_batch, scan_part
 from kbatch.kernels.buffers import pool_stats
 
 GOOD = oracle.build_batch([oracle.encode_record(value=b"v")])
@@ -140,3 +141,153 @@ def test_selections_of_a_table() -> None:
             table[wrong]  # type: ignore[index]
     with pytest.raises(TypeError, match="row numbers or a mask"):
         table[[[0, 1]]]
+
+
+# -- message sets
+
+MIXED = (Path(__file__).parent / "golden" / "logs" / "mixed-0" / "00000000000000000000.log").read_bytes()
+MIXED_ROWS = scan_part(np.frombuffer(MIXED, np.uint8)).batches
+STARTS = MIXED_ROWS["position"].tolist()
+
+
+def found(data: bytes, position: int = 0, *, final: bool = True, max_size: int = 256 << 20) -> tuple[int, bool]:
+    return find_batch(np.frombuffer(data, np.uint8), position, max_size=max_size, final=final)
+
+
+def all_found(data: bytes) -> list[int]:
+    """Search, follow the length of what was found, and search again."""
+    positions = []
+    position, more = found(data)
+    while more:
+        positions.append(position)
+        size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        position, more = found(data, position + size)
+    assert position == len(data)
+    return positions
+
+
+def test_a_search_finds_entries_of_every_magic() -> None:
+    """FRM-R13: from any byte on, the entry that begins there or next."""
+    assert set(MIXED_ROWS["magic"].tolist()) == {0, 1, 2}
+    assert all_found(MIXED) == STARTS
+    for position in range(len(MIXED)):
+        following = next((start for start in STARTS if start >= position), None)
+        assert found(MIXED, position) == ((len(MIXED), False) if following is None else (following, True))
+
+
+@pytest.mark.parametrize("junk", [b"", b"\0", bytes(300), b"\xff" * 31, b"\x02" * 100, b"some text, " * 20])
+def test_one_damaged_entry_costs_no_other(junk: bytes) -> None:
+    """Each entry of mixed magics in turn: damaged in its header, cut, or put behind junk; all others are found."""
+    for bad, start in enumerate(STARTS):
+        others = [*STARTS[:bad], *STARTS[bad + 1 :]]
+        size = int(MIXED_ROWS["size"][bad])
+        for at in (9, 11, 16, 17, 21, size - 1):
+            data = bytearray(MIXED)
+            data[start + at] ^= 0x21
+            assert all_found(bytes(data)) == others, (bad, at)
+        # The entry without its first half.
+        half = size // 2
+        cut = MIXED[:start] + junk + MIXED[start + half :]
+        moved = len(junk) - half
+        assert all_found(cut) == [other + moved if other > start else other for other in others], bad
+        table = kbatch.decode(cut, on_error="skip")
+        assert_accounted(table, len(cut))
+        # Of what is lost behind the damage everything is an entry whose magic isn't read.
+        positions = [start, *(other + moved if other > start else other for other in others)]
+        assert set(table.batches["position"].tolist()) <= set(positions)
+        good = [STARTS[i] + (moved if i > bad else 0) for i in np.flatnonzero(MIXED_ROWS["magic"] == 2) if i != bad]
+        status = table.batches["status"] == kbatch.BatchStatus.OK
+        assert set(table.batches["position"][status & (table.batches["magic"] == 2)].tolist()) == set(good)
+
+
+def test_a_search_in_a_window_passes_no_entry() -> None:
+    """Where the source goes on, an entry that can't be judged yet is where the next search has to begin (LEG-R26)."""
+    for bad in range(0, len(STARTS) - 2, 3):
+        begin, wanted = STARTS[bad] + 1, STARTS[bad + 1]
+        for end in range(begin, STARTS[bad + 2] + 70):
+            position, whole = found(MIXED[:end], begin, final=False)
+            assert position == wanted if whole else position <= wanted
+            # What is found from there on is the same as in one piece.
+            assert found(MIXED, position) == (wanted, True)
+        padded = MIXED + b"\xff" * (1 << 20)  # no key is believed to go beyond this
+        assert found(padded, begin, final=False) == (wanted, True)
+
+
+def test_what_a_search_believes_of_a_message() -> None:
+    """LEG-R1, LEG-R3, LEG-R6, LEG-R8: what Kafka reads, but for very long keys and many bytes behind the value."""
+    for magic in (0, 1):
+        believed = [
+            oracle.build_message(None, None, magic=magic),
+            oracle.build_message(b"", b"", magic=magic),
+            oracle.build_message(b"k" * 1000, b"", magic=magic),
+            oracle.build_message(b"k" * (1 << 20), None, magic=magic),
+            oracle.build_message(None, b"v" * 3_000_000, magic=magic),
+            oracle.build_message(None, b"v", magic=magic, extra=b"xx"),
+            oracle.build_message(b"k", None, magic=magic, extra=bytes(1024)),
+            oracle.build_message(None, b"v", magic=magic, attributes=0xF8),
+            oracle.build_message(None, b"v", magic=magic, key_length=-7),
+            oracle.build_message(None, None, magic=magic, value_length=-(2**31)),
+            oracle.build_message(b"k", b"v", magic=magic, offset=-1, timestamp=-1),
+            *(
+                oracle.build_message_set([(b"k", b"v" * 100)] * 9, magic=magic, codec=codec, base_offset=77)
+                for codec in oracle.LEGACY_CODECS
+                if codec != "none"
+            ),
+        ]
+        for entry in believed:
+            junk = b"\xfe" * 5
+            assert found(junk + entry + junk) == (5, True)
+            assert found(junk + oracle.with_crc(GOOD, 1) + entry) == (5 + len(GOOD), True)
+            # Its checksum has to hold, and it has to be there.
+            assert found(junk + entry[:12] + bytes(4) + entry[16:]) == (5 + len(entry), False)
+            assert found(junk + entry[:-1]) == (5 + len(entry) - 1, False)
+            assert found(junk + entry[:-1], final=False) == (5, False)
+            assert found(junk + entry, max_size=len(entry))[1]
+            assert not found(junk + entry, max_size=len(entry) - 1)[1]
+        for entry in (
+            oracle.build_message(b"k", b"v", magic=magic, attributes=4),
+            oracle.build_message(b"k", b"v", magic=magic, attributes=7),
+            oracle.build_message(b"k", b"v", magic=magic, key_length=3),
+            oracle.build_message(b"k", b"v", magic=magic, value_length=2),
+            oracle.build_message(b"k", b"v", magic=magic, extra=bytes(1025)),
+            oracle.build_message(b"k" * ((1 << 20) + 1), b"v", magic=magic),
+        ):
+            assert not found(entry)[1]
+
+
+HOSTILE = {
+    "zeros": bytes(8 << 20),
+    "random": np.random.default_rng(5).bytes(8 << 20),
+    "text": (b'{"user":12345,"event":"view","amount":123.45}\n' * 200_000)[: 8 << 20],
+    "wide text": ("any text at all " * 300_000).encode("utf-16-be")[: 8 << 20],
+    "01": b"\x01" * (8 << 20),
+    "02": b"\x02" * (8 << 20),
+    "numbers of 2 bytes": np.random.default_rng(6).integers(0, 4, 1 << 20).astype(">i2").tobytes(),
+    "numbers of 4 bytes": np.random.default_rng(7).integers(0, 4, 1 << 19).astype(">i4").tobytes(),
+    "numbers of 8 bytes": np.random.default_rng(8).integers(0, 4, 1 << 18).astype(">i8").tobytes(),
+    "headers of messages": oracle.build_message(None, bytes(1000))[:34] * 60_000,
+    "messages with bad checksums": oracle.build_message(b"k", b"v", crc=0) * 50_000,
+    # Each is as large as all that follows: a search that believed them all would be quadratic.
+    "nested messages": b"".join(
+        oracle.build_message(None, None, magic=0, length=14 + 26 * i, value_length=26 * i, crc=0)
+        for i in range(60_000, 0, -1)
+    ),
+}
+
+
+@pytest.mark.parametrize("final", [True, False])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_search_in_vain_ends_soon(name: str, final: bool) -> None:
+    data = HOSTILE[name]
+    began = time.process_time()
+    position, whole = found(data, final=final)
+    assert time.process_time() - began < 3
+    assert not whole
+    if final:
+        assert position == len(data)
+
+
+@pytest.mark.parametrize("name", ["zeros", "random", "text", "02"])
+def test_entries_behind_what_is_searched_in_vain(name: str) -> None:
+    data = HOSTILE[name][: 1 << 20] + b"\xff" * 70
+    assert found(data + MIXED) == (len(data), True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from log_batches import batch, segment_path, write_segment
+from log_batches import batch, write_segment
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log, find_logs
@@ -78,15 +78,6 @@ def test_only_segments_are_read_dsk_r8_dsk_r10(tmp_path: Path) -> None:
     assert sum(len(table) for table in log.tables()) == 3
 
 
-def test_swap_without_the_segment_it_replaces_is_refused_dsk_r8(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
-    write_segment(directory, 5, [batch(5, [1])])
-    segment_path(directory, 0, ".log.swap").write_bytes(batch(0, [1]))
-    with pytest.raises(LogDirectoryError, match=r"00000000000000000000\.log\.swap waits") as caught:
-        Log(directory)
-    assert "\n" not in str(caught.value)
-
-
 def test_find_logs_dsk_r9(tmp_path: Path) -> None:
     for name in ("b-10", "b-9", "a-0", "a-1.77-delete", "a-2.77-future", "a-3.77-stray"):
         write_segment(tmp_path / name, 0, [batch(0, [1])])
@@ -95,6 +86,20 @@ def test_find_logs_dsk_r9(tmp_path: Path) -> None:
     (tmp_path / "file-0").write_text("not a directory")
     logs = find_logs(tmp_path)
     assert [(log.topic, log.partition) for log in logs] == [("a", 0), ("b", 9), ("b", 10)]
+    assert [log.mark for log in logs] == [None] * 3
+    logs = find_logs(tmp_path, marked=True)
+    assert [(log.topic, log.partition, log.mark) for log in logs] == [
+        ("a", 0, None),
+        ("a", 1, "delete"),
+        ("a", 2, "future"),
+        ("a", 3, "stray"),
+        ("b", 9, None),
+        ("b", 10, None),
+    ]
+    (only,) = find_logs(tmp_path / "a-1.77-delete", marked=True)
+    assert only.mark == "delete"
+    with pytest.raises(LogDirectoryError, match="no topic-partition"):
+        find_logs(tmp_path / "a-1.77-delete")
     (only,) = find_logs(tmp_path / "b-10")
     assert (only.topic, only.partition) == ("b", 10)
 

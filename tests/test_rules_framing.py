@@ -251,6 +251,24 @@ def test_crc_r4_mark_says_more_where_records_are_bad_too() -> None:
         assert table.batches["status"].tolist()[1] not in (kbatch.BatchStatus.OK, kbatch.BatchStatus.BAD_CRC)
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_crc_r7_crc32_of_magic_to_end(magic: int) -> None:
+    """LEG-27: every byte from the magic on is covered; the offset is not."""
+    message = oracle.build_message(b"key", b"value", magic=magic, offset=20)
+    for at in range(12, len(message)):
+        changed = bytearray(A + message + B)
+        changed[SIZE + at] ^= 0x10
+        if at == 16:  # another magic: what is there can't be framed
+            raised(bytes(changed), kbatch.CorruptBatchError)
+            continue
+        error = raised(bytes(changed), kbatch.CrcMismatchError)
+        assert (error.position, error.base_offset) == (SIZE, 20)
+        table = kbatch.decode(changed, on_error="skip")
+        assert offsets_of(table) == [10, 11, 12, 20, 21, 22]
+        assert table.batches["status"].tolist() == [0, kbatch.BatchStatus.BAD_CRC, 0]
+        assert lost(table) == [(SIZE, SIZE + len(message))]
+
+
 # -- options
 
 
@@ -315,6 +333,21 @@ def test_skip_resumes_only_where_the_checksum_holds() -> None:
     assert offsets_of(table) == [10, 11, 12, 30, 31, 32]
     assert lost(table) == [(SIZE, len(data) - SIZE)]
     assert_accounted(table, len(data))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("junk", [entry(13, size=25), b"\xff" * 300, bytes(64)])
+def test_skip_resumes_at_message_sets(junk: bytes, magic: int, codec: str) -> None:
+    """FRM-R13: a search after damage looks for every magic."""
+    messages = oracle.build_message_set([(b"k", b"a"), (None, b"b" * 40)], codec=codec, magic=magic, base_offset=20)
+    rows = kbatch.framing.scan_part(np.frombuffer(messages, np.uint8), origin=SIZE + len(junk)).batches
+    data = A + junk + messages + junk + C
+    table = kbatch.decode(data, on_error="skip")
+    assert table.batches["position"].tolist() == [0, *rows["position"].tolist(), len(data) - SIZE]
+    assert table.batches["magic"].tolist() == [2, *([magic] * len(rows)), 2]
+    assert_accounted(table, len(data))
+    assert table.consumed == len(data)
 
 
 def test_skip_with_damage_at_both_ends_and_between() -> None:

@@ -209,6 +209,34 @@ def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path,
         assert str(split_up.value) == str(whole.value)
 
 
+@pytest.mark.parametrize("start", [1, 1000, 1825, 1826, 3160])
+def test_the_earliest_offset_is_the_log_start_offset_dsk_r13(golden: Path, tmp_path: Path, start: int) -> None:
+    shutil.copytree(golden / "logs" / "codec-none-0", tmp_path / "codec-none-0")
+    (tmp_path / "log-start-offset-checkpoint").write_text(f"0\n1\ncodec-none 0 {start}\n")
+    logs = open_logs([str(tmp_path)])
+    for starting, first in (
+        (Bound(), start),
+        (Bound(offsets={"codec-none": {0: -2}}), start),
+        (Bound(offsets={"codec-none": {0: 0}}), 0),
+    ):
+        for options in (ReadOptions(starting=starting), ReadOptions(starting=starting, split_bytes=10_000)):
+            assert [offset for _, offset, _ in rows_of(plan(logs, options), options)] == list(range(first, 3160))
+    assert in_order(tmp_path) == rows_of(plan(logs, ReadOptions()), ReadOptions())
+
+
+def test_a_waiting_swap_is_a_segment_dsk_r8(golden: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "codec-none-0"
+    shutil.copytree(golden / "logs" / "codec-none-0", copy)
+    want = in_order(tmp_path)
+    for suffix in (".log", ".index", ".timeindex"):
+        (copy / f"00000000000000000000{suffix}").rename(copy / f"00000000000000000000{suffix}.swap")
+    # What the .swap covers, and is still there, must not be read.
+    shutil.copy(copy / "00000000000000000000.log.swap", copy / "00000000000000000007.log")
+    for size in (5000, 1 << 20):
+        options = ReadOptions(split_bytes=size)
+        assert rows_of(plan(open_logs([str(tmp_path)]), options), options) == want
+
+
 def test_small_segments_are_packed_and_large_ones_cut(golden: Path) -> None:
     logs = open_logs([str(golden / "logs")])
     splits = sum(len(log.segments) for log in logs)

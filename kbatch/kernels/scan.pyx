@@ -1,7 +1,6 @@
 """Bytes to batch rows: the headers only, payloads untouched."""
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memchr
+from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbatch.kernels.wire cimport (
     BatchRow,
@@ -28,11 +27,17 @@ cdef enum:
     PACKED_RECORD = 8
     CODEC = 0x07
     MAX_CODEC = 4
-    MAX_LEGACY_CODEC = 3
+    MAX_CODEC_LEGACY = 3
     CONTROL = 0x20
     ATTRIBUTES_V1 = 0x0F
     UNKNOWN = -1
     BAD_CRC = 1
+    # Of a message that a search finds: the longest key, and the most bytes behind its value (no writer leaves any).
+    # They keep other bytes from looking like messages; a key length that is believed bounds where the value's stands.
+    MOST_KEY = 1 << 20
+    MOST_SPARE = 1 << 10
+    # So many positions are looked at together.
+    BLOCK = 64
 
 cdef struct Stop:
     int fault
@@ -168,7 +173,7 @@ def survey(const BatchRow[::1] rows not None, bint include_control):
             if rows[i].status > BAD_CRC:
                 continue
             codec = rows[i].attributes & CODEC
-            if codec > (MAX_CODEC if rows[i].magic == 2 else MAX_LEGACY_CODEC):
+            if codec > (MAX_CODEC if rows[i].magic == 2 else MAX_CODEC_LEGACY):
                 refused += 1
                 continue
             if rows[i].magic != 2:
@@ -190,44 +195,105 @@ def survey(const BatchRow[::1] rows not None, bint include_control):
     return records, packed, refused
 
 
-cdef bint plausible(const uint8_t* p, int64_t max_size) noexcept nogil:
-    """Whether a batch of magic 2 that can be decoded may begin here; the checksum decides afterwards.
-
-    The record count is what keeps random bytes from looking like batches: it is bounded by the bytes, or for a
+cdef inline bint plausible_v2(const uint8_t* p, int64_t left, int64_t length, int64_t max_size) noexcept nogil:
+    """The record count is what keeps random bytes from looking like batches: it is bounded by the bytes, or for a
     compressed payload by what that may decompress to.
     """
-    cdef int64_t length = <int32_t>load_be32(p + 8)
-    cdef int32_t count = <int32_t>load_be32(p + 57)
-    cdef int codec = p[22] & CODEC
-    if length < MIN_LENGTH_V2 or LOG_OVERHEAD + length > max_size or codec > MAX_CODEC or count < 0:
+    cdef int32_t count
+    if left < LOG_OVERHEAD + MIN_LENGTH_V2:
+        return True
+    count = <int32_t>load_be32(p + 57)
+    if count < 0 or p[22] & CODEC > MAX_CODEC:
         return False
-    return count <= (max_size if codec else length - MIN_LENGTH_V2) // MIN_RECORD
+    return count <= (max_size if p[22] & CODEC else length - MIN_LENGTH_V2) // MIN_RECORD
 
 
-def find_candidate(const uint8_t[::1] data not None, int64_t position, int64_t max_size):
-    """Return the first position from `position` on where a batch of magic 2 may begin, or -1.
+cdef inline bint plausible_legacy(const uint8_t* p, int64_t left, int64_t length, int64_t minimum) noexcept nogil:
+    """Key and value have to fill the message, but for a few bytes."""
+    # Where the length of the key stands: the value's follows, and both are in `minimum`.
+    cdef int64_t at = LOG_OVERHEAD + minimum - 8
+    cdef int64_t rest = length - minimum
+    cdef int32_t size
+    if left < at + 4:
+        return True
+    if p[17] & CODEC > MAX_CODEC_LEGACY:
+        return False
+    size = <int32_t>load_be32(p + at)
+    at += 4
+    if size > 0:
+        if size > rest or size > MOST_KEY:
+            return False
+        rest -= size
+        at += size
+    if left < at + 4:
+        return True
+    size = <int32_t>load_be32(p + at)
+    if size > 0:
+        rest -= size
+    return 0 <= rest <= MOST_SPARE
 
-    Of larger batches than `max_size`, packed or plain, nothing is believed. All 61 bytes of the header are there; the
-    end of the batch may lie beyond `data`.
+
+cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size, bint final) noexcept nogil:
+    """Whether the `left` bytes here, 17 or more, may begin an entry that can be decoded; the checksum decides later."""
+    cdef int64_t length = <int32_t>load_be32(p + 8)
+    cdef int64_t minimum
+    if p[MAGIC_AT] > 2:
+        return False
+    minimum = MIN_LENGTH_V2 if p[MAGIC_AT] == 2 else (MIN_LENGTH_V1 if p[MAGIC_AT] == 1 else MIN_LENGTH_V0)
+    if length < minimum or LOG_OVERHEAD + length > max_size or (final and LOG_OVERHEAD + length > left):
+        return False
+    if p[MAGIC_AT] == 2:
+        return plausible_v2(p, left, length, max_size)
+    return plausible_legacy(p, left, length, minimum)
+
+
+cdef inline bint barren(const uint8_t* p, uint8_t top) noexcept nogil:
+    """Whether none of the `BLOCK` positions from here on has a magic, and a length from 14 to one whose first byte is
+    `top`, where they would be. Loops without branches, so that the compiler makes them some vector instructions.
+    """
+    cdef uint8_t hits = 0
+    cdef int i
+    for i in range(BLOCK):
+        hits |= (p[i + MAGIC_AT] <= 2) & (p[i + 8] <= top)
+    if not hits:
+        return True
+    # Zeros come this far.
+    hits = 0
+    for i in range(BLOCK):
+        hits |= (p[i + 11] >= MIN_LENGTH_V0) | ((p[i + 8] | p[i + 9] | p[i + 10]) != 0)
+    return not hits
+
+
+cdef int64_t first_plausible(const uint8_t* base, int64_t size, int64_t position, int64_t max_size,
+                             bint final) noexcept nogil:
+    cdef uint8_t top = <uint8_t>(min(max_size, INT32_MAX) >> 24)
+    cdef int64_t last = size - MIN_ENTRY
+    cdef int64_t stop
+    while position <= last:
+        stop = position + BLOCK
+        if stop - 1 <= last and barren(base + position, top):
+            position = stop
+            continue
+        stop = min(stop, last + 1)
+        while position < stop:
+            if plausible(base + position, size - position, max_size, final):
+                return position
+            position += 1
+    return -1
+
+
+def find_candidate(const uint8_t[::1] data not None, int64_t position, int64_t max_size, bint final):
+    """Return the first position from `position` on where an entry of any magic may begin, or -1.
+
+    At least 17 bytes are there, with the entry's length and magic. Nothing is believed of entries that are larger than
+    `max_size`, packed or plain, nor, if `final`, of those that end beyond `data`. If not, what of an entry lies there
+    is taken to be right.
     """
     cdef int64_t size = data.shape[0]
-    cdef int64_t last = size - (LOG_OVERHEAD + MIN_LENGTH_V2)
     cdef int64_t found = -1
-    cdef const uint8_t* base
-    cdef const uint8_t* hit
     if position < 0:
         raise ValueError("position must not be negative")
-    if position <= last:
-        base = &data[0]
+    if position < size and max_size > 0:
         with nogil:
-            while position <= last:
-                # memchr walks to the next byte that could be the magic.
-                hit = <const uint8_t*>memchr(base + position + MAGIC_AT, 2, last - position + 1)
-                if hit == NULL:
-                    break
-                position = hit - base - MAGIC_AT
-                if plausible(base + position, max_size):
-                    found = position
-                    break
-                position += 1
+            found = first_plausible(&data[0], size, position, max_size, final)
     return found

@@ -105,6 +105,7 @@ cdef enum Fault:
     FAULT_INNER_CUT = 26
     FAULT_INNER_MAGIC = 27
     FAULT_INNER_COMPRESSED = 28
+    FAULT_BATCH_TOO_LARGE = 29
 
 
 # Bytes of an entry before its payload: all of magic 2 after the header; of a message, from its key on.

@@ -1,6 +1,34 @@
-"""A broker's log directories: names, segments, index files, seeking, tables of bounded size."""
+"""A broker's log directories: names, segments, index files, seeking, tables of bounded size, and the other files.
 
+Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
+"""
+
+from kbatch.log.control import control_value
+from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.segment import Segment, Tail
+from kbatch.log.state import (
+    read_leader_epochs,
+    read_meta_properties,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    read_producer_snapshot,
+    read_transaction_index,
+)
 
-__all__ = ["Log", "Segment", "Tail", "find_logs"]
+__all__ = [
+    "Log",
+    "Segment",
+    "Tail",
+    "consumer_offsets",
+    "control_value",
+    "find_logs",
+    "metadata_records",
+    "read_leader_epochs",
+    "read_meta_properties",
+    "read_offset_checkpoint",
+    "read_partition_metadata",
+    "read_producer_snapshot",
+    "read_transaction_index",
+    "transaction_state",
+]

@@ -5,8 +5,8 @@ here give every record that is in a table; the last one of a key is what holds.
 
 The schemas are those of Apache Kafka's group and transaction coordinators (``OffsetCommitKey``, ``OffsetCommitValue``,
 ``GroupMetadataKey``, ``GroupMetadataValue``, ``TransactionLogKey``, ``TransactionLogValue``) and the frame of its
-metadata records (``AbstractApiMessageSerde``); DSK-R15, DSK-R16, DSK-R17. The records are small and few, so Python reads
-them one by one.
+metadata records (``AbstractApiMessageSerde``); DSK-R15, DSK-R16, DSK-R17. The records are small and few, so Python
+reads them one by one.
 """
 
 from __future__ import annotations

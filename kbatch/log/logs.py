@@ -52,6 +52,9 @@ class Log:
     topic : str or None
     partition : int or None
         From the name of the directory (DSK-R9), for a file that of its parent; None where that is no topic-partition.
+    mark : str or None
+        ``"delete"``, ``"future"`` or ``"stray"`` where the directory is marked so. The topic of the first and last may
+        be cut, since a name has 255 characters at most.
     segments : list of Segment
         In order of base offset.
 
@@ -94,10 +97,10 @@ class Log:
         self._directory = directory
         self.topic: str | None = None
         self.partition: int | None = None
-        self._mark: str | None = None
+        self.mark: str | None = None
         # A directory of any name may hold segments.
         with contextlib.suppress(LogDirectoryError):
-            self.topic, self.partition, self._mark = parse_directory_name(os.path.basename(directory))
+            self.topic, self.partition, self.mark = parse_directory_name(os.path.basename(directory))
         self._end: tuple[np.void | None, Tail] | None = None
 
     def __repr__(self) -> str:
@@ -143,7 +146,7 @@ class Log:
         drop all segments then, but what is read here may be a partial copy, or one of another time than its checkpoint.
         """
         first = self.segments[0].base_offset
-        if first is None or self.topic is None or self.partition is None or self._mark is not None:
+        if first is None or self.topic is None or self.partition is None or self.mark is not None:
             return None
         if self._directory != os.path.abspath(self.path):
             return None
@@ -198,8 +201,9 @@ class Log:
         Returns
         -------
         ndarray of BATCH_DTYPE, shape (batches,)
-            In order of segments; ``position`` counts from the beginning of each segment's file. It takes 88 bytes a
-            batch: where that is too much, `Segment.scan` gives the same by the window.
+            All that are on disk, also those before `start_checkpoint`, in order of segments; ``position`` counts from
+            the beginning of each segment's file. It takes 88 bytes a batch: where that is too much, `Segment.scan`
+            gives the same by the window.
 
         Raises
         ------
@@ -410,19 +414,22 @@ class Log:
         ]
 
 
-def find_logs(root: str | os.PathLike[str]) -> list[Log]:
+def find_logs(root: str | os.PathLike[str], *, marked: bool = False) -> list[Log]:
     """Find the logs of every topic-partition under a broker's log directory.
 
     Parameters
     ----------
     root : str or path
         A broker's log directory (``log.dirs``), or a topic-partition directory itself.
+    marked : bool
+        Whether to give the directories too that are marked ``-delete``, ``-future`` or ``-stray`` (DSK-R9): what is
+        about to be deleted, copied from another log directory, or not the broker's by the cluster's metadata. Their
+        records may be there twice.
 
     Returns
     -------
     list of Log
-        By topic and partition. Directories marked ``-delete``, ``-future`` or ``-stray`` are left out (DSK-R9), and so
-        are directories of such a name without a segment.
+        By topic, partition and `mark`. Directories of such a name without a segment are left out.
 
     Raises
     ------
@@ -441,25 +448,26 @@ def find_logs(root: str | os.PathLike[str]) -> list[Log]:
     if not os.path.isdir(root):
         raise LogDirectoryError(f"{root}: not a directory", source=root)
     names = _list(root)
-    if _is_live_log(os.path.basename(os.path.abspath(root))) and _has_segments(names):
+    if _is_log(os.path.basename(os.path.abspath(root)), marked) and _has_segments(names):
         return [Log(root)]
     logs = []
     for name in names:
         path = os.path.join(root, name)
-        if _is_live_log(name) and os.path.isdir(path) and _has_segments(_list(path)):
+        if _is_log(name, marked) and os.path.isdir(path) and _has_segments(_list(path)):
             logs.append(Log(path))
     if not logs:
         raise LogDirectoryError(
             f"{root}: no topic-partition directory ('topic-0', with segments) in this directory", source=root
         )
-    return sorted(logs, key=lambda log: (log.topic or "", log.partition or 0))
+    return sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or ""))
 
 
-def _is_live_log(name: str) -> bool:
+def _is_log(name: str, marked: bool) -> bool:
     try:
-        return parse_directory_name(name).mark is None
+        mark = parse_directory_name(name).mark
     except LogDirectoryError:
         return False
+    return marked or mark is None
 
 
 def _list(directory: str) -> list[str]:
@@ -485,7 +493,7 @@ def _segments(directory: str, names: list[str], use_indexes: bool) -> list[Segme
                 source=path,
                 position=tail.position,
             )
-        return base_offset if row is None else int(last_offsets(row.reshape(1))[0]) + 1
+        return base_offset if row is None else int(row["last_offset"]) + 1
 
     chosen = segment_names(names, next_offset)
     return [

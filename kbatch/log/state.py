@@ -140,7 +140,8 @@ def read_producer_snapshot(path: str | os.PathLike[str]) -> npt.NDArray[np.void]
     -------
     ndarray of PRODUCER_DTYPE, shape (producers,)
         ``last_offset`` and ``last_sequence`` are those of the last batch, -1 where only a marker was seen. The first
-        sequence of that batch is ``last_sequence - offset_delta``, and its first offset ``last_offset - offset_delta``.
+        offset of that batch is ``last_offset - offset_delta``, and its first sequence
+        ``(last_sequence - offset_delta) % 2**31``: sequences go on at 0 after 2**31 - 1.
         ``timestamp`` (ms) is that of the last batch or marker. ``current_txn_first_offset`` is where the producer's
         open transaction began, -1 without one; ``coordinator_epoch`` is that of the last marker, -1 without one.
 
@@ -291,7 +292,7 @@ def read_meta_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     path = os.fspath(path)
     properties = {}
     number = 0
-    lines = iter(_read(path).decode("latin-1").splitlines())
+    lines = iter(_lines(path))
     for line in lines:
         number += 1
         line = line.lstrip(" \t\f")

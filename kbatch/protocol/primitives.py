@@ -190,9 +190,9 @@ class Reader:
             return found
         # Each takes two bytes at least, so that a hostile count soon meets the end.
         for _ in range(self.uvarint()):
-            tag = self.uvarint()
+            tag, size = self.uvarint(), self.uvarint()
             start = self._position
-            field = Reader(self.take(self.uvarint()), flexible=True)
+            field = Reader(self.take(size), flexible=True)
             if known is None or tag not in known:
                 continue
             try:

@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.util.*;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.message.*;
@@ -14,9 +15,12 @@ import org.apache.kafka.common.record.*;
 import org.apache.kafka.coordinator.group.generated.*;
 import org.apache.kafka.coordinator.transaction.generated.*;
 import org.apache.kafka.metadata.MetadataRecordSerde;
+import org.apache.kafka.metadata.properties.*;
 import org.apache.kafka.server.common.ApiMessageAndVersion;
+import org.apache.kafka.storage.internals.checkpoint.*;
+import org.apache.kafka.storage.internals.log.*;
 
-/** Writes small logs of Kafka's internal topics with Kafka's own serializers, and what its JSON converters say of them. */
+/** Writes small logs and state files with Kafka's own classes, and what its JSON converters say of the records. */
 public class WriteInternalTopics {
     static final long TIME = 1700000000000L;
     static final List<SimpleRecord> records = new ArrayList<>();
@@ -98,6 +102,24 @@ public class WriteInternalTopics {
         line.put("bytes", HexFormat.of().formatHex(buffer.array(), 0, buffer.limit()));
         line.set("value", json);
         lines.append(line).append('\n');
+    }
+
+    /** The text files that a broker keeps beside its logs. */
+    static void state(Path out) throws IOException {
+        LogDirFailureChannel failures = new LogDirFailureChannel(1);
+        Map<TopicPartition, Long> offsets = new LinkedHashMap<>();
+        offsets.put(new TopicPartition("orders", 0), 0L);
+        offsets.put(new TopicPartition("a-b.c_d", 2147483647), 9223372036854775807L);
+        new OffsetCheckpointFile(out.resolve("log-start-offset-checkpoint").toFile(), failures).write(offsets);
+        new LeaderEpochCheckpointFile(out.resolve("leader-epoch-checkpoint").toFile(), failures)
+            .write(List.of(new EpochEntry(0, 0), new EpochEntry(7, 1200)));
+        PartitionMetadataFile metadata = new PartitionMetadataFile(out.resolve("partition.metadata").toFile(), failures);
+        metadata.record(new Uuid(0x0102030405060708L, 0x1112131415161718L));
+        metadata.maybeFlush();
+        Properties properties = new MetaProperties.Builder().setVersion(MetaPropertiesVersion.V1)
+            .setClusterId("q1Sh-9_ISia_zwGINzRvyQ").setNodeId(3).setDirectoryId(new Uuid(3, 4)).build().toProperties();
+        properties.setProperty("odd: key=", " \\ text\twith a \u20ac");
+        PropertiesUtils.writePropertiesFile(properties, out.resolve("meta.properties").toString(), false);
     }
 
     public static void main(String[] args) throws IOException {
@@ -187,5 +209,6 @@ public class WriteInternalTopics {
                     .setMaxSupportedVersion((short) 1))));
         control(6, voters, 0, VotersRecordJsonConverter.write(voters, (short) 0));
         Files.writeString(out.resolve("control.jsonl"), lines);
+        state(Files.createDirectories(out.resolve("state")));
     }
 }

@@ -1,0 +1,263 @@
+"""One Kafka broker (KRaft) as a child process on loopback: its jars from Maven, its storage, its start and its end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["Broker", "Unavailable", "running"]
+
+POM = Path(__file__).with_name("pom.xml")
+MIN_JAVA = 17
+START_SECONDS = 120
+STOP_SECONDS = 60
+STARTED = "Kafka Server started"
+
+# A base64 UUID; every directory is a cluster of its own.
+CLUSTER_ID = "a2JhdGNoLXRlc3RzLWJrcg"
+
+# Small, and impatient: nothing here may keep a test waiting, and a log has to be cleaned within seconds.
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "background.threads": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # The tests' records are of 2023.
+    "log.retention.ms": "-1",
+    # A buffer holds half a log's keys at most, and has to be larger than 1 MiB.
+    "log.cleaner.dedupe.buffer.size": str(4 << 20),
+    "log.cleaner.backoff.ms": "200",
+    "log.initial.task.delay.ms": "200",
+    "log.retention.check.interval.ms": "500",
+    "log.segment.delete.delay.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "500",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+    "log.index.interval.bytes": "1024",
+}
+
+JVM = [
+    "-Xms64m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server=info",
+]
+
+
+class Unavailable(Exception):
+    """There is no broker to be had here; the message says what is missing and how to get it."""
+
+
+def find_java() -> str:
+    """Return the Java that ``JAVA_HOME``, or else the ``PATH``, names."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        raise Unavailable(f"no Java: a broker needs Java {MIN_JAVA} or newer on the PATH or in JAVA_HOME")
+    try:
+        done = subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unavailable(f"{java} can't be run: {error}") from error
+    found = re.search(rb'version "(\d+)', done.stderr + done.stdout)
+    if found is None or int(found[1]) < MIN_JAVA:
+        raise Unavailable(f"{java} is too old: a broker needs Java {MIN_JAVA} or newer")
+    return java
+
+
+def find_jars(pom: Path = POM) -> Path:
+    """Return the directory of the jars that a pom.xml names, after fetching them if they aren't in the cache.
+
+    The cache is ``KBATCH_BROKER_CACHE``, else ``kbatch`` in the user's cache directory. A changed pom.xml is another
+    place in it.
+    """
+    base = os.environ.get("KBATCH_BROKER_CACHE")
+    cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
+    jars = cache / f"broker-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    if jars.is_dir():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable(f"no jars of Kafka in {jars}, and no Maven (mvn) on the PATH to fetch them with")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all, also when two runs fetch at once.
+        with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as fetched:
+            command = [maven, "-B", "-ntp", "-q", "-f", os.fspath(pom), "dependency:copy-dependencies"]
+            done = subprocess.run(
+                [*command, "-DincludeScope=runtime", f"-DoutputDirectory={fetched}/jars"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=900,
+                check=False,
+            )
+            if done.returncode:
+                raise Unavailable(f"Maven could not fetch Kafka's jars:\n{done.stdout[-2000:]}")
+            try:
+                os.rename(f"{fetched}/jars", jars)
+            except OSError:
+                if not jars.is_dir():
+                    raise
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"Kafka's jars could not be fetched to {jars}: {error}") from error
+    return jars
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class Broker:
+    """A broker that keeps everything below one directory; started, stopped and started again at will.
+
+    Attributes
+    ----------
+    bootstrap : str
+        ``host:port`` for ``bootstrap.servers``; the same after a restart.
+    log_dir : Path
+        The directory of its topic-partitions (``log.dirs``).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._java = find_java()
+        self._jars = find_jars()
+        self.directory = directory
+        self.log_dir = directory / "logs"
+        self._properties = directory / "server.properties"
+        self._output = directory / "broker.out"
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        port, controller = _free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        settings = SETTINGS | {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": os.fspath(self.log_dir),
+        }
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def run_class(self, name: str, *arguments: str, timeout: float = 120) -> str:
+        """Run a tool of Kafka's, such as ``org.apache.kafka.tools.DumpLogSegments``, and return what it prints."""
+        done = subprocess.run(
+            self._command(name, *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{name} failed with status {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def _command(self, name: str, *arguments: str) -> list[str]:
+        return [self._java, *JVM, "-cp", f"{self._jars}/*", name, *arguments]
+
+    def start(self) -> None:
+        """Start, and return when clients are served; an empty directory is formatted first."""
+        if self._process is not None:
+            raise RuntimeError("the broker runs already")
+        if not (self.log_dir / "meta.properties").exists():
+            self.run_class("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", os.fspath(self._properties))
+        command = self._command("kafka.Kafka", os.fspath(self._properties))
+        # No broker outlives this process, whatever ends it.
+        setpriv = shutil.which("setpriv")
+        if setpriv is not None:
+            command = [setpriv, "--pdeathsig", "KILL", *command]
+        with open(self._output, "wb") as output:
+            # In a group of its own, so that Ctrl-C is ours to handle.
+            self._process = subprocess.Popen(
+                command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+            )
+        try:
+            self._wait_until_started(self._process)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _wait_until_started(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while STARTED not in self.output():
+            if process.poll() is not None:
+                raise RuntimeError(f"the broker ended with status {process.returncode}:\n{self.output()[-4000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the broker is not ready after {START_SECONDS} s:\n{self.output()[-4000:]}")
+            time.sleep(0.05)
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
+
+    def output(self) -> str:
+        """Return what the broker has printed since its last start."""
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
+    def stop(self) -> None:
+        """Shut down in order: logs are flushed, snapshots and the mark of a clean shutdown written."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            raise RuntimeError(f"the broker did not stop in {STOP_SECONDS} s:\n{self.output()[-4000:]}") from None
+        self._process = None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def running(directory: Path | None = None) -> Iterator[Broker]:
+    """Run a broker in `directory`, or in a temporary one that goes with it."""
+    if directory is not None:
+        with Broker(directory) as broker:
+            yield broker
+        return
+    with tempfile.TemporaryDirectory(prefix="kbatch-broker-") as temporary, Broker(Path(temporary)) as broker:
+        yield broker
