@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (export, dump, verify, stats):
         command.add_parser(commands, epilog=EXIT_STATUS)
     options = parser.parse_args(arguments)
+    if sys.stdout is None:
+        # Closed by who called; what is printed goes nowhere.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     # py4j logs a traceback when a call to the JVM is interrupted: what the user has to know is told here.
     logging.getLogger().addHandler(logging.NullHandler())
     # A batch system ends jobs with SIGTERM: it is to leave as little behind as Ctrl-C.

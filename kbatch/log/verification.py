@@ -115,7 +115,7 @@ def verify_log(
     Every batch is decoded: checksum (CRC-R1, CRC-R7), structure, offsets that ascend within and across segments
     (DSK-R1, DSK-R13; gaps are notes), no timestamp later than the header's ``max_timestamp``, an unfinished end or
     zeros in the last segment only (DSK-R14). Each entry of an ``.index`` must point at a batch and carry the last
-    offset of one (DSK-R2), one of a ``.timeindex`` the largest timestamp up to the batch of its offset (DSK-R3), one of a
+    offset of one (DSK-R2), of a ``.timeindex`` the largest timestamp up to the batch of its offset (DSK-R3), of a
     ``.txnindex`` what the markers say (TXI-R5); the checksum of a ``.snapshot`` must hold (DSK-R6).
     """
     report = Report(tell=tell)
@@ -446,7 +446,8 @@ def _check_transactions(
         elif not os.path.exists(segment.sibling(".index")):
             continue
         if lost:
-            # What damage took may have been a marker.
+            text = "not compared with the markers: what damage took may have been one"
+            report.add(path, 0, text, damage=False)
             continue
         start = segment.base_offset or 0
         stop = segments[i + 1].base_offset if i + 1 < len(segments) else None
