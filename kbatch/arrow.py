@@ -4,6 +4,8 @@ The columns and their order stand in `VIEW_COLUMNS` and `SPARK_COLUMNS`. The rul
 
 - A null key, value or header value is null, an empty one is empty (COL-R1, REC-R1, HDR-R3).
 - A timestamp of -1 is null, and nothing else is (COL-R2). Timestamps are ``timestamp("ms", UTC)``.
+- The timestamp type is that of the batch: also of a message of magic 0 in a wrapper of magic 1, or the other way round
+  (LEG-R16). That is what Kafka's consumer gives with each record (``CompletedFetch.fetchRecords``), and so Spark.
 - Headers are a list of (key, value) pairs, in their order, with duplicates (HDR-R5); keys are bytes (HDR-R4).
 
 What isn't copied is held: an Arrow buffer over ``table.data`` keeps that memory alive, so a view outlives its table.

@@ -42,6 +42,7 @@ __all__ = [
     "Part",
     "aborted_ranges",
     "committed",
+    "decide",
     "decode",
     "decode_part",
     "mark_pending",
@@ -224,7 +225,9 @@ class _Pass:
             # or go down can't be judged so.
             # The base offset of a compressed message set isn't known, and -1: below all that may be wanted.
             first, last = batches["base_offset"], batches["last_offset"]
-            batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
+            # Producers leave the offset of such a set 0, whatever it holds (LEG-R12).
+            unknown = (first < 0) & (last == 0)
+            batches = batches[(last < first) | unknown | ((last >= self.first_offset) & (first <= self.last_offset))]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
         if self.options.stable_offset is not None:
@@ -678,6 +681,36 @@ def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptio
     )
 
 
+def decide(
+    data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None
+) -> tuple[DecodeOptions, Transactions | None]:
+    """Make `options` leave out of `data` what read_committed does.
+
+    Parameters
+    ----------
+    data : ndarray of uint8, read-only
+        All of an input, such as a fetch response.
+    options : DecodeOptions
+    aborted : iterable of (producer id, first offset), ndarray of ABORTED_DTYPE, or None
+        As for `decode`.
+
+    Returns
+    -------
+    DecodeOptions
+        For `decode_part` over any part of `data`.
+    Transactions or None
+        What the markers in `data` say, where they decided: without a list.
+    """
+    if options.isolation == "read_uncommitted":
+        # A list is of no effect there, as in Kafka's consumer (TXN-R12).
+        return options, None
+    tracker = _track(data, options)
+    if aborted is not None:
+        return replace(options, aborted=aborted_ranges(aborted, tracker)), None
+    transactions = tracker.result()
+    return committed(options, transactions), transactions
+
+
 def mark_pending(table: RecordTable, transactions: Transactions) -> None:
     """Tell in a table what of its source was withheld."""
     table.pending = [(each.producer_id, each.first_offset) for each in transactions.open]
@@ -769,14 +802,8 @@ def decode(
         limits=limits if limits is not None else Limits(),
     )
     array = byte_array(data)
-    if isolation == "read_uncommitted":
-        # A list is of no effect there, as in Kafka's consumer (TXN-R12).
-        return decode_part(array, options).table
-    tracker = _track(array, options)
-    if aborted is not None:
-        ranges = aborted_ranges(aborted, tracker)
-        return decode_part(array, replace(options, aborted=ranges)).table
-    transactions = tracker.result()
-    table = decode_part(array, committed(options, transactions)).table
-    mark_pending(table, transactions)
+    options, transactions = decide(array, options, aborted)
+    table = decode_part(array, options).table
+    if transactions is not None:
+        mark_pending(table, transactions)
     return table

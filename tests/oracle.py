@@ -379,7 +379,7 @@ def _read_record(payload: Cursor, batch: Batch) -> Record:
     )
 
 
-def _decode_v2(entry: bytes, position: int, verify: bool) -> Batch:
+def _decode_v2(entry: bytes, position: int, verify: bool, _verify_inner: bool) -> Batch:
     base_offset, _, epoch, magic, crc, *rest = HEADER.unpack_from(entry)
     batch = Batch(position, len(entry), magic, base_offset, epoch, crc, *rest)
     if verify and crc32c(entry[21:]) != crc:
@@ -427,6 +427,8 @@ def _read_message(entry: bytes, verify: bool) -> Message:
     (offset, crc, magic, attributes) = struct.unpack_from(">q4xIbB", entry)
     if verify and zlib.crc32(entry[16:]) != crc:
         raise BadCrc(f"stored {crc:#x}")  # CRC-R7
+    if attributes & 7 > 3:
+        raise Unsupported(f"codec {attributes & 7} in magic {magic}")  # LEG-R19: whatever the fields are
     timestamp = struct.unpack_from(">q", entry, 18)[0] if magic == 1 else -1  # LEG-R4, LEG-R5
     fields = Cursor(entry[26 if magic == 1 else 18 :])
 
@@ -452,9 +454,9 @@ def _read_inner(data: bytes, verify: bool) -> list[Message]:
             raise Invalid("inner messages are cut")
         if data[position + 16] > 1:
             raise Invalid("inner batch of magic 2")  # LEG-R18
-        messages.append(_read_message(data[position : position + size], verify))
-        if messages[-1].codec:
+        if data[position + 17] & 7:
             raise Invalid("inner message is compressed")  # LEG-R18
+        messages.append(_read_message(data[position : position + size], verify))
         position += size
     if not messages:
         raise Invalid("nothing in a compressed message")  # LEG-R17
@@ -462,8 +464,6 @@ def _read_inner(data: bytes, verify: bool) -> list[Message]:
 
 
 def _unwrap(wrapper: Message, verify: bool) -> list[Record]:
-    if wrapper.codec > 3:
-        raise Unsupported(f"codec {wrapper.codec} in magic {wrapper.magic}")  # LEG-R19
     if wrapper.value is None:
         raise Invalid("compressed message without a value")  # LEG-R17
     if wrapper.codec == 3:
@@ -485,9 +485,9 @@ def _unwrap(wrapper: Message, verify: bool) -> list[Record]:
     return records
 
 
-def _decode_legacy(entry: bytes, position: int, verify: bool) -> Batch:
+def _decode_legacy(entry: bytes, position: int, verify: bool, verify_inner: bool) -> Batch:
     message = _read_message(entry, verify)
-    records = _unwrap(message, verify) if message.codec else [message.record(message.offset, message.timestamp)]
+    records = _unwrap(message, verify_inner) if message.codec else [message.record(message.offset, message.timestamp)]
     return Batch(
         position=position,
         size=len(entry),
@@ -512,7 +512,7 @@ def _decode_legacy(entry: bytes, position: int, verify: bool) -> Batch:
 
 # Least value of the length field, and the reader, by magic.
 _LEAST_LENGTH = {0: 14, 1: 22, 2: 49}
-_DECODERS: dict[int, Callable[[bytes, int, bool], Batch]] = {0: _decode_legacy, 1: _decode_legacy, 2: _decode_v2}
+_DECODERS: dict[int, Callable[[bytes, int, bool, bool], Batch]] = {0: _decode_legacy, 1: _decode_legacy, 2: _decode_v2}
 
 
 def next_entry(data: bytes, position: int) -> int:
@@ -533,8 +533,11 @@ def next_entry(data: bytes, position: int) -> int:
     return 12 + length if length <= left - 12 else 0
 
 
-def decode(data: bytes, *, verify: bool = True) -> Decoded:
-    """Decode until the end of `data` or the first error."""
+def decode(data: bytes, *, verify: bool = True, verify_inner: bool | None = None) -> Decoded:
+    """Decode until the end of `data` or the first error.
+
+    A bad checksum of a message in a wrapper is an error too if `verify_inner`, by default as `verify` (CRC-R5).
+    """
     batches: list[Batch] = []
     position = 0
     while position < len(data):
@@ -545,7 +548,9 @@ def decode(data: bytes, *, verify: bool = True) -> Decoded:
                 break
             entry = data[position : position + size]
             (base_offset,) = struct.unpack_from(">q", entry)
-            batches.append(_DECODERS[entry[16]](entry, position, verify))
+            batches.append(
+                _DECODERS[entry[16]](entry, position, verify, verify if verify_inner is None else verify_inner)
+            )
         except OracleError as error:
             error.position, error.base_offset = position, base_offset
             return Decoded(batches, error, len(data) - position)

@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ import oracle
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatch as AiokafkaSet
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AiokafkaSetBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Record
@@ -26,6 +29,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+    from kafka.record.legacy_records import LegacyRecordBatch as KafkaPythonSet
+    from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonSetBuilder
 
 LOGS = Path(__file__).parent / "golden" / "logs"
 
@@ -178,6 +183,188 @@ def test_trimming_is_filtering(made: Input, start: int, length: int) -> None:
     assert records_of(table) == [r for r in wanted(made) if first <= r.offset < first + length]
 
 
+# -- generated message sets
+
+
+class SetInput(NamedTuple):
+    """What a message set is built of: plain messages, or one wrapper of them."""
+
+    magic: int
+    codec: str
+    base_offset: int
+    deltas: list[int]
+    timestamps: list[int]
+    contents: list[tuple[bytes | None, bytes | None]]
+    append_time: int | None
+
+
+@st.composite
+def set_inputs(draw: st.DrawFn) -> SetInput:
+    count = draw(st.integers(1, 12))
+    steps = draw(st.lists(st.integers(1, 300), min_size=count, max_size=count))
+    return SetInput(
+        magic=draw(st.sampled_from([0, 1])),
+        codec=draw(st.sampled_from(["none", "gzip", "snappy", "lz4"])),
+        base_offset=draw(st.one_of(st.integers(0, 1000), st.integers(0, 2**62))),
+        deltas=[sum(steps[: i + 1]) - steps[0] for i in range(count)],
+        timestamps=draw(st.lists(st.integers(-1, 2**42), min_size=count, max_size=count)),
+        contents=draw(st.lists(st.tuples(CONTENT, CONTENT), min_size=count, max_size=count)),
+        append_time=draw(st.one_of(st.none(), st.integers(0, 2**42))),
+    )
+
+
+def build_set_with_oracle(made: SetInput) -> bytes:
+    return oracle.build_message_set(**made._asdict())
+
+
+def build_set_with(builder_class: Callable[..., Any], made: SetInput) -> bytes:
+    """Build with a peer what a broker would store of it: peers leave the wrapper's offset, timestamp and type open."""
+    builder = builder_class(magic=made.magic, compression_type=oracle.CODECS[made.codec], batch_size=1 << 24)
+    plain = made.codec == "none"
+    for delta, timestamp, (key, value) in zip(made.deltas, made.timestamps, made.contents, strict=True):
+        offset = delta if made.magic and not plain else made.base_offset + delta
+        stamp = made.append_time if plain and made.append_time is not None else timestamp
+        assert builder.append(offset, timestamp=stamp, key=key, value=value) is not None
+    built = bytes(builder.build())
+    if plain:
+        return b"".join(as_stored(entry, made, None) for entry in entries_of(built))
+    return as_stored(built, made, made.base_offset + made.deltas[-1])
+
+
+def as_stored(entry: bytes, made: SetInput, offset: int | None) -> bytes:
+    changed = bytearray(entry)
+    if offset is not None:
+        struct.pack_into(">q", changed, 0, offset)
+        if made.magic:
+            latest = max(made.timestamps) if made.append_time is None else made.append_time
+            struct.pack_into(">q", changed, 18, latest)
+    if made.magic and made.append_time is not None:
+        changed[17] |= oracle.LOG_APPEND_TIME
+    struct.pack_into(">I", changed, 12, zlib.crc32(changed[16:]))
+    return bytes(changed)
+
+
+def entries_of(data: bytes) -> list[bytes]:
+    entries = []
+    while data:
+        size = oracle.next_entry(data, 0)
+        entries.append(data[:size])
+        data = data[size:]
+    return entries
+
+
+def wanted_of_set(made: SetInput) -> list[Record]:
+    """The records that were put in."""
+    return [
+        Record(
+            made.base_offset + delta,
+            -1 if made.magic == 0 else timestamp if made.append_time is None else made.append_time,
+            -1,
+            key,
+            value,
+        )
+        for delta, timestamp, (key, value) in zip(made.deltas, made.timestamps, made.contents, strict=True)
+    ]
+
+
+def read_set_with(set_class: Callable[..., Any], data: bytes) -> list[Record]:
+    """Decode with a peer, to which every entry is a batch; it has no timestamps in magic 0."""
+    records = []
+    for entry in entries_of(data):
+        peer = set_class(entry, entry[16])
+        assert peer.validate_crc()
+        records += [Record(r.offset, -1 if r.timestamp is None else r.timestamp, -1, r.key, r.value) for r in peer]
+    return records
+
+
+SET_BUILDERS: dict[str, Callable[[SetInput], bytes]] = {
+    "oracle": build_set_with_oracle,
+    "aiokafka": lambda made: build_set_with(AiokafkaSetBuilder, made),
+    "kafka-python": lambda made: build_set_with(KafkaPythonSetBuilder, made),
+}
+
+
+@pytest.mark.parametrize("builder", SET_BUILDERS)
+@given(made=st.lists(set_inputs(), min_size=1, max_size=4))
+def test_message_sets_agree_with_oracle_and_peers(builder: str, made: list[SetInput]) -> None:
+    """LEG-R2 to LEG-R15; of lz4 in magic 0 (LEG-R20) the peers need xxhash, or refuse it."""
+    if builder != "oracle":
+        made = [one for one in made if (one.magic, one.codec) != (0, "lz4")]
+    parts = [SET_BUILDERS[builder](one) for one in made]
+    data = b"".join(parts)
+    table = kbatch.decode(data)
+    put_in = [record for one in made for record in wanted_of_set(one)]
+    assert records_of(table) == put_in
+    assert batches_of(table) == oracle.decode(data).batches
+    assert table.consumed == len(data)
+    for one, part in zip(made, parts, strict=True):
+        if (one.magic, one.codec) != (0, "lz4"):
+            for peer in (KafkaPythonSet, AiokafkaSet):
+                assert read_set_with(peer, part) == wanted_of_set(one)
+
+
+@given(
+    made=st.lists(st.one_of(set_inputs(), inputs()), min_size=1, max_size=6),
+    start=st.integers(-5, 3000),
+    length=st.integers(0, 3000),
+)
+def test_magics_mixed_in_one_buffer(made: list[SetInput | Input], start: int, length: int) -> None:
+    """FRM-R13; and OFF-R3, LEG-R25: trimming is filtering, whatever the order of the offsets."""
+    data = b""
+    put_in = []
+    for one in made:
+        if isinstance(one, SetInput):
+            data += build_set_with_oracle(one)
+            put_in += wanted_of_set(one)
+        else:
+            data += as_appended(build_with_oracle(one), one)
+            put_in += wanted(one)
+    table = kbatch.decode(data)
+    assert records_of(table) == put_in
+    assert batches_of(table) == oracle.decode(data).batches
+    first = put_in[0].offset + start
+    trimmed = kbatch.decode(data, start_offset=first, stop_offset=first + length)
+    assert records_of(trimmed) == [r for r in put_in if first <= r.offset < first + length]
+
+
+MESSAGES = st.builds(
+    oracle.build_message,
+    key=st.one_of(st.none(), st.binary(max_size=9)),
+    value=st.one_of(st.none(), st.binary(max_size=9)),
+    magic=st.sampled_from([0, 0, 0, 1, 1, 1, 2, -1]),
+    offset=st.one_of(st.integers(0, 20), st.integers(-(2**63), 2**63 - 1)),
+    timestamp=st.integers(-(2**63), 2**63 - 1),
+    attributes=st.sampled_from([0, 0, 0, 0, 8, 0xF0, 1, 7]),
+    key_length=st.one_of(st.none(), st.none(), st.none(), st.integers(-3, 30), NUMBERS),
+    value_length=st.one_of(st.none(), st.none(), st.none(), st.integers(-3, 30), NUMBERS),
+    extra=st.one_of(st.just(b""), st.just(b""), st.binary(max_size=5)),
+    length=st.one_of(st.none(), st.none(), st.none(), st.none(), st.none(), st.integers(-3, 60), NUMBERS),
+)
+
+
+@given(
+    messages=st.lists(MESSAGES, max_size=5),
+    stray=st.binary(max_size=14),
+    codec=st.sampled_from(["none", "gzip", "snappy", "snappy-raw", "lz4"]),
+    magic=st.sampled_from([0, 1]),
+    offset=st.one_of(st.integers(0, 20), st.integers(-(2**63), 2**63 - 1)),
+    attributes=st.sampled_from([0, 8, 0xF8]),
+    value_length=st.one_of(st.none(), st.none(), st.none(), NUMBERS),
+    broken_lz4=st.one_of(st.none(), st.booleans()),
+)
+def test_any_message_and_any_wrapper(messages: list[bytes], stray: bytes, codec: str, **fields: Any) -> None:
+    """Accepted by both with the same records, or refused by both with the same word."""
+    data = b"".join(messages) + stray
+    if codec != "none":
+        data = oracle.build_wrapper(data, codec=codec, **fields) + AFTER
+    for verify in (True, False):
+        assert_agrees(data, verify=verify)
+    assert_accounted(kbatch.decode(data, on_error="skip"), len(data))
+
+
+AFTER = oracle.build_message(b"k", b"v", offset=140)
+
+
 @given(
     fields=st.fixed_dictionaries(
         {
@@ -232,7 +419,8 @@ WORDS: dict[type[oracle.OracleError], type[kbatch.KbatchError]] = {
 
 def assert_agrees(data: bytes, *, verify: bool = True) -> None:
     """Hold the first error, its place, and everything before it against the oracle."""
-    truth = oracle.decode(data, verify=verify)
+    # An inner checksum is no error but a mark.
+    truth = oracle.decode(data, verify=verify, verify_inner=False)
     crc: Any = "verify" if verify else "skip"
     if truth.error is not None:
         with pytest.raises(kbatch.KbatchError) as caught:
@@ -243,6 +431,10 @@ def assert_agrees(data: bytes, *, verify: bool = True) -> None:
     table = kbatch.decode(data, crc=crc, include_control=True, on_error="stop")
     good = batches_of(table)[: len(truth.batches)]
     assert good == truth.batches
+    for batch, row in zip(truth.batches, table.batches, strict=False):
+        entry = data[batch.position : batch.position + batch.size]
+        bad = verify and batch.magic < 2 and oracle.decode(entry).error is not None
+        assert row["status"] == (kbatch.BatchStatus.BAD_INNER_CRC if bad else kbatch.BatchStatus.OK)
     assert len(table) == sum(len(batch.records) for batch in truth.batches)
     assert table.consumed == (len(data) - truth.unread)
 
@@ -268,55 +460,85 @@ def small_buffer() -> tuple[bytes, list[oracle.Batch]]:
 SMALL, SMALL_BATCHES = small_buffer()
 
 
+def small_sets() -> tuple[bytes, list[oracle.Batch]]:
+    """Message sets of both magics, wrapped and not, with a batch between them."""
+    contents: list[tuple[bytes | None, bytes | None]] = [(b"key", b"a value " * 3), (None, b""), (b"", None)]
+    data = (
+        oracle.build_message_set(contents, codec="gzip", base_offset=100)
+        + oracle.build_message(b"k", b"v", magic=0, offset=103)
+        + oracle.build_message_set(contents, codec="snappy", magic=0, base_offset=104)
+        + oracle.three(107)
+        + oracle.build_message(b"k", b"v", offset=110)
+        + oracle.build_message_set(contents, codec="lz4", magic=0, base_offset=111, deltas=[0, 4, 5])
+        + oracle.build_message_set(contents, codec="lz4", base_offset=120, append_time=777)
+    )
+    return data, oracle.decode(data).batches
+
+
+SETS, SET_BATCHES = small_sets()
+INPUTS = pytest.mark.parametrize(
+    ("data", "batches"), [(SMALL, SMALL_BATCHES), (SETS, SET_BATCHES)], ids=["batches", "sets"]
+)
+
+
+@INPUTS
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
-def test_every_cut(on_error: Any) -> None:
-    """A cut anywhere: the whole batches before it, no error and no loss (FRM-R3)."""
-    for cut in range(len(SMALL) + 1):
-        table = kbatch.decode(SMALL[:cut], on_error=on_error)
-        whole = [batch for batch in SMALL_BATCHES if batch.position + batch.size <= cut]
+def test_every_cut(data: bytes, batches: list[oracle.Batch], on_error: Any) -> None:
+    """A cut anywhere: the whole batches before it, no error and no loss (FRM-R3, LEG-R26)."""
+    for cut in range(len(data) + 1):
+        table = kbatch.decode(data[:cut], on_error=on_error)
+        whole = [batch for batch in batches if batch.position + batch.size <= cut]
         assert batches_of(table) == whole
         assert table.consumed == sum(batch.size for batch in whole)
         assert table.losses == []
 
 
-def flipped(at: int, bit: int) -> bytes:
-    changed = bytearray(SMALL)
+def flipped(data: bytes, at: int, bit: int) -> bytes:
+    changed = bytearray(data)
     changed[at] ^= 1 << bit
     return bytes(changed)
 
 
+@INPUTS
 @pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_raises_where_it_is(bit: int) -> None:
+def test_every_flipped_bit_raises_where_it_is(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
     """With the checksum on: the oracle's error at the same place, or no error where none covers the bit (CRC-R2)."""
-    for at in range(len(SMALL)):
-        assert_agrees(flipped(at, bit))
+    assert oracle.decode(data).batches == batches
+    for at in range(len(data)):
+        assert_agrees(flipped(data, at, bit))
 
 
+@INPUTS
 @pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_without_checksums(bit: int) -> None:
+def test_every_flipped_bit_without_checksums(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
     """Whatever it makes of the bytes, it is what the oracle makes of them."""
-    for at in range(len(SMALL)):
-        assert_agrees(flipped(at, bit), verify=False)
+    assert oracle.decode(data).batches == batches
+    for at in range(len(data)):
+        assert_agrees(flipped(data, at, bit), verify=False)
 
 
+@INPUTS
 @pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_costs_one_batch(bit: int) -> None:
+def test_every_flipped_bit_costs_one_batch(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
     """Skipping hands out exactly the batches that the bit is not in, whichever field it hits."""
-    for at in range(len(SMALL)):
-        data = flipped(at, bit)
-        hit = next(b for b in SMALL_BATCHES if b.position <= at < b.position + b.size)
+    for at in range(len(data)):
+        changed = flipped(data, at, bit)
+        hit = next(b for b in batches if b.position <= at < b.position + b.size)
         field = at - hit.position
-        others = [b for b in SMALL_BATCHES if b is not hit]
-        table = kbatch.decode(data, on_error="skip")
-        assert_accounted(table, len(data))
+        others = [b for b in batches if b is not hit]
+        table = kbatch.decode(changed, on_error="skip")
+        assert_accounted(table, len(changed))
         good = [b for b, row in zip(batches_of(table), table.batches, strict=True) if not row["status"]]
-        if field < 8 or 12 <= field < 16:  # base offset and leader epoch, which the checksum does not cover
-            assert [b.position for b in good] == [b.position for b in SMALL_BATCHES]
+        # A negative offset is less than those in a wrapper (LEG-R12).
+        too_small = (field, bit) == (0, 7) and hit.magic == 1 and hit.attributes & 7
+        # Base offset, and of magic 2 the leader epoch, are what the checksum does not cover.
+        if (field < 8 and not too_small) or (hit.magic == 2 and 12 <= field < 16):
+            assert [b.position for b in good] == [b.position for b in batches]
             assert [b for b in good if b.position != hit.position] == others
             assert lost(table) == []
         else:
             assert good == others, (at, bit)
-            if hit is SMALL_BATCHES[-1] and 8 <= field < 12:
+            if hit is batches[-1] and 8 <= field < 12:
                 # Nothing follows that could tell a wrong length from an incomplete batch: what the length covers is
                 # lost, and what is left of the input is an unread tail.
                 assert lost(table) == ([(hit.position, table.consumed)] if table.consumed > hit.position else [])

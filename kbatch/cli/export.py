@@ -18,7 +18,10 @@ _DESCRIPTION = """\
 Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
 write their records to OUT as Parquet, partitioned by topic and partition. OUT appears when all of it is written.
 
-Every record is written, also those of transactions that were aborted or are still open (read_uncommitted).
+By default every record is written, also those of transactions that were aborted or are still open. With
+--isolation read_committed it is what a consumer under read_committed gets: no records of aborted transactions, and
+nothing of a topic-partition from its first open transaction on. The summary tells what was left out, and what is
+withheld until a marker decides it; that is no damage, and the exit status stays 0.
 """
 
 
@@ -39,6 +42,13 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     )
     parser.add_argument("--headers", action="store_true", help="write the column of record headers too")
     parser.add_argument("--control", action="store_true", help="write control records (transaction markers) too")
+    parser.add_argument(
+        "--isolation",
+        choices=("read_uncommitted", "read_committed"),
+        default="read_uncommitted",
+        help="every record; or only those of committed transactions and of none, as far as all is decided "
+        "(default: %(default)s)",
+    )
     parser.add_argument(
         "--on-error",
         choices=("raise", "stop", "skip"),
@@ -77,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         topics=tuple(arguments.topic) if arguments.topic else None,
         include_headers=arguments.headers,
         include_control=arguments.control,
+        isolation=arguments.isolation,
         crc=arguments.crc,
         on_error=arguments.on_error,
         timestamp_overflow=arguments.timestamp_overflow,
@@ -114,6 +125,7 @@ def format_summary(summary: ExportSummary) -> str:
         "",
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
         f"  written    {format_size(summary.file_bytes)} of Parquet",
+        *_left_out_lines(summary),
         f"  lost       {_lost(summary)}",
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
         f"{format_size(round(log_rate))}/s (Spark took {summary.start_seconds:.1f} s to start)",
@@ -147,6 +159,35 @@ def format_summary(summary: ExportSummary) -> str:
         lines += ["", "Lost:"]
         lines += _loss_lines(summary)
     return "\n".join(lines)
+
+
+def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
+    """Tell what read_committed left out: how much was aborted, and by partition what is undecided."""
+    if summary.isolation == "read_uncommitted":
+        return []
+    lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
+    withheld = [part for part in summary.partitions if part.undecided_batches]
+    for part in withheld[:most]:
+        producers = [str(each["producer_id"]) for each in part.open_transactions[:5]]
+        more = ", ..." if part.open_count > 5 else ""
+        lines.append(
+            f"  withheld   {part.topic}-{part.partition}: {_count(part.open_count, 'open transaction')} from offset "
+            f"{part.last_stable_offset} on (producer {', '.join(producers)}{more}): "
+            f"{format_size(part.undecided_bytes)} in {_count(part.undecided_batches, 'batch')}"
+        )
+    if len(withheld) > most:
+        rest = withheld[most:]
+        size, batches = (sum(getattr(part, f"undecided_{name}") for part in rest) for name in ("bytes", "batches"))
+        lines.append(
+            f"  withheld   {format_size(size)} in {_count(batches, 'batch')} of {len(rest):,} more topic-partitions; "
+            f"{summary.out}/_manifest.json has all of them"
+        )
+    return lines
+
+
+def _count(n: int, name: str) -> str:
+    plural = "es" if name.endswith("ch") else "s"
+    return f"{n:,} {name}{'' if n == 1 else plural}"
 
 
 def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:

@@ -449,7 +449,6 @@ cdef Outcome read_legacy(const uint8_t* base, int64_t position, int64_t size, Ba
     """The record of a plain message, or those of a wrapper; complete the row of the wrapper."""
     cdef int64_t count
     cdef int64_t last_inner = 0
-    cdef int64_t span
     cdef bint bad_crc = False
     report.record = -1
     if not batch.attributes & CODEC:
@@ -471,10 +470,11 @@ cdef Outcome read_legacy(const uint8_t* base, int64_t position, int64_t size, Ba
     if count > capacity:
         return NO_ROOM
     if read_messages(base, position, count, last_inner, batch, index, out, report):
+        batch.record_count = -1
         return FAULTY
     batch.base_offset = out.offset
-    span = <int64_t>(<uint64_t>batch.last_offset - <uint64_t>batch.base_offset)
-    batch.last_offset_delta = <int32_t>span if span == <int32_t>span else 0
+    # Offsets further apart than that are no broker's; `last_offset` tells them.
+    batch.last_offset_delta = <int32_t>(<uint64_t>batch.last_offset - <uint64_t>batch.base_offset)
     if bad_crc and batch.status == 0:
         batch.status = BAD_INNER_CRC
     return DONE

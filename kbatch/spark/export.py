@@ -25,14 +25,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import kbatch.errors
+from kbatch.decoding import Isolation
 from kbatch.errors import KbatchError, LogDirectoryError, finding_to_error
 from kbatch.framing import scan_part
 from kbatch.log import Log
 from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.options import ReadOptions
 from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, FileReport, least, most, reports_of
-from kbatch.spark.planning import open_logs, plan, select_logs
+from kbatch.spark.planning import log_transactions, open_logs, plan, select_logs
 from kbatch.spark.session import spark_session
+from kbatch.transactions import Transactions
 
 __all__ = ["LOSSES", "MANIFEST", "ExportSummary", "PartitionSummary", "export"]
 
@@ -41,6 +43,8 @@ MANIFEST = "_manifest.json"
 LOSSES = "_losses"
 # How many losses the summary tells one by one; all of them are counted, and in the side table.
 _MAX_LOSSES = 100
+# And how many open transactions of a partition.
+_MAX_OPEN = 20
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
 Progress = Callable[[int, int], None]
@@ -49,6 +53,10 @@ Progress = Callable[[int, int], None]
 _MIN_SPLIT_BYTES = 16 << 20
 # What Spark itself escapes in the names of partition directories (ExternalCatalogUtils.escapePathName).
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+
+
+# What read_committed leaves out, in reports and summaries.
+_LEFT_OUT = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
 
 
 @dataclass
@@ -67,6 +75,16 @@ class PartitionSummary:
         Bytes of the log that gave no records because of damage, or because kbatch doesn't read their format.
     unfinished_bytes : int
         Bytes of an incomplete batch at the end of the log: cut off, or still being written.
+    aborted_batches, aborted_bytes : int
+        Batches that read_committed left out because their transaction was aborted.
+    undecided_batches, undecided_bytes : int
+        Batches that it withheld: all that are wanted from the last stable offset on.
+    last_stable_offset : int or None
+        Under read_committed the first offset of the log's first open transaction; None if none is open.
+    open_count : int
+        How many transactions of the log are open, under read_committed.
+    open_transactions : list of dict
+        The first twenty of them: producer_id, first_offset.
     """
 
     topic: str
@@ -81,14 +99,19 @@ class PartitionSummary:
     last_timestamp: int | None = None
     lost_bytes: int = 0
     unfinished_bytes: int = 0
+    aborted_batches: int = 0
+    aborted_bytes: int = 0
+    undecided_batches: int = 0
+    undecided_bytes: int = 0
+    last_stable_offset: int | None = None
+    open_count: int = 0
+    open_transactions: list[dict[str, int]] = field(default_factory=list)
 
     def add(self, report: FileReport) -> None:
         """Count a task's report."""
-        self.records += report.records
         self.files += report.file is not None
-        self.file_bytes += report.file_bytes
-        self.log_bytes += report.log_bytes
-        self.lost_bytes += report.lost_bytes
+        for name in ("records", "file_bytes", "log_bytes", "lost_bytes", *_LEFT_OUT):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
         self.first_offset = least(self.first_offset, report.first_offset)
         self.last_offset = most(self.last_offset, report.last_offset)
         self.first_timestamp = least(self.first_timestamp, report.first_timestamp)
@@ -102,7 +125,8 @@ class ExportSummary:
     Attributes
     ----------
     logdir, out : str
-    records, log_bytes, file_bytes : int
+    isolation : str
+    records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
         Of all partitions together, as in `PartitionSummary`.
     batches : dict of str to int
         Batches that were read, by codec.
@@ -124,9 +148,14 @@ class ExportSummary:
 
     logdir: str
     out: str
+    isolation: Isolation = "read_uncommitted"
     records: int = 0
     log_bytes: int = 0
     file_bytes: int = 0
+    aborted_batches: int = 0
+    aborted_bytes: int = 0
+    undecided_batches: int = 0
+    undecided_bytes: int = 0
     batches: dict[str, int] = field(default_factory=dict)
     bad_crc_batches: int = 0
     lost_bytes: int = 0
@@ -140,7 +169,7 @@ class ExportSummary:
 
     @property
     def damaged(self) -> bool:
-        """Whether anything was lost, or taken with a wrong checksum."""
+        """Whether anything was lost, or taken with a wrong checksum. What read_committed leaves out isn't damage."""
         return self.loss_count > 0 or self.bad_crc_batches > 0
 
     @property
@@ -175,7 +204,8 @@ def export(
         Spark's master URL. None is the active session if there is one, else ``local[*]``. On a cluster, log directory
         and output must be on a file system that all workers share.
     options : ReadOptions, optional
-        Topics, offsets, timestamps, headers, and what to do with damage. ``split_bytes`` is the most that a task reads.
+        Topics, offsets, timestamps, headers, isolation, and what to do with damage. ``split_bytes`` is the most that a
+        task reads. Under read_committed the headers of the logs are followed on the driver before.
     compression : {"zstd", "snappy", "gzip", "none"}
     progress : callable, optional
         Called now and then with the number of tasks done and of all tasks.
@@ -237,12 +267,14 @@ def export(
         ready = time.monotonic()
         cores = max(1, spark.sparkContext.defaultParallelism)
         share = sum(log.size for log in logs) // cores + 1
-        tasks = plan(logs, replace(options, split_bytes=min(options.split_bytes, max(share, _MIN_SPLIT_BYTES))))
+        transactions = log_transactions(logs, options)
+        split_bytes = min(options.split_bytes, max(share, _MIN_SPLIT_BYTES))
+        tasks = plan(logs, replace(options, split_bytes=split_bytes), transactions)
         attempts = os.path.join(staging, "attempts")
         os.mkdir(attempts)
         job = ExportJob(tasks, options, attempts, compression)
         reports = reports_of(_run(spark, job, progress) if tasks else [])
-        summary = _summarize(logdir, out, logs, reports)
+        summary = _summarize(ExportSummary(logdir, out, options.isolation), logs, transactions, reports)
         summary.start_seconds = round(ready - began, 3)
         data = os.path.join(staging, "data")
         summary.files = _commit(reports, attempts, data)
@@ -371,10 +403,14 @@ def _task_error(error: BaseException) -> BaseException:
     return error
 
 
-def _summarize(logdir: str, out: str, logs: Sequence[Log], reports: Sequence[FileReport]) -> ExportSummary:
-    summary = ExportSummary(logdir, out)
+def _summarize(
+    summary: ExportSummary,
+    logs: Sequence[Log],
+    transactions: Sequence[Transactions | None],
+    reports: Sequence[FileReport],
+) -> ExportSummary:
     partitions: dict[tuple[str, int], PartitionSummary] = {}
-    for log in logs:
+    for log, known in zip(logs, transactions, strict=True):
         assert log.topic is not None
         assert log.partition is not None
         part = PartitionSummary(log.topic, log.partition)
@@ -382,6 +418,12 @@ def _summarize(logdir: str, out: str, logs: Sequence[Log], reports: Sequence[Fil
         tail = log.tail
         if tail.kind == "partial":
             part.unfinished_bytes = tail.size
+        if known is not None:
+            part.last_stable_offset = known.last_stable_offset
+            part.open_count = len(known.open)
+            part.open_transactions = [
+                {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in known.open[:_MAX_OPEN]
+            ]
     codecs: Counter[str] = Counter()
     for report in reports:
         partitions[report.topic, report.partition].add(report)
@@ -390,7 +432,7 @@ def _summarize(logdir: str, out: str, logs: Sequence[Log], reports: Sequence[Fil
         summary.loss_count += report.loss_count
     summary.partitions = list(partitions.values())
     summary.batches = dict(sorted(codecs.items()))
-    for name in ("records", "log_bytes", "file_bytes", "lost_bytes"):
+    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", *_LEFT_OUT):
         setattr(summary, name, sum(getattr(part, name) for part in summary.partitions))
     return summary
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegralType, StructField, StructType
 
 from kbatch.arrow import spark_batches
-from kbatch.decoding import Crc, DecodeOptions, OnError, decode, decode_part
+from kbatch.decoding import Aborted, Crc, DecodeOptions, Isolation, OnError, decide, decode, decode_part
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.framing import byte_array
 from kbatch.spark.losses import LOSS_SCHEMA, LossLog
-from kbatch.spark.options import Table
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import Loss, RecordTable
 
@@ -32,6 +31,11 @@ __all__ = ["MapInArrow", "decode_batches", "decode_frame", "decode_in_arrow"]
 
 _log = logging.getLogger(__name__)
 _WHERE_ALL = "table='losses' gives all of them as rows"
+
+# What the rows are; the transactions of a log can't be told from a part of it.
+Table = Literal["records", "losses"]
+# The names of the two fields in a list of aborted transactions: Kafka's, and as they are written in SQL.
+_ABORTED_FIELDS = (("producer_id", "first_offset"), ("producerId", "firstOffset"))
 
 # Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.arrow.spark_batches`).
 _MAX_ROWS = 16_000
@@ -57,21 +61,29 @@ class _Decoder:
     options: DecodeOptions
     partial: str
     table: Table
+    aborted_column: str | None
 
     @property
     def schema(self) -> StructType:
         return table_schema(self.table, self.columns)
 
-    def tables(self, data: Any, row: int) -> Iterator[RecordTable]:
+    def tables(self, data: Any, aborted: Aborted | None, row: int) -> Iterator[RecordTable]:
         where = f"row {row} of the partition, column {self.column!r}"
         array = byte_array(data)
+        try:
+            # A marker may stand in a later table than what it decides: all of the row's bytes are looked at first.
+            options, _ = decide(array, self.options, aborted)
+        except (TypeError, ValueError) as error:
+            if aborted is None:
+                raise
+            raise type(error)(f"row {row} of the partition, column {self.aborted_column!r}: {error}") from None
         position = 0
         searching = False
         stopped = False
         while position < len(array) and not stopped:
             part = decode_part(
                 array[position:],
-                self.options,
+                options,
                 origin=position,
                 source=where,
                 max_bytes=_TABLE_BYTES,
@@ -96,8 +108,8 @@ class _Decoder:
         rest.source, rest.losses = where, [Loss(position, left, "the last bytes are no whole batch")]
         yield rest
 
-    def batches(self, data: Any, row: int, log: LossLog) -> Iterator[pa.RecordBatch]:
-        for table in self.tables(data, row):
+    def batches(self, data: Any, aborted: Aborted | None, row: int, log: LossLog) -> Iterator[pa.RecordBatch]:
+        for table in self.tables(data, aborted, row):
             if self.table == "losses":
                 yield from self._losses(table.losses)
                 continue
@@ -147,6 +159,8 @@ def decode_in_arrow(
     partial: str = "raise",
     limits: Limits | None = None,
     table: Table = "records",
+    isolation: Isolation = "read_uncommitted",
+    aborted_column: str | None = None,
 ) -> MapInArrow:
     """Return the function and the schema for `mapInArrow` over a DataFrame with a column of raw batch bytes.
 
@@ -168,6 +182,14 @@ def decode_in_arrow(
         loss), or nothing. A fetch response may end so.
     table : {"records", "losses"}
         What the rows are: records, or a row for each range of bytes that gives no records.
+    isolation : {"read_uncommitted", "read_committed"}
+        As for `kbatch.decode`. Under read_committed each row is by itself, like a fetch response.
+    aborted_column : str, optional
+        The column with the row's aborted transactions as a fetch response lists them, an array of structs of two
+        integers: producer_id and first_offset (also producerId and firstOffset) in any order, or of other names in this
+        one. An empty list says that nothing is aborted. Where it is null, and without such a column, the markers in the
+        row's own bytes decide, and nothing is handed out from the first transaction on that none of them decides: a
+        transaction that goes on in another row is not put together.
 
     Returns
     -------
@@ -180,7 +202,8 @@ def decode_in_arrow(
     Raises
     ------
     ValueError
-        For a value of an option that isn't one, or a kept column whose name is that of a record's column.
+        For a value of an option that isn't one, a kept column whose name is that of a record's column, or an
+        `aborted_column` that read_uncommitted would not look at.
     KbatchError
         In the tasks, for damage; Spark shows the text, which names the row of the partition.
 
@@ -194,7 +217,8 @@ def decode_in_arrow(
     >>> kbatch.spark.decode_in_arrow("raw", table="losses").schema.fieldNames()
     ['position', 'length', 'reason', 'base_offset']
     """
-    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits, table)
+    options = _options(include_control, crc, on_error, limits, table, isolation)
+    decoder = _decoder(column, include_headers, options, partial, table, aborted_column)
     kept = keep.fieldNames() if keep is not None else []
     clash = sorted(set(kept) & set(decoder.columns))
     if clash:
@@ -206,6 +230,7 @@ def decode_in_arrow(
         log = LossLog(_log, _WHERE_ALL)
         for batch in batches:
             raw = _column(batch, column)
+            lists = None if aborted_column is None else _aborted_lists(_column(batch, aborted_column), aborted_column)
             passed = [_column(batch, name) for name in kept]
             fields = [pa.field(name, array.type) for name, array in zip(kept, passed, strict=True)]
             gatherer: _Gatherer | None = None
@@ -213,7 +238,8 @@ def decode_in_arrow(
                 value = raw[i].as_buffer()
                 if value is None:
                     continue
-                for decoded in decoder.batches(value, first_row + i, log):
+                aborted = None if lists is None else lists(i)
+                for decoded in decoder.batches(value, aborted, first_row + i, log):
                     n = decoded.num_rows
                     repeated = [_repeat(array[i], n) for array in passed]
                     whole = pa.schema([*fields, *decoded.schema])
@@ -249,7 +275,8 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     Raises
     ------
     ValueError
-        If a column isn't there, or `column` isn't binary; and as `decode_in_arrow`.
+        If a column isn't there, `column` isn't binary, or `aborted_column` no array of structs of two integers; and as
+        `decode_in_arrow`.
 
     Examples
     --------
@@ -257,14 +284,21 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     >>> records = kbatch.spark.decode_frame(raw, "value", keep=["topic"])  # doctest: +SKIP
     """
     present = frame.schema.fieldNames()
-    missing = [name for name in (column, *keep) if name not in present]
+    aborted = options.get("aborted_column")
+    looked_at = [column] if aborted is None else [column, aborted]
+    missing = [name for name in (*looked_at, *keep) if name not in present]
     if missing:
         raise ValueError(f"no column {', '.join(map(repr, missing))}; there are {', '.join(present)}")
     if not isinstance(frame.schema[column].dataType, BinaryType):
         raise ValueError(f"column {column!r} is {frame.schema[column].dataType.simpleString()}, not binary")
+    if aborted is not None and not _lists_pairs(frame.schema[aborted]):
+        raise ValueError(
+            f"column {aborted!r} is {frame.schema[aborted].dataType.simpleString()}, not "
+            "array<struct<producer_id:bigint,first_offset:bigint>>"
+        )
     kept = StructType([frame.schema[name] for name in keep])
     function, schema = decode_in_arrow(column, keep=kept, **options)
-    needed = [column, *(name for name in keep if name != column)]
+    needed = [*looked_at, *(name for name in keep if name not in looked_at)]
     return frame.select(*needed).mapInArrow(function, schema)
 
 
@@ -279,6 +313,8 @@ def decode_batches(
     partial: str = "raise",
     limits: Limits | None = None,
     table: Table = "records",
+    isolation: Isolation = "read_uncommitted",
+    aborted_column: str | None = None,
 ) -> Callable[[Iterable[Any]], Iterator[Row]]:
     """Return the function for `RDD.mapPartitions` over bytes, or over Rows with a column of raw batch bytes.
 
@@ -290,8 +326,10 @@ def decode_batches(
         The field that holds whole batches, where elements are Rows. Null elements are left out.
     keep : sequence of str
         Fields of the Rows to pass through.
-    include_headers, include_control, crc, on_error, partial, limits, table
+    include_headers, include_control, crc, on_error, partial, limits, table, isolation
         As in `decode_in_arrow`.
+    aborted_column : str, optional
+        The field of the Rows with the list of aborted transactions: Rows or pairs of two integers, else as there.
 
     Returns
     -------
@@ -308,7 +346,8 @@ def decode_batches(
     []
     >>> sc.parallelize(segments).mapPartitions(decode)  # doctest: +SKIP
     """
-    decoder = _decoder(column, include_headers, include_control, crc, on_error, partial, limits, table)
+    options = _options(include_control, crc, on_error, limits, table, isolation)
+    decoder = _decoder(column, include_headers, options, partial, table, aborted_column)
     make = Row(*keep, *decoder.columns)
 
     def function(elements: Iterable[Any]) -> Iterator[Row]:
@@ -316,12 +355,14 @@ def decode_batches(
         for i, element in enumerate(elements):
             is_row = isinstance(element, Row)
             value = element[column] if is_row else element
-            if keep and not is_row:
+            if (keep or aborted_column is not None) and not is_row:
                 raise TypeError(f"element {i} of the partition is {type(element).__name__}, not a Row: nothing to keep")
             if value is None:
                 continue
             kept = [element[name] for name in keep]
-            for batch in decoder.batches(value, i, log):
+            aborted = None if aborted_column is None else element[aborted_column]
+            pairs = None if aborted is None else [_pair(entry) for entry in aborted]
+            for batch in decoder.batches(value, pairs, i, log):
                 columns = [
                     map(_header_rows, array.to_pylist()) if name == "headers" else array.to_pylist()
                     for name, array in zip(batch.schema.names, batch.columns, strict=True)
@@ -333,29 +374,69 @@ def decode_batches(
     return function
 
 
-def _decoder(
-    column: str,
-    include_headers: bool,
+def _options(
     include_control: bool,
     crc: Crc,
     on_error: OnError | None,
-    partial: str,
     limits: Limits | None,
     table: Table,
-) -> _Decoder:
-    if partial not in ("raise", "drop"):
-        raise ValueError(f"partial must be 'raise' or 'drop', got {partial!r}")
+    isolation: Isolation,
+) -> DecodeOptions:
     if table not in get_args(Table):
         raise ValueError(f"table must be one of {', '.join(map(repr, get_args(Table)))}, got {table!r}")
     if on_error is None:
         on_error = "skip" if table == "losses" else "raise"
     if table == "losses" and on_error == "raise":
         raise ValueError("table='losses' is for on_error='skip' or 'stop': with 'raise' damage is an error")
-    options = DecodeOptions(include_control=include_control, crc=crc, on_error=on_error, limits=limits or Limits())
+    return DecodeOptions(
+        isolation=isolation, include_control=include_control, crc=crc, on_error=on_error, limits=limits or Limits()
+    )
+
+
+def _decoder(
+    column: str, include_headers: bool, options: DecodeOptions, partial: str, table: Table, aborted_column: str | None
+) -> _Decoder:
+    if partial not in ("raise", "drop"):
+        raise ValueError(f"partial must be 'raise' or 'drop', got {partial!r}")
+    if aborted_column is not None and options.isolation == "read_uncommitted":
+        raise ValueError(f"aborted_column={aborted_column!r} is for isolation='read_committed'")
     columns: tuple[str, ...] = LOSS_COLUMNS
     if table == "records":
         columns = (*RECORD_COLUMNS, "headers") if include_headers else RECORD_COLUMNS
-    return _Decoder(column, columns, options, partial, table)
+    return _Decoder(column, columns, options, partial, table, aborted_column)
+
+
+def _lists_pairs(field: StructField) -> bool:
+    kind = field.dataType
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    types = [each.dataType for each in kind.elementType.fields]
+    return len(types) == 2 and all(isinstance(each, IntegralType) for each in types)
+
+
+def _aborted_lists(array: pa.Array, name: str) -> Callable[[int], Aborted | None]:
+    """Return how to get the aborted transactions of a row; null is None."""
+    kind = array.type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not lists or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        raise KbatchError(f"column {name!r} is {kind}, not a list of structs of two integers")
+    fields = [kind.value_type.field(i).name for i in range(2)]
+    first, second = next((names for names in _ABORTED_FIELDS if set(names) == set(fields)), fields)
+
+    def of_row(i: int) -> Aborted | None:
+        entries = array[i].as_py()
+        # A null entry has no fields: it is refused with the others that are no pairs.
+        return None if entries is None else [entry and (entry[first], entry[second]) for entry in entries]
+
+    return of_row
+
+
+def _pair(entry: Any) -> Any:
+    if isinstance(entry, Row):
+        for names in _ABORTED_FIELDS:
+            if all(name in entry for name in names):
+                return tuple(entry[name] for name in names)
+    return entry
 
 
 def _header_rows(headers: list[dict[str, Any]] | None) -> list[Row] | None:

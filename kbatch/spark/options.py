@@ -47,7 +47,7 @@ _OPTIONS = (
 _EARLIEST, _LATEST = -2, -1
 
 # What the rows are.
-Table = Literal["records", "losses"]
+Table = Literal["records", "losses", "transactions"]
 PerPartition = dict[str, dict[int, int]]
 
 
@@ -95,7 +95,8 @@ class ReadOptions:
     split_bytes : int
         Aim for the bytes that one task reads.
     table : str
-        What the rows of the data source are: "records", or "losses", what damage costs a read with these options.
+        What the rows of the data source are: "records"; "losses", what damage costs a read with these options; or
+        "transactions", those that read_committed leaves out or withholds.
     """
 
     topics: tuple[str, ...] | None = None
@@ -146,8 +147,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``, ``kafka.isolation.level``. Ours:
         ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
         ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, and
-        ``table``: ``records``, or ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
-        given.
+        ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
+        given; ``transactions`` for the aborted and the open ones, whatever the isolation.
 
     Raises
     ------

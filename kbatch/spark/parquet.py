@@ -53,11 +53,13 @@ class FileReport:
         Name of the file in the directory of attempts; None if there were no records.
     file_bytes : int
     records, log_bytes : int
-        Records written, and bytes of the batches they came from (all whole batches that were looked at).
+        Records written, and bytes of the batches that were read, also of those without records.
     codecs : dict of str to int
         Batches that could be read, by codec.
     bad_crc_batches : int
         Batches whose checksum is wrong and that were taken all the same (``crc="mark"``).
+    aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
+        What read_committed left out of aborted transactions, and from the last stable offset on: neither read nor lost.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Of the records; timestamps are the smallest and the largest, in ms.
     lost_bytes, loss_count : int
@@ -74,6 +76,10 @@ class FileReport:
     log_bytes: int = 0
     codecs: dict[str, int] = field(default_factory=dict)
     bad_crc_batches: int = 0
+    aborted_batches: int = 0
+    aborted_bytes: int = 0
+    undecided_batches: int = 0
+    undecided_bytes: int = 0
     first_offset: int | None = None
     last_offset: int | None = None
     first_timestamp: int | None = None
@@ -89,6 +95,11 @@ class FileReport:
         read = table.batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_taken)]
         self.log_bytes += int(read["size"].sum())
         self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
+        aborted, undecided = (table.batches["size"][status == s] for s in (BatchStatus.ABORTED, BatchStatus.UNDECIDED))
+        self.aborted_batches += len(aborted)
+        self.aborted_bytes += int(aborted.sum())
+        self.undecided_batches += len(undecided)
+        self.undecided_bytes += int(undecided.sum())
         codecs = Counter(self.codecs)
         numbers, counts = np.unique(read["attributes"] & ATTRIBUTE_CODEC, return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):

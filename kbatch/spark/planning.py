@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.checksums import crc_holds
+from kbatch.checksums import crc_holds, first_bad_crc
 from kbatch.decoding import DecodeOptions
-from kbatch.errors import LogDirectoryError
-from kbatch.format import BatchStatus
+from kbatch.errors import Fault, Finding, LogDirectoryError, TruncatedBatchError, finding_to_error
+from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus
 from kbatch.framing import first_offsets
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import read_offset_index
@@ -26,7 +26,17 @@ from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions
 
-__all__ = ["Split", "log_transactions", "open_logs", "plan", "select_logs", "task_tables"]
+__all__ = [
+    "LogRange",
+    "Split",
+    "log_transactions",
+    "open_logs",
+    "plan",
+    "plan_logs",
+    "require_markers",
+    "select_logs",
+    "task_tables",
+]
 
 # Opening a file counts as reading so many bytes, so that a task isn't given thousands of tiny ones.
 _OPEN_COST = 1 << 20
@@ -78,6 +88,15 @@ class Split:
     def log(self) -> str:
         """The directory, which tells the log."""
         return os.path.dirname(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """A whole log for one task to look at, and which of its offsets are wanted; None is the log's own end."""
+
+    path: str
+    start_offset: int | None
+    stop_offset: int | None
 
 
 def open_logs(paths: Iterable[str]) -> list[Log]:
@@ -134,6 +153,47 @@ def log_transactions(logs: Sequence[Log], options: ReadOptions) -> list[Transact
     return [log.transactions(crc=options.crc, on_error=options.on_error) for log in logs]
 
 
+def require_markers(log: Log, options: ReadOptions) -> None:
+    """Fail where damage hides markers: what is open by those that are left may have been committed.
+
+    Raises
+    ------
+    CorruptBatchError, TruncatedBatchError
+        Where headers can't be followed to the end of a segment.
+    CrcMismatchError
+        At a control batch whose checksum is wrong, with ``crc="verify"``.
+    """
+    for segment in log.segments:
+        end = 0
+        with segment.open() as file:
+            for window, rows in file.walk_windows(0):
+                end = int(rows["position"][-1] + rows["size"][-1])
+                if options.crc == "verify":
+                    _check_control(segment, window, rows)
+            tail = file.tail_at(end)
+        if tail.finding is not None:
+            raise finding_to_error(tail.finding, source=segment.path, position=end)
+        if tail.kind != "none" and not segment.live:
+            raise TruncatedBatchError(
+                f"{segment.path}, byte {end}: {tail.size} bytes that are no whole batch, where markers may have been; "
+                "only the last segment of a log may end so; onError=skip passes over them",
+                source=segment.path,
+                position=end,
+            )
+
+
+def _check_control(segment: Segment, window: npt.NDArray[np.uint8], rows: npt.NDArray[np.void]) -> None:
+    control = rows[((rows["attributes"] & ATTRIBUTE_CONTROL) != 0) & (rows["magic"] == 2)]
+    at, found = first_bad_crc(window, control, 0, len(control), int(rows["position"][0]))
+    if at < len(control):
+        raise finding_to_error(
+            Finding(Fault.BAD_CRC, wanted=int(control["crc"][at]), found=found),
+            source=segment.path,
+            position=int(control["position"][at]),
+            base_offset=int(control["base_offset"][at]),
+        )
+
+
 def plan(
     logs: Sequence[Log], options: ReadOptions, transactions: Sequence[Transactions | None] | None = None
 ) -> list[tuple[Split, ...]]:
@@ -159,6 +219,9 @@ def plan(
     ValueError
         If offsets or timestamps are given per partition and don't name the partitions that are read, or a starting
         timestamp has no record.
+    CorruptBatchError, TruncatedBatchError, CrcMismatchError
+        As `require_markers`: with ``on_error="raise"`` damage anywhere in a log is an error if read_committed would
+        withhold records that are wanted, since it may be for that damage only.
     """
     starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
     ending = _resolve("ending", options.ending, logs, True)
@@ -168,6 +231,9 @@ def plan(
     if transactions is None:
         transactions = log_transactions(logs, options)
     for log, start, stop, known in zip(logs, starting, ending, transactions, strict=True):
+        stable = None if known is None else known.last_stable_offset
+        if options.on_error == "raise" and stable is not None and (stop is None or stable < stop):
+            require_markers(log, options)
         if options.on_error == "stop":
             # Damage before the offsets that are wanted doesn't stop the read: seeking has passed it.
             pieces: Iterable[list[Split]] = [list(_log_splits(log, start, stop, None, known))]
@@ -182,6 +248,31 @@ def plan(
                 held, cost = [], 0
             held += piece
             cost += weight
+    if held:
+        tasks.append(tuple(held))
+    return tasks
+
+
+def plan_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange, ...]]:
+    """Share out whole logs among tasks, for what has to see all of a log's headers.
+
+    Raises
+    ------
+    ValueError
+        As `plan`.
+    """
+    starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
+    ending = _resolve("ending", options.ending, logs, True)
+    tasks: list[tuple[LogRange, ...]] = []
+    held: list[LogRange] = []
+    cost = 0
+    for log, start, stop in zip(logs, starting, ending, strict=True):
+        weight = log.size + _OPEN_COST
+        if held and cost + weight > options.split_bytes + _OPEN_COST:
+            tasks.append(tuple(held))
+            held, cost = [], 0
+        held.append(LogRange(log.path, start, stop))
+        cost += weight
     if held:
         tasks.append(tuple(held))
     return tasks

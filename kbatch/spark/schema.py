@@ -40,7 +40,21 @@ _LOSSES: dict[str, DataType] = {
     "reason": StringType(),
     "base_offset": LongType(),
 }
-_TABLES: dict[Table, dict[str, DataType]] = {"records": _RECORDS, "losses": _LOSSES}
+_TRANSACTIONS: dict[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "producer_id": LongType(),
+    "first_offset": LongType(),
+    "last_offset": LongType(),
+    "state": StringType(),
+    "first_timestamp": TimestampType(),
+    "last_stable_offset": LongType(),
+}
+_TABLES: dict[Table, dict[str, DataType]] = {
+    "records": _RECORDS,
+    "losses": _LOSSES,
+    "transactions": _TRANSACTIONS,
+}
 # What a record knows of itself, without the log it was in.
 RECORD_COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
 # And what a loss does.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 from kbatch.arrow import spark_batches
 from kbatch.spark.losses import LossLog, loss_batches
 from kbatch.spark.options import ReadOptions, Table, parse_options
-from kbatch.spark.planning import Split, open_logs, plan, select_logs, task_tables
+from kbatch.spark.planning import open_logs, plan, plan_logs, select_logs, task_tables
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
-from kbatch.table import RecordTable
+from kbatch.spark.transactions import transaction_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +36,12 @@ class KbatchDataSource(DataSource):
     then ``skip`` unless it is ``stop``): a row for each range of bytes that gives no records, with topic, partition,
     file, position and length (bytes in the file), reason, and base_offset, which is null where no header could be
     framed. The logs are read and checked for it as for the records; an empty table means that nothing is lost.
+
+    ``option("table", "transactions")`` gives what the markers of the logs say, from their headers alone: a row for each
+    aborted and for each open transaction that reaches into the offsets that are chosen, with topic, partition,
+    producer_id, first_offset, last_offset (that of the marker; null while it is open), state (``aborted`` or ``open``),
+    first_timestamp (of the first batch of an open one; null for aborted ones, and where there is none), and
+    last_stable_offset: from there on read_committed withholds everything of this log; null if nothing is open.
 
     Filters are not pushed down (``pushFilters``): in PySpark 4.1 to 4.3 a reader with filters is kept for the loaded
     relation, so that a second query of it gives wrong rows. Options prune instead.
@@ -75,37 +81,35 @@ class KbatchReader(DataSourceReader):
         self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """Return a partition for each task; its value is a tuple of `Split`."""
+        """Return a partition for each task; its value is a tuple of `Split`, or of `LogRange` for transactions."""
         logs = select_logs(open_logs(self.paths), self.options)
-        return [InputPartition(splits) for splits in plan(logs, self.options)]
+        tasks = plan_logs(logs, self.options) if self.options.table == "transactions" else plan(logs, self.options)
+        return [InputPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Decode the splits of one partition."""
+        """Read what one partition names."""
         # Spark makes InputPartition(None) of an empty list.
-        tables = task_tables(partition.value or (), self.options)
-        yield from _BATCHES[self.options.table](tables, self.columns, self.options)
+        yield from _BATCHES[self.options.table](partition.value or (), self.columns, self.options)
 
 
-_Tables = Iterator[tuple[Split, RecordTable]]
-
-
-def _records(tables: _Tables, columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _records(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     losses = LossLog(_log, "option('table', 'losses') gives all of them as a DataFrame")
-    for split, table in tables:
+    for split, table in task_tables(task, options):
         losses.add(split.path, table.losses)
         yield from spark_batches(table, columns, overflow=options.timestamp_overflow)
         del table
     losses.close()
 
 
-def _losses(tables: _Tables, columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    return loss_batches(tables, columns)
+def _losses(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    return loss_batches(task_tables(task, options), columns)
 
 
-# What a task makes of the tables of its splits.
-_BATCHES: dict[Table, Callable[[_Tables, tuple[str, ...], ReadOptions], Iterator[pa.RecordBatch]]] = {
+# What a task makes of the value of its partition.
+_BATCHES: dict[Table, Callable[[tuple[Any, ...], tuple[str, ...], ReadOptions], Iterator[pa.RecordBatch]]] = {
     "records": _records,
     "losses": _losses,
+    "transactions": transaction_batches,
 }
 
 

@@ -1,0 +1,106 @@
+"""Transactions as rows: what read_committed leaves out and withholds, for the data source's table ``transactions``.
+
+No pyspark in here, as in everything that tasks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kbatch.format import NO_TIMESTAMP
+from kbatch.log import Log
+from kbatch.spark.options import ReadOptions
+from kbatch.spark.planning import LogRange, require_markers
+from kbatch.transactions import Transactions
+
+__all__ = ["TRANSACTION_SCHEMA", "transaction_batches"]
+
+TRANSACTION_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("producer_id", pa.int64()),
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("state", pa.string()),
+        ("first_timestamp", pa.timestamp("us", "UTC")),
+        ("last_stable_offset", pa.int64()),
+    ]
+)
+_MAX_ROWS = 16_000
+_MOST_MILLISECONDS = ((1 << 63) - 1) // 1000
+
+
+def transaction_batches(
+    ranges: Sequence[LogRange], columns: Sequence[str], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the aborted and the open transactions of logs, which are followed by their headers.
+
+    Parameters
+    ----------
+    ranges : sequence of LogRange
+        The logs; of each the transactions that reach into its offsets. Their markers may stand outside.
+    columns : sequence of str
+        Some of the columns of `TRANSACTION_SCHEMA`, in the order wanted.
+    options : ReadOptions
+        What damage means, and a timestamp that microseconds can't hold.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        Per log the aborted ones in the order of their markers, then the open ones by first offset.
+
+    Raises
+    ------
+    CorruptBatchError, TruncatedBatchError, CrcMismatchError
+        With ``on_error="raise"``, as `kbatch.spark.planning.require_markers`. Other payloads are not looked at.
+    OverflowError
+        For such a timestamp, with ``timestamp_overflow="raise"``.
+    """
+    schema = pa.schema([TRANSACTION_SCHEMA.field(name) for name in columns])
+    for wanted in ranges:
+        log = Log(wanted.path)
+        if options.on_error == "raise":
+            require_markers(log, options)
+        transactions = log.transactions(crc=options.crc, on_error=options.on_error)
+        rows = _rows(log, transactions, wanted, options)
+        for start in range(0, len(rows["state"]), _MAX_ROWS):
+            arrays = [pa.array(rows[field.name][start : start + _MAX_ROWS], field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows(log: Log, transactions: Transactions, wanted: LogRange, options: ReadOptions) -> dict[str, list[Any]]:
+    aborted, open_ones = transactions.aborted, transactions.open
+    if wanted.start_offset is not None:
+        aborted = aborted[aborted["last_offset"] >= wanted.start_offset]
+    if wanted.stop_offset is not None:
+        aborted = aborted[aborted["first_offset"] < wanted.stop_offset]
+        open_ones = [each for each in open_ones if each.first_offset < wanted.stop_offset]
+    timestamps = [_microseconds(log, each.first_offset, each.first_timestamp, options) for each in open_ones]
+    n, still = len(aborted), len(open_ones)
+    return {
+        "topic": [log.topic] * (n + still),
+        "partition": [log.partition] * (n + still),
+        "producer_id": aborted["producer_id"].tolist() + [each.producer_id for each in open_ones],
+        "first_offset": aborted["first_offset"].tolist() + [each.first_offset for each in open_ones],
+        "last_offset": aborted["last_offset"].tolist() + [None] * still,
+        "state": ["aborted"] * n + ["open"] * still,
+        "first_timestamp": [None] * n + timestamps,
+        "last_stable_offset": [transactions.last_stable_offset] * (n + still),
+    }
+
+
+def _microseconds(log: Log, offset: int, milliseconds: int, options: ReadOptions) -> int | None:
+    if milliseconds == NO_TIMESTAMP:
+        return None
+    if abs(milliseconds) <= _MOST_MILLISECONDS:
+        return 1000 * milliseconds
+    if options.timestamp_overflow == "null":
+        return None
+    raise OverflowError(
+        f"{log.path}, offset {offset}: timestamp {milliseconds} ms doesn't fit timestamp[us]; "
+        "timestampOverflow=null gives null in such places"
+    )

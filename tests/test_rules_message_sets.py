@@ -1,0 +1,638 @@
+"""Catalogue section 6 and what belongs to it: message sets of magic 0 and 1, and what is read of them."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from oracle import (
+    LEGACY_CODECS,
+    LOG_APPEND_TIME,
+    Record,
+    build_message,
+    build_message_set,
+    build_wrapper,
+    message_set,
+    three,
+)
+from tables import assert_accounted, batches_of, lost, offsets_of, records_of
+
+import kbatch
+from kbatch import BatchStatus, Limits, TimestampType
+
+ABC: list[tuple[bytes | None, bytes | None]] = [(b"k", b"a"), (b"k", b"b"), (None, b"c")]
+BEFORE, AFTER = three(0), build_message(b"k", b"after", offset=90)
+magics = pytest.mark.parametrize("magic", [0, 1])
+wrapped = pytest.mark.parametrize("codec", LEGACY_CODECS[1:])
+
+
+def rows_of(entry: bytes) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """Decode one entry between others: offset, timestamp, key and value of its records, held against the oracle."""
+    data = BEFORE + entry + AFTER
+    table = kbatch.decode(data)
+    assert batches_of(table) == oracle.decode(data).batches
+    assert table.consumed == len(data)
+    return [(r.offset, r.timestamp, r.key, r.value) for r in records_of(table)[3:-1]]
+
+
+def offsets(entry: bytes) -> list[int]:
+    return [row[0] for row in rows_of(entry)]
+
+
+def refused(
+    entry: bytes, kind: type[kbatch.KbatchError], match: str, *, record: int | None = None, offset: int | None = None
+) -> kbatch.KbatchError:
+    """Hold what is raised, skipped and stopped at for one bad entry between good ones."""
+    data = BEFORE + entry + AFTER
+    start, end = len(BEFORE), len(BEFORE) + len(entry)
+    base_offset = struct.unpack_from(">q", entry)[0] if offset is None else offset
+    assert oracle.decode(data).error is not None
+    with pytest.raises(kbatch.KbatchError, match=match) as caught:
+        kbatch.decode(data)
+    assert type(caught.value) is kind
+    assert (caught.value.position, caught.value.base_offset, caught.value.record) == (start, base_offset, record)
+    assert f"byte {start}" in str(caught.value)
+    skipped = kbatch.decode(data, on_error="skip")
+    assert offsets_of(skipped) == [0, 1, 2, 90]
+    assert lost(skipped) == [(start, end)]
+    assert skipped.losses[0].base_offset == base_offset
+    assert_accounted(skipped, len(data))
+    stopped = kbatch.decode(data, on_error="stop")
+    assert (offsets_of(stopped), stopped.consumed, lost(stopped)) == ([0, 1, 2], start, [(start, len(data))])
+    for table in (skipped, stopped):
+        assert table.batches["status"][:2].tolist()[0] == BatchStatus.OK
+        assert table.batches["status"][1] not in (BatchStatus.OK, BatchStatus.BAD_INNER_CRC)
+        if entry[17] & 7:  # what only decoding can tell isn't told
+            assert (table.batches["base_offset"][1], table.batches["record_count"][1]) == (-1, -1)
+    return caught.value
+
+
+# -- framing and fields
+
+
+@magics
+def test_leg_r1_shortest_message(magic: int) -> None:
+    """LEG-23 to LEG-26: a length of 14 and 22 is a message of nulls, one less is corrupt."""
+    entry = build_message(None, None, magic=magic, offset=7)
+    assert struct.unpack_from(">i", entry, 8)[0] == (14, 22)[magic]
+    assert rows_of(entry) == [(7, (-1, 1000)[magic], None, None)]
+    short = build_message(None, None, magic=magic, offset=7, length=(13, 21)[magic])
+    for data in (short, BEFORE + short):
+        with pytest.raises(kbatch.CorruptBatchError, match=r"(allows is 14|at least 22)") as caught:
+            kbatch.decode(data)
+        assert caught.value.position == len(data) - len(short)
+    with pytest.raises(kbatch.CorruptBatchError):
+        kbatch.scan(build_message(None, None, magic=1, length=14))  # LEG-24
+
+
+@magics
+def test_leg_r2_plain_message_is_a_batch_of_one(magic: int) -> None:
+    data = message_set([(b"k", b"v"), (None, None)], magic=magic, offsets=[5, 6], timestamps=[10, 11])
+    size = len(data) - (26, 34)[magic]
+    for batches in (kbatch.scan(data), kbatch.decode(data).batches):
+        assert batches["base_offset"].tolist() == batches["last_offset"].tolist() == [5, 6]
+        assert batches["last_offset_delta"].tolist() == [0, 0]
+        assert batches["record_count"].tolist() == [1, 1]
+        assert batches["position"].tolist() == [0, size]
+        assert batches["size"].tolist() == [size, len(data) - size]
+    table = kbatch.decode(data)
+    assert table.batches["first_record"].tolist() == table.records["batch"].tolist() == [0, 1]
+    assert (table.keys(), table.values()) == ([b"k", None], [b"v", None])
+
+
+def test_leg_r2_plain_messages_are_not_copied() -> None:
+    data = np.frombuffer(message_set(ABC), np.uint8)
+    assert np.shares_memory(kbatch.decode(data).data, data)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_leg_r3_attributes_without_a_meaning(codec: str) -> None:
+    """LEG-35, LEG-36: bit 3 of magic 0, and bits 4 to 7 of both, do nothing and are not told."""
+    for magic, extra, told in [(0, 0xF8, 0), (0, 0x08, 0), (1, 0xF0, 0), (1, 0xF8, 8), (1, 0x20, 0), (1, 0x10, 0)]:
+        if codec == "none":
+            entry = build_message(b"k", b"v", magic=magic, offset=9, attributes=extra)
+            bits = told
+        else:
+            inner = message_set([(b"k", b"v")], magic=magic, offsets=[9 if magic == 0 else 0])
+            entry = build_wrapper(inner, codec=codec, magic=magic, offset=9, attributes=extra)
+            bits = told | 1
+        assert offsets(entry) == [9]
+        assert kbatch.scan(entry)["attributes"].tolist() == [bits]
+        assert kbatch.decode(entry).batches["attributes"].tolist() == [bits]
+        # Bits 4 and 5 are no transaction and no control batch (LEG-R24).
+        assert offsets_of(kbatch.decode(entry, isolation="read_committed")) == [9]
+
+
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+def test_leg_r4_magic_0_has_no_timestamps(codec: str) -> None:
+    """LEG-01, LEG-05, LEG-11: -1, null in views, and of no type."""
+    pytest.importorskip("pyarrow")
+    table = kbatch.decode(build_message_set(ABC, codec=codec, magic=0, base_offset=10, append_time=777))
+    assert offsets_of(table) == [10, 11, 12]
+    assert table.records["timestamp"].tolist() == [-1] * 3
+    assert set(table.batches["max_timestamp"].tolist()) == set(table.batches["base_timestamp"].tolist()) == {-1}
+    view = table.to_arrow()
+    assert view["timestamp"].to_pylist() == [None] * 3
+    assert view["timestampType"].to_pylist() == [TimestampType.NO_TIMESTAMP_TYPE] * 3
+
+
+@pytest.mark.parametrize("timestamp", [42, -1, -7, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
+def test_leg_r5_timestamp_as_stored(timestamp: int, attributes: int) -> None:
+    """LEG-02, LEG-03, LEG-48: -1 is null, other negative ones are not."""
+    pytest.importorskip("pyarrow")
+    entry = build_message(b"k", b"v", offset=4, timestamp=timestamp, attributes=attributes)
+    assert rows_of(entry) == [(4, timestamp, b"k", b"v")]
+    view = kbatch.decode(entry).to_arrow(columns=["timestamp", "timestampType"])
+    assert view["timestamp"].cast("int64").to_pylist() == [None if timestamp == -1 else timestamp]
+    assert view["timestampType"].to_pylist() == [int(attributes > 0)]
+
+
+@magics
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+@pytest.mark.parametrize("length", [-1, -2, -(2**31)])
+def test_leg_r6_any_negative_length_is_null(magic: int, codec: str, length: int) -> None:
+    messages = [
+        build_message(None, b"v", magic=magic, offset=0, key_length=length),
+        build_message(b"k", None, magic=magic, offset=1, value_length=length),
+        build_message(None, None, magic=magic, offset=2, key_length=length, value_length=length),
+    ]
+    entry = b"".join(messages)
+    if codec != "none":
+        entry = build_wrapper(entry, codec=codec, magic=magic, offset=2)
+    assert [row[2:] for row in rows_of(entry)] == [(None, b"v"), (b"k", None), (None, None)]
+
+
+@magics
+def test_leg_r6_null_key_with_bytes_is_misread(magic: int) -> None:
+    """LEG-32: the byte of the key is the first of the value's length, which is then out of range."""
+    entry = build_message(b"k", b"v", magic=magic, offset=50, key_length=-2)
+    refused(entry, kbatch.InvalidRecordError, "value length", record=0)
+
+
+@magics
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+@pytest.mark.parametrize("length", [2, 6, 100, 2**31 - 1])
+@pytest.mark.parametrize("field", ["key", "value"])
+def test_leg_r7_key_or_value_beyond_the_message(magic: int, codec: str, length: int, field: str) -> None:
+    """LEG-33: also by a byte, and where in a wrapper the next message has the bytes."""
+    if (field, length) == ("key", 2):
+        length = 3  # two bytes of a key leave a value's length, which is huge
+    wrong = build_message(b"k", b"v", magic=magic, offset=51, **{f"{field}_length": length})  # type: ignore[arg-type]
+    record = 0
+    if codec != "none":
+        good = build_message(b"k", b"v" * 200, magic=magic, offset=50)
+        wrong = build_wrapper(good + wrong + good, codec=codec, magic=magic, offset=52)
+        record = 1
+    error = refused(wrong, kbatch.InvalidRecordError, f"{field} length is|value length is", record=record)
+    assert str(length) in str(error) or field == "key"
+
+
+@magics
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+def test_leg_r8_bytes_behind_the_value(magic: int, codec: str) -> None:
+    """LEG-34: ignored, of wrappers too; the checksum covers them."""
+    entry = build_message(b"k", b"v", magic=magic, offset=7, extra=b"xx")
+    if codec != "none":
+        entry = build_wrapper(entry, codec=codec, magic=magic, offset=7, extra=b"yyy")
+    assert rows_of(entry) == [(7, (-1, 1000)[magic], b"k", b"v")]
+    changed = entry[:-1] + b"z"
+    refused(changed, kbatch.CrcMismatchError, "checksum", offset=7)
+
+
+# -- wrappers
+
+
+@magics
+@wrapped
+@pytest.mark.parametrize("key", [None, b"", b"a key that nobody reads"])
+def test_leg_r9_wrapper_and_its_key(magic: int, codec: str, key: bytes | None) -> None:
+    """LEG-04, LEG-22."""
+    inner = message_set(ABC, magic=magic, offsets=[10, 11, 12] if magic == 0 else [0, 1, 2])
+    entry = build_wrapper(inner, codec=codec, magic=magic, offset=12, key=key)
+    assert [(row[0], *row[2:]) for row in rows_of(entry)] == [(10 + i, *ABC[i]) for i in range(3)]
+
+
+@pytest.mark.parametrize(("inner", "outer"), [([10, 11, 12], 12), ([0, 1, 2], 12), ([0, 1, 2], 0), ([7, 3, 90], 5)])
+def test_leg_r10_offsets_in_magic_0_are_as_stored(inner: list[int], outer: int) -> None:
+    """LEG-05, LEG-11."""
+    assert (
+        offsets(build_wrapper(message_set(ABC, magic=0, offsets=inner), codec="gzip", magic=0, offset=outer)) == inner
+    )
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "wanted"),
+    [
+        ([0, 1, 2], 12, [10, 11, 12]),  # LEG-04
+        ([0, 1, 2, 10], 20, [10, 11, 12, 20]),  # LEG-06: a gap that compaction left
+        ([10, 11, 12], 12, [10, 11, 12]),  # LEG-10: absolute ones
+        ([0, 1, 2], 2, [0, 1, 2]),  # LEG-49
+        ([3], 12, [12]),  # all but the last compacted away
+        ([5, 6], 2**63 - 1, [2**63 - 2, 2**63 - 1]),
+    ],
+)
+def test_leg_r11_offsets_in_magic_1_are_relative_to_the_last(inner: list[int], outer: int, wanted: list[int]) -> None:
+    contents = [(None, b"%d" % i) for i in range(len(inner))]
+    assert offsets(build_wrapper(message_set(contents, offsets=inner), codec="gzip", offset=outer)) == wanted
+
+
+def test_leg_r11_two_wrappers() -> None:
+    """LEG-47."""
+    data = build_message_set(ABC, codec="gzip", base_offset=10) + build_message_set(ABC, codec="lz4", base_offset=13)
+    table = kbatch.decode(data)
+    assert offsets_of(table) == [10, 11, 12, 13, 14, 15]
+    assert table.batches["first_record"].tolist() == [0, 3]
+    assert table.records["batch"].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_leg_r12_wrapper_of_offset_0() -> None:
+    """LEG-07, LEG-08: as producers send it, the offsets stay; any other offset below the last is invalid."""
+    inner = message_set(ABC, offsets=[0, 1, 2])
+    assert offsets(build_wrapper(inner, codec="gzip", offset=0)) == [0, 1, 2]
+    assert offsets(build_wrapper(message_set(ABC, offsets=[7, 8, 9]), codec="gzip", offset=0)) == [7, 8, 9]
+    inner = message_set(ABC, offsets=[8, 9, 10])
+    for outer in (1, 5, 9, -1):
+        entry = build_wrapper(inner, codec="gzip", offset=outer)
+        refused(entry, kbatch.InvalidRecordError, f"offset of the compressed message is {outer}, which is less .* 10")
+    assert offsets(build_wrapper(inner, codec="gzip", offset=10)) == [8, 9, 10]
+
+
+@magics
+def test_leg_r12_wrapper_of_offset_0_is_trimmed_by_its_records(magic: int) -> None:
+    """The 0 says nothing about the last offset."""
+    entry = build_wrapper(message_set(ABC, magic=magic), codec="gzip", magic=magic, offset=0)
+    for start in range(4):
+        assert offsets_of(kbatch.decode(entry, start_offset=start)) == [0, 1, 2][start:]
+
+
+def test_leg_r13_offsets_of_broken_clients() -> None:
+    """LEG-09, LEG-51: all of them zero; descending."""
+    assert offsets(build_wrapper(message_set(ABC, offsets=[0, 0, 0]), codec="gzip", offset=12)) == [12, 12, 12]
+    assert offsets(build_wrapper(message_set(ABC, offsets=[2, 1, 0]), codec="gzip", offset=12)) == [14, 13, 12]
+    table = kbatch.decode(build_wrapper(message_set(ABC, offsets=[2, 1, 0]), codec="gzip", offset=12))
+    batch = table.batches[0]
+    assert (batch["base_offset"], batch["last_offset"], batch["last_offset_delta"]) == (14, 12, -2)
+
+
+@magics
+@wrapped
+def test_leg_r14_inner_set_that_is_cut(magic: int, codec: str) -> None:
+    """LEG-20, LEG-21: invalid wherever it is cut, but for up to 11 bytes behind whole messages, as Java takes it."""
+    inner = message_set(ABC, magic=magic)
+    starts = [0]
+    while starts[-1] < len(inner):
+        starts.append(starts[-1] + 12 + struct.unpack_from(">i", inner, starts[-1] + 8)[0])
+    for cut in range(len(inner) + 1):
+        whole = max(i for i, start in enumerate(starts) if start <= cut)
+        entry = build_wrapper(inner[:cut], codec=codec, magic=magic, offset=2)
+        if cut - starts[whole] < 12 and whole > 0:
+            # Of magic 1 the last that is there has the wrapper's offset, as if no other had been.
+            assert offsets(entry) == [i if magic == 0 else i + 3 - whole for i in range(whole)]
+        elif whole == 0 and cut < 12:
+            refused(entry, kbatch.InvalidRecordError, "holds no messages")
+        else:
+            refused(entry, kbatch.InvalidRecordError, "inner message is cut", record=whole)
+    for stray in (b"\0" * 11, b"\xff" * 11, b"x"):
+        assert len(offsets(build_wrapper(inner + stray, codec=codec, magic=magic, offset=2))) == 3
+
+
+@magics
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 13])
+def test_leg_r14_inner_length_below_the_least(magic: int, length: int) -> None:
+    bad = build_message(b"k", b"v", magic=magic, length=length)
+    entry = build_wrapper(message_set(ABC[:2], magic=magic) + bad, codec="gzip", magic=magic, offset=2)
+    refused(
+        entry, kbatch.InvalidRecordError, f"inner message is {length}, one of its magic needs at least 14", record=2
+    )
+
+
+@magics
+def test_leg_r14_inner_length_between_the_least_of_both_magics(magic: int) -> None:
+    bad = build_message(None, None, magic=1, length=21)
+    entry = build_wrapper(bad, codec="gzip", magic=magic, offset=2)
+    refused(entry, kbatch.InvalidRecordError, "inner message is 21, one of its magic needs at least 22", record=0)
+
+
+@magics
+@pytest.mark.parametrize("length", [2**31 - 1, 2**31 - 12, 2**30, 24])
+def test_leg_r14_inner_length_beyond_the_set(magic: int, length: int) -> None:
+    bad = build_message(None, None, magic=magic, length=length)
+    entry = build_wrapper(bad, codec="lz4", magic=magic, offset=2)
+    refused(entry, kbatch.InvalidRecordError, f"it takes {length + 12} bytes, {len(bad)} remain", record=0)
+
+
+@wrapped
+def test_leg_r15_timestamps_in_a_wrapper(codec: str) -> None:
+    """LEG-12, LEG-13: of the wrapper under LogAppendTime, else their own; the type is always the wrapper's."""
+    pytest.importorskip("pyarrow")
+    for inner_bits in (0, LOG_APPEND_TIME):
+        inner = message_set(ABC, timestamps=[100, 101, -1], attributes=inner_bits)
+        for bits, wanted in ((LOG_APPEND_TIME, [777] * 3), (0, [100, 101, -1])):
+            entry = build_wrapper(inner, codec=codec, offset=12, timestamp=777, attributes=bits)
+            assert [row[1] for row in rows_of(entry)] == wanted
+            view = kbatch.decode(entry).to_arrow()
+            assert view["timestampType"].to_pylist() == [int(bits > 0)] * 3
+            assert view["timestamp"].cast("int64").to_pylist() == [None if t == -1 else t for t in wanted]
+
+
+@pytest.mark.parametrize(
+    ("outer", "bits", "inner", "timestamps", "stamp_type"),
+    [
+        (1, 0, 0, [-1] * 3, 0),  # LEG-14
+        (0, 0, 1, [100, 101, 102], -1),  # LEG-15
+        (0, LOG_APPEND_TIME, 1, [100, 101, 102], -1),  # a bit that magic 0 doesn't have
+        (1, LOG_APPEND_TIME, 0, [-1] * 3, 1),  # LEG-16
+    ],
+)
+def test_leg_r16_inner_messages_of_another_magic(
+    outer: int, bits: int, inner: int, timestamps: list[int], stamp_type: int
+) -> None:
+    """Offsets by the wrapper's magic, fields by the message's own; the type is the wrapper's in Kafka's consumer.
+
+    (`CompletedFetch.fetchRecords` asks the batch for it.)
+    """
+    pytest.importorskip("pyarrow")
+    stored = [10, 11, 12] if outer == 0 else [0, 1, 2]
+    messages = message_set(ABC, magic=inner, offsets=stored, timestamps=[100, 101, 102])
+    entry = build_wrapper(messages, codec="gzip", magic=outer, offset=12, timestamp=777, attributes=bits)
+    assert rows_of(entry) == [(10 + i, timestamps[i], *ABC[i]) for i in range(3)]
+    assert kbatch.decode(entry).to_arrow()["timestampType"].to_pylist() == [stamp_type] * 3
+
+
+def test_leg_r16_both_magics_in_one_wrapper() -> None:
+    inner = build_message(b"0", b"x", magic=0, offset=0) + build_message(b"1", b"y", magic=1, offset=1, timestamp=5)
+    wanted = [(11, -1, b"0", b"x"), (12, 5, b"1", b"y")]
+    assert rows_of(build_wrapper(inner, codec="snappy", magic=1, offset=12)) == wanted
+
+
+@magics
+@wrapped
+def test_leg_r17_wrapper_of_nothing(magic: int, codec: str) -> None:
+    """LEG-17, LEG-18: no value, no bytes, no message."""
+    bits = oracle.CODECS[codec]
+    null = build_message(b"k", None, magic=magic, offset=50, attributes=bits)
+    refused(null, kbatch.InvalidRecordError, "compressed message has no value")
+    for length in (-2, 1, 2**31 - 1):
+        entry = build_message(None, None, magic=magic, offset=50, attributes=bits, value_length=length)
+        refused(entry, kbatch.InvalidRecordError, "compressed message has no value")
+        entry = build_message(None, None, magic=magic, offset=50, attributes=bits, key_length=max(length, 1))
+        refused(entry, kbatch.InvalidRecordError, "compressed message has no value")
+    for few in (b"", b"\0" * 11):
+        refused(build_wrapper(few, codec=codec, magic=magic, offset=50), kbatch.InvalidRecordError, "no messages")
+    empty = build_message(None, b"", magic=magic, offset=50, attributes=bits)
+    if codec == "snappy-raw":
+        return  # the same bits as snappy
+    refused(empty, kbatch.CodecError, "gzip|snappy|lz4")
+
+
+@magics
+@wrapped
+def test_leg_r18_nothing_is_nested(magic: int, codec: str) -> None:
+    """LEG-19, LEG-50: neither a wrapper nor a batch of magic 2, also behind good messages."""
+    good = message_set(ABC[:1], magic=magic)
+    for record, before in ((0, b""), (1, good)):
+        for inner_codec in LEGACY_CODECS[1:]:
+            nested = build_wrapper(message_set(ABC, magic=magic), codec=inner_codec, magic=magic, offset=2)
+            entry = build_wrapper(before + nested, codec=codec, magic=magic, offset=2)
+            refused(entry, kbatch.InvalidRecordError, "inner message is compressed itself", record=record)
+        for later in (2, 3, 127, -1):
+            entry = build_wrapper(before + oracle.three(0, magic=later), codec=codec, magic=magic, offset=2)
+            refused(entry, kbatch.InvalidRecordError, f"inner message has magic {later % 256}", record=record)
+
+
+@magics
+@pytest.mark.parametrize("codec", [4, 5, 6, 7])
+def test_leg_r19_zs_r1_unknown_codecs_and_zstd(magic: int, codec: int) -> None:
+    """LEG-37, LEG-38: refused by the attributes, whatever the value is; the next entry is read."""
+    payload = oracle.compress("zstd", message_set(ABC, magic=magic))
+    for value in (payload, b"", None):
+        entry = build_message(None, value, magic=magic, offset=50, attributes=codec)
+        refused(
+            entry, kbatch.UnsupportedFormatError, f"codec id is {codec}, known in messages of magic {magic} are 0 to 3"
+        )
+        assert kbatch.decode(entry, on_error="skip").batches["status"].tolist() == [BatchStatus.UNSUPPORTED]
+    # The header can be read nonetheless, and the checksum comes first.
+    assert kbatch.scan(entry)["attributes"].tolist() == [codec]
+    refused(build_message(None, b"", magic=magic, attributes=codec, crc=1), kbatch.CrcMismatchError, "checksum")
+
+
+@pytest.mark.parametrize("frame", ["plain", "content size", "linked", "checksums"])
+def test_leg_r20_l4_r5_header_checksum_of_lz4(frame: str) -> None:
+    """LEG-39 to LEG-42, LEG-46: not looked at in magic 0, and right in magic 1."""
+    import lz4.frame
+
+    inner = message_set([(None, b"some value " * 20_000)] * 3)
+    options: dict[str, Any] = {
+        "plain": {"block_linked": False, "store_size": False},
+        "content size": {"block_linked": False, "store_size": True},
+        "linked": {"block_linked": True, "store_size": False},
+        "checksums": {"block_linked": True, "store_size": True, "content_checksum": True, "block_checksum": True},
+    }[frame]
+    payload = lz4.frame.compress(inner, **options)
+    at = 14 if payload[4] & 0x08 else 6
+    right, broken = (oracle.with_lz4_header_checksum(payload, broken=b)[at] for b in (False, True))
+    assert right != broken
+    for checksum in (right, broken, 0, 255):
+        value = payload[:at] + bytes([checksum]) + payload[at + 1 :]
+        old, new = (build_message(None, value, magic=m, offset=2, attributes=3) for m in (0, 1))
+        assert offsets(old) == [0, 1, 2]
+        if checksum == right:
+            assert offsets(new) == [0, 1, 2]
+        else:
+            refused(new, kbatch.CodecError, "lz4")
+
+
+def test_l4_r5_what_an_old_producer_wrote() -> None:
+    """The header that every magic 0 client writes: descriptor 60 40, checksum 1a where 82 is right."""
+    value = build_wrapper(message_set(ABC, magic=0), codec="lz4", magic=0, offset=2)[26:]
+    assert value[:7].hex() == "04224d1860401a"
+    value = build_wrapper(message_set(ABC), codec="lz4", magic=1, offset=2)[34:]
+    assert value[:7].hex() == "04224d18604082"
+
+
+@magics
+@pytest.mark.parametrize("codec", ["snappy", "snappy-raw"])
+def test_leg_r21_snappy_framed_and_raw(magic: int, codec: str) -> None:
+    """LEG-43 to LEG-45: xerial with one chunk or several, and the raw block of other clients."""
+    contents = [(b"%d" % i, b"value " * 3000) for i in range(20)]
+    entry = build_message_set(contents, codec=codec, magic=magic, base_offset=100)
+    assert [row[2:] for row in rows_of(entry)] == contents
+
+
+@wrapped
+@magics
+def test_leg_r22_leg_r23_leg_r24_row_of_a_wrapper(magic: int, codec: str) -> None:
+    """What headers alone tell, and what decoding adds: base offset, count, and the distance between the offsets."""
+    entry = build_message_set(ABC, codec=codec, magic=magic, base_offset=10, timestamps=[50, 70, 60])
+    rows = kbatch.scan(entry)
+    decoded = kbatch.decode(entry).batches
+    assert rows["last_offset"].tolist() == decoded["last_offset"].tolist() == [12]
+    assert (rows["base_offset"].tolist(), rows["record_count"].tolist()) == ([-1], [-1])
+    assert (decoded["base_offset"].tolist(), decoded["record_count"].tolist()) == ([10], [3])
+    assert decoded["last_offset_delta"].tolist() == [2]
+    for batches in (rows, decoded):
+        (row,) = batches
+        assert row["max_timestamp"] == (-1, 70)[magic]
+        assert row["base_timestamp"] == -1
+        for name in ("producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch"):
+            assert row[name] == -1
+        assert (row["magic"], row["attributes"], row["size"]) == (magic, oracle.CODECS[codec], len(entry))
+        assert row["crc"] == zlib.crc32(entry[16:])
+    assert kbatch.decode(build_message_set(ABC, codec=codec, append_time=777)).batches["max_timestamp"] == [777]
+
+
+def test_leg_r23_errors_tell_the_offset_that_the_header_has() -> None:
+    entry = build_wrapper(b"", codec="gzip", offset=77)
+    assert "base offset 77" in str(refused(entry, kbatch.InvalidRecordError, "no messages", offset=77))
+
+
+def test_leg_r24_read_committed_hands_out_message_sets() -> None:
+    """They are of no transaction; what precedes the first open one is handed out, what follows it is withheld."""
+    old = build_message_set(ABC, codec="gzip", base_offset=10) + build_message(b"k", b"v", offset=13)
+    open_one = three(14, attributes=oracle.TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0)
+    late = build_message_set(ABC, codec="gzip", base_offset=17)
+    table = kbatch.decode(old + open_one + late, isolation="read_committed")
+    assert offsets_of(table) == [10, 11, 12, 13]
+    assert (table.pending, table.last_stable_offset) == ([(7, 14)], 14)
+    assert offsets_of(kbatch.decode(old, isolation="read_committed", aborted=[(-1, 0), (7, 0)])) == [10, 11, 12, 13]
+
+
+@magics
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+def test_leg_r25_off_r3_records_outside_are_left_out(magic: int, codec: str) -> None:
+    data = build_message_set(ABC, codec=codec, magic=magic, base_offset=10)
+    data += build_message_set(ABC, codec=codec, magic=magic, base_offset=13, deltas=[0, 2, 7])
+    everything = records_of(kbatch.decode(data))
+    assert [r.offset for r in everything] == [10, 11, 12, 13, 15, 20]
+    for start in (None, -5, *range(9, 23)):
+        for stop in (None, -5, *range(9, 23)):
+            table = kbatch.decode(data, start_offset=start, stop_offset=stop)
+            wanted = [
+                r for r in everything if (start is None or r.offset >= start) and (stop is None or r.offset < stop)
+            ]
+            assert records_of(table) == wanted
+            for i, row in enumerate(table.batches):
+                assert row["first_record"] == sum(int(b) < i for b in table.records["batch"])
+                if codec != "none":  # the row tells the batch, not what is left of it
+                    assert row["record_count"] == 3
+
+
+@magics
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+def test_leg_r26_cut_entry_is_partial(magic: int, codec: str) -> None:
+    """LEG-29: at every byte."""
+    entry = build_message_set(ABC[:1], codec=codec, magic=magic, base_offset=10)
+    for cut in range(len(entry)):
+        for on_error in ("raise", "stop", "skip"):
+            table = kbatch.decode(BEFORE + entry[:cut], on_error=on_error)  # type: ignore[arg-type]
+            assert (offsets_of(table), table.consumed, table.losses) == ([0, 1, 2], len(BEFORE), [])
+            assert len(kbatch.scan(BEFORE + entry[:cut])) == 1
+
+
+@magics
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+@pytest.mark.parametrize("base_offset", [0, 1, 100, 2**40])
+def test_leg_r27_what_kafka_writes_is_read(magic: int, codec: str, base_offset: int) -> None:
+    contents: list[tuple[bytes | None, bytes | None]] = [(b"%d" % i, b"v" * i) for i in range(300)]
+    stamps = [5000 + i * (-1) ** i for i in range(300)]
+    for append_time in (None, 777):
+        data = build_message_set(
+            contents, codec=codec, magic=magic, base_offset=base_offset, timestamps=stamps, append_time=append_time
+        )
+        wanted = [-1] * 300 if magic == 0 else stamps if append_time is None else [append_time] * 300
+        assert records_of(kbatch.decode(data)) == [
+            Record(base_offset + i, wanted[i], -1, *contents[i]) for i in range(300)
+        ]
+
+
+@pytest.mark.parametrize(("magic", "size"), [(0, 28), (1, 36)])
+def test_leg_r28_size(magic: int, size: int) -> None:
+    entry = build_message(b"k", b"v", magic=magic)
+    assert len(entry) == size
+    assert kbatch.scan(entry)["size"].tolist() == [size]
+    table = kbatch.decode(entry)
+    assert table.records["key_pos"].tolist() == [(22, 30)[magic]]
+    assert table.records["value_pos"].tolist() == [size - 1]
+
+
+# -- checksums
+
+
+@magics
+@wrapped
+def test_crc_r5_inner_checksum(magic: int, codec: str) -> None:
+    """LEG-28: the wrapper is valid and its records are handed out, flagged unless checksums are not asked for."""
+    for bad in range(3):
+        messages = [build_message(*ABC[i], magic=magic, offset=i, crc=1 if i == bad else None) for i in range(3)]
+        entry = build_wrapper(b"".join(messages), codec=codec, magic=magic, offset=2)
+        data = BEFORE + entry + AFTER
+        for crc, status in (("verify", 7), ("mark", 7), ("skip", 0)):
+            for on_error in ("raise", "stop", "skip"):
+                table = kbatch.decode(data, crc=crc, on_error=on_error)  # type: ignore[arg-type]
+                assert offsets_of(table) == [0, 1, 2, 0, 1, 2, 90]
+                assert table.batches["status"].tolist() == [0, status, 0]
+                assert table.losses == []
+    assert BatchStatus.BAD_INNER_CRC == 7
+
+
+@magics
+def test_crc_r5_checksum_of_the_wrapper_tells_more(magic: int) -> None:
+    """Where both are bad it is the wrapper that is: of its messages nothing is known."""
+    entry = build_wrapper(build_message(b"k", b"v", magic=magic, crc=1), codec="gzip", magic=magic, offset=50, crc=2)
+    refused(entry, kbatch.CrcMismatchError, "checksum")
+    table = kbatch.decode(entry, crc="mark")
+    assert table.batches["status"].tolist() == [BatchStatus.BAD_CRC]
+    assert len(table) == 1
+
+
+@magics
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_crc_r7_checksum_over_the_message_from_its_magic_on(magic: int, codec: str) -> None:
+    """LEG-27: every bit from the checksum on, and none of the offset."""
+    entry = build_message_set(ABC[:1], codec=codec, magic=magic, base_offset=50)
+    assert struct.unpack_from(">I", entry, 12)[0] == zlib.crc32(entry[16:])
+    for at in [*range(8), *range(12, 16), *range(17, len(entry))]:
+        changed = bytearray(entry)
+        changed[at] ^= 0x10
+        if at < 8:
+            assert len(kbatch.decode(changed)) == 1
+            continue
+        stored, summed = struct.unpack_from(">I", changed, 12)[0], zlib.crc32(changed[16:])
+        error = refused(bytes(changed), kbatch.CrcMismatchError, "checksum", offset=50)
+        assert f"{stored:08x}" in str(error)
+        assert f"{summed:08x}" in str(error)
+
+
+# -- limits
+
+
+@magics
+@wrapped
+def test_cod_r8_wrapper_that_passes_the_limit(magic: int, codec: str) -> None:
+    entry = build_message_set([(None, bytes(1 << 20))] * 3, codec=codec, magic=magic, base_offset=50)
+    assert len(entry) < 1 << 18
+    data = BEFORE + entry + AFTER
+    assert len(kbatch.decode(data, limits=Limits(max_decompressed_bytes=(3 << 20) + 200))) == 7
+    limits = Limits(max_decompressed_bytes=(3 << 20) - 1)
+    with pytest.raises(kbatch.LimitExceededError) as caught:
+        kbatch.decode(data, limits=limits)
+    assert (caught.value.position, caught.value.base_offset) == (len(BEFORE), 52)
+    table = kbatch.decode(data, limits=limits, on_error="skip")
+    assert offsets_of(table) == [0, 1, 2, 90]
+    assert table.batches["status"].tolist() == [0, BatchStatus.OVER_LIMIT, 0]
+    assert lost(table) == [(len(BEFORE), len(BEFORE) + len(entry))]
+    assert table.data.nbytes < 3 << 20
+
+
+def test_many_records_in_few_bytes() -> None:
+    """Some thousand messages a byte: room is made for what the set is found to hold, not for what it might."""
+    entry = build_message_set([(None, None)] * 200_000, codec="gzip", base_offset=0)
+    table = kbatch.decode(entry * 3)
+    assert len(table) == 600_000
+    assert table.batches["record_count"].tolist() == [200_000] * 3
+    assert table.records["offset"][-1] == 199_999
