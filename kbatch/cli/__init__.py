@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import kbatch
-from kbatch.cli import export
+from kbatch.cli import dump, export, stats, verify
 from kbatch.errors import KbatchError
 
 __all__ = ["main"]
@@ -18,10 +19,10 @@ __all__ = ["main"]
 EXIT_STATUS = """\
 exit status:
   0    done
-  1    error: nothing was written
+  1    error (an export has written nothing)
   2    wrong usage
-  3    done, but with damage: the summary says what was lost
-  130  interrupted: nothing was written
+  3    done, but with damage: the output says what was found or lost
+  130  interrupted (an export has written nothing)
 """
 
 
@@ -46,23 +47,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="kbatch",
-        description="Kafka's record batches to Parquet.",
+        description="Kafka's log files: listed, checked, summed up, and turned into Parquet.",
         epilog=EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kbatch {kbatch.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    export.add_parser(commands, epilog=EXIT_STATUS)
+    for command in (export, dump, verify, stats):
+        command.add_parser(commands, epilog=EXIT_STATUS)
     options = parser.parse_args(arguments)
+    if sys.stdout is None:
+        # Closed by who called; what is printed goes nowhere.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     # py4j logs a traceback when a call to the JVM is interrupted: what the user has to know is told here.
     logging.getLogger().addHandler(logging.NullHandler())
     # A batch system ends jobs with SIGTERM: it is to leave as little behind as Ctrl-C.
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"kbatch {options.command}: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Who reads the output has seen enough, as `head` does. Python is not to try again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     except (KbatchError, OSError, ValueError) as error:
         text = " ".join(str(error).split())
         print(f"kbatch {options.command}: {text}", file=sys.stderr)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
 
 if TYPE_CHECKING:
     from kbatch.spark.export import ExportSummary
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         on_error=arguments.on_error,
         timestamp_overflow=arguments.timestamp_overflow,
     )
-    with _ProgressLine() as line:
+    with ProgressLine("starting Spark ...") as line:
         summary = export(
             arguments.logdir,
             arguments.out,
@@ -103,30 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(json.dumps(summary.to_dict(), indent=1) if arguments.json else format_summary(summary))
     return 3 if summary.damaged else 0
-
-
-class _ProgressLine:
-    """One line on a terminal that is written over; nothing in a pipe."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._text = ""
-
-    def __enter__(self) -> _ProgressLine:
-        self._write("starting Spark ...")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._write("")
-
-    def show(self, done: int, tasks: int) -> None:
-        bar = "#" * (30 * done // max(tasks, 1))
-        self._write(f"[{bar:<30}] {done} of {tasks} tasks")
-
-    def _write(self, text: str) -> None:
-        if self._shown and text != self._text:
-            print(f"\r{text:<{len(self._text)}}", end="" if text else "\r", file=sys.stderr, flush=True)
-            self._text = text
 
 
 def format_summary(summary: ExportSummary) -> str:
@@ -147,18 +123,18 @@ def format_summary(summary: ExportSummary) -> str:
         f"{summary.records:,} records of {len(summary.partitions)} topic-partitions in {len(summary.files)} files: "
         f"{summary.out}",
         "",
-        f"  read       {_size(summary.log_bytes)} of batches ({batches})",
-        f"  written    {_size(summary.file_bytes)} of Parquet",
+        f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
+        f"  written    {format_size(summary.file_bytes)} of Parquet",
         *_left_out_lines(summary),
         f"  lost       {_lost(summary)}",
-        f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, {_size(round(log_rate))}/s"
-        f" (Spark took {summary.start_seconds:.1f} s to start)",
+        f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
+        f"{format_size(round(log_rate))}/s (Spark took {summary.start_seconds:.1f} s to start)",
     ]
     for part in summary.partitions:
         if part.unfinished_bytes:
             lines.append(
-                f"  unfinished {part.topic}-{part.partition} ends with {_size(part.unfinished_bytes)} of an incomplete "
-                "batch: cut off, or still being written"
+                f"  unfinished {part.topic}-{part.partition} ends with {format_size(part.unfinished_bytes)} of an "
+                "incomplete batch: cut off, or still being written"
             )
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")
@@ -171,17 +147,14 @@ def format_summary(summary: ExportSummary) -> str:
                 f"{part.topic}-{part.partition}",
                 f"{part.records:,}",
                 offsets,
-                _time(part.first_timestamp),
-                _time(part.last_timestamp),
-                _size(part.lost_bytes) if part.lost_bytes else "-",
+                format_time(part.first_timestamp),
+                format_time(part.last_timestamp),
+                format_size(part.lost_bytes) if part.lost_bytes else "-",
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines.append("")
-    for row in rows:
-        # Names and times to the left, numbers to the right.
-        cells = [row[i].ljust(widths[i]) if i in (0, 3, 4) else row[i].rjust(widths[i]) for i in range(len(head))]
-        lines.append("  " + "  ".join(cells).rstrip())
+    # Names and times to the left, numbers to the right.
+    lines += aligned(rows, left=frozenset((0, 3, 4)))
     if summary.losses:
         lines += ["", "Lost:"]
         lines += _loss_lines(summary)
@@ -192,21 +165,21 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     """Tell what read_committed left out: how much was aborted, and by partition what is undecided."""
     if summary.isolation == "read_uncommitted":
         return []
-    lines = [f"  aborted    {_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
+    lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
     withheld = [part for part in summary.partitions if part.undecided_batches]
     for part in withheld[:most]:
         producers = [str(each["producer_id"]) for each in part.open_transactions[:5]]
         more = ", ..." if part.open_count > 5 else ""
         lines.append(
             f"  withheld   {part.topic}-{part.partition}: {_count(part.open_count, 'open transaction')} from offset "
-            f"{part.last_stable_offset} on (producer {', '.join(producers)}{more}): {_size(part.undecided_bytes)} in "
-            f"{_count(part.undecided_batches, 'batch')}"
+            f"{part.last_stable_offset} on (producer {', '.join(producers)}{more}): "
+            f"{format_size(part.undecided_bytes)} in {_count(part.undecided_batches, 'batch')}"
         )
     if len(withheld) > most:
         rest = withheld[most:]
         size, batches = (sum(getattr(part, f"undecided_{name}") for part in rest) for name in ("bytes", "batches"))
         lines.append(
-            f"  withheld   {_size(size)} in {_count(batches, 'batch')} of {len(rest):,} more topic-partitions; "
+            f"  withheld   {format_size(size)} in {_count(batches, 'batch')} of {len(rest):,} more topic-partitions; "
             f"{summary.out}/_manifest.json has all of them"
         )
     return lines
@@ -230,7 +203,7 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     lines = []
     for (file, reason), n in list(count.items())[:most]:
         places = f"byte {first[file, reason]}" if n == 1 else f"{n} places from byte {first[file, reason]} on"
-        lines.append(f"  {file}, {places}: {_size(size[file, reason])}: {reason}")
+        lines.append(f"  {file}, {places}: {format_size(size[file, reason])}: {reason}")
     told = sum(list(count.values())[:most])
     if told < summary.loss_count:
         lines.append(
@@ -242,25 +215,4 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _lost(summary: ExportSummary) -> str:
     if not summary.loss_count:
         return "nothing"
-    return f"{_size(summary.lost_bytes)} in {summary.loss_count:,} places: {summary.out}/{summary.losses_table}"
-
-
-def _size(size: int) -> str:
-    if size < 1024:
-        return f"{size} bytes"
-    number = float(size)
-    unit = -1
-    while number >= 1024 and unit < 3:
-        number /= 1024
-        unit += 1
-    return f"{number:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[unit]}"
-
-
-def _time(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return "-"
-    try:
-        when = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{milliseconds} ms"
-    return when.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    return f"{format_size(summary.lost_bytes)} in {summary.loss_count:,} places: {summary.out}/{summary.losses_table}"

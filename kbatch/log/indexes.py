@@ -11,7 +11,16 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OFFSET_INDEX_DTYPE", "TIME_INDEX_DTYPE", "read_offset_index", "read_time_index"]
+from kbatch.errors import LogDirectoryError
+
+__all__ = [
+    "OFFSET_INDEX_DTYPE",
+    "TIME_INDEX_DTYPE",
+    "read_offset_index",
+    "read_time_index",
+    "stored_offset_entries",
+    "stored_time_entries",
+]
 
 OFFSET_INDEX_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8")])
 TIME_INDEX_DTYPE = np.dtype([("timestamp", "<i8"), ("offset", "<i8")])
@@ -20,6 +29,8 @@ _STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 # The least bytes of the log that an entry can stand for: those of the shortest message.
 _MIN_BYTES_PER_ENTRY = 26
+# Far above what brokers allocate (segment.index.bytes, 10 MiB).
+_MOST_STORED = 1 << 30
 
 
 def read_offset_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArray[np.void]:
@@ -76,6 +87,59 @@ def read_time_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArra
     entries["timestamp"] = timestamp[: len(entries)]
     entries["offset"] = offset[: len(entries)] + base_offset
     return entries
+
+
+def stored_offset_entries(path: str) -> tuple[npt.NDArray[np.void], int]:
+    """Read all entries of an ``.index`` file as they are stored, sound or not.
+
+    Returns
+    -------
+    entries : ndarray of OFFSET_INDEX_DTYPE
+        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
+    size : int
+        Bytes of the file; of a sound one, a multiple of 8 (DSK-R5).
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read.
+    """
+    return _stored(path, _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE)
+
+
+def stored_time_entries(path: str) -> tuple[npt.NDArray[np.void], int]:
+    """Read all entries of a ``.timeindex`` file as they are stored, sound or not.
+
+    Returns
+    -------
+    entries : ndarray of TIME_INDEX_DTYPE
+        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
+    size : int
+        Bytes of the file; of a sound one, a multiple of 12 (DSK-R5).
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read.
+    """
+    return _stored(path, _STORED_TIME_ENTRY, TIME_INDEX_DTYPE)
+
+
+def _stored(path: str, entry: np.dtype[np.void], dtype: np.dtype[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(_MOST_STORED)
+    except OSError as error:
+        raise LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path) from error
+    stored = np.frombuffer(data, entry, count=len(data) // entry.itemsize)
+    used = np.flatnonzero(stored != np.zeros(1, entry)[0])
+    # The first entry of an index may be all zeros.
+    stored = stored[: max(int(used[-1]) + 1 if len(used) else 0, min(len(stored), 1))]
+    entries = np.empty(len(stored), dtype)
+    for name in dtype.names or ():
+        entries[name] = stored[name]
+    return entries, size
 
 
 def _read_entries(path: str, entry: np.dtype[np.void], log_size: int) -> npt.NDArray[np.void]:

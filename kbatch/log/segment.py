@@ -330,7 +330,7 @@ class Segment:
         UnsupportedFormatError, LogDirectoryError
             As `kbatch.log.state.read_transaction_index`; a marker below the segment's base offset is an error too.
         """
-        path = self._sibling(".txnindex")
+        path = self.sibling(".txnindex")
         if not os.path.exists(path):
             return np.empty(0, ABORTED_DTYPE)
         aborted = read_transaction_index(path)
@@ -392,7 +392,7 @@ class Segment:
     def _start_for_timestamp(self, file: SegmentFile, timestamp: int, use_indexes: bool) -> int:
         if not use_indexes or self.base_offset is None:
             return 0
-        index = read_time_index(self._sibling(".timeindex"), base_offset=self.base_offset, log_size=file.size)
+        index = read_time_index(self.sibling(".timeindex"), base_offset=self.base_offset, log_size=file.size)
         entry = int(np.searchsorted(index["timestamp"], timestamp, "left")) - 1
         if entry < 0:
             return 0
@@ -429,9 +429,10 @@ class Segment:
 
     def _offset_index(self, file: SegmentFile) -> npt.NDArray[np.void]:
         assert self.base_offset is not None
-        return read_offset_index(self._sibling(".index"), base_offset=self.base_offset, log_size=file.size)
+        return read_offset_index(self.sibling(".index"), base_offset=self.base_offset, log_size=file.size)
 
-    def _sibling(self, suffix: str) -> str:
+    def sibling(self, suffix: str) -> str:
+        """Return the path of the file with this suffix, such as ``".index"``, that belongs to the segment."""
         swapped = self.path.endswith(".swap") or suffix in self._swapped
         return self.path.removesuffix(".swap").removesuffix(".log") + suffix + (".swap" if swapped else "")
 

@@ -1,0 +1,75 @@
+"""Columns of a table as dump shows them: names for what is coded, and what follows from other fields."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Codec
+from kbatch.table import RecordTable
+
+__all__ = ["BATCH_FIELDS", "TIMESTAMP_TYPES", "codec_names", "inner_checksums", "sequence_after", "timestamp_types"]
+
+# What is told of a batch, in the order in which both formats take it apart.
+BATCH_FIELDS = [
+    "base_offset", "last_offset", "record_count", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch",
+    "base_sequence", "partition_leader_epoch", "position", "size", "crc", "attributes", "magic", "status",
+]  # fmt: skip
+# By TimestampType + 1, as Kafka writes them.
+TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
+_CODECS = [*(codec.name.lower() for codec in Codec), "5", "6", "7"]
+_INT32_MAX = 2**31 - 1
+# From the beginning of a message to its key, after the key's length: magic 0 and 1.
+_TO_KEY = (22, 30)
+
+
+def codec_names(batches: npt.NDArray[np.void]) -> list[str]:
+    """Return the name of each batch's codec; the number of one that there is not (ATT-R3)."""
+    return [_CODECS[codec] for codec in (batches["attributes"] & ATTRIBUTE_CODEC).tolist()]
+
+
+def timestamp_types(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return for each batch what its timestamps are: an index of `TIMESTAMP_TYPES` (LEG-R4)."""
+    kinds = 1 + ((batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME) != 0)
+    return np.where(batches["magic"] == 0, 0, kinds).astype(np.int64)
+
+
+def sequence_after(base: npt.NDArray[np.int64], delta: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Add to sequence numbers as Kafka does: 0 follows the largest int32 (SEQ-R1)."""
+    return np.where(base > _INT32_MAX - delta, delta - (_INT32_MAX - base) - 1, base + delta)
+
+
+def inner_checksums(table: RecordTable) -> list[tuple[int, bool]]:
+    """Return the stored checksum of each message of magic 0 and 1, and whether it holds.
+
+    For records of magic 2 there is none, and ``(0, True)`` stands for it.
+    """
+    batches = table.batches[table.records["batch"]]
+    data = table.data.data
+    plain = (batches["attributes"] & ATTRIBUTE_CODEC) == 0
+    sums: list[tuple[int, bool]] = []
+    for magic, is_plain, crc, status, key in zip(
+        batches["magic"].tolist(),
+        plain.tolist(),
+        batches["crc"].tolist(),
+        batches["status"].tolist(),
+        table.records["key_pos"].tolist(),
+        strict=True,
+    ):
+        sums.append((0, True) if magic == 2 else (crc, status != 1) if is_plain else _inner(data, key, magic))
+    return sums
+
+
+def _inner(data: memoryview, key: int, magic: int) -> tuple[int, bool]:
+    # An inner message may be of another magic than its wrapper (LEG-R16).
+    stored = 0
+    for inner in (1 - magic, magic):
+        start = key - _TO_KEY[inner]
+        if start >= 0 and data[start + 16] == inner:
+            end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")
+            stored = int.from_bytes(data[start + 12 : start + 16], "big")
+            if key <= end <= len(data) and zlib.crc32(data[start + 16 : end]) == stored:
+                return stored, True
+    return stored, False

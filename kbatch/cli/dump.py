@@ -1,0 +1,367 @@
+"""``kbatch dump PATH...``: batches, records and index entries, a line each."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.checksums import crc_holds
+from kbatch.cli import jsonlines, kafkatext
+from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
+from kbatch.cli.inputs import Input, base_offset_of, find_inputs
+from kbatch.decoding import DecodeOptions
+from kbatch.errors import KbatchError
+from kbatch.format import BatchStatus
+from kbatch.log.indexes import stored_offset_entries, stored_time_entries
+from kbatch.log.reading import read_tables
+from kbatch.log.segment import Segment
+from kbatch.log.state import read_producer_snapshot, read_transaction_index
+from kbatch.table import RecordTable
+
+__all__ = ["add_parser"]
+
+# What a table may take: lines are made of one at a time.
+_MAX_BYTES = 8 << 20
+_LINES = 2048
+
+_DESCRIPTION = """\
+List what is in segments and the files beside them: a line a batch, or a line a record, as JSON or in the words of
+Kafka's own kafka-dump-log.
+
+PATH is a segment (.log, .checkpoint), a file beside one (.index, .timeindex, .txnindex, .snapshot), a topic-partition
+directory (all its segments), or a broker's log directory (all its topic-partitions).
+
+Where damage is met it is told on standard error, and the listing goes on with the next batch that is whole.
+"""
+
+_EPILOG = """\
+examples:
+  kbatch dump data/orders-0                                      a line a batch
+  kbatch dump --records data/orders-0 | jq -r .key               a line a record
+  kbatch dump --records --offsets 1000:1010 data/orders-0        these ten offsets
+  kbatch dump --records --time 2024-05-01:2024-05-02 data/orders-0
+  kbatch dump --records --key hex:00ff data/orders-0             all records of a key
+  kbatch dump --producer 4001 data/orders-0                      the batches of a producer
+  kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
+  kbatch dump data/orders-0/00000000000000000000.timeindex
+
+bytes in JSON:
+  Keys, values and headers are a string where the bytes are UTF-8 without control characters other than tabs and line
+  breaks, {"base64": "..."} where they are not, and null where they are null. With --max-bytes-shown, what is cut is
+  {"text": "...", "size": N} or {"base64": "...", "size": N}. Headers are a list of [key, value].
+
+--format kafka:
+  Field names and order are those of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. It differs where
+  bytes are no text, or would break the line: they are base64:... ; where it would end at damage; and index files are
+  listed, but not compared with the log: `kbatch verify` does that.
+
+"""
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "dump",
+        help="list batches, records or index entries",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory")
+    parser.add_argument("--records", action="store_true", help="a line a record, not a line a batch")
+    parser.add_argument(
+        "--format", choices=("json", "kafka"), default="json", help="how lines look (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--print-data-log",
+        action="store_true",
+        help="with --format kafka: keys and values too; implies --records. JSON always has them",
+    )
+    parser.add_argument(
+        "--offsets", metavar="A:B", type=_argument(parse_offsets), help="offsets from A up to but without B; A is one"
+    )
+    parser.add_argument(
+        "--time",
+        metavar="FROM:TO",
+        type=_argument(parse_times),
+        help="timestamps from FROM up to but without TO, in ISO 8601 (UTC) or as milliseconds; FROM..TO will do too",
+    )
+    parser.add_argument(
+        "--key", metavar="KEY", type=_argument(parse_bytes), help="records of this key: text, hex:00ff or base64:AP8="
+    )
+    parser.add_argument("--producer", metavar="ID", type=int, help="batches of this producer id")
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="with --records: the records of control batches (transaction markers) too; --format kafka has them always",
+    )
+    parser.add_argument(
+        "--max-records",
+        metavar="N",
+        type=_argument(_count),
+        help="end after so many records; without --records, batches",
+    )
+    parser.add_argument(
+        "--max-bytes-shown",
+        metavar="N",
+        type=_argument(_count),
+        help="in JSON: show at most the first N bytes of a key, a value or a header's value (default: all)",
+    )
+    parser.set_defaults(run=run)
+
+
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make what a parser raises a message of wrong usage."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is no number of 0 or more")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    inputs = find_inputs(arguments.paths)
+    dump = _Dump(arguments)
+    try:
+        for each in inputs:
+            if each.kind == "log":
+                dump.log(each.segments)
+            else:
+                dump.side_file(each)
+    finally:
+        sys.stdout.flush()
+    dump.tell_gaps()
+    return 3 if dump.damaged else 0
+
+
+class _Dump:
+    """One run over all inputs: what is wanted, and what was met."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        start, stop = arguments.offsets or (None, None)
+        since, until = arguments.time or (None, None)
+        self.filters = Filters(start, stop, since, until, arguments.key, arguments.producer)
+        self.kafka = arguments.format == "kafka"
+        self.data = arguments.print_data_log
+        self.records = arguments.records or self.data
+        self.most_shown = arguments.max_bytes_shown
+        self.remaining = arguments.max_records
+        self.damaged = False
+        # By file: pairs of offsets of which the second isn't the one after the first.
+        self.gaps: dict[str, list[tuple[int, int]]] = {}
+        self.options = DecodeOptions(
+            include_control=self.kafka or not self.records or arguments.control,
+            # Who lists batches wants to see those with a bad checksum too, but their records are not to be believed.
+            crc="mark" if self.kafka or not self.records else "verify",
+            on_error="skip",
+            start_offset=start,
+            stop_offset=stop,
+        )
+
+    def log(self, segments: list[Segment]) -> None:
+        """List the segments of a log."""
+        start, stop = self.filters.start_offset, self.filters.stop_offset
+        for i, segment in enumerate(segments):
+            follows = segments[i + 1].base_offset if i + 1 < len(segments) else None
+            before = start is not None and follows is not None and follows <= start
+            after = stop is not None and segment.base_offset is not None and segment.base_offset >= stop
+            if not (before or after) and self.remaining != 0:
+                self._segment(segment)
+
+    def _segment(self, segment: Segment) -> None:
+        if self.kafka:
+            _write(_head(segment))
+        begin, end = 0, segment.size
+        if self.filters.start_offset is not None:
+            begin = segment.seek_offset(self.filters.start_offset)
+        if self.filters.start_timestamp is not None:
+            begin = max(begin, segment.seek_timestamp(self.filters.start_timestamp))
+        if self.filters.stop_offset is not None:
+            end = segment.end_for_offset(self.filters.stop_offset)
+        reached = batches_end = begin
+        previous: int | None = None
+        for table in read_tables(segment, begin, end, self.options, _MAX_BYTES):
+            if len(table.batches):
+                last = table.batches[-1]
+                batches_end = max(batches_end, int(last["position"] + last["size"]))
+            reached = max(reached, batches_end, *(loss.position + loss.length for loss in table.losses))
+            errors = self._tell_damage(segment, table)
+            chosen = self.filters.records(table)
+            rows = self.filters.batches(chosen)
+            if self.remaining is not None:
+                chosen, rows = self._limit(chosen, rows)
+            _write(self._lines(segment, chosen, rows, errors))
+            if self.kafka and self.records and not self.filters.any and len(table):
+                previous = self._find_gaps(segment.path, table, previous)
+            if self.remaining == 0:
+                return
+        if self.filters.stop_offset is None:
+            self._tail(segment, reached, batches_end)
+
+    def _limit(self, table: RecordTable, rows: npt.NDArray[np.intp]) -> tuple[RecordTable, npt.NDArray[np.intp]]:
+        assert self.remaining is not None
+        if not self.records:
+            rows = rows[: self.remaining]
+            self.remaining -= len(rows)
+            return table, rows
+        if len(table) >= self.remaining:
+            table = table[: self.remaining]
+            last = int(table.records["batch"][-1]) if len(table) else -1
+            rows = rows[rows <= last]
+        self.remaining -= len(table)
+        return table, rows
+
+    def _lines(
+        self, segment: Segment, table: RecordTable, rows: npt.NDArray[np.intp], errors: dict[int, str]
+    ) -> Iterator[str]:
+        if self.kafka:
+            holds = self._checksums(segment, table)
+            yield from kafkatext.lines(table, rows, holds, records=self.records, data=self.data)
+        elif self.records:
+            yield from jsonlines.record_lines(table, segment.path, self.most_shown)
+        else:
+            framed = set(table.batches["position"].tolist())
+            lost = [loss for loss in table.losses if loss.position not in framed]
+            done = 0
+            for loss in lost:
+                upto = int(np.searchsorted(table.batches["position"][rows], loss.position))
+                yield from jsonlines.batch_lines(table, rows[done:upto], segment.path, errors)
+                yield jsonlines.loss_line(loss, segment.path)
+                done = max(done, upto)
+            yield from jsonlines.batch_lines(table, rows[done:], segment.path, errors)
+
+    def _checksums(self, segment: Segment, table: RecordTable) -> npt.NDArray[np.bool_]:
+        """Whether the checksum of each batch holds; of one that is bad otherwise, nobody has looked."""
+        status = table.batches["status"]
+        holds: npt.NDArray[np.bool_] = status != BatchStatus.BAD_CRC
+        for row in np.flatnonzero(~BatchStatus.sound(status) & holds).tolist():
+            position, size = table.batches["position"][row], table.batches["size"][row]
+            window = segment.window(int(position), int(position + size))
+            holds[row] = len(window) == size and crc_holds(window, 0, int(size))
+        return holds
+
+    def _tell_damage(self, segment: Segment, table: RecordTable) -> dict[int, str]:
+        """Tell what is wrong on standard error, and return it by position."""
+        found: dict[int, tuple[str, int | None]] = {}
+        for row in np.flatnonzero(~BatchStatus.sound(table.batches["status"])).tolist():
+            batch = table.batches[row]
+            if batch["status"] == BatchStatus.BAD_CRC:
+                text = f"checksum 0x{int(batch['crc']):08x} isn't that of the bytes"
+                found[int(batch["position"])] = text, int(batch["base_offset"])
+        for row in np.flatnonzero(table.batches["status"] == BatchStatus.BAD_INNER_CRC).tolist():
+            batch = table.batches[row]
+            text = "the checksum of a compressed message isn't that of its bytes"
+            found[int(batch["position"])] = text, int(batch["base_offset"])
+        for loss in table.losses:
+            found[loss.position] = f"{loss.reason} ({loss.length} bytes)", loss.base_offset
+        for position, (text, base_offset) in sorted(found.items()):
+            self._tell(segment.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
+            self.damaged = True
+        return {position: text for position, (text, _) in found.items()}
+
+    def _tail(self, segment: Segment, reached: int, batches_end: int) -> None:
+        if self.kafka and not self.filters.any and segment.size > batches_end:
+            name = segment.path.rpartition("/")[2]
+            _write([f"Found {segment.size - batches_end} invalid bytes at the end of {name}"])
+        if reached < segment.size:
+            with segment.open() as file:
+                tail = file.tail_at(reached)
+            what = "zeros: the file is preallocated" if tail.kind == "zeros" else "an incomplete batch"
+            if tail.size:
+                self._tell(segment.path, reached, f"{tail.size} bytes of {what}")
+
+    def _find_gaps(self, path: str, table: RecordTable, previous: int | None) -> int:
+        offsets = table.records["offset"]
+        first = int(offsets[0])
+        before = np.concatenate(([first - 1 if previous is None else previous], offsets[:-1]))
+        at = np.flatnonzero(offsets != before + 1)
+        if len(at):
+            pairs = zip(before[at].tolist(), offsets[at].tolist(), strict=True)
+            self.gaps.setdefault(path, []).extend(pairs)
+        return int(offsets[-1])
+
+    def tell_gaps(self) -> None:
+        """Tell on standard error where offsets are left out, as Kafka's tool does (DMP-7)."""
+        for path, pairs in self.gaps.items():
+            print(f"Non-consecutive offsets in {path}", file=sys.stderr)
+            for before, after in pairs:
+                print(f"  {before} is followed by {after}", file=sys.stderr)
+
+    def side_file(self, each: Input) -> None:
+        """List the entries of an index file or a snapshot."""
+        if self.kafka:
+            _write([f"Dumping {each.path}"])
+        try:
+            entries = _entries(each)
+        except KbatchError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            print(f"kbatch dump: {error}", file=sys.stderr)
+            self.damaged = True
+            return
+        if not self.kafka:
+            _write(jsonlines.entry_lines(each.path, entries))
+        elif each.kind == "index" and not len(entries):
+            _write([f"{each.path} is empty."])
+        else:
+            _write(_KAFKA_ENTRIES[each.kind](entries))
+
+    def _tell(self, path: str, position: int, text: str) -> None:
+        print(f"kbatch dump: {path}: byte {position}: {text}", file=sys.stderr)
+
+
+_KAFKA_ENTRIES = {
+    "index": kafkatext.index_lines,
+    "timeindex": kafkatext.time_index_lines,
+    "txnindex": kafkatext.transaction_index_lines,
+    "snapshot": kafkatext.snapshot_lines,
+}
+
+
+def _entries(each: Input) -> npt.NDArray[np.void]:
+    if each.kind == "snapshot":
+        return read_producer_snapshot(each.path)
+    if each.kind == "txnindex":
+        return read_transaction_index(each.path)
+    read = stored_offset_entries if each.kind == "index" else stored_time_entries
+    entries, _ = read(each.path)
+    entries["offset"] += base_offset_of(each.path)
+    return entries
+
+
+def _head(segment: Segment) -> list[str]:
+    name = segment.path.rpartition("/")[2]
+    lines = [f"Dumping {segment.path}"]
+    if name == "bootstrap.checkpoint":
+        return [*lines, "KRaft bootstrap snapshot"]
+    if name.endswith(".checkpoint"):
+        offset, _, epoch = name.removesuffix(".checkpoint").partition("-")
+        if offset.isdecimal() and epoch.isdecimal():
+            lines.append(f"Snapshot end offset: {int(offset)}, epoch: {int(epoch)}")
+        return lines
+    return lines if segment.base_offset is None else [*lines, f"Log starting offset: {segment.base_offset}"]
+
+
+def _write(lines: Iterable[str]) -> None:
+    """Write lines in large pieces."""
+    lines = iter(lines)
+    out = sys.stdout.buffer
+    while chunk := list(islice(lines, _LINES)):
+        chunk.append("")
+        out.write("\n".join(chunk).encode("utf-8", "surrogateescape"))

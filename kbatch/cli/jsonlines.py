@@ -1,0 +1,129 @@
+"""Batches, records and index entries as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.cli.batches import BATCH_FIELDS, TIMESTAMP_TYPES, codec_names, sequence_after, timestamp_types
+from kbatch.cli.control import control_fields
+from kbatch.cli.shown import json_bytes, quoted
+from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchStatus
+from kbatch.kernels.columns import header_keys, header_values, record_keys, record_values
+from kbatch.table import Loss, RecordTable
+
+__all__ = ["batch_lines", "entry_lines", "loss_line", "record_lines"]
+
+_STATUS = [status.name.lower() for status in BatchStatus]
+# As many records become text at a time.
+_CHUNK = 4096
+_FLAG = ("false", "true")
+
+
+def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, errors: dict[int, str]) -> Iterator[str]:
+    """Yield a line for each of the batches in `rows`; `errors` has what is wrong with one, by its position."""
+    batches = table.batches[rows]
+    new = batches["magic"] == 2
+    last_sequence = sequence_after(batches["base_sequence"].astype(np.int64), batches["last_offset_delta"])
+    last_sequence[batches["base_sequence"] == -1] = -1
+    name = quoted(file)
+    for row, codec, kind, is_new, sequence in zip(
+        batches[BATCH_FIELDS].tolist(), codec_names(batches),
+        timestamp_types(batches).tolist(), new.tolist(), last_sequence.tolist(),
+        strict=True,
+    ):  # fmt: skip
+        (
+            base_offset, last_offset, count, base_timestamp, max_timestamp, producer_id, producer_epoch,
+            base_sequence, epoch, position, size, crc, attributes, magic, status,
+        ) = row  # fmt: skip
+        line = (
+            f'{{"file": {name}, "position": {position}, "size": {size}, "magic": {magic}, '
+            f'"base_offset": {_known(base_offset, is_new or count >= 0)}, "last_offset": {last_offset}, '
+            f'"count": {_known(count, count >= 0 or is_new)}, "codec": "{codec}", "crc": {crc}, '
+            f'"status": "{_STATUS[status]}", "timestamp_type": "{TIMESTAMP_TYPES[kind]}", '
+            f'"base_timestamp": {_known(base_timestamp, is_new and base_timestamp != -1)}, '
+            f'"max_timestamp": {_known(max_timestamp, max_timestamp != -1)}, '
+            f'"transactional": {_FLAG[is_new and attributes & ATTRIBUTE_TRANSACTIONAL != 0]}, '
+            f'"control": {_FLAG[is_new and attributes & ATTRIBUTE_CONTROL != 0]}, '
+            f'"delete_horizon_ms": {_known(base_timestamp, is_new and attributes & ATTRIBUTE_DELETE_HORIZON != 0)}, '
+            f'"producer_id": {_known(producer_id, is_new and producer_id != -1)}, '
+            f'"producer_epoch": {_known(producer_epoch, is_new and producer_epoch != -1)}, '
+            f'"base_sequence": {_known(base_sequence, is_new and base_sequence != -1)}, '
+            f'"last_sequence": {_known(sequence, is_new and sequence != -1)}, '
+            f'"partition_leader_epoch": {_known(epoch, is_new and epoch != -1)}'
+        )
+        error = errors.get(position)
+        yield f"{line}}}" if error is None else f'{line}, "error": {quoted(error)}}}'
+
+
+def record_lines(table: RecordTable, file: str, most_bytes: int | None) -> Iterator[str]:
+    """Yield a line for each record; of keys, values and header values at most so many bytes are shown."""
+    batches = table.batches
+    name = quoted(file)
+    kinds = [f'"{TIMESTAMP_TYPES[kind]}"' for kind in timestamp_types(batches).tolist()]
+    positions = batches["position"].tolist()
+    control = ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & (batches["magic"] == 2)
+    has_control = bool(control[table.records["batch"]].any())
+    for start in range(0, len(table), _CHUNK):
+        part = table[start : start + _CHUNK]
+        rows = part.records
+        keys = _shown(record_keys, rows, part.data, "key_len", most_bytes)
+        values = _shown(record_values, rows, part.data, "value_len", most_bytes)
+        headers = _headers(part, most_bytes)
+        for i, (offset, timestamp, batch, key, value) in enumerate(
+            zip(rows["offset"].tolist(), rows["timestamp"].tolist(), rows["batch"].tolist(), keys, values, strict=True)
+        ):
+            time = "null" if timestamp == -1 else timestamp
+            line = (
+                f'{{"file": {name}, "position": {positions[batch]}, "offset": {offset}, "timestamp": {time}, '
+                f'"timestamp_type": {kinds[batch]}, "key": {key}, "value": {value}, "headers": [{headers[i]}]'
+            )
+            if has_control and control[batch]:
+                fields = control_fields(part.key(i), part.value(i))
+                line += f', "control": {json.dumps(fields, ensure_ascii=False)}'
+            yield line + "}"
+
+
+def loss_line(loss: Loss, file: str) -> str:
+    """Return a line for bytes that hold no batch that can be framed."""
+    return (
+        f'{{"file": {quoted(file)}, "position": {loss.position}, "size": {loss.length}, "status": "lost", '
+        f'"error": {quoted(loss.reason)}}}'
+    )
+
+
+def entry_lines(file: str, entries: npt.NDArray[np.void]) -> Iterator[str]:
+    """Yield a line for each entry of an index file or snapshot, with the fields of its dtype."""
+    names = entries.dtype.names or ()
+    for row in entries:
+        yield json.dumps({"file": file, **dict(zip(names, row.tolist(), strict=True))}, ensure_ascii=False)
+
+
+def _known(number: int, known: bool) -> int | str:
+    return number if known else "null"
+
+
+def _shown(  # type: ignore[no-untyped-def]
+    gather, rows: npt.NDArray[np.void], data: npt.NDArray[np.uint8], length: str, most: int | None
+) -> list[str]:
+    """Return JSON for a column of byte strings; what isn't shown is not copied either."""
+    if most is None or not (rows[length] > most).any():
+        return [json_bytes(each) for each in gather(rows, data)]
+    cut = rows.copy()
+    cut[length] = np.minimum(cut[length], most)
+    return [json_bytes(*each) for each in zip(gather(cut, data), rows[length].tolist(), strict=True)]
+
+
+def _headers(table: RecordTable, most: int | None) -> list[str]:
+    counts = table.records["header_count"]
+    if not counts.any():
+        return [""] * len(counts)
+    headers = table.headers
+    keys = [json_bytes(key) for key in header_keys(headers, table.data)]
+    values = _shown(header_values, headers, table.data, "value_len", most)
+    pairs = [f"[{key}, {value}]" for key, value in zip(keys, values, strict=True)]
+    ends = np.cumsum(counts, dtype=np.int64).tolist()
+    return [", ".join(pairs[end - count : end]) for end, count in zip(ends, counts.tolist(), strict=True)]

@@ -1,0 +1,169 @@
+"""``kbatch stats PATH...``: what topic-partitions are made of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from kbatch.cli.inputs import Input, find_inputs
+from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
+from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Sum up topic-partitions: segments, batches, records, sizes, offsets, times, codecs and what they save, transactions.
+
+PATH is a segment (.log, .checkpoint), a topic-partition directory, or a broker's log directory.
+"""
+
+_EPILOG = """\
+examples:
+  kbatch stats /var/lib/kafka/data                 a line a topic-partition
+  kbatch stats --details data/orders-0             all that is known of one
+  kbatch stats --headers-only /var/lib/kafka/data  fast: nothing is decoded, and no checksum computed
+  kbatch stats --json data | jq '.logs[] | [.name, .records]'
+
+Ratios are of decompressed to stored bytes of payloads. Percentiles are exact below 4096, to within one percent above.
+Times are the least and the largest of any record; with --headers-only those of the batches' headers.
+
+"""
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "stats",
+        help="sum up topic-partitions",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory")
+    parser.add_argument("--headers-only", action="store_true", help="follow batch headers, decode nothing")
+    parser.add_argument("--details", action="store_true", help="more than a line a topic-partition")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    inputs = find_inputs(arguments.paths, logs_only=True)
+    total = sum(segment.size for each in inputs for segment in each.segments)
+    found: list[tuple[Input, LogStatistics]] = []
+    done = 0
+    with ProgressLine() as line:
+        for each in inputs:
+            before = done
+
+            def progress(read: int, before: int = before) -> None:
+                line.show((before + read) >> 20, total >> 20, "MiB")
+
+            statistics = log_statistics(each.segments, headers_only=arguments.headers_only, progress=progress)
+            found.append((each, statistics))
+            done += statistics.bytes
+    if arguments.json:
+        print(json.dumps({"logs": [_as_dict(*each) for each in found]}, indent=1))
+    else:
+        print("\n".join(_table(found)))
+        if arguments.details:
+            for each, statistics in found:
+                print("\n" + "\n".join(_details(each, statistics)))
+    return 3 if any(statistics.losses for _, statistics in found) else 0
+
+
+def _as_dict(each: Input, statistics: LogStatistics) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "path": each.path,
+        "topic": each.log.topic if each.log is not None else None,
+        "partition": each.log.partition if each.log is not None else None,
+        **statistics.to_dict(),
+    }
+
+
+def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        ("topic-partition", "segments", "batches", "records", "size", "offsets", "first time (UTC)", "last time (UTC)",
+         "codecs", "lost")
+    ]  # fmt: skip
+    for each, one in found:
+        rows.append(
+            (
+                each.name,
+                f"{one.segments:,}",
+                f"{one.batches:,}",
+                f"{one.records:,}{'+' if one.uncounted_batches else ''}",
+                format_size(one.bytes),
+                "-" if one.first_offset is None else f"{one.first_offset} - {one.last_offset}",
+                format_time(one.first_timestamp),
+                format_time(one.last_timestamp),
+                _codecs(one),
+                format_size(one.lost_bytes) if one.losses else "-",
+            )
+        )
+    if len(found) > 1:
+        both = [one for _, one in found]
+        lost = sum(one.lost_bytes for one in both)
+        rows.append(
+            (
+                "all",
+                f"{sum(one.segments for one in both):,}",
+                f"{sum(one.batches for one in both):,}",
+                f"{sum(one.records for one in both):,}{'+' if any(one.uncounted_batches for one in both) else ''}",
+                format_size(sum(one.bytes for one in both)),
+                "",
+                "",
+                "",
+                "",
+                format_size(lost) if lost else "-",
+            )
+        )
+    return aligned(rows, left=frozenset((0, 6, 7, 8)), indent="")
+
+
+def _codecs(one: LogStatistics) -> str:
+    codecs = one.to_dict()["codecs"]
+    told = []
+    for name, entry in codecs.items():
+        ratio = f" {entry['ratio']}x" if entry["ratio"] is not None and name != "none" else ""
+        told.append(f"{name}{ratio}")
+    return ", ".join(told) or "-"
+
+
+def _details(each: Input, one: LogStatistics) -> list[str]:
+    lines = [each.name]
+
+    def tell(name: str, text: str) -> None:
+        lines.append(f"  {name:<18} {text}")
+
+    tell(
+        "batches",
+        f"{one.batches:,}: {one.control_batches:,} control, {one.transactional_batches:,} transactional, "
+        f"{one.empty_batches:,} empty",
+    )
+    tell("magic", ", ".join(f"{magic}: {count:,}" for magic, count in sorted(one.magics.items())) or "-")
+    for name, entry in one.to_dict()["codecs"].items():
+        plain = "" if entry["plain_bytes"] is None else f", about {format_size(entry['plain_bytes'])} decompressed"
+        ratio = "" if entry["ratio"] is None else f", {entry['ratio']}x"
+        tell(f"codec {name}", f"{entry['batches']:,} batches, {format_size(entry['bytes'])}{plain}{ratio}")
+    tell("records per batch", _distribution(one.records_per_batch))
+    if one.decoded:
+        tell("record bytes", f"{_distribution(one.record_bytes)} (key and value)")
+        tell("null", f"{one.null_keys:,} keys, {one.null_values:,} values; {one.tombstones:,} tombstones")
+        tell("headers", f"{one.headers:,} in {one.records_with_headers:,} records")
+    if one.uncounted_batches:
+        tell("not counted", f"the records of {one.uncounted_batches:,} compressed message sets")
+    tell("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open")
+    tell("producers", f"{one.producers:,}")
+    if one.losses:
+        tell("lost", f"{format_size(one.lost_bytes)} in {one.losses:,} places: `kbatch verify` tells where")
+    return lines
+
+
+def _distribution(numbers: Distribution) -> str:
+    if not numbers.count:
+        return "-"
+    percentiles = ", ".join(f"p{percent} {numbers.percentile(percent):,}" for percent in PERCENTILES)
+    return f"mean {numbers.mean:,.1f}, min {numbers.smallest:,}, {percentiles}, max {numbers.largest:,}"

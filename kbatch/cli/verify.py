@@ -1,0 +1,151 @@
+"""``kbatch verify PATH...``: check segments and the files beside them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kbatch.cli.inputs import Input, find_inputs
+from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.errors import LogDirectoryError
+from kbatch.log.logs import Log
+from kbatch.log.names import parse_segment_name
+from kbatch.log.segment import Segment
+from kbatch.log.verification import (
+    Finding,
+    Report,
+    verify_index,
+    verify_log,
+    verify_snapshot,
+    verify_transaction_index,
+)
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Check segments and the files beside them: every batch's checksum and structure, offsets, timestamps; index files against
+the segment; .txnindex files against the transaction markers; the checksum of producer snapshots.
+
+PATH is a segment (.log, .checkpoint), a file beside one (.index, .timeindex, .txnindex, .snapshot), a topic-partition
+directory, or a broker's log directory.
+
+Findings are printed one a line, "file: byte N: what". What need not be damage is a note: offsets that are left out, as
+compaction and transactions do; zeros or an unfinished batch at the end of the last segment.
+"""
+
+_EPILOG = """\
+examples:
+  kbatch verify /var/lib/kafka/data
+  kbatch verify data/orders-0 || echo damaged
+  kbatch verify data/orders-0/00000000000000000000.timeindex
+  kbatch verify --json data/orders-0 | jq '.logs[].findings[]'
+
+"""
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "verify",
+        help="check checksums, structure, offsets and index files",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory")
+    parser.add_argument("--json", action="store_true", help="print what was found as one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    inputs = find_inputs(arguments.paths)
+    total = sum(segment.size for each in inputs for segment in each.segments)
+    reports = []
+    done = 0
+    with ProgressLine() as line:
+
+        def tell(finding: Finding) -> None:
+            line.write("")
+            print(_finding_line(finding), flush=sys.stdout.isatty())
+
+        def progress(read: int) -> None:
+            line.show((done + read) >> 20, total >> 20, "MiB")
+
+        for each in inputs:
+            report = _verify(each, None if arguments.json else tell, progress)
+            reports.append((each, report))
+            done += report.bytes
+            if not arguments.json:
+                line.write("")
+                print(_summary(each, report))
+    damaged = any(report.damaged for _, report in reports)
+    if arguments.json:
+        print(json.dumps({"damaged": damaged, "logs": [_as_dict(*each) for each in reports]}, indent=1))
+    return 3 if damaged else 0
+
+
+def _verify(each: Input, tell: Callable[[Finding], None] | None, progress: Callable[[int], None]) -> Report:
+    if each.kind == "log":
+        whole = each.log is not None and os.path.isdir(each.log.path)
+        return verify_log(each.segments, whole=whole, tell=tell, progress=progress)
+    if each.kind == "snapshot":
+        return verify_snapshot(each.path, tell=tell)
+    if each.kind == "txnindex":
+        return verify_transaction_index(each.path, _log_around(each.path), tell=tell)
+    segment = os.path.splitext(each.path)[0] + ".log"
+    if not os.path.exists(segment):
+        raise LogDirectoryError(f"{each.path}: its segment isn't there: {segment}", source=each.path)
+    return verify_index(each.path, Segment(segment), tell=tell)
+
+
+def _log_around(path: str) -> list[Segment]:
+    directory = os.path.dirname(path)
+    if any(parse_segment_name(name) is not None for name in os.listdir(directory or ".")):
+        return Log(directory or ".").segments
+    return []
+
+
+def _finding_line(finding: Finding) -> str:
+    return f"{finding.file}: byte {finding.position}: {'' if finding.damage else 'note: '}{finding.text}"
+
+
+def _summary(each: Input, report: Report) -> str:
+    damage = sum(finding.damage for finding in report.findings)
+    notes = len(report.findings) - damage
+    verdict = f"DAMAGED, {damage:,} findings" if damage else "ok"
+    if notes:
+        verdict += f", {notes:,} notes"
+    if each.kind != "log":
+        return f"{each.path}: {verdict}"
+    return (
+        f"{each.name}: {verdict} ({report.segments:,} segments, {report.batches:,} batches, "
+        f"{report.records:,} records, {format_size(report.bytes)}; {report.side_files:,} index and snapshot files)"
+    )
+
+
+def _as_dict(each: Input, report: Report) -> dict[str, Any]:
+    def told(damage: bool) -> list[dict[str, Any]]:
+        return [
+            {"file": finding.file, "position": finding.position, "text": finding.text}
+            for finding in report.findings
+            if finding.damage == damage
+        ]
+
+    return {
+        "path": each.path,
+        "topic": each.log.topic if each.log is not None else None,
+        "partition": each.log.partition if each.log is not None else None,
+        "damaged": report.damaged,
+        "segments": report.segments,
+        "batches": report.batches,
+        "records": report.records,
+        "bytes": report.bytes,
+        "side_files": report.side_files,
+        "findings": told(True),
+        "notes": told(False),
+    }

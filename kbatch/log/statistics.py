@@ -1,0 +1,382 @@
+"""What a log is made of: counts, sizes and ranges, from batch headers alone or from the records too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.decoding import DecodeOptions
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchStatus,
+    Codec,
+    Limits,
+)
+from kbatch.log.reading import read_tables
+from kbatch.log.segment import Segment
+from kbatch.table import RecordTable
+from kbatch.transactions import TransactionTracker
+
+__all__ = ["PERCENTILES", "Distribution", "LogStatistics", "log_statistics"]
+
+PERCENTILES = (50, 90, 99)
+_MAX_BYTES = 32 << 20
+# Numbers below this are counted one by one, those above by their first bits.
+_EXACT = 4096
+_BITS = 7
+# What a message of magic 0 and of magic 1 takes besides a key and a value (LEG-R28), and what stands before a key.
+_WRAPPER_SIZES = (26, 34)
+_BEFORE_KEY = (22, 30)
+
+
+class Distribution:
+    """How often which number occurs, in little memory: exact below 4096, to within one percent above.
+
+    Examples
+    --------
+    >>> sizes = Distribution()
+    >>> sizes.add(np.arange(101))
+    >>> sizes.count, sizes.mean, sizes.percentile(50), sizes.percentile(99), sizes.largest
+    (101, 50.0, 50, 99, 100)
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self.smallest: int | None = None
+        self.largest: int | None = None
+        self._counts = np.zeros(_EXACT + (64 << _BITS), np.int64)
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        """Count numbers of 0 or more."""
+        if not len(numbers):
+            return
+        self.count += len(numbers)
+        self.total += int(numbers.sum(dtype=np.int64))
+        least, most = int(numbers.min()), int(numbers.max())
+        self.smallest = least if self.smallest is None else min(self.smallest, least)
+        self.largest = most if self.largest is None else max(self.largest, most)
+        self._counts += np.bincount(_slots(numbers.astype(np.int64)), minlength=len(self._counts))
+
+    @property
+    def mean(self) -> float | None:
+        """The mean; None of nothing."""
+        return self.total / self.count if self.count else None
+
+    def percentile(self, percent: float) -> int | None:
+        """Return the least number that so many percent don't exceed; None of nothing."""
+        if not self.count:
+            return None
+        assert self.largest is not None
+        rank = max(1, int(np.ceil(self.count * percent / 100)))
+        slot = int(np.searchsorted(np.cumsum(self._counts), rank))
+        return min(_number(slot), self.largest)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return count, mean, percentiles and extremes."""
+        return {
+            "count": self.count,
+            "mean": None if self.mean is None else round(self.mean, 2),
+            "min": self.smallest,
+            **{f"p{percent}": self.percentile(percent) for percent in PERCENTILES},
+            "max": self.largest,
+        }
+
+
+def _slots(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    slots = numbers.copy()
+    large = np.flatnonzero(numbers >= _EXACT)
+    if len(large):
+        exponent = np.frexp(numbers[large].astype(np.float64))[1].astype(np.int64)
+        slots[large] = _EXACT + (exponent << _BITS) + ((numbers[large] >> (exponent - 1 - _BITS)) & ((1 << _BITS) - 1))
+    return slots
+
+
+def _number(slot: int) -> int:
+    """Return the largest number that is counted in a slot."""
+    if slot < _EXACT:
+        return slot
+    exponent, first = divmod(slot - _EXACT, 1 << _BITS)
+    return (((1 << _BITS) + first + 1) << (exponent - 1 - _BITS)) - 1
+
+
+class LogStatistics:
+    """What a log is made of.
+
+    Attributes
+    ----------
+    segments, bytes : int
+    batches, control_batches : int
+    records : int or None
+        As the headers count them, those of control batches too. Without decoding, compressed messages of magic 0 and 1
+        don't say how many they hold: `uncounted_batches`.
+    first_offset, last_offset, first_timestamp, last_timestamp : int or None
+        Of batches by their headers. With the records read, timestamps are the least and the largest of any record; by
+        headers alone they are of `base_timestamp` and `max_timestamp`.
+    codecs : dict
+        By name: ``batches``, ``bytes`` of whole batches, ``payload_bytes`` of what is compressed in them, and
+        ``plain_bytes`` that it decompresses to (about; None if not decoded).
+    magics : dict
+        Batches by magic.
+    records_per_batch, record_bytes : Distribution
+        Of batches without control batches; and of keys and values together, by record.
+    null_keys, null_values, tombstones, headers : int
+        Of the records that are not control records. Tombstones are null values with a key.
+    committed, aborted, open : int
+        Transactions, by their markers; what has no batch that is left counts as committed only.
+    producers : int
+        Producer ids.
+    losses : int
+        Stretches of damage; `lost_bytes` is what they cost.
+    """
+
+    def __init__(self, *, decoded: bool) -> None:
+        self.decoded = decoded
+        self.segments = self.bytes = 0
+        self.batches = self.control_batches = self.empty_batches = self.transactional_batches = 0
+        self.records = self.uncounted_batches = 0
+        self.first_offset: int | None = None
+        self.last_offset: int | None = None
+        self.first_timestamp: int | None = None
+        self.last_timestamp: int | None = None
+        self.codecs: dict[str, dict[str, Any]] = {}
+        self.magics: dict[int, int] = {}
+        self.records_per_batch = Distribution()
+        self.record_bytes = Distribution()
+        self.null_keys = self.null_values = self.tombstones = self.headers = self.records_with_headers = 0
+        self.control_records = 0
+        self.committed = self.aborted = self.open = 0
+        self.losses = self.lost_bytes = 0
+        self._producers: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def producers(self) -> int:
+        """How many producer ids there are."""
+        return len(self._producers)
+
+    def add_batches(self, batches: npt.NDArray[np.void]) -> None:
+        """Count batches by their headers."""
+        if not len(batches):
+            return
+        new = batches["magic"] == 2
+        control = new & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
+        self.batches += len(batches)
+        self.control_batches += int(control.sum())
+        self.transactional_batches += int((new & ((batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0)).sum())
+        counts = batches["record_count"]
+        self.empty_batches += int((counts == 0).sum())
+        known = counts >= 0
+        self.records += int(counts[known].sum(dtype=np.int64))
+        self.uncounted_batches += int((~known).sum())
+        self.records_per_batch.add(counts[known & ~control])
+        for magic, count in zip(*np.unique(batches["magic"], return_counts=True), strict=True):
+            self.magics[int(magic)] = self.magics.get(int(magic), 0) + int(count)
+        codec = batches["attributes"] & ATTRIBUTE_CODEC
+        payload = batches["size"] - _before_payload(batches)
+        for number in np.unique(codec).tolist():
+            chosen = codec == number
+            entry = self._codec(number)
+            entry["batches"] += int(chosen.sum())
+            entry["bytes"] += int(batches["size"][chosen].sum())
+            entry["payload_bytes"] += int(payload[chosen].sum())
+        # The first offset of a compressed message set isn't in its header (LEG-R23).
+        first = np.where(batches["base_offset"] < 0, batches["last_offset"], batches["base_offset"])
+        self.first_offset = _least(self.first_offset, int(first.min()))
+        self.last_offset = _largest(self.last_offset, int(batches["last_offset"].max()))
+        # Of a batch without records, and of one with a delete horizon, the base is no record's time (TS-R5, TS-R7).
+        if not self.decoded:
+            based = new & (counts > 0) & ((batches["attributes"] & ATTRIBUTE_DELETE_HORIZON) == 0)
+            self._times(np.concatenate((batches["base_timestamp"][based], batches["max_timestamp"])))
+        producers = batches["producer_id"][new & (batches["producer_id"] >= 0)]
+        self._producers = np.union1d(self._producers, producers)
+
+    def _codec(self, number: int) -> dict[str, Any]:
+        name = Codec(number).name.lower() if number < len(Codec) else str(number)
+        plain = 0 if self.decoded else None
+        return self.codecs.setdefault(name, {"batches": 0, "bytes": 0, "payload_bytes": 0, "plain_bytes": plain})
+
+    def _times(self, timestamps: npt.NDArray[np.int64]) -> None:
+        timestamps = timestamps[timestamps != NO_TIMESTAMP]
+        if len(timestamps):
+            self.first_timestamp = _least(self.first_timestamp, int(timestamps.min()))
+            self.last_timestamp = _largest(self.last_timestamp, int(timestamps.max()))
+
+    def add_table(self, table: RecordTable) -> None:
+        """Count what a table, decoded with its control records, says beyond the headers of its batches."""
+        batches, records = table.batches, table.records
+        control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
+        is_control = control[records["batch"]]
+        self.control_records += int(is_control.sum())
+        self._plain_bytes(table)
+        if is_control.any():
+            records = records[~is_control]
+        self._times(records["timestamp"])
+        null_key, null_value = records["key_len"] < 0, records["value_len"] < 0
+        self.null_keys += int(null_key.sum())
+        self.null_values += int(null_value.sum())
+        self.tombstones += int((null_value & ~null_key).sum())
+        self.headers += int(records["header_count"].sum(dtype=np.int64))
+        self.records_with_headers += int((records["header_count"] > 0).sum())
+        self.record_bytes.add(np.maximum(records["key_len"], 0).astype(np.int64) + np.maximum(records["value_len"], 0))
+        self.losses += len(table.losses)
+        self.lost_bytes += sum(loss.length for loss in table.losses)
+
+    def _plain_bytes(self, table: RecordTable) -> None:
+        """Add up what payloads decompress to.
+
+        Payloads lie one after the other in the table's data, and a payload's first key stands some bytes after its
+        begin, nearly as many in each: so the distance of first keys is the size, about.
+        """
+        batches = table.batches
+        codec = batches["attributes"] & ATTRIBUTE_CODEC
+        plain = np.where(codec == 0, batches["size"] - _before_payload(batches), 0)
+        if codec.any() and len(table):
+            holders, first = np.unique(table.records["batch"], return_index=True)
+            starts = table.records["key_pos"][first]
+            magic = batches["magic"][holders]
+            before = np.select([magic == 0, magic == 1], _BEFORE_KEY, min(5, int(starts[0])))
+            sizes = np.diff(np.append(starts - before, len(table.data)))
+            packed = codec[holders] != 0
+            plain[holders[packed]] = np.maximum(sizes[packed], 0)
+        good = BatchStatus.sound(batches["status"])
+        for number in np.unique(codec[good]).tolist():
+            self._codec(number)["plain_bytes"] += int(plain[good & (codec == number)].sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain values, for JSON; what was not looked at is None."""
+        decoded = self.decoded
+
+        def if_decoded(value: Any) -> Any:
+            return value if decoded else None
+
+        codecs = {name: {**entry, "ratio": _ratio(name, entry)} for name, entry in sorted(self.codecs.items())}
+        return {
+            "segments": self.segments,
+            "bytes": self.bytes,
+            "batches": self.batches,
+            "control_batches": self.control_batches,
+            "empty_batches": self.empty_batches,
+            "transactional_batches": self.transactional_batches,
+            "records": self.records,
+            "uncounted_batches": self.uncounted_batches,
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "first_timestamp": self.first_timestamp,
+            "last_timestamp": self.last_timestamp,
+            "codecs": codecs,
+            "magics": {str(magic): count for magic, count in sorted(self.magics.items())},
+            "records_per_batch": self.records_per_batch.to_dict(),
+            "record_bytes": if_decoded(self.record_bytes.to_dict()),
+            "null_keys": if_decoded(self.null_keys),
+            "null_values": if_decoded(self.null_values),
+            "tombstones": if_decoded(self.tombstones),
+            "headers": if_decoded(self.headers),
+            "records_with_headers": if_decoded(self.records_with_headers),
+            "control_records": if_decoded(self.control_records),
+            "transactions": {"committed": self.committed, "aborted": self.aborted, "open": self.open},
+            "producers": self.producers,
+            "losses": self.losses,
+            "lost_bytes": self.lost_bytes,
+        }
+
+
+def _ratio(codec: str, entry: dict[str, Any]) -> float | None:
+    if codec == "none" or not entry["plain_bytes"] or not entry["payload_bytes"]:
+        return None
+    ratio = float(entry["plain_bytes"]) / float(entry["payload_bytes"])
+    return round(ratio, 2)
+
+
+def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the bytes of each batch that are never compressed; a plain message counts as a payload."""
+    of_wrapper = np.where(batches["magic"] == 0, _WRAPPER_SIZES[0], _WRAPPER_SIZES[1])
+    of_message = np.where((batches["attributes"] & ATTRIBUTE_CODEC) == 0, 0, of_wrapper)
+    before: npt.NDArray[np.int64] = np.where(batches["magic"] == 2, BATCH_HEADER_SIZE, of_message)
+    return before
+
+
+def _least(a: int | None, b: int) -> int:
+    return b if a is None else min(a, b)
+
+
+def _largest(a: int | None, b: int) -> int:
+    return b if a is None else max(a, b)
+
+
+def log_statistics(
+    segments: Sequence[Segment],
+    *,
+    headers_only: bool = False,
+    limits: Limits | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> LogStatistics:
+    """Find out what a log is made of.
+
+    Parameters
+    ----------
+    segments : sequence of Segment
+        In order of base offset.
+    headers_only : bool
+        Whether to follow batch headers only; of the payloads only those of transaction markers are looked at, and no
+        checksum but theirs.
+    limits : Limits, optional
+    progress : callable, optional
+        Called with the bytes of segments that are done.
+
+    Returns
+    -------
+    LogStatistics
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> from kbatch.log.statistics import log_statistics
+    >>> statistics = log_statistics(kbatch.Log("tests/golden/logs/txn-0").segments, headers_only=True)
+    >>> statistics.records, statistics.committed, statistics.aborted, statistics.open
+    (371, 20, 13, 2)
+    """
+    statistics = LogStatistics(decoded=not headers_only)
+    options = DecodeOptions(
+        include_control=True,
+        on_error="skip",
+        limits=limits if limits is not None else Limits(),
+        framing_only=headers_only,
+        crc="skip" if headers_only else "verify",
+    )
+    tracker = TransactionTracker(limits=options.limits)
+    markers = 0
+    done = 0
+    for segment in segments:
+        statistics.segments += 1
+        statistics.bytes += segment.size
+        for table in read_tables(segment, 0, segment.size, options, _MAX_BYTES):
+            batches = table.batches
+            good = batches[BatchStatus.sound(batches["status"])]
+            statistics.add_batches(good)
+            if headers_only:
+                statistics.losses += len(table.losses)
+                statistics.lost_bytes += sum(loss.length for loss in table.losses)
+            else:
+                statistics.add_table(table)
+            kinds = good["attributes"] & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL)
+            if len(good) and kinds[good["magic"] == 2].any():
+                start = int(good["position"][0])
+                window = segment.window(start, int(good["position"][-1] + good["size"][-1]))
+                tracker.add(window, good, start)
+                control = (good["magic"] == 2) & ((good["attributes"] & ATTRIBUTE_CONTROL) != 0)
+                markers += int((control & (good["producer_id"] >= 0) & (good["record_count"] > 0)).sum())
+            if progress is not None and len(batches):
+                progress(done + int(batches["position"][-1] + batches["size"][-1]))
+        done += segment.size
+    result = tracker.result()
+    statistics.aborted, statistics.open = len(result.aborted), len(result.open)
+    statistics.committed = max(markers - len(tracker.abort_markers[0]), 0)
+    return statistics
