@@ -23,6 +23,7 @@ __all__ = [
     "CONTROL_DTYPE",
     "HEADER_DTYPE",
     "LOG_OVERHEAD",
+    "MAGIC_AT",
     "MIN_ENTRY_SIZE",
     "NO_TIMESTAMP",
     "RECORD_DTYPE",
@@ -37,6 +38,7 @@ __all__ = [
 # Every entry of a log, whatever its magic, begins with int64 offset and int32 length (FRM-R1) ...
 LOG_OVERHEAD = 12
 # ... and has its magic at byte 16, so that 17 bytes are needed to know what follows.
+MAGIC_AT = 16
 MIN_ENTRY_SIZE = 17
 # The shortest entry there is: a message of magic 0 with neither key nor value (LEG-R1).
 SHORTEST_ENTRY = 26

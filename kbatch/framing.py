@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, finding_to_error
-from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
+from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MAGIC_AT, MIN_ENTRY_SIZE, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
@@ -18,6 +18,8 @@ __all__ = ["Scan", "byte_array", "entry_size", "find_batch", "first_offsets", "m
 
 _FIRST_BATCHES = 1024
 _MOST_BELIEVED = 64 << 20
+# As much of an entry as tells whether it looks like one.
+_HEADER_SIGHT = 64
 
 
 class Scan(NamedTuple):
@@ -149,6 +151,27 @@ def most_believed(limits: Limits) -> int:
     return max(limits.max_decompressed_bytes, _MOST_BELIEVED)
 
 
+def _leads_on(data: npt.NDArray[np.uint8], position: int, size: int) -> bool | None:
+    """Whether what a search has found in magic 0 or 1 is followed by a later entry; None if the bytes end there.
+
+    Snappy and lz4 keep stretches of what they compress as they are: within a wrapper whose header is damaged there are
+    messages with good checksums, which don't cover their offsets. Those are relative to the wrapper's, or codec bytes.
+    """
+    after = position + size
+    if data[position + MAGIC_AT] == 2:
+        return True
+    if len(data) - after < MIN_ENTRY_SIZE:
+        return None
+    follower = data[after : after + _HEADER_SIGHT]
+    if not follower[:LOG_OVERHEAD].any():
+        # The zeros of a preallocated file.
+        return True
+    if _kernel.find_candidate(follower, 0, _MOST_BELIEVED, False) != 0:
+        return False
+    offset, later = (int.from_bytes(data.data[at : at + 8], "big", signed=True) for at in (position, after))
+    return offset < later
+
+
 def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool) -> tuple[int, bool]:
     """Search for the next batch, or message of magic 0 or 1, after damage: one whose length, magic *and* checksum hold.
 
@@ -189,7 +212,11 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
             position = candidate + 1
             continue
         if crc_holds(data, candidate, size):
-            return candidate, True
+            led_on = _leads_on(data, candidate, size)
+            if led_on or (led_on is None and final):
+                return candidate, True
+            if led_on is None:
+                return (candidate if unfinished is None else unfinished), False
         budget -= size
         if budget < 0:
             max_size //= 4

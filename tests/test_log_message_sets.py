@@ -1,4 +1,4 @@
-"""Logs with message sets of magic 0 and 1: all of them, by the table, the split, an offset or a time, and damaged."""
+"""Logs with message sets of magic 0 and 1: by the table, by the split, from an offset or a time, damaged."""
 
 from __future__ import annotations
 
