@@ -155,6 +155,15 @@ def test_one_record_must_fill_its_batch() -> None:
     assert not is_open_after(control(0, 9, [payload], record_count=2))
 
 
+def test_var_r2_bits_of_the_length_beyond_32_are_dropped() -> None:
+    record = control_record(COMMIT)
+    assert record[0] < 0x80
+    for last in (0x00, 0x10, 0x70):
+        wide = bytes([record[0] | 0x80, 0x80, 0x80, 0x80, last]) + record[1:]
+        for records in ([wide], [wide, control_record(ABORT, delta=1)]):
+            assert not is_open_after(control(0, 9, records))
+
+
 def test_a_first_record_with_a_long_length() -> None:
     """The length of the first record takes one to five bytes, and headers are no matter."""
     for size in (1, 40, 70, 9000, 1 << 20):
