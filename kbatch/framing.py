@@ -14,7 +14,17 @@ from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
-__all__ = ["Scan", "byte_array", "entry_size", "find_batch", "first_offsets", "most_believed", "scan", "scan_part"]
+__all__ = [
+    "Claims",
+    "Scan",
+    "byte_array",
+    "entry_size",
+    "find_batch",
+    "first_offsets",
+    "most_believed",
+    "scan",
+    "scan_part",
+]
 
 _FIRST_BATCHES = 1024
 _MOST_BELIEVED = 64 << 20
@@ -26,6 +36,41 @@ class Scan(NamedTuple):
     batches: npt.NDArray[np.void]
     consumed: int
     finding: Finding | None
+
+
+class Claims:
+    """What wrong lengths have cost, and what is believed of lengths for it.
+
+    Each header may claim all the bytes that follow it, and only their checksum tells whether it is right. Random bytes
+    give a header that looks right once in some megabytes, and crafted ones as often as they like. What wrong ones may
+    cost is bounded, so that no input takes quadratic time: each time they have cost so much, only batches of a quarter
+    of the size are believed.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of the source.
+
+    Attributes
+    ----------
+    max_size : int
+        What a header may claim at most, in bytes.
+    """
+
+    __slots__ = ("_allowance", "_budget", "_size", "max_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._allowance = self._budget = 16 * size + (64 << 20)
+        # What is there may be the beginning of what is to come, so that there is no limit at first.
+        self.max_size = LOG_OVERHEAD + (1 << 31)
+
+    def wrong(self, size: int) -> None:
+        """Take down that a header has claimed `size` bytes which aren't its batch."""
+        self._budget -= size
+        if self._budget < 0:
+            self.max_size = min(self.max_size, self._size) // 4
+            self._budget = self._allowance
 
 
 def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
@@ -149,7 +194,9 @@ def most_believed(limits: Limits) -> int:
     return max(limits.max_decompressed_bytes, _MOST_BELIEVED)
 
 
-def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool) -> tuple[int, bool]:
+def find_batch(
+    data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool, claims: Claims | None = None
+) -> tuple[int, bool]:
     """Search for the next batch, or message of magic 0 or 1, after damage: one whose length, magic *and* checksum hold.
 
     Parameters
@@ -163,6 +210,8 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
         Whether `data` ends where the source ends. If not, and no whole batch is found, the first header whose batch
         ends beyond `data` is where a later search has to begin. Many bytes look like such a header, so that a whole
         batch after it is believed first: it isn't one of another's values unless someone stores batches in batches.
+    claims : Claims, optional
+        Those of the whole source, if `data` is a part of it.
 
     Returns
     -------
@@ -172,13 +221,12 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
         Whether a batch is there and whole.
     """
     end = len(data)
-    # Random bytes give a header that looks right once in some megabytes, and crafted ones as often as they like. What
-    # wrong headers may cost is bounded, so that no input makes the search quadratic: each time they have cost so much,
-    # only smaller batches are believed.
-    allowance = budget = 16 * end + (64 << 20)
+    if claims is None:
+        claims = Claims(end)
     unfinished = None
     while True:
-        candidate = _kernel.find_candidate(data, position, max_size, final or unfinished is not None)
+        believed = min(max_size, claims.max_size)
+        candidate = _kernel.find_candidate(data, position, believed, final or unfinished is not None)
         if candidate < 0:
             if unfinished is not None:
                 return unfinished, False
@@ -190,8 +238,5 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
             continue
         if crc_holds(data, candidate, size):
             return candidate, True
-        budget -= size
-        if budget < 0:
-            max_size //= 4
-            budget = allowance
+        claims.wrong(size)
         position = candidate + 1
