@@ -25,7 +25,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import byte_array, find_batch, first_offsets, most_believed, scan_part
+from kbatch.framing import Claims, byte_array, damaged_end, find_batch, first_offsets, most_believed, scan_part
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -145,6 +145,7 @@ class _Pass:
         searching: bool,
         patience: int,
         max_size: int | None,
+        claims: Claims | None,
     ) -> None:
         self.data = data
         self.options = options
@@ -156,6 +157,7 @@ class _Pass:
         self.searching = searching
         self.patience = patience
         self.max_size = max_size
+        self.claims = Claims(len(data)) if claims is None else claims
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
@@ -188,7 +190,7 @@ class _Pass:
 
     def run(self) -> Part:
         if self.searching:
-            self._search(0, 0, "no batch begins here")
+            self._resume(*self._find(0), "no batch begins here")
         while not self.searching and not self.stopped:
             finding, more = self._scan()
             framed = self.position
@@ -214,7 +216,7 @@ class _Pass:
             origin=self.origin,
             position=self.position,
             max_batches=self.scan_size,
-            max_size=self.max_size,
+            max_size=self._believed(),
         )
         batches = scan.batches
         more = len(batches) == self.scan_size
@@ -242,6 +244,12 @@ class _Pass:
         self.position = scan.consumed
         self._prepare(batches)
         return scan.finding, more
+
+    def _believed(self) -> int | None:
+        """Return what a header may claim at most, in bytes, if that is less than it can."""
+        if self.claims.max_size >= len(self.data):
+            return self.max_size
+        return self.claims.max_size if self.max_size is None else min(self.max_size, self.claims.max_size)
 
     def _prepare(self, batches: npt.NDArray[np.void]) -> None:
         """Make room for the records of `batches`, and know what is to be done with them."""
@@ -283,7 +291,10 @@ class _Pass:
     def _bad_framing(self, finding: Finding) -> None:
         if self.options.on_error == "raise":
             raise finding_to_error(finding, source=self.source, position=self.origin + self.position)
-        self._lose_framing(finding_text(finding))
+        if finding.fault == Fault.BATCH_TOO_LARGE and finding.wanted != self.max_size:
+            self._lose_framing(f"header claims a batch of {finding.found} bytes, and too many that large were none")
+        else:
+            self._lose_framing(finding_text(finding))
 
     def _resume_after_partial(self) -> bool:
         """See whether what looks like the incomplete last batch hides whole ones: a damaged length does that.
@@ -293,7 +304,7 @@ class _Pass:
         left = len(self.data) - self.position
         if self.options.on_error != "skip" or not self.final or left < MIN_ENTRY_SIZE:
             return False
-        found_at, found = self._find(self.position + 1)
+        found_at, found = self._after(self.position)
         if not found:
             return False
         self._lose(self.position, found_at, "length field reaches beyond batches that are whole")
@@ -307,20 +318,24 @@ class _Pass:
             self._lose(self.position, len(self.data), reason)
             self.stopped = True
         else:
-            self._search(self.position, self.position + 1, reason)
+            self._resume(*self._after(self.position), reason)
 
-    def _search(self, lost_from: int, position: int, reason: str) -> None:
-        found_at, found = self._find(position)
-        self._lose(lost_from, found_at, reason)
+    def _resume(self, found_at: int, found: bool, reason: str) -> None:
+        self._lose(self.position, found_at, reason)
         self.position = found_at
         self.scan_size = _FEW_BATCHES
         # Where the source goes on, what was found at the end of `data` has to be looked at again with more of it.
         self.searching = not found and not self.final
 
+    def _after(self, position: int) -> tuple[int, bool]:
+        """Return where to go on after the bad entry at `position`, and whether an entry is known to begin there."""
+        end = damaged_end(self.data, position, self.claims)
+        return self._find(position + 1) if end is None else (end, True)
+
     def _find(self, position: int) -> tuple[int, bool]:
         if position < self.barren:
             most = most_believed(self.options.limits)
-            found_at, found = find_batch(self.data, position, max_size=most, final=self.final)
+            found_at, found = find_batch(self.data, position, max_size=most, final=self.final, claims=self.claims)
             if found or not self.final:
                 return found_at, found
             self.barren = position
@@ -368,6 +383,7 @@ class _Pass:
             self._mark(lo, hi)
         if self.options.framing_only:
             self.next = hi
+            self.claims.reached = int(self.batches["last_offset"][hi - 1])
             self.run_size = min(2 * self.run_size, self.run_bytes)
             return True
         refused = bisect_left(self.refused, lo)
@@ -382,6 +398,8 @@ class _Pass:
             finding = self._decode_packed(lo, hi)
             if used == 0 and self.arena.used:
                 self._expect(used, int(self.batches["size"][lo : self.next].sum()))
+        if self.next > lo:
+            self.claims.reached = int(self.batches["last_offset"][self.next - 1])
         if finding is not None:
             return self._fail(self.next, finding)
         self.run_size = min(2 * self.run_size, self.run_bytes)
@@ -539,10 +557,11 @@ class _Pass:
         end = position + size
         holds = self._length_holds(row, finding, end)
         if not holds:
+            self.claims.wrong(size)
             waits = not self.final and (len(self.data) - position < self.patience if self.patience else position > 0)
             found_at, found = len(self.data), False
             if not (waits and (holds is None or not self.patience)):
-                found_at, found = self._find(position + 1)
+                found_at, found = self._after(position)
             if waits and not found:
                 # What follows may decide it: the next part begins at this batch and sees more of that.
                 self.headers.used = row
@@ -571,12 +590,16 @@ class _Pass:
         if end == len(self.data):
             return True if self.final else None
         verify = self.options.crc == "verify"
-        follows = scan_part(self.data, position=end, max_batches=1, max_size=self.max_size if verify else None)
+        follows = scan_part(self.data, position=end, max_batches=1, max_size=self._believed() if verify else None)
         if follows.finding is not None:
             return False
         if verify:
             if len(follows.batches):
-                return crc_holds(self.data, end, int(follows.batches["size"][0]))
+                size = int(follows.batches["size"][0])
+                if crc_holds(self.data, end, size):
+                    return True
+                self.claims.wrong(size)
+                return False
         elif len(self.data) - end >= MIN_ENTRY_SIZE:
             return True
         return False if self.final else None
@@ -611,6 +634,7 @@ def decode_part(
     searching: bool = False,
     patience: int = 0,
     max_size: int | None = None,
+    claims: Claims | None = None,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
 
@@ -635,6 +659,8 @@ def decode_part(
         bytes of it are there. By 0 it is decided from what is there, at the latest where the part begins with it.
     max_size : int, optional
         What a header may claim at most, in bytes; more is damage.
+    claims : Claims, optional
+        Those of the whole source; without them what wrong lengths cost is bounded for this stretch only.
 
     Returns
     -------
@@ -652,6 +678,7 @@ def decode_part(
         searching=searching,
         patience=patience,
         max_size=max_size,
+        claims=claims,
     ).run()
 
 

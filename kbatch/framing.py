@@ -10,16 +10,36 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, finding_to_error
-from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MAGIC_AT, MIN_ENTRY_SIZE, Limits
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    BATCH_DTYPE,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MIN_ENTRY_SIZE,
+    SHORTEST_ENTRY,
+    Limits,
+)
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
-__all__ = ["Scan", "byte_array", "entry_size", "find_batch", "first_offsets", "most_believed", "scan", "scan_part"]
+__all__ = [
+    "Claims",
+    "Scan",
+    "byte_array",
+    "damaged_end",
+    "entry_size",
+    "find_batch",
+    "first_offsets",
+    "most_believed",
+    "scan",
+    "scan_part",
+    "size_by_fields",
+]
 
 _FIRST_BATCHES = 1024
 _MOST_BELIEVED = 64 << 20
-# As much of an entry as tells whether it looks like one.
-_HEADER_SIGHT = 64
+# Offsets of a segment are this far from each other at most: Kafka's indexes store them relative to its first.
+_MOST_APART = 1 << 31
 
 
 class Scan(NamedTuple):
@@ -28,6 +48,56 @@ class Scan(NamedTuple):
     batches: npt.NDArray[np.void]
     consumed: int
     finding: Finding | None
+
+
+class Claims:
+    """What wrong lengths have cost, and what is believed of lengths for it.
+
+    Each header may claim all the bytes that follow it, and only their checksum tells whether it is right. Random bytes
+    give a header that looks right once in some megabytes, and crafted ones as often as they like. What wrong ones may
+    cost is bounded, so that no input takes quadratic time: each time they have cost so much, only batches of a quarter
+    of the size are believed.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of the source.
+
+    Attributes
+    ----------
+    max_size : int
+        What a header may claim at most, in bytes.
+    reached : int or None
+        The last offset of the good batches so far.
+    """
+
+    __slots__ = ("_allowance", "_budget", "_size", "max_size", "reached")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._allowance = self._budget = 16 * size + (64 << 20)
+        # What is there may be the beginning of what is to come, so that there is no limit at first.
+        self.max_size = LOG_OVERHEAD + (1 << 31)
+        self.reached: int | None = None
+
+    def wrong(self, size: int) -> None:
+        """Take down that a header has claimed `size` bytes which aren't its batch."""
+        self._budget -= size
+        if self._budget < 0:
+            self.max_size = min(self.max_size, self._size) // 4
+            self._budget = self._allowance
+
+    def fits(self, data: npt.NDArray[np.uint8], position: int) -> bool:
+        """Whether the entry that a search has found at `position`, whose checksum holds, may be one of the source.
+
+        Snappy and lz4 keep stretches of what they compress as they are, so that in a compressed message whose header is
+        damaged there are messages with good checksums. These don't cover offsets, which there are relative to the
+        wrapper's, or bytes of the codec: what isn't later than all before it, by no more than a segment takes, is none.
+        """
+        if self.reached is None or data[position + MAGIC_AT] == 2 or data[position + MAGIC_AT + 1] & ATTRIBUTE_CODEC:
+            return True
+        offset = int.from_bytes(data.data[position : position + 8], "big", signed=True)
+        return self.reached < offset <= self.reached + _MOST_APART
 
 
 def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
@@ -151,28 +221,46 @@ def most_believed(limits: Limits) -> int:
     return max(limits.max_decompressed_bytes, _MOST_BELIEVED)
 
 
-def _leads_on(data: npt.NDArray[np.uint8], position: int, size: int) -> bool | None:
-    """Whether what a search has found in magic 0 or 1 is followed by a later entry; None if the bytes end there.
+def damaged_end(data: npt.NDArray[np.uint8], position: int, claims: Claims) -> int | None:
+    """Return where the entry at `position` ends whose length field or magic is wrong, if it tells otherwise.
 
-    Snappy and lz4 keep stretches of what they compress as they are: within a wrapper whose header is damaged there are
-    messages with good checksums, which don't cover their offsets. Those are relative to the wrapper's, or codec bytes.
+    The checksum of magic 0 and 1 doesn't cover the length, but those of key and value: if it holds up to where they say
+    that the message ends, that is the end. And where the magic is wrong, what follows by the length tells.
     """
-    after = position + size
-    if data[position + MAGIC_AT] == 2:
-        return True
-    if len(data) - after < MIN_ENTRY_SIZE:
+    left = len(data) - position
+    if left < SHORTEST_ENTRY:
         return None
-    follower = data[after : after + _HEADER_SIGHT]
-    if not follower[:LOG_OVERHEAD].any():
-        # The zeros of a preallocated file.
-        return True
-    if _kernel.find_candidate(follower, 0, _MOST_BELIEVED, False) != 0:
-        return False
-    offset, later = (int.from_bytes(data.data[at : at + 8], "big", signed=True) for at in (position, after))
-    return offset < later
+    size = size_by_fields(data, position)
+    if size is not None and size <= min(left, claims.max_size):
+        if crc_holds(data, position, size):
+            return position + size
+        claims.wrong(size)
+    size = entry_size(data, position)
+    if SHORTEST_ENTRY <= size <= left - MIN_ENTRY_SIZE:
+        follower = scan_part(data, position=position + size, max_batches=1, max_size=claims.max_size).batches
+        if len(follower):
+            if crc_holds(data, position + size, int(follower["size"][0])):
+                return position + size
+            claims.wrong(int(follower["size"][0]))
+    return None
 
 
-def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool) -> tuple[int, bool]:
+def size_by_fields(data: npt.NDArray[np.uint8], position: int) -> int | None:
+    """Return the bytes that the message of magic 0 or 1 at `position` takes by the lengths of its key and value."""
+    view = data.data[position:]
+    if view[MAGIC_AT] > 1:
+        return None
+    at = 26 if view[MAGIC_AT] else 18
+    for _ in range(2):
+        if len(view) < at + 4:
+            return None
+        at += 4 + max(int.from_bytes(view[at : at + 4], "big", signed=True), 0)
+    return at
+
+
+def find_batch(
+    data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool, claims: Claims | None = None
+) -> tuple[int, bool]:
     """Search for the next batch, or message of magic 0 or 1, after damage: one whose length, magic *and* checksum hold.
 
     Parameters
@@ -186,6 +274,8 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
         Whether `data` ends where the source ends. If not, and no whole batch is found, the first header whose batch
         ends beyond `data` is where a later search has to begin. Many bytes look like such a header, so that a whole
         batch after it is believed first: it isn't one of another's values unless someone stores batches in batches.
+    claims : Claims, optional
+        Those of the whole source, if `data` is a part of it.
 
     Returns
     -------
@@ -195,13 +285,12 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
         Whether a batch is there and whole.
     """
     end = len(data)
-    # Random bytes give a header that looks right once in some megabytes, and crafted ones as often as they like. What
-    # wrong headers may cost is bounded, so that no input makes the search quadratic: each time they have cost so much,
-    # only smaller batches are believed.
-    allowance = budget = 16 * end + (64 << 20)
+    if claims is None:
+        claims = Claims(end)
     unfinished = None
     while True:
-        candidate = _kernel.find_candidate(data, position, max_size, final or unfinished is not None)
+        believed = min(max_size, claims.max_size)
+        candidate = _kernel.find_candidate(data, position, believed, final or unfinished is not None)
         if candidate < 0:
             if unfinished is not None:
                 return unfinished, False
@@ -212,13 +301,8 @@ def find_batch(data: npt.NDArray[np.uint8], position: int, *, max_size: int, fin
             position = candidate + 1
             continue
         if crc_holds(data, candidate, size):
-            led_on = _leads_on(data, candidate, size)
-            if led_on or (led_on is None and final):
+            if claims.fits(data, candidate):
                 return candidate, True
-            if led_on is None:
-                return (candidate if unfinished is None else unfinished), False
-        budget -= size
-        if budget < 0:
-            max_size //= 4
-            budget = allowance
+        else:
+            claims.wrong(size)
         position = candidate + 1

@@ -407,7 +407,7 @@ class TransactionTracker:
         self._marker_offsets.frombytes(aborts["last_offset"].tobytes())
         horizon = (rows["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
         timestamps = np.where(horizon, NO_TIMESTAMP, rows["base_timestamp"])
-        is_open, queue, aborted = self._open, self._queue, self._aborted
+        is_open, queue = self._open, self._queue
         for kind, producer_id, offset, timestamp in zip(
             kinds.tolist(), rows["producer_id"].tolist(), rows["base_offset"].tolist(), timestamps.tolist(), strict=True
         ):
@@ -418,12 +418,41 @@ class TransactionTracker:
                 continue
             ended = is_open.pop(producer_id, None)
             if ended is not None and kind == ControlType.ABORT:
-                while queue and is_open.get(queue[0][1]) is not queue[0]:
-                    heapq.heappop(queue)
-                stable = queue[0][0] if queue else min(offset + 1, _INT64.max)
-                aborted.extend((producer_id, ended[0], offset, stable))
+                self._record_aborted(ended, offset)
         if len(queue) > 2 * len(is_open) + 64:
             self._queue = sorted(is_open.values())
+
+    def _record_aborted(self, ended: tuple[int, int, int], offset: int) -> None:
+        queue = self._queue
+        while queue and self._open.get(queue[0][1]) is not queue[0]:
+            heapq.heappop(queue)
+        stable = queue[0][0] if queue else min(offset + 1, _INT64.max)
+        self._aborted.extend((ended[1], ended[0], offset, stable))
+
+    def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
+        """Apply an ABORT marker whose batch is lost, but which an entry of a ``.txnindex`` tells of.
+
+        It has its place in the log: after what was added before, and before what is added next.
+
+        Parameters
+        ----------
+        producer_id, first_offset, last_offset : int
+            The entry: the transaction's first offset, and that of its marker.
+
+        Returns
+        -------
+        bool
+            Whether it was applied. It isn't where the log contradicts it: if no transaction of the producer is open, or
+            one that began before `first_offset`, whose own marker may have been lost as well.
+        """
+        transaction = self._open.get(producer_id)
+        if transaction is None or not first_offset <= transaction[0] < last_offset:
+            return False
+        del self._open[producer_id]
+        self._marker_producers.append(producer_id)
+        self._marker_offsets.append(last_offset)
+        self._record_aborted(transaction, last_offset)
+        return True
 
     def result(self) -> Transactions:
         """Return what is known so far."""

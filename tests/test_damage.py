@@ -73,6 +73,47 @@ def test_crafted_headers_do_not_end_the_search() -> None:
     assert lost(table) == [(0, 12 + 60 * 61)]
 
 
+def claim(size: int) -> bytes:
+    """Build a header of a batch of `size` bytes, none of which are its own."""
+    header = bytearray(GOOD[:61])
+    header[8:12] = (size - 12).to_bytes(4, "big")
+    return bytes(header)
+
+
+@pytest.mark.parametrize("crc", ["verify", "skip"])
+@pytest.mark.parametrize("kind", ["magic 2", "magic 0"])
+def test_claims_between_good_batches_take_linear_time(kind: str, crc: str) -> None:
+    """Each header claims half of the input, and a good batch follows: all was summed each time."""
+    size = 4 << 20
+    wrong = claim(size) if kind == "magic 2" else oracle.build_message(None, b"", magic=0, length=size, crc=5)
+    data = (GOOD + wrong) * (2 * size // len(GOOD + wrong))
+    began = time.process_time()
+    table = kbatch.decode(data, crc=crc, on_error="skip")  # type: ignore[arg-type]
+    assert time.process_time() - began < 6
+    if crc == "verify":
+        assert len(table) == data.count(GOOD)
+        assert_accounted(table, len(data))
+        assert sum(loss.length for loss in table.losses) == len(data) - len(GOOD) * len(table)
+
+
+@pytest.mark.parametrize("unit", ["good between", "text between"])
+@pytest.mark.parametrize("max_bytes", [1, 64 << 10, 64 << 20])
+def test_claims_in_a_log_take_linear_time(tmp_path: Path, max_bytes: int, unit: str) -> None:
+    """The same by the window: each needs a larger one, of which little is used."""
+    between, size, total = (GOOD, 1 << 20, 1 << 20) if unit == "good between" else (b"text" * 1000, 8 << 20, 24 << 20)
+    data = (between + claim(size)) * (total // (len(between) + 61))
+    path = write_segment(tmp_path / "t-0", 0, [], tail=data + GOOD)
+    write_segment(tmp_path / "t-0", 1000, [])
+    began = time.process_time()
+    count = lost_bytes = 0
+    for table in kbatch.Log(tmp_path / "t-0").tables(on_error="skip", max_bytes=max_bytes):
+        count += len(table)
+        lost_bytes += sum(loss.length for loss in table.losses)
+    assert time.process_time() - began < 6
+    assert count == data.count(GOOD) + 1
+    assert lost_bytes == path.stat().st_size - count * len(GOOD)
+
+
 @pytest.mark.parametrize("crc", ["mark", "skip"])
 @pytest.mark.parametrize("max_bytes", [64 << 10, 256 << 10, 64 << 20])
 def test_lengths_are_followed_alike_in_every_window(tmp_path: Path, crc: str, max_bytes: int) -> None:

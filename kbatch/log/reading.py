@@ -9,7 +9,7 @@ import numpy as np
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE, SHORTEST_ENTRY
-from kbatch.framing import find_batch, most_believed
+from kbatch.framing import Claims, damaged_end, find_batch, most_believed, size_by_fields
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
 
@@ -65,6 +65,7 @@ def read_tables(
         size = most
         position = start
         searching = False
+        claims = Claims(file.size)
         # Damage that goes on at the end of a window is told when its own end is known: as one loss.
         open_loss: Loss | None = None
         while position < limit:
@@ -83,6 +84,7 @@ def read_tables(
                 # A stretch that ends before its file does ends where a batch begins.
                 followed=final and not whole,
                 searching=searching,
+                claims=claims,
             )
             table = part.table
             searching = part.searching
@@ -109,7 +111,9 @@ def read_tables(
                 limit = max(limit, position + wanted)
                 size = wanted + most
                 continue
-            found = _next_batch(file, position + 1, end, options)
+            found = _damaged_end(file, position, end, claims)
+            if found is None:
+                found = _next_batch(file, position + 1, end, options, claims)
             tail = file.tail_at(position)
             if found is None and whole and segment.live and not searching and tail.kind != "damaged":
                 return False
@@ -172,14 +176,26 @@ def _judged(file: SegmentFile, loss: Loss, options: DecodeOptions) -> Loss:
     return loss._replace(reason=told[0].reason, base_offset=told[0].base_offset)
 
 
-def _next_batch(file: SegmentFile, position: int, end: int, options: DecodeOptions) -> int | None:
+def _damaged_end(file: SegmentFile, position: int, end: int, claims: Claims) -> int | None:
+    """Ask the entry at `position`, whose length field leads nowhere, where it ends; that is at `end` at most."""
+    window = file.window(position, min(position + _MIN_WINDOW, end))
+    if len(window) < SHORTEST_ENTRY:
+        return None
+    size = size_by_fields(window, 0)
+    if size is not None and len(window) < size <= min(end - position, claims.max_size):
+        window = file.window(position, position + size)
+    found = damaged_end(window, 0, claims)
+    return None if found is None or position + found >= end else position + found
+
+
+def _next_batch(file: SegmentFile, position: int, end: int, options: DecodeOptions, claims: Claims) -> int | None:
     """Search from `position` up to `end` for a whole batch with a good checksum."""
     size = _MIN_WINDOW
     most = most_believed(options.limits)
     while end - position >= MIN_ENTRY_SIZE:
         window = file.window(position, min(position + size, end))
         final = position + len(window) >= end
-        at, found = find_batch(window, 0, max_size=most, final=final)
+        at, found = find_batch(window, 0, max_size=most, final=final, claims=claims)
         if found:
             return position + at
         if final:

@@ -66,6 +66,7 @@ class SegmentFile:
         self.path = path
         self.size = size
         self.live = live
+        self._zeros: tuple[int, int] | None = None
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by __exit__)
         except OSError as error:
@@ -159,7 +160,15 @@ class SegmentFile:
         return Tail("partial" if finding is None else "damaged", position, left, finding)
 
     def zeros_from(self) -> int:
-        """Return where the zeros at the end of the file begin; its size if the last byte is none."""
+        """Return where the zeros at the end of the file begin; its size if the last byte is none.
+
+        Each bad length that reaches beyond the file asks, so that it is found out once.
+        """
+        if self._zeros is None or self._zeros[0] != self.size:
+            self._zeros = (self.size, self._find_zeros())
+        return self._zeros[1]
+
+    def _find_zeros(self) -> int:
         end = self.size
         while end > 0:
             start = max(0, end - _ZERO_BLOCK)

@@ -1,0 +1,181 @@
+"""A marker that damage cost, and what the segment's ``.txnindex`` says of it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pytest
+from log_batches import segment_path
+from oracle import three
+from tables import lost, offsets_of
+from transaction_logs import ABORT, COMMIT, consume, damaged, marker, txn
+
+import kbatch
+
+Entry = tuple[int, int, int]
+NEXT = 100
+
+
+def index(*entries: Entry) -> bytes:
+    """Write entries of (producer id, first offset, last offset) as TXI-R1 says."""
+    return b"".join(struct.pack(">hqqqq", 0, *entry, entry[2] + 1) for entry in entries)
+
+
+def log_of(directory: Path, batches: list[bytes], entries: bytes | None, *, after: bytes = three(NEXT)) -> kbatch.Log:
+    directory = directory / "t-0"
+    directory.mkdir(exist_ok=True)
+    path = segment_path(directory, 0)
+    path.write_bytes(b"".join(batches))
+    segment_path(directory, NEXT).write_bytes(after)
+    path.with_suffix(".txnindex").unlink(missing_ok=True)
+    if entries is not None:
+        path.with_suffix(".txnindex").write_bytes(entries)
+    return kbatch.Log(directory)
+
+
+def committed(log: kbatch.Log, **options: object) -> list[int]:
+    return [
+        offset
+        for table in log.tables(isolation="read_committed", on_error="skip", **options)  # type: ignore[arg-type]
+        for offset in offsets_of(table)
+    ]
+
+
+# Producer 7 aborts at 8, producer 9 commits at 9.
+LOG = [
+    three(0),
+    txn(3, 7, 2),
+    txn(5, 9, 2),
+    txn(7, 7),
+    marker(8, 7, ABORT),
+    marker(9, 9, COMMIT),
+    three(10),
+    txn(13, 7),
+]
+LOG.append(marker(14, 7, COMMIT))
+KEPT = [0, 1, 2, 5, 6, 10, 11, 12, 13, NEXT, NEXT + 1, NEXT + 2]
+LOST = {"payload": -1, "length": 10, "longer": 11, "magic": 16, "type": 22, "producer": 47}
+
+
+@pytest.mark.parametrize("max_bytes", [1, 64 << 20])
+@pytest.mark.parametrize("at", LOST.values(), ids=LOST)
+def test_the_index_stands_for_a_lost_marker(tmp_path: Path, at: int, max_bytes: int) -> None:
+    """TXI-R2: exactly the transaction's records are left out, and all that follows it is handed out."""
+    assert committed(log_of(tmp_path, LOG, index((7, 3, 8)))) == KEPT
+    batches = [*LOG[:4], damaged(LOG[4], at), *LOG[5:]]
+    log = log_of(tmp_path, batches, index((7, 3, 8)))
+    assert committed(log, max_bytes=max_bytes) == KEPT
+    assert log.transactions(on_error="skip").aborted.tolist() == [(7, 3, 8, 5)]
+    tables = list(log.tables(isolation="read_committed", on_error="skip", max_bytes=max_bytes))
+    begin = sum(map(len, LOG[:4]))
+    assert [each for table in tables for each in lost(table)] == [(begin, begin + len(LOG[4]))]
+    assert all(table.pending == [] for table in tables)
+
+
+def test_damage_around_the_marker(tmp_path: Path) -> None:
+    """The first batch of the transaction is lost as well, the marker was the last of its segment, zeros took it."""
+    entries = index((7, 3, 8))
+    both = [LOG[0], damaged(LOG[1]), *LOG[2:4], damaged(LOG[4]), *LOG[5:]]
+    assert committed(log_of(tmp_path, both, entries)) == KEPT
+    zeros = [*LOG[:4], bytes(len(LOG[4])), *LOG[5:]]
+    assert committed(log_of(tmp_path, zeros, entries)) == KEPT
+    wide = [*LOG[:4], bytes(len(LOG[4]) + len(LOG[5])), *LOG[6:]]
+    log = log_of(tmp_path, wide, entries)
+    # The lost COMMIT of producer 9 stays unknown: an index has aborted transactions only.
+    assert committed(log) == [0, 1, 2]
+    assert log.transactions(on_error="skip").open[0][:2] == (9, 5)
+    for tail in (damaged(LOG[4]), LOG[4][:-3], bytes(30)):
+        assert committed(log_of(tmp_path, [*LOG[:2], LOG[3], tail], entries)) == [0, 1, 2, *KEPT[-3:]]
+
+
+def test_the_transaction_began_in_an_earlier_segment(tmp_path: Path) -> None:
+    """TXI-R2: the entry stands in the segment of the marker."""
+    log = log_of(tmp_path, [three(0), txn(3, 7)], None, after=damaged(marker(NEXT, 7, ABORT)) + three(NEXT + 1))
+    assert committed(log) == [0, 1, 2]
+    segment_path(tmp_path / "t-0", NEXT).with_suffix(".txnindex").write_bytes(index((7, 3, NEXT)))
+    assert committed(log) == [0, 1, 2, NEXT + 1, NEXT + 2, NEXT + 3]
+    # And where that segment is gone (TXI-R6).
+    gone = txn(NEXT, 7) + damaged(marker(NEXT + 1, 7, ABORT)) + three(NEXT + 2)
+    log = log_of(tmp_path, [], None, after=gone)
+    segment_path(tmp_path / "t-0", 0).unlink()
+    segment_path(tmp_path / "t-0", NEXT).with_suffix(".txnindex").write_bytes(index((7, 3, NEXT + 1)))
+    assert committed(kbatch.Log(tmp_path / "t-0")) == [NEXT + 2, NEXT + 3, NEXT + 4]
+
+
+DAMAGED = [*LOG[:4], damaged(LOG[4]), *LOG[5:]]
+FORGED = {
+    "another producer": index((8, 3, 8)),
+    "began later": index((7, 5, 8)),
+    "a batch stands there": index((7, 3, 7)),
+    "first after last": index((7, 9, 8)),
+    "below": index((7, 3, 2)),
+    "no damage there": index((7, 3, 15)),
+    "beyond the segment": index((7, 3, NEXT + 1)),
+    "negative producer": index((-1, 3, 8)),
+    "version": b"\1" + index((7, 3, 8))[1:],
+    "descending": index((7, 3, 9), (7, 3, 8)),
+    "fragment": index((7, 3, 8))[:-1],
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_entries_that_the_bytes_contradict(tmp_path: Path, name: str) -> None:
+    """They change nothing: without the marker producer 7 has one transaction, which the next marker commits."""
+    without = committed(log_of(tmp_path, DAMAGED, None))
+    assert committed(log_of(tmp_path, DAMAGED, FORGED[name])) == without
+    assert committed(log_of(tmp_path, LOG, FORGED[name])) == KEPT
+
+
+def test_without_damage_an_index_says_nothing(tmp_path: Path) -> None:
+    """Also of an offset that compaction left empty: with a marker all of its transaction is gone (CMP-R6)."""
+    batches = [three(0), txn(3, 7), three(5), marker(8, 7, COMMIT)]
+    assert committed(log_of(tmp_path, batches, index((7, 3, 4)))) == [0, 1, 2, 3, 5, 6, 7, *KEPT[-3:]]
+    # Nor is it looked at where damage ends the reading.
+    log = log_of(tmp_path, DAMAGED, b"\1" * 34)
+    assert len(log.transactions(on_error="stop").open) == 0
+    assert len(log.transactions().aborted) == 0
+
+
+def test_generated_logs_with_lost_abort_markers(tmp_path: Path) -> None:
+    """Whichever ABORT markers are lost, a consumer with the index of the undamaged log hands out the same."""
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        batches: list[bytes] = []
+        entries: list[Entry] = []
+        begun: dict[int, int] = {}
+        offset = 0
+        kinds: list[bool] = []
+        for _ in range(int(rng.integers(5, 31))):
+            producer = int(rng.integers(4))
+            abort = False
+            if producer == 0:
+                batches.append(three(offset))
+                offset += 3
+            elif producer in begun and rng.random() < 0.5:
+                abort = rng.random() < 0.6
+                batches.append(marker(offset, producer, ABORT if abort else COMMIT))
+                if abort:
+                    entries.append((producer, begun[producer], offset))
+                del begun[producer]
+                offset += 1
+            else:
+                begun.setdefault(producer, offset)
+                batches.append(txn(offset, producer, 2))
+                offset += 2
+            kinds.append(abort)
+        for producer in sorted(begun):
+            batches.append(marker(offset, producer, COMMIT))
+            kinds.append(False)
+            offset += 1
+        wanted, _ = consume(
+            oracle.decode(b"".join(batches)).batches, [(pid, first) for pid, first, _ in entries], fetch_offset=0
+        )
+        broken = [
+            damaged(batch, int(rng.integers(8, len(batch)))) if abort and rng.random() < 0.7 else batch
+            for batch, abort in zip(batches, kinds, strict=True)
+        ]
+        log = log_of(tmp_path, broken, index(*entries))
+        assert committed(log, max_bytes=int(rng.choice([1, 300, 1 << 20])))[:-3] == wanted
