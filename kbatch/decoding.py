@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds, first_bad_crc
 from kbatch.codecs import Arena, PayloadError, decompress
-from kbatch.errors import Fault, Finding, fault_status, finding_text, finding_to_error
+from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -25,7 +25,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import byte_array, find_batch, first_offsets, most_believed, scan_part
+from kbatch.framing import Scan, byte_array, find_batch, first_offsets, most_believed, scan_part
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -45,6 +45,8 @@ __all__ = [
     "decode",
     "decode_part",
     "mark_pending",
+    "tracked_rows",
+    "tracking_options",
 ]
 
 Crc = Literal["verify", "mark", "skip"]
@@ -77,6 +79,7 @@ class DecodeOptions:
     Three are for those who decode a larger source by the part: `aborted` and `stable_offset` say what read_committed
     leaves out, the aborted transactions of the whole source and what is at or after its last stable offset.
     With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
+    Then batches outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
     """
 
     isolation: Isolation = "read_uncommitted"
@@ -144,6 +147,7 @@ class _Pass:
         searching: bool,
         patience: int,
         max_size: int | None,
+        until: int | None,
     ) -> None:
         self.data = data
         self.options = options
@@ -155,6 +159,7 @@ class _Pass:
         self.searching = searching
         self.patience = patience
         self.max_size = max_size
+        self.until = len(data) if until is None else until
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
@@ -188,7 +193,7 @@ class _Pass:
     def run(self) -> Part:
         if self.searching:
             self._search(0, 0, "no batch begins here")
-        while not self.searching and not self.stopped:
+        while not self.searching and not self.stopped and self.position < self.until:
             finding, more = self._scan()
             framed = self.position
             if not self._decode_rows():
@@ -208,23 +213,19 @@ class _Pass:
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
-        scan = scan_part(
-            self.data,
-            origin=self.origin,
-            position=self.position,
-            max_batches=self.scan_size,
-            max_size=self.max_size,
-        )
+        scan = self._frame(self.data[: self.until], self.scan_size)
         batches = scan.batches
         more = len(batches) == self.scan_size
+        if self.until < len(self.data) and scan.finding is None and scan.consumed < self.until:
+            # What begins before the end that is asked for may reach beyond it.
+            if not len(batches):
+                scan = self._frame(self.data, 1)
+                batches = scan.batches
+            more = len(batches) > 0
         if self.scan_size is not None:
             self.scan_size = 2 * self.scan_size if self.scan_size < _MOST_SLOW_BATCHES else None
-        if self.trimmed and len(batches):
-            # As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap
-            # or go down can't be judged so.
-            # The base offset of a compressed message set isn't known, and -1: below all that may be wanted.
-            first, last = batches["base_offset"], batches["last_offset"]
-            batches = batches[(last < first) | ((last >= self.first_offset) & (first <= self.last_offset))]
+        if self.trimmed and not self.options.framing_only and len(batches):
+            batches = batches[self._within(batches)]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
         if self.options.stable_offset is not None:
@@ -234,6 +235,22 @@ class _Pass:
         self.position = scan.consumed
         self._prepare(batches)
         return scan.finding, more
+
+    def _frame(self, data: npt.NDArray[np.uint8], max_batches: int | None) -> Scan:
+        return scan_part(
+            data, origin=self.origin, position=self.position, max_batches=max_batches, max_size=self.max_size
+        )
+
+    def _within(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Tell which batches may have records that are wanted.
+
+        As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap or go
+        down can't be judged so. The base offset of a compressed message set isn't known, and -1: below all that may be
+        wanted.
+        """
+        first, last = batches["base_offset"], batches["last_offset"]
+        within: npt.NDArray[np.bool_] = (last < first) | ((last >= self.first_offset) & (first <= self.last_offset))
+        return within
 
     def _prepare(self, batches: npt.NDArray[np.void]) -> None:
         """Make room for the records of `batches`, and know what is to be done with them."""
@@ -401,8 +418,15 @@ class _Pass:
         """Return the first row from `lo` up to `hi` with a bad checksum, or `hi`; what was good is not summed again."""
         if self.checked < lo or (self.checked == lo and self.bad_crc is None):
             self.checked, crc = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
+            while self.checked < hi and self._passes_over(self.checked):
+                self.batches["status"][self.checked] = BatchStatus.BAD_CRC
+                self.checked, crc = first_bad_crc(self.data, self.batches, self.checked + 1, hi, self.origin)
             self.bad_crc = crc if self.checked < hi else None
         return min(hi, self.checked)
+
+    def _passes_over(self, row: int) -> bool:
+        """Whether damage in this row is not to be told: its batch lies outside of the offsets that are wanted."""
+        return self.trimmed and self.options.framing_only and not self._within(self.batches[row : row + 1])[0]
 
     def _decode_packed(self, lo: int, hi: int) -> Finding | None:
         """Compressed batches, and the uncompressed ones between them, by way of the arena."""
@@ -603,6 +627,7 @@ def decode_part(
     searching: bool = False,
     patience: int = 0,
     max_size: int | None = None,
+    until: int | None = None,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
 
@@ -627,6 +652,9 @@ def decode_part(
         bytes of it are there. By 0 it is decided from what is there, at the latest where the part begins with it.
     max_size : int, optional
         What a header may claim at most, in bytes; more is damage.
+    until : int, optional
+        Where in `data` to end: a batch that begins there or after it is left. The bytes from there on only tell how far
+        damage before them reaches.
 
     Returns
     -------
@@ -644,28 +672,29 @@ def decode_part(
         searching=searching,
         patience=patience,
         max_size=max_size,
+        until=until,
     ).run()
 
 
-def _track(data: npt.NDArray[np.uint8], options: DecodeOptions) -> TransactionTracker:
-    """Follow the transactions of a whole input over its headers."""
-    tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
-    scan = scan_part(data)
-    whole = scan.finding is None and len(data) - scan.consumed < MIN_ENTRY_SIZE
-    if whole or options.on_error != "skip":
-        tracker.add(data, scan.batches)
-    else:
-        # What looks like a cut batch may hide others, and damage too: what the decoding will find is what counts.
-        table = decode_part(data, DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits,
-                                                framing_only=True)).table  # fmt: skip
-        tracker.add(data, table.batches[table.batches["status"] == BatchStatus.OK])
-    return tracker
+def tracking_options(options: DecodeOptions) -> DecodeOptions:
+    """Make the options of a pass that only follows transactions, over the batches that `options` would decode."""
+    return replace(options, aborted=None, stable_offset=None, framing_only=True)
+
+
+def tracked_rows(batches: npt.NDArray[np.void], options: DecodeOptions) -> npt.NDArray[np.void]:
+    """Return the batches that count for transactions: those whose checksum holds, if that is asked for."""
+    status = batches["status"]
+    good: npt.NDArray[np.bool_] = status == BatchStatus.OK
+    if options.crc == "mark":
+        good |= status == BatchStatus.BAD_CRC
+    counted: npt.NDArray[np.void] = batches[good]
+    return counted
 
 
 def aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
     """Take the aborted transactions as a caller gives them, with the markers of the input."""
     if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
-        return AbortedRanges(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
+        return AbortedRanges.from_rows(aborted)
     return AbortedRanges.from_list(aborted, tracker.abort_markers)
 
 
@@ -682,6 +711,53 @@ def mark_pending(table: RecordTable, transactions: Transactions) -> None:
     """Tell in a table what of its source was withheld."""
     table.pending = [(each.producer_id, each.first_offset) for each in transactions.open]
     table.last_stable_offset = transactions.last_stable_offset
+
+
+def _decode_committed(data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None) -> RecordTable:
+    """Follow the transactions and decode.
+
+    Batches are followed by their headers, in the hope that all are good. Where one turns out to be bad, what was
+    followed after it may be void: then the input is followed again, as the decoding goes through it.
+    """
+    if aborted is not None and not isinstance(aborted, np.ndarray):
+        aborted = list(aborted)
+    outside = options.start_offset is not None or options.stop_offset is not None
+    if options.crc != "verify" or not outside:
+        try:
+            table = _decode_with(data, options, aborted, scan_part(data).batches)
+        except KbatchError:
+            pass
+        else:
+            if not table.losses:
+                return table
+    tracking = tracking_options(options)
+    error: KbatchError | None = None
+    try:
+        table = decode_part(data, tracking).table
+    except KbatchError as found:
+        if found.position is None:
+            raise
+        error = found
+        data = data[: found.position]
+        table = decode_part(data, tracking).table
+    table = _decode_with(data, options, aborted, tracked_rows(table.batches, options))
+    if error is not None:
+        raise error
+    return table
+
+
+def _decode_with(
+    data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None, batches: npt.NDArray[np.void]
+) -> RecordTable:
+    """Decode by what `batches` say about transactions."""
+    tracker = TransactionTracker(check_crc=False, limits=options.limits)
+    tracker.add(data, batches)
+    if aborted is not None:
+        return decode_part(data, replace(options, aborted=aborted_ranges(aborted, tracker))).table
+    transactions = tracker.result()
+    table = decode_part(data, committed(options, transactions)).table
+    mark_pending(table, transactions)
+    return table
 
 
 def decode(
@@ -772,11 +848,4 @@ def decode(
     if isolation == "read_uncommitted":
         # A list is of no effect there, as in Kafka's consumer (TXN-R12).
         return decode_part(array, options).table
-    tracker = _track(array, options)
-    if aborted is not None:
-        ranges = aborted_ranges(aborted, tracker)
-        return decode_part(array, replace(options, aborted=ranges)).table
-    transactions = tracker.result()
-    table = decode_part(array, committed(options, transactions)).table
-    mark_pending(table, transactions)
-    return table
+    return _decode_committed(array, options, aborted)

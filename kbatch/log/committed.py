@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbatch.decoding import DecodeOptions
-from kbatch.format import BatchStatus
+from kbatch.decoding import DecodeOptions, tracked_rows
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.transactions import Transactions, TransactionTracker
@@ -40,7 +39,7 @@ def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> 
     ``on_error="skip"`` passes over damage, the segment that has it is followed by the bytes, checksums and all, so that
     markers behind it are found just as the decoding finds them. With "raise" and "stop" nothing after damage is read.
     """
-    tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
+    tracker = TransactionTracker(check_crc=options.crc == "verify", limits=options.limits)
     for segment in segments:
         if options.on_error == "skip" and segment.last_batch(use_indexes=False)[1].kind not in ("none", "zeros"):
             _follow_bytes(segment, tracker, options)
@@ -54,7 +53,7 @@ def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> 
 def _follow_bytes(segment: Segment, tracker: TransactionTracker, options: DecodeOptions) -> None:
     options = DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits, framing_only=True)
     for table in read_tables(segment, 0, segment.size, options, _WINDOW):
-        good = table.batches[table.batches["status"] == BatchStatus.OK]
+        good = tracked_rows(table.batches, options)
         if len(good):
             start = int(good["position"][0])
             window = segment.window(start, int(good["position"][-1] + good["size"][-1]))
