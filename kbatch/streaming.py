@@ -181,8 +181,11 @@ class StreamDecoder:
         # What following the transactions came upon: damage that is an error, or after which nothing is wanted.
         self._damaged = False
         self._follows_no_more = False
-        # Whether the decoding has to begin with a search. It is the same search unless the decoding is behind.
+        # Whether the decoding has to begin with a search. It is the same search unless the decoding is behind; then it
+        # gets on when there are `_decodable` bytes.
         self._resuming = False
+        self._behind = False
+        self._decodable = 0
         # The last loss, if its end is not known yet.
         self._open_loss: Loss | None = None
         self._stopped = False
@@ -239,7 +242,7 @@ class StreamDecoder:
         elif len(array):
             self._room(len(array))[:] = array
             self._grow(len(array))
-        return self._ready
+        return max(self._ready, int(self._behind and len(self._data) >= self._decodable))
 
     def read_from(self, readinto: Callable[[memoryview], int | None], size: int = _READ_BYTES) -> int:
         """Take the next bytes from a function that writes them to a buffer it is given: no copy is made.
@@ -460,8 +463,9 @@ class StreamDecoder:
         if self._stable is not None and len(self._data):
             if whole:
                 self._follow(final=final)
-            whole = self._limit(final=final) > 0
-            if not whole:
+            limit = self._limit(final=final)
+            whole = limit > 0 and (final or len(self._data) >= self._decodable)
+            if limit <= 0:
                 self._raise_damage()
         if not whole or not len(self._data):
             return self._told(_lost(0, []))
@@ -526,6 +530,8 @@ class StreamDecoder:
             self._framed = max(self._framed - done, self._followed)
             if self._wanted != _NEVER:
                 self._wanted = max(self._wanted - done, 0)
+            self._behind = self._limit(final=False) > 0
+            self._decodable = 0 if done or not self._behind else self._wanted_at(0)[0]
         return table if len(table.batches) else _lost(table.consumed, losses)
 
     # -- transactions
@@ -577,7 +583,7 @@ class StreamDecoder:
             # There may be more that is whole, if there was no room for it in the table; or damage is to be told.
             self._wanted = 0
         else:
-            self._wanted = self._wanted_by_front()
+            self._wanted, self._undecided = self._wanted_at(self._followed)
 
     def _raise_damage(self) -> None:
         """Raise what the transactions could not be followed over: no marker behind it decides anything."""
@@ -606,19 +612,20 @@ class StreamDecoder:
         """Whether the first loss of a part goes on with the one that is open: the search for its end."""
         return self._resuming and loss.position == self._position and loss.base_offset is None
 
-    def _wanted_by_front(self) -> int:
-        """Return how many bytes have to be there before one more pass gives more than the last: nothing."""
-        at = self._followed
+    def _wanted_at(self, at: int) -> tuple[int, bool]:
+        """Tell how many bytes have to be there before one more pass gets beyond `at`, where the last one ended.
+
+        And whether a bad batch stands there, of which only a pass can tell what becomes of it.
+        """
         size = len(self._data)
         wanted = at + _entry_wants(self._data, at)
         if wanted > size:
-            return wanted
+            return wanted, False
         # A bad batch is whole. Whether its length is right the next one tells, or a search in ever more bytes.
-        self._undecided = True
         if size < wanted + MIN_ENTRY_SIZE:
-            return wanted + MIN_ENTRY_SIZE
+            return wanted + MIN_ENTRY_SIZE, True
         follower = wanted + entry_size(self._data, wanted)
-        return min(follower if follower > size else size + (size - at) // 4 + 1, at + _PATIENCE)
+        return min(follower if follower > size else size + (size - at) // 4 + 1, at + _PATIENCE), True
 
     def _truncation(self, at: int) -> str:
         left = len(self._data) - at
