@@ -72,12 +72,12 @@ class StreamDecoder:
 
     `feed` takes the chunks, `flush` gives a table of everything that is whole so far, and `finish` ends the stream. How
     the stream is cut into chunks, and when it is flushed, changes nothing: all tables together have the records,
-    batches and losses that `kbatch.decode` finds in the whole; see the notes for its two exceptions.
+    batches and losses that `kbatch.decode` finds in the whole; see the notes for its exceptions.
 
     Parameters
     ----------
     isolation, aborted, include_control, crc, on_error, start_offset, stop_offset, threads, limits
-        As for `kbatch.decode`. ``isolation="read_committed"`` is not supported yet.
+        As for `kbatch.decode`.
     origin : int
         Position of the first byte in a larger source; every position that is told counts from there.
     source : str, optional
@@ -90,24 +90,35 @@ class StreamDecoder:
     at which its end is known. What isn't known yet is kept: the bytes of a bad batch until those after it show whether
     its length is right.
 
+    **Transactions.** Under ``isolation="read_committed"`` a flush hands out what comes before the last stable offset of
+    what was fed, without aborted batches. Everything from the first transaction on that no marker has decided is kept
+    back, as bytes, until a marker decides it (LSO-R1); `finish` gives what is still undecided as batches of status
+    `BatchStatus.UNDECIDED` without records. ``pending`` and ``last_stable_offset`` of each table tell what is open by
+    then. With `aborted` nothing is kept back: entries of a fetch response end at their markers as these come. Each
+    checksum is computed twice, and each payload decoded once. Damage that is an error, or that ends the stream, ends
+    the reading of markers too: what is undecided before it stays so, under ``"raise"`` inside the decoder.
+
     **Copies.** A read-only chunk (``bytes``, a read-only ``mmap``, ...) that meets an empty decoder is held, not
     copied, until all of it is flushed; if it is flushed before the next chunk comes, as where chunks are whole fetch
     responses, ``data`` of a table of uncompressed batches is the chunk's own memory. Any other chunk is copied when it
     is fed, behind the bytes that still wait: to memory that is used again, and grows by doubling. So a writable chunk
     (``bytearray``, a ``recv_into`` buffer) is the caller's again as soon as `feed` returns, and a batch that is spread
-    over chunks is joined once, however many there are. After a flush the incomplete batch at the end moves once more.
+    over chunks is joined once, however many there are. After a flush what is left, the incomplete batch at the end,
+    moves once more, if it is less than what was handed out.
     `read_from` saves the copy: it lets a socket or file write to the decoder's own memory. And `tables` never copies
     read-only chunks of 1 MiB or more: the batch that begins in one and ends in the next is a table of its own.
 
-    **Memory** is what was fed and not flushed. If each chunk is followed by a flush, that is the chunk and the largest
-    batch. No header gets memory for what it claims, beyond 1 MiB, before the bytes come; and one that claims more than
-    ``max(limits.max_decompressed_bytes, 64 MiB)`` is damage at once (`LimitExceededError`), so that a damaged length
-    can't make the decoder wait for 2 GiB. Below that it waits, also in a search after damage for whatever looks like a
-    header: as long as a batch may still turn out to be there, the bytes are kept.
+    **Memory** is what was fed and not flushed, and what a transaction keeps back. If each chunk is followed by a flush,
+    that is the chunk and the largest batch, or the longest transaction. No header gets memory for what it claims,
+    beyond 1 MiB, before the bytes come; and one that claims more than ``limits.max_batch_bytes`` is damage at once
+    (`LimitExceededError`), so that a damaged length can't make the decoder wait for 2 GiB. Below that it waits, also in
+    a search after damage for whatever looks like a header: as long as a batch may still turn out to be there, the bytes
+    are kept.
 
     **Where it differs from decoding the whole.** `kbatch.decode` takes a batch that claims more than that, if all of it
     is there. And where more than 16 MiB go by after a bad batch and no good one is found, they become one loss, in
-    which `kbatch.decode` may still have told single bad batches.
+    which `kbatch.decode` may still have told single bad batches. Under read_committed the offsets of batches must go
+    up, as in any log: what was handed out isn't taken back if a later transaction begins at a smaller offset.
 
     Examples
     --------
@@ -223,8 +234,9 @@ class StreamDecoder:
         Returns
         -------
         int
-            How many batches are whole and not flushed yet, by their headers. Damage that ends this count adds one, so
-            that 0 always means: `flush` has nothing new.
+            How many batches are whole and came since the last flush, by their headers. Damage that ends this count adds
+            one, so that 0 always means: `flush` has nothing new. Batches that a flush has kept back for a transaction
+            count no more; what decides them is a new batch.
 
         Raises
         ------
@@ -336,19 +348,22 @@ class StreamDecoder:
         -------
         RecordTable
             Positions in ``batches`` and ``losses`` count from the beginning of the stream. ``consumed`` is how many of
-            its bytes this flush is done with.
+            its bytes this flush is done with. Under read_committed, ``pending`` and ``last_stable_offset`` are those of
+            all that was fed and is whole, also if this table is empty.
 
         Raises
         ------
         CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-            Under ``on_error="raise"``, if the first thing that waits is damaged.
+            Under ``on_error="raise"``, if the first thing that waits is damaged; under read_committed, if nothing that
+            is decided waits before the damage.
         """
         return self._decode(final=False)
 
     def finish(self) -> RecordTable:
         """End the stream, and return what `flush` would and what only the end decides.
 
-        Under ``on_error="stop"`` and ``"skip"`` an incomplete batch at the end is a loss.
+        Under ``on_error="stop"`` and ``"skip"`` an incomplete batch at the end is a loss. Under read_committed, batches
+        that no marker has decided have a row and no records.
 
         Returns
         -------

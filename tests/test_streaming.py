@@ -272,6 +272,34 @@ def test_the_limit_of_a_claim_is_the_same_however_it_comes(monkeypatch: pytest.M
         assert found.losses == [(len(A), len(large), None)]
 
 
+def test_the_limit_of_a_claim_is_the_callers() -> None:
+    """FRM-R14: who reads a socket knows what its topic takes, and waits for no more."""
+    limits = kbatch.Limits(max_batch_bytes=1000)
+    large = oracle.build_batch([oracle.encode_record(value=bytes(1000))], base_offset=10)
+    decoder = kbatch.StreamDecoder(limits=limits)
+    decoder.feed(A + large[:17])
+    assert len(decoder.flush()) == 3
+    with pytest.raises(kbatch.LimitExceededError, match=rf"{len(large)} bytes, .* 1000 at most; .*\(max_batch"):
+        decoder.flush()
+    found = streamed([A, large, C], on_error="skip", limits=limits)
+    assert [batch.base_offset for batch, _ in found.batches] == [0, 20]
+    assert found.losses == [(len(A), len(large), None)]
+    # More than is believed by default, too.
+    limits = kbatch.Limits(max_batch_bytes=2**31 - 1)
+    decoder = kbatch.StreamDecoder(limits=limits)
+    assert decoder.feed(FAR_B[:100] + HUGE_B) == 0
+    assert len(decoder.flush()) == 0
+    # In one decode, a search believes in it: the good batch that is larger is passed over.
+    bad = oracle.with_crc(A, 1)
+    long_bad = bad[:8] + (len(A) - 11).to_bytes(4, "big") + bad[12:]
+    for most, offsets in ((1000, [20, 21, 22]), (2000, [10, 20, 21, 22])):
+        table = kbatch.decode(long_bad + large + C, on_error="skip", limits=kbatch.Limits(max_batch_bytes=most))
+        assert offsets_of(table) == offsets
+    for wrong in (-1, 60):
+        with pytest.raises(ValueError, match="max_batch_bytes must be 61 at least"):
+            kbatch.Limits(max_batch_bytes=wrong)
+
+
 # -- memory
 
 
