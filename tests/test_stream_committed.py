@@ -455,6 +455,20 @@ def test_transactions_that_overlap_without_end_take_linear_time() -> None:
     assert took < 60
 
 
+def test_tables_keep_their_bytes_while_the_window_slides() -> None:
+    """What is held back stays where it is, behind what tables point into; what comes is written behind both."""
+    data = b"".join(many(200, 20))
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    tables = []
+    for chunk in bytewise(data, 300):
+        decoder.feed(bytearray(chunk))
+        tables.append(decoder.flush())
+    tables.append(decoder.finish())
+    wanted = kbatch.decode(data, isolation="read_committed")
+    assert [record for table in tables for record in records_of(table)] == records_of(wanted)
+    assert len(wanted) == 100
+
+
 # -- sources
 
 
