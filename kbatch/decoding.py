@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds, first_bad_crc, good_crcs
 from kbatch.codecs import Arena, PayloadError, decompress
-from kbatch.errors import Fault, Finding, fault_status, finding_text, finding_to_error
+from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -25,7 +25,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import Claims, byte_array, damaged_end, find_batch, first_offsets, most_believed, scan_part
+from kbatch.framing import Claims, Scan, byte_array, damaged_end, find_batch, first_offsets, most_believed, scan_part
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -42,10 +42,12 @@ __all__ = [
     "Part",
     "aborted_ranges",
     "committed",
+    "counts_for_transactions",
     "decide",
     "decode",
     "decode_part",
     "mark_pending",
+    "tracking_options",
 ]
 
 Crc = Literal["verify", "mark", "skip"]
@@ -78,6 +80,7 @@ class DecodeOptions:
     Three are for those who decode a larger source by the part: `aborted` and `stable_offset` say what read_committed
     leaves out, the aborted transactions of the whole source and what is at or after its last stable offset.
     With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
+    Then batches outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
     """
 
     isolation: Isolation = "read_uncommitted"
@@ -146,6 +149,7 @@ class _Pass:
         patience: int,
         max_size: int | None,
         claims: Claims | None,
+        until: int | None,
     ) -> None:
         self.data = data
         self.options = options
@@ -158,6 +162,7 @@ class _Pass:
         self.patience = patience
         self.max_size = max_size
         self.claims = Claims(len(data)) if claims is None else claims
+        self.until = len(data) if until is None else until
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
@@ -191,7 +196,7 @@ class _Pass:
     def run(self) -> Part:
         if self.searching:
             self._resume(*self._find(0), "no batch begins here")
-        while not self.searching and not self.stopped:
+        while not self.searching and not self.stopped and self.position < self.until:
             finding, more = self._scan()
             framed = self.position
             if not self._decode_rows():
@@ -211,25 +216,19 @@ class _Pass:
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
-        scan = scan_part(
-            self.data,
-            origin=self.origin,
-            position=self.position,
-            max_batches=self.scan_size,
-            max_size=self._believed(),
-        )
+        scan = self._frame(self.data[: self.until], self.scan_size)
         batches = scan.batches
         more = len(batches) == self.scan_size
+        if self.until < len(self.data) and scan.finding is None and scan.consumed < self.until:
+            # What begins before the end that is asked for may reach beyond it.
+            if not len(batches):
+                scan = self._frame(self.data, 1)
+                batches = scan.batches
+            more = len(batches) > 0
         if self.scan_size is not None:
             self.scan_size = 2 * self.scan_size if self.scan_size < _MOST_SLOW_BATCHES else None
-        if self.trimmed and len(batches):
-            # As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap
-            # or go down can't be judged so.
-            # The base offset of a compressed message set isn't known, and -1: below all that may be wanted.
-            first, last = batches["base_offset"], batches["last_offset"]
-            # Producers leave the offset of such a set 0, whatever it holds (LEG-R12).
-            unknown = (first < 0) & (last == 0)
-            wanted = (last < first) | unknown | ((last >= self.first_offset) & (first <= self.last_offset))
+        if self.trimmed and not self.options.framing_only and len(batches):
+            wanted = self._within(batches)
             if self.options.on_error == "skip":
                 # Of a damaged header neither the offsets are believed nor the length, which may hide batches.
                 others = np.flatnonzero(~wanted)
@@ -250,6 +249,23 @@ class _Pass:
         if self.claims.max_size >= len(self.data):
             return self.max_size
         return self.claims.max_size if self.max_size is None else min(self.max_size, self.claims.max_size)
+
+    def _frame(self, data: npt.NDArray[np.uint8], max_batches: int | None) -> Scan:
+        return scan_part(
+            data, origin=self.origin, position=self.position, max_batches=max_batches, max_size=self._believed()
+        )
+
+    def _within(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Tell which batches may have records that are wanted.
+
+        As brokers do, by the header: a batch whose offsets lie outside is not looked at. One whose offsets wrap or go
+        down can't be judged so. The base offset of a compressed message set isn't known, and -1: below all that may be
+        wanted. Producers leave the offset of such a set 0, whatever it holds (LEG-R12).
+        """
+        first, last = batches["base_offset"], batches["last_offset"]
+        unknown = (last < first) | ((first < 0) & (last == 0))
+        within: npt.NDArray[np.bool_] = unknown | ((last >= self.first_offset) & (first <= self.last_offset))
+        return within
 
     def _prepare(self, batches: npt.NDArray[np.void]) -> None:
         """Make room for the records of `batches`, and know what is to be done with them."""
@@ -427,8 +443,15 @@ class _Pass:
         """Return the first row from `lo` up to `hi` with a bad checksum, or `hi`; what was good is not summed again."""
         if self.checked < lo or (self.checked == lo and self.bad_crc is None):
             self.checked, crc = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
+            while self.checked < hi and self._passes_over(self.checked):
+                self.batches["status"][self.checked] = BatchStatus.BAD_CRC
+                self.checked, crc = first_bad_crc(self.data, self.batches, self.checked + 1, hi, self.origin)
             self.bad_crc = crc if self.checked < hi else None
         return min(hi, self.checked)
+
+    def _passes_over(self, row: int) -> bool:
+        """Whether damage in this row is not to be told: its batch lies outside of the offsets that are wanted."""
+        return self.trimmed and self.options.framing_only and not self._within(self.batches[row : row + 1])[0]
 
     def _decode_packed(self, lo: int, hi: int) -> Finding | None:
         """Compressed batches, and the uncompressed ones between them, by way of the arena."""
@@ -635,6 +658,7 @@ def decode_part(
     patience: int = 0,
     max_size: int | None = None,
     claims: Claims | None = None,
+    until: int | None = None,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
 
@@ -661,6 +685,9 @@ def decode_part(
         What a header may claim at most, in bytes; more is damage.
     claims : Claims, optional
         Those of the whole source; without them what wrong lengths cost is bounded for this stretch only.
+    until : int, optional
+        Where in `data` to end: a batch that begins there or after it is left. The bytes from there on only tell how far
+        damage before them reaches.
 
     Returns
     -------
@@ -679,28 +706,27 @@ def decode_part(
         patience=patience,
         max_size=max_size,
         claims=claims,
+        until=until,
     ).run()
 
 
-def _track(data: npt.NDArray[np.uint8], options: DecodeOptions) -> TransactionTracker:
-    """Follow the transactions of a whole input over its headers."""
-    tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
-    scan = scan_part(data)
-    whole = scan.finding is None and len(data) - scan.consumed < MIN_ENTRY_SIZE
-    if whole or options.on_error != "skip":
-        tracker.add(data, scan.batches)
-    else:
-        # What looks like a cut batch may hide others, and damage too: what the decoding will find is what counts.
-        table = decode_part(data, DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits,
-                                                framing_only=True)).table  # fmt: skip
-        tracker.add(data, table.batches[table.batches["status"] == BatchStatus.OK])
-    return tracker
+def tracking_options(options: DecodeOptions) -> DecodeOptions:
+    """Make the options of a pass that only follows transactions, over the batches that `options` would decode."""
+    return replace(options, aborted=None, stable_offset=None, framing_only=True)
+
+
+def counts_for_transactions(status: npt.NDArray[np.uint8], options: DecodeOptions) -> npt.NDArray[np.bool_]:
+    """Tell which batches of a framing pass count for transactions: whose checksum holds, if that is asked for."""
+    good: npt.NDArray[np.bool_] = status == BatchStatus.OK
+    if options.crc == "mark":
+        good |= status == BatchStatus.BAD_CRC
+    return good
 
 
 def aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
     """Take the aborted transactions as a caller gives them, with the markers of the input."""
     if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
-        return AbortedRanges(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
+        return AbortedRanges.from_rows(aborted)
     return AbortedRanges.from_list(aborted, tracker.abort_markers)
 
 
@@ -736,17 +762,63 @@ def decide(
     if options.isolation == "read_uncommitted":
         # A list is of no effect there, as in Kafka's consumer (TXN-R12).
         return options, None
-    tracker = _track(data, options)
-    if aborted is not None:
-        return replace(options, aborted=aborted_ranges(aborted, tracker)), None
-    transactions = tracker.result()
-    return committed(options, transactions), transactions
+    tracking = tracking_options(options)
+    try:
+        table = decode_part(data, tracking).table
+    except KbatchError as error:
+        if error.position is None:
+            raise
+        # Nothing at or after the damage is handed out, and so nothing there decides.
+        table = decode_part(data[: error.position], tracking).table
+    good = counts_for_transactions(table.batches["status"], options)
+    return _decide_by(data, options, aborted, table.batches[good])
 
 
 def mark_pending(table: RecordTable, transactions: Transactions) -> None:
     """Tell in a table what of its source was withheld."""
     table.pending = [(each.producer_id, each.first_offset) for each in transactions.open]
     table.last_stable_offset = transactions.last_stable_offset
+
+
+def _decide_by(
+    data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None, batches: npt.NDArray[np.void]
+) -> tuple[DecodeOptions, Transactions | None]:
+    """Do what `decide` does by what these batches say."""
+    tracker = TransactionTracker(check_crc=False, limits=options.limits)
+    tracker.add(data, batches)
+    if aborted is not None:
+        return replace(options, aborted=aborted_ranges(aborted, tracker)), None
+    transactions = tracker.result()
+    return committed(options, transactions), transactions
+
+
+def _decode_committed(data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None) -> RecordTable:
+    """Follow the transactions and decode.
+
+    Batches are followed by their headers, in the hope that all are good. Where one turns out to be bad, what was
+    followed after it may be void: then the input is followed again, as the decoding goes through it.
+    """
+    if aborted is not None and not isinstance(aborted, np.ndarray):
+        aborted = list(aborted)
+    outside = options.start_offset is not None or options.stop_offset is not None
+    if options.crc != "verify" or not outside:
+        try:
+            table = _decode_decided(data, *_decide_by(data, options, aborted, scan_part(data).batches))
+        except KbatchError:
+            pass
+        else:
+            if not table.losses:
+                return table
+    return _decode_decided(data, *decide(data, options, aborted))
+
+
+def _decode_decided(
+    data: npt.NDArray[np.uint8], options: DecodeOptions, transactions: Transactions | None
+) -> RecordTable:
+    table = decode_part(data, options).table
+    if transactions is not None:
+        mark_pending(table, transactions)
+    return table
 
 
 def decode(
@@ -835,8 +907,7 @@ def decode(
         limits=limits if limits is not None else Limits(),
     )
     array = byte_array(data)
-    options, transactions = decide(array, options, aborted)
-    table = decode_part(array, options).table
-    if transactions is not None:
-        mark_pending(table, transactions)
-    return table
+    if isolation == "read_uncommitted":
+        # A list is of no effect there, as in Kafka's consumer (TXN-R12).
+        return decode_part(array, options).table
+    return _decode_committed(array, options, aborted)

@@ -297,7 +297,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
         "header claims a batch of {found} bytes, a stream waits for {wanted} at most; raise "
-        "Limits(max_decompressed_bytes=...) if it is wanted",
+        "Limits(max_batch_bytes=...) if it is wanted",
     ),
 }
 

@@ -219,10 +219,27 @@ class Limits:
         The largest payload, in bytes, that one batch may decompress to. It is checked while decompressing, so a
         batch that would pass it never gets the memory (COD-R8). The default is far above what brokers accept
         (``message.max.bytes`` is 1 MiB before decompression) and far below what would hurt.
+    max_batch_bytes : int, optional
+        The largest batch, in bytes as stored, that `kbatch.StreamDecoder` waits for, and that a search after damage
+        believes in: a header that claims more is damage there (FRM-R14). For sockets, where a wrong length makes a
+        reader wait for what never comes, the ``message.max.bytes`` of the topic and some more is a good choice.
+        None stands for the larger of `max_decompressed_bytes` and 64 MiB.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.Limits(max_batch_bytes=2 << 20)
+    Limits(max_decompressed_bytes=268435456, max_batch_bytes=2097152)
     """
 
     max_decompressed_bytes: int = 256 << 20
+    max_batch_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_decompressed_bytes < 0:
             raise ValueError(f"max_decompressed_bytes must not be negative, got {self.max_decompressed_bytes}")
+        if self.max_batch_bytes is not None and self.max_batch_bytes < BATCH_HEADER_SIZE:
+            raise ValueError(
+                f"max_batch_bytes must be {BATCH_HEADER_SIZE} at least, which the header of a batch takes, "
+                f"got {self.max_batch_bytes}"
+            )

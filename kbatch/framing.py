@@ -217,7 +217,12 @@ def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:
 
 
 def most_believed(limits: Limits) -> int:
-    """Return the largest batch, in bytes, that a search after damage believes: what decodes, and what brokers take."""
+    """Return the largest batch, in bytes, that a search after damage and a stream believe in.
+
+    Unless the limits say it, that is what decodes, and what brokers take.
+    """
+    if limits.max_batch_bytes is not None:
+        return limits.max_batch_bytes
     return max(limits.max_decompressed_bytes, _MOST_BELIEVED)
 
 

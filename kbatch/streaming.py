@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, Unpack
 
-from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, Part, decode_part
+from kbatch.decoding import (
+    Aborted,
+    Crc,
+    DecodeOptions,
+    Isolation,
+    OnError,
+    Part,
+    counts_for_transactions,
+    decode_part,
+    tracking_options,
+)
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE, Limits
 from kbatch.framing import byte_array, entry_size, most_believed, scan_part
 from kbatch.kernels.buffers import allocate
+from kbatch.stable import StableFront
 from kbatch.table import Loss, RecordTable
+from kbatch.transactions import AbortedRanges
 
 __all__ = ["StreamDecoder", "StreamOptions", "decode_stream"]
 
@@ -37,7 +50,7 @@ class StreamOptions(TypedDict, total=False):
     """The keywords of `StreamDecoder`."""
 
     isolation: Isolation
-    aborted: Iterable[tuple[int, int]] | None
+    aborted: Aborted | None
     include_control: bool
     crc: Crc
     on_error: OnError
@@ -59,12 +72,12 @@ class StreamDecoder:
 
     `feed` takes the chunks, `flush` gives a table of everything that is whole so far, and `finish` ends the stream. How
     the stream is cut into chunks, and when it is flushed, changes nothing: all tables together have the records,
-    batches and losses that `kbatch.decode` finds in the whole; see the notes for its two exceptions.
+    batches and losses that `kbatch.decode` finds in the whole; see the notes for its exceptions.
 
     Parameters
     ----------
     isolation, aborted, include_control, crc, on_error, start_offset, stop_offset, threads, limits
-        As for `kbatch.decode`. ``isolation="read_committed"`` is not supported yet.
+        As for `kbatch.decode`.
     origin : int
         Position of the first byte in a larger source; every position that is told counts from there.
     source : str, optional
@@ -77,24 +90,35 @@ class StreamDecoder:
     at which its end is known. What isn't known yet is kept: the bytes of a bad batch until those after it show whether
     its length is right.
 
+    **Transactions.** Under ``isolation="read_committed"`` a flush hands out what comes before the last stable offset of
+    what was fed, without aborted batches. Everything from the first transaction on that no marker has decided is kept
+    back, as bytes, until a marker decides it (LSO-R1); `finish` gives what is still undecided as batches of status
+    `BatchStatus.UNDECIDED` without records. ``pending`` and ``last_stable_offset`` of each table tell what is open by
+    then. With `aborted` nothing is kept back: entries of a fetch response end at their markers as these come. Each
+    checksum is computed twice, and each payload decoded once. Damage that is an error, or that ends the stream, ends
+    the reading of markers too: what is undecided before it stays so, under ``"raise"`` inside the decoder.
+
     **Copies.** A read-only chunk (``bytes``, a read-only ``mmap``, ...) that meets an empty decoder is held, not
     copied, until all of it is flushed; if it is flushed before the next chunk comes, as where chunks are whole fetch
     responses, ``data`` of a table of uncompressed batches is the chunk's own memory. Any other chunk is copied when it
     is fed, behind the bytes that still wait: to memory that is used again, and grows by doubling. So a writable chunk
     (``bytearray``, a ``recv_into`` buffer) is the caller's again as soon as `feed` returns, and a batch that is spread
-    over chunks is joined once, however many there are. After a flush the incomplete batch at the end moves once more.
+    over chunks is joined once, however many there are. After a flush what is left, the incomplete batch at the end,
+    moves once more, if it is less than what was handed out.
     `read_from` saves the copy: it lets a socket or file write to the decoder's own memory. And `tables` never copies
     read-only chunks of 1 MiB or more: the batch that begins in one and ends in the next is a table of its own.
 
-    **Memory** is what was fed and not flushed. If each chunk is followed by a flush, that is the chunk and the largest
-    batch. No header gets memory for what it claims, beyond 1 MiB, before the bytes come; and one that claims more than
-    ``max(limits.max_decompressed_bytes, 64 MiB)`` is damage at once (`LimitExceededError`), so that a damaged length
-    can't make the decoder wait for 2 GiB. Below that it waits, also in a search after damage for whatever looks like a
-    header: as long as a batch may still turn out to be there, the bytes are kept.
+    **Memory** is what was fed and not flushed, and what a transaction keeps back. If each chunk is followed by a flush,
+    that is the chunk and the largest batch, or the longest transaction. No header gets memory for what it claims,
+    beyond 1 MiB, before the bytes come; and one that claims more than ``limits.max_batch_bytes`` is damage at once
+    (`LimitExceededError`), so that a damaged length can't make the decoder wait for 2 GiB. Below that it waits, also in
+    a search after damage for whatever looks like a header: as long as a batch may still turn out to be there, the bytes
+    are kept.
 
     **Where it differs from decoding the whole.** `kbatch.decode` takes a batch that claims more than that, if all of it
     is there. And where more than 16 MiB go by after a bad batch and no good one is found, they become one loss, in
-    which `kbatch.decode` may still have told single bad batches.
+    which `kbatch.decode` may still have told single bad batches. Under read_committed the offsets of batches must go
+    up, as in any log: what was handed out isn't taken back if a later transaction begins at a smaller offset.
 
     Examples
     --------
@@ -117,7 +141,7 @@ class StreamDecoder:
         self,
         *,
         isolation: Isolation = "read_uncommitted",
-        aborted: Iterable[tuple[int, int]] | None = None,
+        aborted: Aborted | None = None,
         include_control: bool = False,
         crc: Crc = "verify",
         on_error: OnError = "raise",
@@ -130,9 +154,6 @@ class StreamDecoder:
     ) -> None:
         if threads != 1:
             raise ValueError(f"threads must be 1 for now, got {threads}")
-        if isolation != "read_uncommitted":
-            raise ValueError(f"isolation must be 'read_uncommitted' for a stream, got {isolation!r}")
-        del aborted  # Of no effect under read_uncommitted, as in Kafka's consumer (TXN-R12).
         self._options = DecodeOptions(
             isolation=isolation,
             include_control=include_control,
@@ -144,18 +165,38 @@ class StreamDecoder:
         )
         self._most = most_believed(self._options.limits)
         self._source = source
+        # Under read_committed the transactions are followed first, in a pass of its own ahead of the decoding. A list
+        # of closed ranges decides alone; under read_uncommitted any list is of no effect (TXN-R12).
+        self._stable: StableFront | None = None
+        if isolation == "read_committed":
+            if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
+                self._options = replace(self._options, aborted=AbortedRanges.from_rows(aborted))
+            else:
+                self._stable = StableFront(self._options.limits, aborted)
         # The bytes that wait are one stretch, which begins at `_position` of the stream: a chunk that is held, or the
-        # front of `_buffer`, which has room for more. Memory that a table may point into is never written to again.
+        # part of `_buffer` from `_begin` on, which has room for more behind it. Memory that a table may point into is
+        # never written to again.
         self._position = origin
         self._data = _nothing()
         self._buffer: npt.NDArray[np.uint8] | None = None
-        # Before `_data` has `_wanted` bytes nothing in it is whole that isn't counted yet. Its first `_framed` bytes
-        # are `_ready` batches; or only decoding can tell what they are, if it is `_searching` or `_undecided`.
+        self._begin = 0
+        # The first `_followed` bytes of `_data` are kept back only for transactions: none unless there is a `_stable`.
+        # Before `_data` has `_wanted` bytes nothing in it is whole that isn't counted yet. From `_followed` up to
+        # `_framed` are `_ready` batches; or only a pass can tell what they are, if it is `_searching` or `_undecided`.
+        self._followed = 0
         self._wanted = LOG_OVERHEAD
         self._framed = 0
         self._ready = 0
         self._searching = False
         self._undecided = False
+        # What following the transactions came upon: damage that is an error, or after which nothing is wanted.
+        self._damaged = False
+        self._follows_no_more = False
+        # Whether the decoding has to begin with a search. It is the same search unless the decoding is behind; then it
+        # gets on when there are `_decodable` bytes.
+        self._resuming = False
+        self._behind = False
+        self._decodable = 0
         # The last loss, if its end is not known yet.
         self._open_loss: Loss | None = None
         self._stopped = False
@@ -193,8 +234,9 @@ class StreamDecoder:
         Returns
         -------
         int
-            How many batches are whole and not flushed yet, by their headers. Damage that ends this count adds one, so
-            that 0 always means: `flush` has nothing new.
+            How many batches are whole and came since the last flush, by their headers. Damage that ends this count adds
+            one, so that 0 always means: `flush` has nothing new. Batches that a flush has kept back for a transaction
+            count no more; what decides them is a new batch.
 
         Raises
         ------
@@ -212,7 +254,7 @@ class StreamDecoder:
         elif len(array):
             self._room(len(array))[:] = array
             self._grow(len(array))
-        return self._ready
+        return max(self._ready, int(self._behind and len(self._data) >= self._decodable))
 
     def read_from(self, readinto: Callable[[memoryview], int | None], size: int = _READ_BYTES) -> int:
         """Take the next bytes from a function that writes them to a buffer it is given: no copy is made.
@@ -261,19 +303,19 @@ class StreamDecoder:
     def _room(self, count: int) -> npt.NDArray[np.uint8]:
         """Return the `count` bytes of memory behind the bytes that wait."""
         used = len(self._data)
-        if self._buffer is None or used + count > len(self._buffer):
+        if self._buffer is None or self._begin + used + count > len(self._buffer):
             claimed = 0 if self._wanted == _NEVER else min(self._wanted, used + _MOST_TRUSTED)
             size = max(used + count, claimed, 2 * used if self._buffer is not None else 0, _LEAST_ROOM)
             buffer = np.frombuffer(memoryview(allocate(size)), np.uint8)
             buffer[:used] = self._data
-            self._buffer = buffer
+            self._buffer, self._begin = buffer, 0
             self._grow(0)
-        return self._buffer[used : used + count]
+        return self._buffer[self._begin + used : self._begin + used + count]
 
     def _grow(self, count: int) -> None:
         """Count the `count` bytes behind those that wait among them."""
         assert self._buffer is not None
-        self._data = self._buffer[: len(self._data) + count]
+        self._data = self._buffer[self._begin : self._begin + len(self._data) + count]
         self._data.flags.writeable = False
         if count:
             self._frame()
@@ -282,7 +324,7 @@ class StreamDecoder:
         """Count the batches that are whole by now."""
         if len(self._data) < self._wanted:
             return
-        if self._searching or self._undecided:
+        if self._searching or self._undecided or self._damaged:
             self._ready = 1
             return
         while True:
@@ -306,19 +348,22 @@ class StreamDecoder:
         -------
         RecordTable
             Positions in ``batches`` and ``losses`` count from the beginning of the stream. ``consumed`` is how many of
-            its bytes this flush is done with.
+            its bytes this flush is done with. Under read_committed, ``pending`` and ``last_stable_offset`` are those of
+            all that was fed and is whole, also if this table is empty.
 
         Raises
         ------
         CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-            Under ``on_error="raise"``, if the first thing that waits is damaged.
+            Under ``on_error="raise"``, if the first thing that waits is damaged; under read_committed, if nothing that
+            is decided waits before the damage.
         """
         return self._decode(final=False)
 
     def finish(self) -> RecordTable:
         """End the stream, and return what `flush` would and what only the end decides.
 
-        Under ``on_error="stop"`` and ``"skip"`` an incomplete batch at the end is a loss.
+        Under ``on_error="stop"`` and ``"skip"`` an incomplete batch at the end is a loss. Under read_committed, batches
+        that no marker has decided have a row and no records.
 
         Returns
         -------
@@ -335,7 +380,10 @@ class StreamDecoder:
         if self._finished or self._stopped:
             table = _lost(0, [])
         else:
-            part = self._part(self._data, final=True)
+            if self._stable is not None:
+                self._follow(final=True)
+            part = self._part(self._data, self._limit(final=True), final=True)
+            self._raise_damage()
             left = len(self._data) - part.table.consumed
             if left and not part.stopped:
                 text = self._truncation(part.table.consumed)
@@ -352,7 +400,7 @@ class StreamDecoder:
             table.losses.append(loss._replace(length=length))
             self._open_loss = None
         self._finished = True
-        return table
+        return self._told(table)
 
     def tables(self, chunks: Iterable[Buffer], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
         """Feed chunk by chunk, and finish: for sources that give their bytes by iteration.
@@ -426,29 +474,44 @@ class StreamDecoder:
             del table
 
     def _decode(self, *, final: bool, max_bytes: int | None = None) -> RecordTable:
-        whole = self._ready or len(self._data) >= self._wanted or final
+        whole = self._ready > 0 or len(self._data) >= self._wanted or final
+        if self._stable is not None and len(self._data):
+            if whole:
+                self._follow(final=final)
+            limit = self._limit(final=final)
+            whole = limit > 0 and (final or len(self._data) >= self._decodable)
+            if limit <= 0:
+                self._raise_damage()
         if not whole or not len(self._data):
-            return _lost(0, [])
+            return self._told(_lost(0, []))
+        limit = self._limit(final=final)
         try:
-            part = self._part(self._data, final=final, max_bytes=max_bytes)
+            part = self._part(self._data, limit, final=final, max_bytes=max_bytes)
         except KbatchError as error:
             good = 0 if error.position is None else error.position - self._position
             if good <= 0:
                 raise
-            part = self._part(self._data[:good], final=final, max_bytes=max_bytes)
-        return self._take(part)
+            part = self._part(self._data[:good], min(limit, good), final=final, max_bytes=max_bytes)
+        return self._told(self._take(part))
 
-    def _part(self, data: npt.NDArray[np.uint8], *, final: bool, max_bytes: int | None = None) -> Part:
+    def _part(self, data: npt.NDArray[np.uint8], limit: int, *, final: bool, max_bytes: int | None = None) -> Part:
+        """Decode what begins before `limit` of `data`."""
+        options = self._options
+        if self._stable is not None:
+            # Before the limit everything is decided, unless it is the end.
+            stable = self._stable.last_stable_offset if self._hands_out_all(final=final) else None
+            options = replace(options, aborted=self._stable.ranges(), stable_offset=stable)
         return decode_part(
             data,
-            self._options,
+            options,
             origin=self._position,
             source=self._source,
             max_bytes=max_bytes,
             final=final,
-            searching=self._searching,
+            searching=self._resuming,
             patience=_PATIENCE,
             max_size=self._most,
+            until=limit,
         )
 
     def _take(self, part: Part) -> RecordTable:
@@ -462,43 +525,124 @@ class StreamDecoder:
         elif self._open_loss is not None:
             losses[0] = self._open_loss._replace(length=self._open_loss.length + losses[0].length)
         self._open_loss = losses.pop() if part.searching or part.stopped else None
-        self._position += table.consumed
-        self._data = self._data[table.consumed :]
-        if table.consumed:
+        done = table.consumed
+        self._position += done
+        self._data = self._data[done:]
+        if done and len(self._data) <= done:
+            # Moving what waits to other memory costs less than what was done; only then, so that it never adds up.
             self._buffer = None
+        else:
+            self._begin += done
         if not len(self._data):
             self._data = _nothing()
-        self._searching = part.searching
+        self._resuming = part.searching
         self._stopped = part.stopped
-        self._framed = self._ready = 0
+        if self._stable is None:
+            self._await(done, part.searching)
+        else:
+            self._stable.release(self._position)
+            self._followed = max(self._followed - done, 0)
+            self._framed = max(self._framed - done, self._followed)
+            if self._wanted != _NEVER:
+                self._wanted = max(self._wanted - done, 0)
+            self._behind = self._limit(final=False) > 0
+            self._decodable = 0 if done or not self._behind else self._wanted_at(0)[0]
+        return table if len(table.batches) else _lost(table.consumed, losses)
+
+    # -- transactions
+
+    def _follow(self, *, final: bool) -> None:
+        """Follow the transactions over what is whole."""
+        assert self._stable is not None
+        if self._damaged or self._follows_no_more:
+            return
+        data = self._data[self._followed :]
+        origin = self._position + self._followed
+        try:
+            part = self._ahead(data, final=final)
+        except KbatchError as error:
+            if error.position is None:
+                raise
+            self._damaged = True
+            part = self._ahead(data[: error.position - origin], final=final)
+        done = part.table.consumed
+        batches = part.table.batches
+        good = counts_for_transactions(batches["status"], self._options)
+        self._stable.add(data, batches[good], origin, origin + done)
+        self._followed += done
+        self._follows_no_more = part.stopped
+        self._await(done, part.searching)
+
+    def _ahead(self, data: npt.NDArray[np.uint8], *, final: bool) -> Part:
+        return decode_part(
+            data,
+            tracking_options(self._options),
+            origin=self._position + self._followed,
+            source=self._source,
+            final=final,
+            searching=self._searching,
+            patience=_PATIENCE,
+            max_size=self._most,
+        )
+
+    def _await(self, done: int, searching: bool) -> None:
+        """Begin to count anew, after a pass that is done with `done` more bytes."""
+        self._searching = searching
+        self._framed = self._followed
+        self._ready = 0
         self._undecided = False
-        if part.searching:
+        if searching:
             # What is left is a header that may be right, or too short to hold one.
-            size = len(self._data)
-            self._wanted = entry_size(self._data, 0) if size >= BATCH_HEADER_SIZE else BATCH_HEADER_SIZE
-        elif table.consumed:
-            # There may be more that is whole, if there was no room for it in the table.
+            at = self._followed
+            size = len(self._data) - at
+            self._wanted = at + (entry_size(self._data, at) if size >= BATCH_HEADER_SIZE else BATCH_HEADER_SIZE)
+        elif done or self._damaged or self._follows_no_more:
+            # There may be more that is whole, if there was no room for it in the table; or damage is to be told.
             self._wanted = 0
         else:
-            self._wanted = self._wanted_by_front()
-        return table if len(table.batches) else _lost(table.consumed, losses)
+            self._wanted, self._undecided = self._wanted_at(self._followed)
+
+    def _raise_damage(self) -> None:
+        """Raise what the transactions could not be followed over: no marker behind it decides anything."""
+        if self._damaged:
+            self._ahead(self._data[self._followed :], final=False)
+
+    def _hands_out_all(self, *, final: bool) -> bool:
+        """Whether what is undecided by now is so for good, and gets rows that say so."""
+        return (final and not self._damaged) or self._follows_no_more
+
+    def _limit(self, *, final: bool) -> int:
+        """Return how many of the bytes that wait are to be decoded."""
+        if self._stable is None or self._hands_out_all(final=final):
+            return len(self._data)
+        cut = self._stable.cut()
+        return self._followed if cut is None else min(cut - self._position, self._followed)
+
+    def _told(self, table: RecordTable) -> RecordTable:
+        if self._stable is not None:
+            self._stable.mark(table)
+        return table
+
+    # -- damage and ends
 
     def _continues(self, loss: Loss) -> bool:
         """Whether the first loss of a part goes on with the one that is open: the search for its end."""
-        return self._searching and loss.position == self._position and loss.base_offset is None
+        return self._resuming and loss.position == self._position and loss.base_offset is None
 
-    def _wanted_by_front(self) -> int:
-        """Return how many bytes have to be there before decoding them gives more than it did: nothing."""
+    def _wanted_at(self, at: int) -> tuple[int, bool]:
+        """Tell how many bytes have to be there before one more pass gets beyond `at`, where the last one ended.
+
+        And whether a bad batch stands there, of which only a pass can tell what becomes of it.
+        """
         size = len(self._data)
-        wanted = _entry_wants(self._data, 0)
+        wanted = at + _entry_wants(self._data, at)
         if wanted > size:
-            return wanted
+            return wanted, False
         # A bad batch is whole. Whether its length is right the next one tells, or a search in ever more bytes.
-        self._undecided = True
         if size < wanted + MIN_ENTRY_SIZE:
-            return wanted + MIN_ENTRY_SIZE
+            return wanted + MIN_ENTRY_SIZE, True
         follower = wanted + entry_size(self._data, wanted)
-        return min(follower if follower > size else size + size // 4 + 1, _PATIENCE)
+        return min(follower if follower > size else size + (size - at) // 4 + 1, at + _PATIENCE), True
 
     def _truncation(self, at: int) -> str:
         left = len(self._data) - at

@@ -37,7 +37,7 @@ from kbatch.kernels import decode as _kernel
 if TYPE_CHECKING:
     from kbatch.table import RecordTable
 
-__all__ = ["AbortedRanges", "OpenTransaction", "TransactionTracker", "Transactions", "control_records"]
+__all__ = ["AbortedRanges", "ListedAborts", "OpenTransaction", "TransactionTracker", "Transactions", "control_records"]
 
 _INT64 = np.iinfo(np.int64)
 # Sizes of a control record's key, int16 version and int16 type, and of a marker's value, int16 version and int32
@@ -468,6 +468,21 @@ class TransactionTracker:
         """Producer ids and offsets of all ABORT markers so far, also of those that ended nothing (TXN-R6)."""
         return np.array(self._marker_producers, np.int64), np.array(self._marker_offsets, np.int64)
 
+    def drain(self) -> tuple[npt.NDArray[np.void], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Hand over what was decided since the last call, and forget it: for logs without end.
+
+        Returns
+        -------
+        aborted : ndarray of ABORTED_DTYPE
+            As in `result`, which has them no more.
+        abort_markers : (producer ids, offsets)
+            As in the property, which has them no more.
+        """
+        aborted, markers = np.array(self._aborted, np.int64).view(ABORTED_DTYPE), self.abort_markers
+        for column in (self._aborted, self._marker_producers, self._marker_offsets):
+            del column[:]
+        return aborted, markers
+
 
 # -- what read_committed leaves out
 
@@ -565,7 +580,11 @@ class AbortedRanges:
     @classmethod
     def from_transactions(cls, transactions: Transactions) -> AbortedRanges:
         """Take the aborted transactions of a log."""
-        aborted = transactions.aborted
+        return cls.from_rows(transactions.aborted)
+
+    @classmethod
+    def from_rows(cls, aborted: npt.NDArray[np.void]) -> AbortedRanges:
+        """Take aborted transactions as rows of ABORTED_DTYPE."""
         return cls(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
 
     @classmethod
@@ -595,20 +614,9 @@ class AbortedRanges:
         ValueError
             If it has more or less than two, or one that no int64 holds.
         """
-        pairs = np.array([_checked_pair(i, entry) for i, entry in enumerate(aborted)], np.int64).reshape(-1, 2)
-        producers, first = pairs[:, 0], pairs[:, 1]
-        marker_producers = np.asarray(abort_markers[0], np.int64)
-        marker_offsets = np.asarray(abort_markers[1], np.int64)
-        last = np.full(len(pairs), _INT64.max, np.int64)
-        if len(marker_producers):
-            order = np.lexsort((marker_offsets, marker_producers))
-            marker_producers, marker_offsets = marker_producers[order], marker_offsets[order]
-            at = _Pairs(marker_producers, marker_offsets).count(producers, first, included=False)
-            there = at < len(order)
-            at[~there] = 0
-            there &= marker_producers[at] == producers
-            last[there] = marker_offsets[at[there]]
-        return cls(producers, first, last)
+        listed = ListedAborts(aborted)
+        listed.close(abort_markers)
+        return listed.ranges()
 
     def mask(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         """Tell which batches belong to aborted transactions.
@@ -644,6 +652,46 @@ class AbortedRanges:
         """
         chosen = (self.first_offset < stop) & (self.last_offset >= start)
         return AbortedRanges(self.producer_id[chosen], self.first_offset[chosen], self.last_offset[chosen])
+
+
+class ListedAborts:
+    """The aborted transactions that a fetch response lists, closed by the markers as these come.
+
+    Parameters
+    ----------
+    aborted : iterable of (producer id, first offset)
+        See `AbortedRanges.from_list`.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        pairs = np.array([_checked_pair(i, entry) for i, entry in enumerate(aborted)], np.int64).reshape(-1, 2)
+        self._producers, self._first = pairs[:, 0], pairs[:, 1]
+        self._last = np.full(len(pairs), _INT64.max, np.int64)
+        self._ranges: AbortedRanges | None = None
+
+    def close(self, abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
+        """Let each entry that is open end at the first of these ABORT markers at or after its first offset (TXN-R2)."""
+        marker_producers = np.asarray(abort_markers[0], np.int64)
+        marker_offsets = np.asarray(abort_markers[1], np.int64)
+        still = np.flatnonzero(self._last == _INT64.max)
+        if not len(marker_producers) or not len(still):
+            return
+        order = np.lexsort((marker_offsets, marker_producers))
+        marker_producers, marker_offsets = marker_producers[order], marker_offsets[order]
+        producers = self._producers[still]
+        at = _Pairs(marker_producers, marker_offsets).count(producers, self._first[still], included=False)
+        there = at < len(order)
+        at[~there] = 0
+        there &= marker_producers[at] == producers
+        if there.any():
+            self._last[still[there]] = marker_offsets[at[there]]
+            self._ranges = None
+
+    def ranges(self) -> AbortedRanges:
+        """Return what the entries take by now; those without a marker end nowhere (TXN-R8)."""
+        if self._ranges is None:
+            self._ranges = AbortedRanges(self._producers, self._first, self._last)
+        return self._ranges
 
 
 def _checked_pair(number: int, entry: Any) -> tuple[int, int]:

@@ -29,6 +29,7 @@ LAYERS = [
     # A table offers its views as methods, which import `arrow` when they are called.
     {"table", "arrow"},
     {"decoding", "protocol"},
+    {"stable"},
     {"streaming"},
     {"log"},
     {"spark"},

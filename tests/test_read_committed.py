@@ -230,6 +230,22 @@ def test_damage_in_a_log_hides_no_marker(tmp_path: Path) -> None:
     assert transactions.open[0][:2] == (9, 14)
 
 
+@pytest.mark.parametrize("crc", ["mark", "skip"])
+def test_where_bad_checksums_are_accepted_the_log_believes_them(tmp_path: Path, crc: Any) -> None:
+    """What is handed out whatever its checksum is belongs to its transaction, and so does its marker."""
+    parts = [bytearray(part) for part in (data_batch(0, 7), marker(3, 7, ABORT), data_batch(4, 8), three(7))]
+    for part in parts[:3]:
+        part[17] ^= 1
+    data = b"".join(parts)
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / f"{0:020d}.log").write_bytes(data)
+    for table in (committed(data, crc=crc), *kbatch.Log(directory).tables(isolation="read_committed", crc=crc)):
+        assert offsets_of(table) == []
+        assert table.pending == [(8, 4)]
+    assert offsets_of(committed(data[: -len(parts[3])] + bytes(marker(7, 8, COMMIT)), crc=crc)) == [4, 5, 6]
+
+
 def test_bad_lists_are_refused() -> None:
     with pytest.raises(ValueError, match="isolation must be one of 'read_uncommitted', 'read_committed'"):
         kbatch.decode(b"", isolation="serializable")  # type: ignore[arg-type]

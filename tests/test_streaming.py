@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +20,13 @@ import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import batches_of, lost, offsets_of, records_of
+from streams import Outcome, assert_same, cut, streamed, with_end
+from tables import lost, offsets_of, records_of
 
 import kbatch
 from kbatch.kernels import buffers
 
 ON_ERROR = ("raise", "stop", "skip")
-
-
-class Outcome:
-    """What came out of tables together: batches with their records and status, losses, and what ended it."""
-
-    def __init__(self, tables: Iterable[kbatch.RecordTable]) -> None:
-        self.batches: list[tuple[oracle.Batch, int]] = []
-        self.losses: list[tuple[int, int, int | None]] = []
-        self.reasons: list[str] = []
-        self.consumed = 0
-        self.error: kbatch.KbatchError | None = None
-        try:
-            for table in tables:
-                self.batches += zip(batches_of(table), table.batches["status"].tolist(), strict=True)
-                self.losses += [(loss.position, loss.length, loss.base_offset) for loss in table.losses]
-                self.reasons += [loss.reason for loss in table.losses]
-                self.consumed += table.consumed
-        except kbatch.KbatchError as error:
-            self.error = error
 
 
 def whole(data: bytes, **options: Any) -> Outcome:
@@ -58,61 +40,6 @@ def whole(data: bytes, **options: Any) -> Outcome:
     outcome = Outcome([kbatch.decode(data[: found.position], **options)])
     outcome.error = found
     return outcome
-
-
-def with_end(outcome: Outcome, data: bytes, options: dict[str, Any]) -> Outcome:
-    left = len(data) - outcome.consumed
-    if options.get("on_error", "raise") == "raise":
-        if left:
-            outcome.error = kbatch.TruncatedBatchError("", position=outcome.consumed)
-    elif not outcome.losses or sum(outcome.losses[-1][:2]) < len(data):
-        if left:
-            outcome.losses.append((outcome.consumed, left, None))
-            outcome.consumed = len(data)
-    else:
-        outcome.consumed = len(data)
-    return outcome
-
-
-def streamed(chunks: Iterable[bytes], flush: Callable[[int], bool] = lambda _: True, **options: Any) -> Outcome:
-    def tables() -> Iterator[kbatch.RecordTable]:
-        decoder = kbatch.StreamDecoder(**options)
-        fed = 0
-        for i, chunk in enumerate(chunks):
-            ready = decoder.feed(chunk)
-            fed += len(chunk)
-            assert decoder.position + decoder.pending_bytes == fed
-            if flush(i):
-                table = decoder.flush()
-                assert ready or not (len(table.batches) or table.losses or table.consumed)
-                yield table
-                assert decoder.position + decoder.pending_bytes == fed
-        for _ in range(2):
-            yield decoder.flush()
-        yield decoder.finish()
-        assert (decoder.position, decoder.pending_bytes) == (fed, 0)
-
-    return Outcome(tables())
-
-
-def assert_same(found: Outcome, wanted: Outcome) -> None:
-    assert found.batches == wanted.batches
-    assert found.losses == wanted.losses
-    if wanted.error is None:
-        assert found.error is None
-        assert found.consumed == wanted.consumed
-    else:
-        assert found.error is not None
-        assert (found.error.position, found.error.base_offset) == (wanted.error.position, wanted.error.base_offset)
-        if not isinstance(found.error, kbatch.LimitExceededError):
-            assert type(found.error) is type(wanted.error)
-            if str(wanted.error):
-                assert str(found.error) == str(wanted.error)
-
-
-def cut(data: bytes, points: Iterable[int]) -> list[bytes]:
-    bounds = [0, *sorted(points), len(data)]
-    return [data[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 A, B, C, D = (oracle.three(offset) for offset in (0, 10, 20, 30))
@@ -343,6 +270,34 @@ def test_the_limit_of_a_claim_is_the_same_however_it_comes(monkeypatch: pytest.M
         found = streamed([data[:at], data[at:]], on_error="skip", limits=limits)
         assert [batch.base_offset for batch, _ in found.batches] == [0, 20]
         assert found.losses == [(len(A), len(large), None)]
+
+
+def test_the_limit_of_a_claim_is_the_callers() -> None:
+    """FRM-R14: who reads a socket knows what its topic takes, and waits for no more."""
+    limits = kbatch.Limits(max_batch_bytes=1000)
+    large = oracle.build_batch([oracle.encode_record(value=bytes(1000))], base_offset=10)
+    decoder = kbatch.StreamDecoder(limits=limits)
+    decoder.feed(A + large[:17])
+    assert len(decoder.flush()) == 3
+    with pytest.raises(kbatch.LimitExceededError, match=rf"{len(large)} bytes, .* 1000 at most; .*\(max_batch"):
+        decoder.flush()
+    found = streamed([A, large, C], on_error="skip", limits=limits)
+    assert [batch.base_offset for batch, _ in found.batches] == [0, 20]
+    assert found.losses == [(len(A), len(large), None)]
+    # More than is believed by default, too.
+    limits = kbatch.Limits(max_batch_bytes=2**31 - 1)
+    decoder = kbatch.StreamDecoder(limits=limits)
+    assert decoder.feed(FAR_B[:100] + HUGE_B) == 0
+    assert len(decoder.flush()) == 0
+    # In one decode, a search believes in it: the good batch that is larger is passed over.
+    bad = oracle.with_crc(A, 1)
+    long_bad = bad[:8] + (len(A) - 11).to_bytes(4, "big") + bad[12:]
+    for most, offsets in ((1000, [20, 21, 22]), (2000, [10, 20, 21, 22])):
+        table = kbatch.decode(long_bad + large + C, on_error="skip", limits=kbatch.Limits(max_batch_bytes=most))
+        assert offsets_of(table) == offsets
+    for wrong in (-1, 60):
+        with pytest.raises(ValueError, match="max_batch_bytes must be 61 at least"):
+            kbatch.Limits(max_batch_bytes=wrong)
 
 
 # -- memory
@@ -636,8 +591,8 @@ def test_options_are_those_of_decode() -> None:
     ours = inspect.signature(kbatch.StreamDecoder).parameters
     theirs = {name: p for name, p in inspect.signature(kbatch.decode).parameters.items() if name != "data"}
     assert {name: p for name, p in ours.items() if name not in ("origin", "source")} == theirs
-    with pytest.raises(ValueError, match="read_uncommitted"):
-        kbatch.StreamDecoder(isolation="read_committed")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="isolation must be one of 'read_uncommitted', 'read_committed'"):
+        kbatch.StreamDecoder(isolation="serializable")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="on_error must be one of"):
         kbatch.StreamDecoder(on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="threads"):

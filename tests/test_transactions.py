@@ -660,3 +660,21 @@ def test_entries_of_any_integers() -> None:
     ranges = AbortedRanges.from_list(iter(listed), (np.array([8]), [5]))
     assert ranges.producer_id.tolist() == [7, 8, 9]
     assert ranges.last_offset.tolist() == [INT64_MAX, 5, INT64_MAX]
+
+
+def test_what_is_drained_is_forgotten_and_the_rest_goes_on() -> None:
+    """For logs without end: what is open stays, what was decided is told once."""
+    log = txn(0, 7) + txn(1, 8) + marker(2, 7, ABORT)
+    array = byte_array(log)
+    rows = scan_part(array).batches
+    tracker = TransactionTracker()
+    tracker.add(array, rows)
+    aborted, (producers, offsets) = tracker.drain()
+    assert aborted.tolist() == [(7, 0, 2, 1)]
+    assert (producers.tolist(), offsets.tolist()) == ([7], [2])
+    assert len(tracker.result().aborted) == len(tracker.abort_markers[0]) == 0
+    assert tracker.result().open == [(8, 1, 1000)]
+    more = byte_array(marker(3, 8, ABORT))
+    tracker.add(more, scan_part(more).batches)
+    assert tracker.drain()[0].tolist() == [(8, 1, 3, 4)]
+    assert len(tracker.drain()[0]) == 0

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.checksums import good_crcs
-from kbatch.decoding import DecodeOptions
+from kbatch.decoding import DecodeOptions, counts_for_transactions
 from kbatch.errors import KbatchError
-from kbatch.format import ABORTED_DTYPE, BatchStatus
+from kbatch.format import ABORTED_DTYPE
 from kbatch.framing import first_offsets
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
@@ -51,7 +51,7 @@ def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> 
     offset is missing between good batches, and bytes between them are damaged, an entry of that offset counts as the
     ABORT marker. The bytes come first: where they contradict the index, or no damage is, it isn't looked at.
     """
-    tracker = TransactionTracker(check_crc=options.crc != "skip", limits=options.limits)
+    tracker = TransactionTracker(check_crc=options.crc == "verify", limits=options.limits)
     for i, segment in enumerate(segments):
         below = segments[i + 1].base_offset if i + 1 < len(segments) else None
         entries = _entries(segment, below) if options.on_error == "skip" else _NO_ENTRIES
@@ -101,7 +101,7 @@ def _follow_bytes(
     reached = -1 if segment.base_offset is None else segment.base_offset - 1
     damaged = False
     for table in read_tables(segment, 0, segment.size, options, _WINDOW):
-        is_good = table.batches["status"] == BatchStatus.OK
+        is_good = counts_for_transactions(table.batches["status"], options)
         good = table.batches[is_good]
         damage = np.concatenate(
             [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]

@@ -1,0 +1,114 @@
+"""How far the transactions of a stream are decided, and which of its batches read_committed leaves out."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.decoding import mark_pending
+from kbatch.format import ABORTED_DTYPE, Limits
+from kbatch.table import RecordTable
+from kbatch.transactions import AbortedRanges, ListedAborts, TransactionTracker
+
+__all__ = ["StableFront"]
+
+
+class StableFront:
+    """Follows the transactions of a stream, ahead of its decoding.
+
+    What it keeps is in proportion to the batches that were followed and not released, and to open transactions.
+
+    Parameters
+    ----------
+    limits : Limits
+        What a compressed control batch may cost.
+    aborted : iterable of (producer id, first offset), optional
+        What a fetch response lists as aborted. Then nothing is undecided, and of the markers only those count that end
+        what is listed.
+    """
+
+    def __init__(self, limits: Limits, aborted: Iterable[tuple[int, int]] | None = None) -> None:
+        # The batches are known to be good, or wanted whether they are or not.
+        self._tracker = TransactionTracker(check_crc=False, limits=limits)
+        self._transactions = self._tracker.result()
+        self._listed = None if aborted is None else ListedAborts(aborted)
+        # Of the batches that are not released, from number `_first` on: where they begin, and the greatest offset up to
+        # each.
+        self._positions = array("q")
+        self._reach = array("q")
+        self._first = 0
+        # Rows of ABORTED_DTYPE as they were found; and of how many of them the data lies before which position.
+        self._aborted = array("q")
+        self._found: deque[tuple[int, int]] = deque()
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """The first offset of the first transaction that is open by now; None if none is, or a list decides."""
+        return None if self._listed is not None else self._transactions.last_stable_offset
+
+    def add(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int, end: int) -> None:
+        """Follow the next batches.
+
+        Parameters
+        ----------
+        data : ndarray of uint8
+        batches : ndarray of BATCH_DTYPE
+        origin : int
+            Position of ``data[0]`` in the stream.
+        end : int
+            A position after all of these batches, and before those that come.
+        """
+        self._tracker.add(data, batches, origin)
+        aborted, markers = self._tracker.drain()
+        if self._listed is not None:
+            self._listed.close(markers)
+            return
+        self._transactions = self._tracker.result()
+        if len(aborted):
+            self._aborted.frombytes(aborted.tobytes())
+            self._found.append((end, len(aborted)))
+        if len(batches):
+            reach = np.maximum.accumulate(batches["last_offset"])
+            if self._reach:
+                np.maximum(reach, self._reach[-1], out=reach)
+            self._positions.frombytes(batches["position"].tobytes())
+            self._reach.frombytes(reach.tobytes())
+
+    def cut(self) -> int | None:
+        """Return the position before which everything is decided; None if all that was followed is."""
+        stable = self.last_stable_offset
+        if stable is None:
+            return None
+        at = bisect_left(self._reach, stable, self._first)
+        return self._positions[at] if at < len(self._positions) else None
+
+    def ranges(self) -> AbortedRanges:
+        """Return which batches are left out, of those that are decided and not released."""
+        if self._listed is not None:
+            return self._listed.ranges()
+        aborted = np.frombuffer(self._aborted.tobytes(), ABORTED_DTYPE)
+        stable = self.last_stable_offset
+        if stable is not None:
+            aborted = aborted[aborted["first_offset"] < stable]
+        return AbortedRanges.from_rows(aborted)
+
+    def release(self, position: int) -> None:
+        """Forget what lies before `position`: it has been handed out."""
+        self._first = bisect_left(self._positions, position, self._first)
+        if 2 * self._first >= len(self._positions):
+            del self._positions[: self._first], self._reach[: self._first]
+            self._first = 0
+        past = 0
+        while self._found and self._found[0][0] <= position:
+            past += self._found.popleft()[1]
+        del self._aborted[: past * (ABORTED_DTYPE.itemsize // self._aborted.itemsize)]
+
+    def mark(self, table: RecordTable) -> None:
+        """Tell in a table what is withheld by now."""
+        if self._listed is None:
+            mark_pending(table, self._transactions)
