@@ -25,7 +25,16 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import Claims, byte_array, find_batch, first_offsets, most_believed, scan_part
+from kbatch.framing import (
+    Claims,
+    byte_array,
+    find_batch,
+    first_offsets,
+    is_wrapper,
+    most_believed,
+    scan_part,
+    wrapper_end,
+)
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -301,7 +310,7 @@ class _Pass:
         left = len(self.data) - self.position
         if self.options.on_error != "skip" or not self.final or left < MIN_ENTRY_SIZE:
             return False
-        found_at, found = self._find(self.position + 1)
+        found_at, found = self._find_after(self.position)
         if not found:
             return False
         self._lose(self.position, found_at, "length field reaches beyond batches that are whole")
@@ -318,12 +327,17 @@ class _Pass:
             self._search(self.position, self.position + 1, reason)
 
     def _search(self, lost_from: int, position: int, reason: str) -> None:
-        found_at, found = self._find(position)
+        found_at, found = self._find(position) if position == lost_from else self._find_after(lost_from)
         self._lose(lost_from, found_at, reason)
         self.position = found_at
         self.scan_size = _FEW_BATCHES
         # Where the source goes on, what was found at the end of `data` has to be looked at again with more of it.
         self.searching = not found and not self.final
+
+    def _find_after(self, position: int) -> tuple[int, bool]:
+        """Search for a batch after the bad entry at `position`."""
+        end = wrapper_end(self.data, position, self.claims)
+        return self._find(position + 1 if end is None else end)
 
     def _find(self, position: int) -> tuple[int, bool]:
         if position < self.barren:
@@ -551,8 +565,8 @@ class _Pass:
             waits = not self.final and (len(self.data) - position < self.patience if self.patience else position > 0)
             found_at, found = len(self.data), False
             if not (waits and (holds is None or not self.patience)):
-                found_at, found = self._find(position + 1)
-            if waits and not found:
+                found_at, found = self._find_after(position)
+            if waits and (not found or (not self.patience and is_wrapper(self.data, position))):
                 # What follows may decide it: the next part begins at this batch and sees more of that.
                 self.headers.used = row
                 self.position = position

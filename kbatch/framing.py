@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, finding_to_error
-from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
+from kbatch.format import ATTRIBUTE_CODEC, BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
@@ -21,9 +21,11 @@ __all__ = [
     "entry_size",
     "find_batch",
     "first_offsets",
+    "is_wrapper",
     "most_believed",
     "scan",
     "scan_part",
+    "wrapper_end",
 ]
 
 _FIRST_BATCHES = 1024
@@ -240,3 +242,33 @@ def find_batch(
             return candidate, True
         claims.wrong(size)
         position = candidate + 1
+
+
+def is_wrapper(data: npt.NDArray[np.uint8], position: int) -> bool:
+    """Whether what is at ``data[position]`` looks like a compressed message of magic 0 or 1 but for its length."""
+    return (
+        len(data) - position > MIN_ENTRY_SIZE and data[position + 16] < 2 and data[position + 17] & ATTRIBUTE_CODEC != 0
+    )
+
+
+def wrapper_end(data: npt.NDArray[np.uint8], position: int, claims: Claims) -> int | None:
+    """Return where the compressed message at ``data[position]`` ends if a flipped bit of its length is all its damage.
+
+    What can't be compressed stands in it as it is: whole messages with good checksums, whose offsets are not those of
+    the log (LEG-R11). A search for the next batch would take them for it. The checksum of the wrapper tells its end.
+    """
+    if not is_wrapper(data, position):
+        return None
+    length = int.from_bytes(data.data[position + 8 : position + LOG_OVERHEAD], "big")
+    # A sign bit is dropped; for that alone see below.
+    for bit in range(31):
+        end = position + LOG_OVERHEAD + (length & 0x7FFFFFFF ^ 1 << bit)
+        if not position + MIN_ENTRY_SIZE < end <= len(data) or end - position > claims.max_size:
+            continue
+        if len(data) - end >= MIN_ENTRY_SIZE and (data[end + 16] > 2 or entry_size(data, end) < MIN_ENTRY_SIZE):
+            continue
+        if crc_holds(data, position, end - position):
+            return end
+        claims.wrong(end - position)
+    whole = position + LOG_OVERHEAD + (length & 0x7FFFFFFF)
+    return whole if length >> 31 and whole <= len(data) and crc_holds(data, position, whole - position) else None

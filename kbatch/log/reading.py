@@ -9,7 +9,7 @@ import numpy as np
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE, SHORTEST_ENTRY
-from kbatch.framing import Claims, find_batch, most_believed
+from kbatch.framing import Claims, find_batch, most_believed, wrapper_end
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
 
@@ -19,6 +19,8 @@ __all__ = ["NOT_REACHED", "lost_table", "read_tables"]
 NOT_REACHED = "not read: on_error='stop' met damage before it"
 
 _MIN_WINDOW = 64 << 10
+# Where a compressed message set with a wrong length may end.
+_MOST_WRAPPER = 4 << 20
 _TOO_LONG = "length field reaches beyond batches that are whole"
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
@@ -111,7 +113,8 @@ def read_tables(
                 limit = max(limit, position + wanted)
                 size = wanted + most
                 continue
-            found = _next_batch(file, position + 1, end, options, claims)
+            following = wrapper_end(file.window(position, min(position + _MOST_WRAPPER, end)), 0, claims) or 1
+            found = _next_batch(file, position + following, end, options, claims)
             tail = file.tail_at(position)
             if found is None and whole and segment.live and not searching and tail.kind != "damaged":
                 return False
