@@ -25,7 +25,17 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import Claims, Scan, byte_array, damaged_end, find_batch, first_offsets, most_believed, scan_part
+from kbatch.framing import (
+    Claims,
+    Scan,
+    byte_array,
+    damaged_end,
+    find_batch,
+    first_offsets,
+    may_end_later,
+    most_believed,
+    scan_part,
+)
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -585,7 +595,7 @@ class _Pass:
             found_at, found = len(self.data), False
             if not (waits and (holds is None or not self.patience)):
                 found_at, found = self._after(position)
-            if waits and not found:
+            if waits and (not found or (not self.patience and may_end_later(self.data, position))):
                 # What follows may decide it: the next part begins at this batch and sees more of that.
                 self.headers.used = row
                 self.position = position

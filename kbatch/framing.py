@@ -30,6 +30,7 @@ __all__ = [
     "entry_size",
     "find_batch",
     "first_offsets",
+    "may_end_later",
     "most_believed",
     "scan",
     "scan_part",
@@ -248,6 +249,17 @@ def damaged_end(data: npt.NDArray[np.uint8], position: int, claims: Claims) -> i
                 return position + size
             claims.wrong(int(follower["size"][0]))
     return None
+
+
+def may_end_later(data: npt.NDArray[np.uint8], position: int) -> bool:
+    """Whether the bad entry at `position` looks like a compressed message that goes on beyond `data`.
+
+    A search would look for the next entry within it.
+    """
+    if len(data) - position < SHORTEST_ENTRY or data[position + MAGIC_AT] > 1:
+        return False
+    size = size_by_fields(data, position)
+    return data[position + MAGIC_AT + 1] & ATTRIBUTE_CODEC != 0 and (size is None or size > len(data) - position)
 
 
 def size_by_fields(data: npt.NDArray[np.uint8], position: int) -> int | None:

@@ -207,7 +207,7 @@ class RecordTable:
             topic=self.topic,
             partition=self.partition,
         )
-        table.pending, table.last_stable_offset = self.pending, self.last_stable_offset
+        table.pending, table.last_stable_offset = list(self.pending), self.last_stable_offset
         table._derived = True
         return table
 
