@@ -19,7 +19,6 @@ __all__ = ["NOT_REACHED", "lost_table", "read_tables"]
 NOT_REACHED = "not read: on_error='stop' met damage before it"
 
 _MIN_WINDOW = 64 << 10
-# Where a compressed message set with a wrong length may end.
 _TOO_LONG = "length field reaches beyond batches that are whole"
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
