@@ -148,6 +148,14 @@ def compressed_table(results: Results) -> str:
     return table([*heads, *(f"{peer} / kbatch" for peer in PEERS)], rows)
 
 
+def transactions_table(results: Results) -> str:
+    rows = []
+    for corpus in results.corpora("transactions"):
+        ratio = results.ratio("transactions", corpus, "read_committed", "read_uncommitted")
+        rows.append([corpus, number(ratio, ".2f")])
+    return table(["corpus", "read_committed / read_uncommitted"], list(dict.fromkeys(map(tuple, rows))))
+
+
 def single_nanoseconds(results: Results) -> float | None:
     own = results.get("decode", "single", KBATCH)
     return own.seconds / own.batches * 1e9 if own else None
@@ -198,6 +206,8 @@ def report(results: Results) -> str:
         "## Batches of one record",
         f"{number(single_nanoseconds(results), '.0f')} ns a batch; aiokafka takes "
         f"{number(results.ratio('decode', 'single', 'aiokafka'))} times as long.",
+        "## Transactions: read_committed, in turns with read_uncommitted",
+        transactions_table(results),
         "## Scan: headers only",
         scan_table(results),
     ]

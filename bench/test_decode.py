@@ -17,7 +17,7 @@ LEGACY = [name for name, recipe in CORPORA.items() if recipe.magic < 2]
 LEGACY_OF_PEERS = [name for name in LEGACY if not name.endswith("v0-lz4")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *LEGACY])
 def test_kbatch(name: str, measure: Measure) -> None:
     what = corpus(name)
     table = measure("decode", what, "kbatch", lambda: kbatch.decode(what.data))
@@ -25,22 +25,10 @@ def test_kbatch(name: str, measure: Measure) -> None:
     assert table.consumed == len(what.data)
 
 
-@pytest.mark.parametrize("name", LEGACY)
-def test_kbatch_message_sets(name: str, measure: Measure) -> None:
-    what = corpus(name)
-    table = measure("decode", what, "kbatch", lambda: kbatch.decode(what.data))
-    assert Sums.of_table(table) == what.sums
-    assert table.consumed == len(what.data)
-
-
-@pytest.mark.parametrize(("name", "peer"), contests(LEGACY_OF_PEERS, ["small-v1", "medium-v1"]))
-def test_peer_message_sets(name: str, peer: Peer, measure: Measure) -> None:
-    what = corpus(name)
-    measure("decode", what, peer.name, lambda: peer.iterate(what.data))
-    assert peer.sums(what.data) == what.sums
-
-
-@pytest.mark.parametrize(("name", "peer"), contests(NAMES, ["small", "medium", "large", "headers"]))
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    contests([*NAMES, *LEGACY_OF_PEERS], ["small", "medium", "large", "headers", "small-v1", "medium-v1"]),
+)
 def test_peer(name: str, peer: Peer, measure: Measure) -> None:
     what = corpus(name)
     measure("decode", what, peer.name, lambda: peer.iterate(what.data))
