@@ -41,7 +41,9 @@ from kbatch.kernels.buffers import allocate
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Arena", "PayloadError", "decompress"]
+    from kbatch.kernels.frames import Run
+
+__all__ = ["Arena", "PayloadError", "decompress", "decompress_run"]
 
 # Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
@@ -221,6 +223,43 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     return size
 
 
+def decompress_run(run: Run, i: int, arena: Arena, stop: int) -> tuple[int, Finding | None]:
+    """Append the plain form of a run of payloads to `arena`.
+
+    Parameters
+    ----------
+    run : kbatch.kernels.frames.Run
+        The payloads, and the limit for each; it is told where in the arena they are then.
+    i : int
+        The batch to begin with.
+    arena : Arena
+        As for `decompress`.
+    stop : int
+        No further payload is begun when ``arena.used`` has come to this.
+
+    Returns
+    -------
+    batch : int
+        The batch after the last one that was done.
+    finding : Finding or None
+        What is wrong with that batch, if anything is, as `decompress` raises it.
+    """
+    while True:
+        i, arena.used = run.decompress(i, arena.view, arena.used, stop, _contexts.zstd)
+        if i == run.hi or arena.used >= stop:
+            return i, None
+        codec, magic, payload = run.payload(i)
+        if payload is None:
+            return i, Finding(Fault.WRAPPER_VALUE)
+        start = arena.used
+        try:
+            size = decompress(codec, payload, arena, run.limit, magic)
+        except PayloadError as error:
+            return i, error.finding
+        run.done(i, start, size)
+        i += 1
+
+
 def _refuse(detail: str) -> NoReturn:
     # `from None`: where a library raised, the detail says what it said.
     raise PayloadError(Finding(Fault.CODEC, detail=detail)) from None
@@ -242,7 +281,7 @@ def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
 
 def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
     # zlib's object is as fast as zlib.decompress(), which has no limit and takes one member only; cramjam's gzip, which
-    # could write to the arena, is no faster, and doesn't say where a member ends.
+    # the kernel calls, is faster, but doesn't say where a member ends.
     if not payload:
         _refuse("gzip: the payload is empty")
     position = produced = 0

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.checksums import crc_holds, first_bad_crc, good_crcs
-from kbatch.codecs import Arena, PayloadError, decompress
+from kbatch.codecs import Arena, decompress_run
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
 from kbatch.format import (
     ATTRIBUTE_CODEC,
-    ATTRIBUTE_CONTROL,
     BATCH_DTYPE,
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
@@ -37,6 +36,7 @@ from kbatch.framing import (
     scan_part,
 )
 from kbatch.kernels import decode as _kernel
+from kbatch.kernels.frames import Run as PayloadRun
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
@@ -466,59 +466,20 @@ class _Pass:
     def _decode_packed(self, lo: int, hi: int) -> Finding | None:
         """Compressed batches, and the uncompressed ones between them, by way of the arena."""
         assert self.arena is not None
-        limit = self.options.limits.max_decompressed_bytes
-        view = self.data.data
-        part = self.batches[lo:hi]
-        codecs = (part["attributes"] & ATTRIBUTE_CODEC).tolist()
-        # A negative count of a message set is one that isn't known.
-        skipped = ((part["record_count"] <= 0) & (part["magic"] == 2)) | (part["status"] > BatchStatus.BAD_CRC)
-        if not self.options.include_control:
-            skipped |= (part["attributes"] & ATTRIBUTE_CONTROL) != 0
-        passed_over = skipped.tolist()
-        magics = part["magic"].tolist()
+        arena = self.arena
         positions = np.empty(hi - lo, np.int64)
         sizes = np.empty(hi - lo, np.int64)
         _kernel.payloads(self.data, self.batches, lo, hi, self.origin, positions, sizes)
-        starts, packed = positions.tolist(), sizes.tolist()
-        set_position, set_size = positions.data, sizes.data
-        arena = self.arena
-        done = 0
-        flush_at = arena.used + PARSE_BYTES
-        i = 0
-        finding = None
-        while i < hi - lo and finding is None:
-            codec = codecs[i]
-            if not codec:
-                j = i + 1
-                while j < hi - lo and not codecs[j]:
-                    j += 1
-                arena.reserve(sum(packed[i:j]))
-                arena.used = _kernel.copy_payloads(self.data, positions[i:j], sizes[i:j], arena.view, arena.used)
-                i = j
-            else:
-                # Also of a batch that is passed over: it may be the bad one, at which the arena is cut.
-                set_position[i] = arena.used
-                set_size[i] = 0
-                if not passed_over[i]:
-                    start, size = starts[i], packed[i]
-                    if size < 0:
-                        finding = Finding(Fault.WRAPPER_VALUE)
-                        break
-                    try:
-                        set_size[i] = decompress(codec, view[start : start + size], arena, limit, magics[i])
-                    except PayloadError as error:
-                        finding = error.finding
-                        break
-                i += 1
-            if arena.used >= flush_at and i < hi - lo:
-                bad = self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i])
-                if bad is not None:
-                    return bad
-                done = i
-                flush_at = arena.used + PARSE_BYTES
-                if self.max_bytes is not None and self._cost() >= self.max_bytes:
-                    return None
-        return self._parse_arena(lo + done, lo + i, positions[done:i], sizes[done:i]) or finding
+        limit = self.options.limits.max_decompressed_bytes
+        run = PayloadRun(self.data.data, self.batches, lo, hi, positions, sizes, limit, self.options.include_control)
+        done = lo
+        while True:
+            i, finding = decompress_run(run, done, arena, arena.used + PARSE_BYTES)
+            bad = self._parse_arena(done, i, positions[done - lo : i - lo], sizes[done - lo : i - lo])
+            finding = bad or finding
+            if finding is not None or i == hi or (self.max_bytes is not None and self._cost() >= self.max_bytes):
+                return finding
+            done = i
 
     def _parse_arena(
         self, lo: int, hi: int, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]

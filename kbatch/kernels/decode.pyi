@@ -26,11 +26,4 @@ def payloads(
     positions: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> None: ...
-def copy_payloads(
-    data: npt.NDArray[np.uint8],
-    positions: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    out: memoryview,
-    used: int,
-) -> int: ...
 def headers(data: npt.NDArray[np.uint8], records: npt.NDArray[np.void], out: npt.NDArray[np.void]) -> int: ...

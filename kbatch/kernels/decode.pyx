@@ -13,7 +13,6 @@ with offset i64, size i32 and the layout of `kbatch.format`.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 
 from kbatch.kernels.checksum cimport crc32_legacy
 from kbatch.kernels.spans cimport Span
@@ -608,29 +607,6 @@ def payloads(const uint8_t[::1] data not None, batches not None, int64_t lo, int
             sizes[i - lo] = -1
             skipped = wrapper_value(&data[at], size, &sizes[i - lo])
             positions[i - lo] = at + max(skipped, 0)
-
-
-def copy_payloads(const uint8_t[::1] data not None, int64_t[::1] positions not None, const int64_t[::1] sizes not None,
-                  uint8_t[::1] out not None, int64_t used):
-    """Copy payloads of `data` to `out`, from byte `used` on, and make `positions` tell where they are there.
-
-    Returns where they end.
-    """
-    cdef int64_t i
-    cdef int64_t at
-    cdef int64_t size
-    if sizes.shape[0] < positions.shape[0]:
-        raise IndexError("rows out of range")
-    for i in range(positions.shape[0]):
-        at = positions[i]
-        size = sizes[i]
-        if at < 0 or size < 0 or size > data.shape[0] - at or size > out.shape[0] - used:
-            raise IndexError("payload out of range")
-        if size:
-            memcpy(&out[used], &data[at], size)
-        positions[i] = used
-        used += size
-    return used
 
 
 def headers(const uint8_t[::1] data not None, const RecordRow[::1] records not None, HeaderRow[::1] out not None):
