@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from log_batches import segment_path
-from oracle import TRANSACTIONAL, build_batch, encode_record, three
+from oracle import CONTROL, TRANSACTIONAL, build_batch, encode_record, three
 from tables import lost, offsets_of
 from transaction_logs import ABORT, COMMIT, consume, damaged, marker, txn
 
@@ -146,8 +146,11 @@ def test_without_damage_an_index_says_nothing(tmp_path: Path) -> None:
     assert len(log.transactions().aborted) == 0
 
 
-def test_generated_logs_with_lost_abort_markers(tmp_path: Path) -> None:
-    """Whichever ABORT markers are lost, a consumer with the index of the undamaged log hands out the same."""
+def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
+    """Whichever ABORT markers are lost, a consumer with the index of the undamaged log hands out the same.
+
+    Also if of COMMIT markers the checksum is bad.
+    """
     rng = np.random.default_rng(11)
     for _ in range(60):
         batches: list[bytes] = []
@@ -184,6 +187,10 @@ def test_generated_logs_with_lost_abort_markers(tmp_path: Path) -> None:
             damaged(batch, int(rng.integers(8, len(batch)))) if abort and rng.random() < 0.7 else batch
             for batch, abort in zip(batches, kinds, strict=True)
         ]
+        for i, abort in enumerate(kinds):
+            is_commit = kbatch.scan(batches[i])["attributes"][0] & CONTROL and not abort
+            if is_commit and rng.random() < 0.5:
+                broken[i] = damaged(batches[i], int(rng.choice([17, -1])))
         log = log_of(tmp_path, broken, index(*entries))
         assert committed(log, max_bytes=int(rng.choice([1, 300, 1 << 20])))[:-3] == wanted
 

@@ -218,7 +218,7 @@ def test_damage_that_hides_markers_is_an_error_wherever_it_is(spark: Any, tmp_pa
     for number, (hidden, error, at, left) in enumerate(
         (
             ([bytes(length), marker(3, 7, COMMIT)], kbatch.CorruptBatchError, 0, [0, 1, 4, 5]),
-            ([data(2), damaged(marker(3, 7, COMMIT))], kbatch.CrcMismatchError, len(data(2)), [0]),
+            ([data(2), damaged(marker(3, 7, COMMIT))], kbatch.CrcMismatchError, len(data(2)), [0, 2, 4, 5]),
             ([data(2), marker(3, 7, COMMIT)[:-1]], kbatch.TruncatedBatchError, len(data(2)), [0]),
         )
     ):
