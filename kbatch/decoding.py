@@ -610,9 +610,21 @@ class _Pass:
                 self.position = end
                 self.searching = not found
                 self.scan_size = _FEW_BATCHES
-                self.checked, self.bad_crc = row + 1, None
+                if found and self.options.framing_only:
+                    self._keep_markers(position, end)
+                self.checked, self.bad_crc = self.next, None
         self._lose(position, end, reason, base_offset)
         return not self.searching
+
+    def _keep_markers(self, position: int, end: int) -> None:
+        """Give rows to the markers behind a bad batch, if headers lead over damage to the batch found at `end`."""
+        scan = scan_part(self.data[:end], origin=self.origin, position=position)
+        if scan.finding is None and scan.consumed == end:
+            markers = scan.batches[1:]
+            markers = markers[lost_markers(markers)]
+            markers["status"] = BatchStatus.BAD_CRC
+            self.headers.extend(markers)
+            self.next = self.headers.used
 
     def _length_holds(self, row: int, finding: Finding, end: int) -> bool | None:
         """Whether the length of the bad batch at `row` can be followed: it is not covered by the batch's checksum.
