@@ -317,3 +317,15 @@ def test_where_checksums_are_not_asked_for_a_marker_is_believed() -> None:
     for crc in ("mark", "skip"):
         table = kbatch.decode(txn(3, 7, 2) + bad + txn(6, 7), isolation="read_committed", on_error="skip", crc=crc)  # type: ignore[arg-type]
         assert (table.pending, table.last_stable_offset) == ([(7, 6)], 6)
+
+
+def test_damaged_markers_side_by_side(tmp_path: Path) -> None:
+    """Each ends its own transaction, also where only the first of them is followed by nothing good."""
+    batches = [three(0), txn(3, 7), txn(4, 8), txn(5, 9)]
+    batches += [damaged(marker(6, 7, ABORT)), damaged(marker(7, 8, COMMIT)), damaged(marker(8, 9, ABORT))]
+    batches += [txn(9, 7), txn(10, 8), txn(11, 9), marker(12, 7, COMMIT), marker(13, 8, ABORT), marker(14, 9, COMMIT)]
+    batches.append(three(15))
+    found = outcomes(batches, tmp_path)
+    assert found == [([0, 1, 2, 9, 11, 15, 16, 17], [(7, 3), (8, 4), (9, 5)], None)] * len(found)
+    log = log_of(tmp_path, batches, index((7, 3, 6), (9, 5, 8), (8, 10, 13)))
+    assert committed(log) == [0, 1, 2, 4, 9, 11, 15, 16, 17, NEXT, NEXT + 1, NEXT + 2]
