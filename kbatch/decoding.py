@@ -41,7 +41,7 @@ from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
 from kbatch.table import Loss, RecordTable
-from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker
+from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker, lost_markers
 
 __all__ = [
     "Aborted",
@@ -87,8 +87,9 @@ _MOST_SLOW_BATCHES = 1 << 16
 class DecodeOptions:
     """The options that everything which decodes has in common; `decode` says what they mean.
 
-    Three are for those who decode a larger source by the part: `aborted` and `stable_offset` say what read_committed
-    leaves out, the aborted transactions of the whole source and what is at or after its last stable offset.
+    Four are for those who decode a larger source by the part: `aborted`, `undecided` and `stable_offset` say what
+    read_committed leaves out: of the whole source the aborted transactions, those whose marker is lost, and what is at
+    or after its last stable offset.
     With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
     Then batches outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
     """
@@ -101,6 +102,7 @@ class DecodeOptions:
     stop_offset: int | None = None
     limits: Limits = field(default_factory=Limits)
     aborted: AbortedRanges | None = None
+    undecided: AbortedRanges | None = None
     stable_offset: int | None = None
     framing_only: bool = False
 
@@ -246,6 +248,8 @@ class _Pass:
             batches = batches[wanted]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
+        if self.options.undecided is not None:
+            batches["status"][self.options.undecided.mask(batches)] = BatchStatus.UNDECIDED
         if self.options.stable_offset is not None:
             batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
         self.scanned = self.headers.used
@@ -567,9 +571,21 @@ class _Pass:
                 self.position = end
                 self.searching = not found
                 self.scan_size = _FEW_BATCHES
-                self.checked, self.bad_crc = row + 1, None
+                if found and self.options.framing_only:
+                    self._keep_markers(position, end)
+                self.checked, self.bad_crc = self.next, None
         self._lose(position, end, reason, base_offset)
         return not self.searching
+
+    def _keep_markers(self, position: int, end: int) -> None:
+        """Give rows to the markers behind a bad batch, if headers lead over damage to the batch found at `end`."""
+        scan = scan_part(self.data[:end], origin=self.origin, position=position)
+        if scan.finding is None and scan.consumed == end:
+            markers = scan.batches[1:]
+            markers = markers[lost_markers(markers)]
+            markers["status"] = BatchStatus.BAD_CRC
+            self.headers.extend(markers)
+            self.next = self.headers.used
 
     def _length_holds(self, row: int, finding: Finding, end: int) -> bool | None:
         """Whether the length of the bad batch at `row` can be followed: it is not covered by the batch's checksum.
@@ -683,15 +699,27 @@ def decode_part(
 
 def tracking_options(options: DecodeOptions) -> DecodeOptions:
     """Make the options of a pass that only follows transactions, over the batches that `options` would decode."""
-    return replace(options, aborted=None, stable_offset=None, framing_only=True)
+    return replace(options, aborted=None, undecided=None, stable_offset=None, framing_only=True)
 
 
-def counts_for_transactions(status: npt.NDArray[np.uint8], options: DecodeOptions) -> npt.NDArray[np.bool_]:
-    """Tell which batches of a framing pass count for transactions: whose checksum holds, if that is asked for."""
-    good: npt.NDArray[np.bool_] = status == BatchStatus.OK
+def counts_for_transactions(
+    batches: npt.NDArray[np.void], options: DecodeOptions
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Tell which batches of a framing pass count for transactions.
+
+    Returns
+    -------
+    good, lost : ndarray of bool, shape (batches,)
+        Those whose checksum holds, if that is asked for; and the markers whose doesn't, where damage is passed over:
+        with "raise" and "stop" it ends what is known.
+    """
+    good: npt.NDArray[np.bool_] = batches["status"] == BatchStatus.OK
+    bad = batches["status"] == BatchStatus.BAD_CRC
     if options.crc == "mark":
-        good |= status == BatchStatus.BAD_CRC
-    return good
+        return good | bad, np.zeros_like(good)
+    if options.on_error != "skip":
+        return good, np.zeros_like(good)
+    return good, bad & lost_markers(batches)
 
 
 def aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
@@ -706,6 +734,7 @@ def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptio
     return replace(
         options,
         aborted=AbortedRanges.from_transactions(transactions),
+        undecided=AbortedRanges.from_rows(transactions.undecided) if len(transactions.undecided) else None,
         stable_offset=transactions.last_stable_offset,
     )
 
@@ -741,22 +770,27 @@ def decide(
             raise
         # Nothing at or after the damage is handed out, and so nothing there decides.
         table = decode_part(data[: error.position], tracking).table
-    good = counts_for_transactions(table.batches["status"], options)
-    return _decide_by(data, options, aborted, table.batches[good])
+    good, lost = counts_for_transactions(table.batches, options)
+    chosen = good | lost
+    return _decide_by(data, options, aborted, table.batches[chosen], lost[chosen])
 
 
 def mark_pending(table: RecordTable, transactions: Transactions) -> None:
     """Tell in a table what of its source was withheld."""
-    table.pending = [(each.producer_id, each.first_offset) for each in transactions.open]
+    table.pending = transactions.pending
     table.last_stable_offset = transactions.last_stable_offset
 
 
 def _decide_by(
-    data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None, batches: npt.NDArray[np.void]
+    data: npt.NDArray[np.uint8],
+    options: DecodeOptions,
+    aborted: Aborted | None,
+    batches: npt.NDArray[np.void],
+    lost: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[DecodeOptions, Transactions | None]:
-    """Do what `decide` does by what these batches say."""
+    """Do what `decide` does by what these batches say, of which some are `lost` markers."""
     tracker = TransactionTracker(check_crc=False, limits=options.limits)
-    tracker.add(data, batches)
+    tracker.add(data, batches, lost=lost)
     if aborted is not None:
         return replace(options, aborted=aborted_ranges(aborted, tracker)), None
     transactions = tracker.result()
@@ -818,7 +852,8 @@ def decode(
     aborted : iterable of (producer id, first offset), or ndarray of ABORTED_DTYPE, optional
         Aborted transactions as a fetch response lists them, or as a ``.txnindex`` file does
         (`kbatch.log.read_transaction_index`); of no effect under read_uncommitted. Without it the markers
-        in `data` decide, and nothing is handed out from the first transaction on that none of them decides: see
+        in `data` decide, and nothing is handed out from the first transaction on that none of them decides; of one
+        whose marker has a bad checksum only its own records are withheld: see
         ``pending`` and ``last_stable_offset`` of the table.
     include_control : bool
         Whether the records of control batches are wanted too. Consumers never see them (CTL-R5).

@@ -95,8 +95,8 @@ class BatchStatus(enum.IntEnum):
     `BAD_INNER_CRC`: the checksum of a compressed message of magic 0 or 1 holds, but not that of a message in it. Kafka
     hands those out too; only a consumer with ``check.crcs`` looks at inner checksums.
 
-    `ABORTED` and `UNDECIDED` are no damage: read_committed leaves out the batches of aborted transactions, and
-    everything from the last stable offset on.
+    `ABORTED` and `UNDECIDED` are no damage: read_committed leaves out the batches of aborted transactions, of those
+    whose marker is lost, and everything from the last stable offset on.
     """
 
     OK = 0

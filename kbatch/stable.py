@@ -21,7 +21,8 @@ __all__ = ["StableFront"]
 class StableFront:
     """Follows the transactions of a stream, ahead of its decoding.
 
-    What it keeps is in proportion to the batches that were followed and not released, and to open transactions.
+    What it keeps is in proportion to the batches that were followed and not released, and to open transactions
+    and those whose marker was lost.
 
     Parameters
     ----------
@@ -51,7 +52,14 @@ class StableFront:
         """The first offset of the first transaction that is open by now; None if none is, or a list decides."""
         return None if self._listed is not None else self._transactions.last_stable_offset
 
-    def add(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int, end: int) -> None:
+    def add(
+        self,
+        data: npt.NDArray[np.uint8],
+        batches: npt.NDArray[np.void],
+        origin: int,
+        end: int,
+        lost: npt.NDArray[np.bool_],
+    ) -> None:
         """Follow the next batches.
 
         Parameters
@@ -62,8 +70,12 @@ class StableFront:
             Position of ``data[0]`` in the stream.
         end : int
             A position after all of these batches, and before those that come.
+        lost : ndarray of bool, shape (batches,)
+            Which of them are markers that were damaged.
         """
-        self._tracker.add(data, batches, origin)
+        self._tracker.add(data, batches, origin, lost)
+        # What else their headers say isn't believed.
+        batches = batches[~lost]
         aborted, markers = self._tracker.drain()
         if self._listed is not None:
             self._listed.close(markers)
@@ -96,6 +108,12 @@ class StableFront:
         if stable is not None:
             aborted = aborted[aborted["first_offset"] < stable]
         return AbortedRanges.from_rows(aborted)
+
+    def undecided(self) -> AbortedRanges | None:
+        """Return which batches are withheld because the markers of their transactions are lost."""
+        if self._listed is not None or not len(self._transactions.undecided):
+            return None
+        return AbortedRanges.from_rows(self._transactions.undecided)
 
     def release(self, position: int) -> None:
         """Forget what lies before `position`: it has been handed out."""

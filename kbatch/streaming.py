@@ -500,7 +500,9 @@ class StreamDecoder:
         if self._stable is not None:
             # Before the limit everything is decided, unless it is the end.
             stable = self._stable.last_stable_offset if self._hands_out_all(final=final) else None
-            options = replace(options, aborted=self._stable.ranges(), stable_offset=stable)
+            options = replace(
+                options, aborted=self._stable.ranges(), undecided=self._stable.undecided(), stable_offset=stable
+            )
         return decode_part(
             data,
             options,
@@ -567,8 +569,9 @@ class StreamDecoder:
             part = self._ahead(data[: error.position - origin], final=final)
         done = part.table.consumed
         batches = part.table.batches
-        good = counts_for_transactions(batches["status"], self._options)
-        self._stable.add(data, batches[good], origin, origin + done)
+        good, lost = counts_for_transactions(batches, self._options)
+        chosen = good | lost
+        self._stable.add(data, batches[chosen], origin, origin + done, lost[chosen])
         self._followed += done
         self._follows_no_more = part.stopped
         self._await(done, part.searching)

@@ -59,7 +59,8 @@ class RecordTable:
         Every range of the input that damage cost, in order of position.
     pending : list of (int, int)
         Under read_committed the transactions that no marker decides, as (producer id, first offset), by offset. Their
-        records, and everything else from the first of them on, are withheld (LSO-R1).
+        records are withheld, and everything else from `last_stable_offset` on (LSO-R1): from the first that has no
+        marker. One whose marker is lost to damage holds back nothing else.
     last_stable_offset : int or None
         The offset from which on everything is withheld for that; None if nothing is.
     source, topic, partition

@@ -11,7 +11,7 @@ import heapq
 import operator
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,15 @@ from kbatch.kernels import decode as _kernel
 if TYPE_CHECKING:
     from kbatch.table import RecordTable
 
-__all__ = ["AbortedRanges", "ListedAborts", "OpenTransaction", "TransactionTracker", "Transactions", "control_records"]
+__all__ = [
+    "AbortedRanges",
+    "ListedAborts",
+    "OpenTransaction",
+    "TransactionTracker",
+    "Transactions",
+    "control_records",
+    "lost_markers",
+]
 
 _INT64 = np.iinfo(np.int64)
 # Sizes of a control record's key, int16 version and int16 type, and of a marker's value, int16 version and int32
@@ -45,8 +53,11 @@ _INT64 = np.iinfo(np.int64)
 _KEY_SIZE = 4
 _MARKER_SIZE = 6
 _MAX_VARINT = 5
+# A marker of Kafka takes 78 bytes. What has a bad checksum and is larger than this is no marker that was damaged.
+_MAX_MARKER_SIZE = 128
 
 # What a batch is to the tracker: a marker by its type, or one of these.
+_LOST = -2
 _NOTHING = -1
 _DATA = 2
 
@@ -172,11 +183,47 @@ class Transactions:
     last_stable_offset : int or None
         The least first offset of an open transaction: what is at or after it is undecided (LSO-R2). None if none is
         open, and nothing is held back.
+    undecided : ndarray of ABORTED_DTYPE
+        Transactions that ended with a marker that is damaged, in the order of their markers: whether they were
+        committed or aborted nothing tells. Their own records are withheld, but they hold back nothing else.
     """
 
     aborted: npt.NDArray[np.void]
     open: list[OpenTransaction]
     last_stable_offset: int | None
+    undecided: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ABORTED_DTYPE))
+
+    @property
+    def pending(self) -> list[tuple[int, int]]:
+        """Producer id and first offset of the open and the undecided ones, by first offset."""
+        still = [(each.producer_id, each.first_offset) for each in self.open]
+        lost = zip(self.undecided["producer_id"].tolist(), self.undecided["first_offset"].tolist(), strict=True)
+        return sorted([*still, *lost], key=lambda pair: pair[1])
+
+
+def lost_markers(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Tell which batches of a bad checksum are markers that were damaged, by their headers.
+
+    Parameters
+    ----------
+    batches : ndarray of BATCH_DTYPE
+        Their checksums are not looked at.
+
+    Returns
+    -------
+    ndarray of bool, shape (batches,)
+        True for uncompressed transactional control batches of one record, and no larger than markers are.
+    """
+    attributes = batches["attributes"]
+    both = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
+    out: npt.NDArray[np.bool_] = (
+        (attributes & (both | ATTRIBUTE_CODEC) == both)
+        & (batches["magic"] == 2)
+        & (batches["producer_id"] >= 0)
+        & (batches["record_count"] == 1)
+        & (batches["size"] <= _MAX_MARKER_SIZE)
+    )
+    return out
 
 
 def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
@@ -291,12 +338,19 @@ class TransactionTracker:
             producer_id, first_offset, first_timestamp = map(int, OpenTransaction(*transaction))
             self._open[producer_id] = (first_offset, producer_id, first_timestamp)
         self._queue = sorted(self._open.values())
-        # Rows of ABORTED_DTYPE, and the two columns of `abort_markers`.
+        # Rows of ABORTED_DTYPE, twice, and the two columns of `abort_markers`.
         self._aborted = array("q")
+        self._undecided = array("q")
         self._marker_producers = array("q")
         self._marker_offsets = array("q")
 
-    def add(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int = 0) -> None:
+    def add(
+        self,
+        data: npt.NDArray[np.uint8],
+        batches: npt.NDArray[np.void],
+        origin: int = 0,
+        lost: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
         """Follow the next batches of the log.
 
         Parameters
@@ -307,6 +361,9 @@ class TransactionTracker:
             Their headers in the order of the log; those of magic 0 and 1 are passed over.
         origin : int
             Position of ``data[0]`` in the source, which the positions in `batches` count from.
+        lost : ndarray of bool, shape (batches,), optional
+            Which of them are markers that were damaged (`lost_markers`), so that what they say isn't believed. Those
+            that the tracker itself finds to be so, if it checks checksums, need not be told.
 
         Raises
         ------
@@ -320,6 +377,8 @@ class TransactionTracker:
         kinds = np.full(len(chosen), _DATA, np.int16)
         control = np.flatnonzero(attributes[chosen] & ATTRIBUTE_CONTROL)
         kinds[control] = self._markers(data, batches[chosen[control]], origin)
+        if lost is not None:
+            kinds[lost[chosen]] = _LOST
         relevant = kinds != _NOTHING
         chosen, kinds = chosen[relevant], kinds[relevant]
         if not len(chosen):
@@ -335,17 +394,24 @@ class TransactionTracker:
         opens = is_data.copy()
         opens[1:] &= starts[1:] | ~is_data[:-1]
         if self._check_crc:
-            self._drop_damaged(data, batches, origin, chosen[order], grouped, starts, is_data, opens)
+            ends = np.append(starts[1:], True)
+            ends[:-1] |= kinds[order[1:]] == _LOST
+            ends &= is_data
+            self._drop_damaged(data, batches, origin, chosen[order], grouped, starts, ends, opens)
         events = np.sort(order[opens | ~is_data])
         self._follow(batches[chosen[events]], kinds[events])
 
     def _markers(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.int16]:
-        """Tell ABORT, COMMIT and nothing apart; an empty control batch is nothing, nor is an unknown type (TXN-R10)."""
+        """Tell ABORT, COMMIT, a lost marker and nothing apart.
+
+        An empty control batch is nothing, nor is one of an unknown type (TXN-R10).
+        """
         kinds = np.full(len(rows), _NOTHING, np.int16)
         _require_bytes(data, rows, origin)
         wanted = rows["record_count"] > 0
         if self._check_crc:
-            wanted &= good_crcs(data, rows, origin)
+            good = good_crcs(data, rows, origin)
+            wanted &= good
         packed = (rows["attributes"] & ATTRIBUTE_CODEC) != 0
         plain = np.flatnonzero(wanted & ~packed)
         positions = rows["position"] - (origin - BATCH_HEADER_SIZE)
@@ -363,6 +429,8 @@ class TransactionTracker:
             whole = np.array([arena.used])
             kinds[i] = _marker_types(arena.array(), rows[i : i + 1].copy(), 0, np.zeros(1, np.int64), whole)[0]
         kinds[(kinds != ControlType.ABORT) & (kinds != ControlType.COMMIT)] = _NOTHING
+        if self._check_crc:
+            kinds[~good & lost_markers(rows)] = _LOST
         return kinds
 
     def _drop_damaged(
@@ -373,12 +441,14 @@ class TransactionTracker:
         rows: npt.NDArray[np.intp],
         producer_ids: npt.NDArray[np.int64],
         starts: npt.NDArray[np.bool_],
-        is_data: npt.NDArray[np.bool_],
+        is_last: npt.NDArray[np.bool_],
         opens: npt.NDArray[np.bool_],
     ) -> None:
-        """Let no batch with a bad checksum open what stays open: take the next good one of the run, or none."""
-        ends = np.append(np.flatnonzero(starts)[1:], len(rows))
-        ends = ends[is_data[ends - 1]]
+        """Let no batch with a bad checksum open what nothing decides: take the next good one of the run, or none.
+
+        `is_last` are the last batches of such runs.
+        """
+        ends = np.flatnonzero(is_last) + 1
         opening = np.flatnonzero(opens)
         opening = opening[np.searchsorted(opening, ends) - 1]
         known = np.fromiter((p in self._open for p in producer_ids[opening].tolist()), np.bool_, len(opening))
@@ -418,16 +488,18 @@ class TransactionTracker:
                 continue
             ended = is_open.pop(producer_id, None)
             if ended is not None and kind == ControlType.ABORT:
-                self._record_aborted(ended, offset)
+                self._record(self._aborted, ended, offset)
+            elif ended is not None and kind == _LOST:
+                self._record(self._undecided, ended, offset)
         if len(queue) > 2 * len(is_open) + 64:
             self._queue = sorted(is_open.values())
 
-    def _record_aborted(self, ended: tuple[int, int, int], offset: int) -> None:
+    def _record(self, ends: array[int], ended: tuple[int, int, int], offset: int) -> None:
         queue = self._queue
         while queue and self._open.get(queue[0][1]) is not queue[0]:
             heapq.heappop(queue)
         stable = queue[0][0] if queue else min(offset + 1, _INT64.max)
-        self._aborted.extend((ended[1], ended[0], offset, stable))
+        ends.extend((ended[1], ended[0], offset, stable))
 
     def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
         """Apply an ABORT marker whose batch is lost, but which an entry of a ``.txnindex`` tells of.
@@ -451,7 +523,7 @@ class TransactionTracker:
         del self._open[producer_id]
         self._marker_producers.append(producer_id)
         self._marker_offsets.append(last_offset)
-        self._record_aborted(transaction, last_offset)
+        self._record(self._aborted, transaction, last_offset)
         return True
 
     def result(self) -> Transactions:
@@ -461,6 +533,7 @@ class TransactionTracker:
             np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
             [OpenTransaction(producer_id, offset, timestamp) for offset, producer_id, timestamp in still],
             still[0][0] if still else None,
+            np.array(self._undecided, np.int64).view(ABORTED_DTYPE),
         )
 
     @property
@@ -470,6 +543,8 @@ class TransactionTracker:
 
     def drain(self) -> tuple[npt.NDArray[np.void], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Hand over what was decided since the last call, and forget it: for logs without end.
+
+        What lost markers left undecided is kept.
 
         Returns
         -------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 from log_batches import segment_path
-from oracle import three
+from oracle import CONTROL, TRANSACTIONAL, build_batch, encode_record, three
 from tables import lost, offsets_of
 from transaction_logs import ABORT, COMMIT, consume, damaged, marker, txn
 
@@ -94,9 +95,12 @@ def test_damage_around_the_marker(tmp_path: Path) -> None:
 def test_the_transaction_began_in_an_earlier_segment(tmp_path: Path) -> None:
     """TXI-R2: the entry stands in the segment of the marker."""
     log = log_of(tmp_path, [three(0), txn(3, 7)], None, after=damaged(marker(NEXT, 7, ABORT)) + three(NEXT + 1))
-    assert committed(log) == [0, 1, 2]
+    after = [0, 1, 2, NEXT + 1, NEXT + 2, NEXT + 3]
+    assert committed(log) == after
+    assert log.transactions(on_error="skip").pending == [(7, 3)]
     segment_path(tmp_path / "t-0", NEXT).with_suffix(".txnindex").write_bytes(index((7, 3, NEXT)))
-    assert committed(log) == [0, 1, 2, NEXT + 1, NEXT + 2, NEXT + 3]
+    assert committed(log) == after
+    assert log.transactions(on_error="skip").aborted.tolist() == [(7, 3, NEXT, NEXT + 1)]
     # And where that segment is gone (TXI-R6).
     gone = txn(NEXT, 7) + damaged(marker(NEXT + 1, 7, ABORT)) + three(NEXT + 2)
     log = log_of(tmp_path, [], None, after=gone)
@@ -123,9 +127,12 @@ FORGED = {
 
 @pytest.mark.parametrize("name", FORGED)
 def test_entries_that_the_bytes_contradict(tmp_path: Path, name: str) -> None:
-    """They change nothing: without the marker producer 7 has one transaction, which the next marker commits."""
+    """They change nothing: the transaction stays undecided."""
     without = committed(log_of(tmp_path, DAMAGED, None))
-    assert committed(log_of(tmp_path, DAMAGED, FORGED[name])) == without
+    assert without == KEPT
+    log = log_of(tmp_path, DAMAGED, FORGED[name])
+    assert committed(log) == without
+    assert log.transactions(on_error="skip").undecided.tolist() == [(7, 3, 8, 5)]
     assert committed(log_of(tmp_path, LOG, FORGED[name])) == KEPT
 
 
@@ -139,8 +146,11 @@ def test_without_damage_an_index_says_nothing(tmp_path: Path) -> None:
     assert len(log.transactions().aborted) == 0
 
 
-def test_generated_logs_with_lost_abort_markers(tmp_path: Path) -> None:
-    """Whichever ABORT markers are lost, a consumer with the index of the undamaged log hands out the same."""
+def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
+    """Whichever ABORT markers are lost, a consumer with the index of the undamaged log hands out the same.
+
+    Also if of COMMIT markers the checksum is bad.
+    """
     rng = np.random.default_rng(11)
     for _ in range(60):
         batches: list[bytes] = []
@@ -177,5 +187,145 @@ def test_generated_logs_with_lost_abort_markers(tmp_path: Path) -> None:
             damaged(batch, int(rng.integers(8, len(batch)))) if abort and rng.random() < 0.7 else batch
             for batch, abort in zip(batches, kinds, strict=True)
         ]
+        for i, abort in enumerate(kinds):
+            is_commit = kbatch.scan(batches[i])["attributes"][0] & CONTROL and not abort
+            if is_commit and rng.random() < 0.5:
+                broken[i] = damaged(batches[i], int(rng.choice([17, -1])))
         log = log_of(tmp_path, broken, index(*entries))
         assert committed(log, max_bytes=int(rng.choice([1, 300, 1 << 20])))[:-3] == wanted
+
+
+# -- markers whose header is there
+
+ENDS = [("aborted", ABORT, COMMIT, [0, 1, 2, 6, 9, 10, 11]), ("committed", COMMIT, ABORT, [0, 1, 2, 3, 4, 9, 10, 11])]
+
+
+def two_transactions(kind: int, next_kind: int) -> list[bytes]:
+    """Two of producer 7, of which the marker of the first is damaged."""
+    bad = damaged(marker(5, 7, kind))
+    return [three(0), txn(3, 7, 2), bad, txn(6, 7), marker(7, 7, next_kind), three(9)]
+
+
+def outcomes(batches: list[bytes], tmp_path: Path) -> list[tuple[list[int], list[tuple[int, int]], int | None]]:
+    """Offsets, what is pending and the last stable offset: of decode, of streams however cut, and of a log."""
+    whole = b"".join(batches)
+    options: dict[str, Any] = {"isolation": "read_committed", "on_error": "skip"}
+    table = kbatch.decode(whole, **options)
+    out = [(offsets_of(table), table.pending, table.last_stable_offset)]
+    for size in (1, 61, 200, len(whole)):
+        decoder = kbatch.StreamDecoder(**options)
+        have = []
+        for at in range(0, len(whole), size):
+            decoder.feed(whole[at : at + size])
+            have += offsets_of(decoder.flush())
+        table = decoder.finish()
+        out.append((have + offsets_of(table), table.pending, table.last_stable_offset))
+    log = log_of(tmp_path, batches, None, after=b"")
+    transactions = log.transactions(on_error="skip")
+    tables = list(log.tables(**options))
+    assert all(table.pending == transactions.pending for table in tables)
+    out.append((committed(log), transactions.pending, transactions.last_stable_offset))
+    return out
+
+
+@pytest.mark.parametrize(("kind", "next_kind", "kept"), [end[1:] for end in ENDS], ids=[end[0] for end in ENDS])
+def test_what_a_damaged_marker_ended_is_not_decided_by_the_next(
+    tmp_path: Path, kind: int, next_kind: int, kept: list[int]
+) -> None:
+    """TXN-R2: only its own records are withheld, whatever became of the producer's next transaction."""
+    batches = two_transactions(kind, next_kind)
+    withheld = [offset for offset in kept if offset not in (3, 4)]
+    found = outcomes(batches, tmp_path)
+    assert found == [(withheld, [(7, 3)], None)] * len(found)
+    # Producer 9 holds back what it does, no more.
+    found = outcomes([*batches[:-1], txn(8, 9), three(9)], tmp_path)
+    assert found == [([o for o in withheld if o < 8], [(7, 3), (9, 8)], 8)] * len(found)
+    first, opened, bad = batches[:3]
+    mixed = [first, opened, txn(5, 9), bad[:7] + b"\6" + bad[8:], txn(7, 9)]
+    mixed += [txn(8, 7), marker(9, 7, next_kind), marker(10, 9, COMMIT), three(11)]
+    wanted = [0, 1, 2, 5, 7, *([8] if next_kind == COMMIT else []), 11, 12, 13]
+    found = outcomes(mixed, tmp_path)
+    assert found == [(wanted, [(7, 3)], None)] * len(found)
+
+
+@pytest.mark.parametrize(("kind", "next_kind", "kept"), [end[1:] for end in ENDS], ids=[end[0] for end in ENDS])
+@pytest.mark.parametrize("max_bytes", [1, 64 << 20])
+def test_an_index_tells_how_a_damaged_marker_ended_it(
+    tmp_path: Path, kind: int, next_kind: int, kept: list[int], max_bytes: int
+) -> None:
+    """TXI-R2: the index has every abort, so that its silence means a commit."""
+    batches = two_transactions(kind, next_kind)
+    entry = (7, 3, 5) if kind == ABORT else (7, 6, 7)
+    log = log_of(tmp_path, batches, index(entry))
+    assert committed(log, max_bytes=max_bytes) == [*kept, NEXT, NEXT + 1, NEXT + 2]
+    transactions = log.transactions(on_error="skip")
+    assert transactions.pending == []
+    assert transactions.aborted[["producer_id", "first_offset", "last_offset"]].tolist() == [entry]
+    # An index that lacks what the log has, or is cut off, is not believed.
+    if kind == COMMIT:
+        for entries in (b"", index(entry)[:-1], index(entry) + b"\0", None):
+            log = log_of(tmp_path, batches, entries)
+            assert log.transactions(on_error="skip").pending == [(7, 3)]
+    # Nor that of another segment.
+    log = log_of(tmp_path, batches, None)
+    segment_path(tmp_path / "t-0", NEXT).with_suffix(".txnindex").write_bytes(b"")
+    assert log.transactions(on_error="skip").pending == [(7, 3)]
+
+
+@pytest.mark.parametrize("entries", [None, b"", index((7, 3, NEXT))], ids=["none", "empty", "entry"])
+def test_the_damaged_marker_stands_in_a_later_segment(tmp_path: Path, entries: bytes | None) -> None:
+    after = [damaged(marker(NEXT, 7, ABORT if entries else COMMIT)), txn(NEXT + 1, 7), marker(NEXT + 2, 7, COMMIT)]
+    log = log_of(tmp_path, [three(0), txn(3, 7), three(4)], b"", after=b"".join(after))
+    if entries is not None:
+        segment_path(tmp_path / "t-0", NEXT).with_suffix(".txnindex").write_bytes(entries)
+    own = [3] if entries == b"" else []
+    assert committed(log) == [0, 1, 2, *own, 4, 5, 6, NEXT + 1]
+    assert log.transactions(on_error="skip").pending == ([(7, 3)] if entries is None else [])
+    assert committed(log, start_offset=3, stop_offset=5) == [*own, 4]
+
+
+def test_damage_that_ends_the_reading_decides_nothing_either(tmp_path: Path) -> None:
+    for _, kind, next_kind, _ in ENDS:
+        batches = two_transactions(kind, next_kind)
+        table = kbatch.decode(b"".join(batches), isolation="read_committed", on_error="stop")
+        assert (offsets_of(table), table.pending) == ([0, 1, 2], [(7, 3)])
+        log = log_of(tmp_path, batches, None)
+        tables = list(log.tables(isolation="read_committed", on_error="stop"))
+        assert [offset for table in tables for offset in offsets_of(table)] == [0, 1, 2]
+
+
+def test_what_is_no_marker_ends_nothing(tmp_path: Path) -> None:
+    """Batches of data in which the bit that makes a control batch has flipped: too large, or of several records."""
+    large = build_batch([encode_record(0, 0, b"k", bytes(80))], base_offset=4, producer_id=7, attributes=TRANSACTIONAL)
+    assert len(large) > 128
+    for batch in (large, txn(4, 7, 2)):
+        batches = [three(0), txn(3, 7), damaged_bit(batch, 22, 0x20), txn(6, 7), marker(7, 7, COMMIT), three(8)]
+        found = outcomes(batches, tmp_path)
+        assert found == [([0, 1, 2, 3, 6, 8, 9, 10], [], None)] * len(found)
+    # Nor does a marker of a producer that has nothing open, and one of an unknown producer.
+    batches = [three(0), damaged(marker(3, 7, ABORT)), txn(4, 7), marker(5, 7, COMMIT), three(6)]
+    found = outcomes(batches, tmp_path)
+    assert found == [([0, 1, 2, 4, 6, 7, 8], [], None)] * len(found)
+
+
+def damaged_bit(batch: bytes, at: int, bit: int) -> bytes:
+    return batch[:at] + bytes([batch[at] ^ bit]) + batch[at + 1 :]
+
+
+def test_where_checksums_are_not_asked_for_a_marker_is_believed() -> None:
+    bad = damaged_bit(marker(5, 7, ABORT), 17, 1)
+    for crc in ("mark", "skip"):
+        table = kbatch.decode(txn(3, 7, 2) + bad + txn(6, 7), isolation="read_committed", on_error="skip", crc=crc)  # type: ignore[arg-type]
+        assert (table.pending, table.last_stable_offset) == ([(7, 6)], 6)
+
+
+def test_damaged_markers_side_by_side(tmp_path: Path) -> None:
+    """Each ends its own transaction, also where only the first of them is followed by nothing good."""
+    batches = [three(0), txn(3, 7), txn(4, 8), txn(5, 9)]
+    batches += [damaged(marker(6, 7, ABORT)), damaged(marker(7, 8, COMMIT)), damaged(marker(8, 9, ABORT))]
+    batches += [txn(9, 7), txn(10, 8), txn(11, 9), marker(12, 7, COMMIT), marker(13, 8, ABORT), marker(14, 9, COMMIT)]
+    batches.append(three(15))
+    found = outcomes(batches, tmp_path)
+    assert found == [([0, 1, 2, 9, 11, 15, 16, 17], [(7, 3), (8, 4), (9, 5)], None)] * len(found)
+    log = log_of(tmp_path, batches, index((7, 3, 6), (9, 5, 8), (8, 10, 13)))
+    assert committed(log) == [0, 1, 2, 4, 9, 11, 15, 16, 17, NEXT, NEXT + 1, NEXT + 2]

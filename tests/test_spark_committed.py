@@ -149,9 +149,7 @@ def test_control_records_and_committed_ones(spark: Any, several: Path) -> None:
 
 
 @pytest.mark.parametrize("split_bytes", [1, 100, 1 << 27])
-def test_a_lost_marker_leaves_everything_from_its_transaction_on_undecided(
-    spark: Any, tmp_path: Path, split_bytes: int
-) -> None:
+def test_a_lost_marker_leaves_its_transaction_undecided(spark: Any, tmp_path: Path, split_bytes: int) -> None:
     bad = damaged(marker(4, 7, COMMIT))
     log = write_log(
         tmp_path / "t-0",
@@ -160,16 +158,19 @@ def test_a_lost_marker_leaves_everything_from_its_transaction_on_undecided(
         (7, [marker(7, 8, COMMIT), data(8)]),
     )
     have, losses = planned(log, on_error="skip", split_bytes=split_bytes)
-    assert have == [0, 1]
+    assert have == [0, 1, 5, 6, 8]
     assert [(loss.position, loss.length, loss.base_offset) for loss in losses] == [(len(txn(3, 7)), len(bad), 4)]
-    assert offsets(spark, log, onError="skip", splitBytes=str(split_bytes)) == [0, 1]
+    assert offsets(spark, log, onError="skip", splitBytes=str(split_bytes)) == [0, 1, 5, 6, 8]
+    states = load(spark, log, table="transactions", onError="skip").collect()
+    wanted = [(7, 3, 4, "undecided", None)]
+    assert [(r.producer_id, r.first_offset, r.last_offset, r.state, r.last_stable_offset) for r in states] == wanted
     (row,) = load(spark, log, table="losses", isolationLevel="read_committed").collect()
     assert (row.position, row.length) == (len(txn(3, 7)), len(bad))
     with pytest.raises(kbatch.CrcMismatchError):
         planned(log, split_bytes=split_bytes)
-    # The next marker of the producer decides both.
-    write_log(log, (9, [txn(9, 7), marker(10, 7, ABORT), data(11)]))
-    assert planned(log, on_error="skip", split_bytes=split_bytes)[0] == [0, 1, 5, 6, 8, 11]
+    # The next markers of the producer decide nothing but what is new.
+    write_log(log, (9, [txn(9, 7), marker(10, 7, ABORT), data(11), txn(12, 7), marker(13, 7, COMMIT)]))
+    assert planned(log, on_error="skip", split_bytes=split_bytes)[0] == [0, 1, 5, 6, 8, 11, 12]
 
 
 @pytest.mark.parametrize("split_bytes", [1, 100, 1 << 27])
@@ -217,7 +218,7 @@ def test_damage_that_hides_markers_is_an_error_wherever_it_is(spark: Any, tmp_pa
     for number, (hidden, error, at, left) in enumerate(
         (
             ([bytes(length), marker(3, 7, COMMIT)], kbatch.CorruptBatchError, 0, [0, 1, 4, 5]),
-            ([data(2), damaged(marker(3, 7, COMMIT))], kbatch.CrcMismatchError, len(data(2)), [0]),
+            ([data(2), damaged(marker(3, 7, COMMIT))], kbatch.CrcMismatchError, len(data(2)), [0, 2, 4, 5]),
             ([data(2), marker(3, 7, COMMIT)[:-1]], kbatch.TruncatedBatchError, len(data(2)), [0]),
         )
     ):
@@ -477,12 +478,16 @@ def test_damage_beside_what_is_undecided(spark: Any, tmp_path: Path, capsys: pyt
     status, text = run_export(capsys, *arguments)
     assert status == 3
     (part,) = json.loads(text)["partitions"]
-    assert (part["records"], part["last_offset"]) == (1, 0)
-    assert part["log_bytes"] == len(data(0)) + len(marker(3, 8, ABORT))
+    assert (part["records"], part["last_offset"]) == (2, 6)
+    assert part["log_bytes"] == len(data(0)) + len(marker(3, 8, ABORT)) + len(data(6))
     assert part["aborted_bytes"] == len(txn(2, 8))
-    assert part["undecided_bytes"] == len(txn(4, 7)) + len(data(6))
+    assert part["undecided_bytes"] == len(txn(4, 7))
     assert part["lost_bytes"] == len(bad_marker) + len(bad_aborted) + len(data(7))
-    assert part["open_transactions"] == [{"producer_id": 7, "first_offset": 4}]
+    assert (part["last_stable_offset"], part["open_count"], part["open_transactions"]) == (None, 0, [])
+    assert part["undecided_count"] == 1
+    assert part["undecided_transactions"] == [{"producer_id": 7, "first_offset": 4, "last_offset": 5}]
+    status, text = run_export(capsys, log, tmp_path / "told", "--isolation", "read_committed", "--on-error", "skip")
+    assert "withheld   t-0: 1 transaction with a damaged marker (producer 7): " in text
 
 
 def test_help_says_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -577,7 +582,7 @@ def test_losses_under_read_committed() -> None:
     rows = list(kbatch.spark.decode_batches(isolation="read_committed", table="losses")([bad]))
     assert [(row.position, row.base_offset) for row in rows] == [(len(data(0) + txn(1, 7)), 2)]
     decode = kbatch.spark.decode_batches(isolation="read_committed", on_error="skip")
-    assert [row.offset for row in decode([bad])] == [0]
+    assert [row.offset for row in decode([bad])] == [0, 3]
 
 
 def test_wrong_lists_are_refused(spark: Any) -> None:

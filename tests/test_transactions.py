@@ -16,7 +16,7 @@ import oracle
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from oracle import CONTROL, DELETE_HORIZON, INT64_MAX, build_batch
+from oracle import CONTROL, DELETE_HORIZON, INT64_MAX, TRANSACTIONAL, build_batch
 from transaction_logs import ABORT, COMMIT, Fold, consume, control, control_record, damaged, data, fold, marker, txn
 
 import kbatch
@@ -54,6 +54,7 @@ def told(tracker: TransactionTracker) -> Fold:
         [tuple(t) for t in result.open],
         result.last_stable_offset,
         list(zip(producers.tolist(), offsets.tolist(), strict=True)),
+        tuple(result.undecided.tolist()),
     )
 
 
@@ -412,6 +413,12 @@ def log_of(events: list[tuple[str, int, int, int]], producers: Sequence[int]) ->
     return b"".join(parts), seen
 
 
+def damaged_markers(log: bytes) -> list[tuple[int, int]]:
+    rows = kbatch.decode(log, on_error="skip").batches
+    rows = rows[rows["status"] == kbatch.BatchStatus.BAD_CRC]
+    return [(pid, offset) for pid, offset in rows[["producer_id", "base_offset"]].tolist() if pid >= 0]
+
+
 @given(
     steps,
     st.sampled_from([(7, 8, 9, -1), (0, 1 << 40, INT64_MAX, 5), (3, 3 + (1 << 16), 2 + (1 << 16), 4)]),
@@ -421,7 +428,7 @@ def log_of(events: list[tuple[str, int, int, int]], producers: Sequence[int]) ->
 def test_generated_logs(events: list[tuple[str, int, int, int]], producers: tuple[int, ...], splits: set[int]) -> None:
     """Interleaved producers against the fold, however the log is split, and against the consumer's loop."""
     log, seen = log_of(events, producers)
-    want = fold(seen)
+    want = fold(seen, lost=damaged_markers(log))
     tracker = track(log, [split for split in splits if split <= len(events)])
     assert told(tracker) == want
     rows = scan_part(byte_array(log)).batches
@@ -523,11 +530,15 @@ def test_a_damaged_batch_holds_no_last_stable_offset_back() -> None:
 
 
 def test_a_damaged_marker_decides_nothing() -> None:
-    """Also one whose kind, producer or offsets are no longer right; the transaction stays open, nothing is guessed."""
+    """Also one whose kind, producer or offsets are no longer right: the transaction stays open, or it has ended."""
     log, batch = txn(0, 7) + txn(1, 8), marker(2, 7, ABORT)
     for broken in flips(batch, 17, len(batch)):
-        assert told(track(log + broken)) == Fold([], [(7, 0, 1000), (8, 1, 1000)], 0, [])
-    assert told(track(log + damaged(batch) + marker(3, 7, COMMIT))) == Fold([], [(8, 1, 1000)], 1, [])
+        still_open = Fold([], [(7, 0, 1000), (8, 1, 1000)], 0, [])
+        ended = Fold([], [(8, 1, 1000)], 1, [], ((7, 0, 2, 1),))
+        (row,) = scan_part(byte_array(broken)).batches
+        own = (row["producer_id"], row["record_count"], row["attributes"] & 0x37) == (7, 1, CONTROL | TRANSACTIONAL)
+        assert told(track(log + broken)) == (ended if own else still_open)
+    assert told(track(log + damaged(batch) + marker(3, 7, COMMIT))) == ended
 
 
 def test_without_checksums_everything_is_believed() -> None:

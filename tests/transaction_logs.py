@@ -68,13 +68,32 @@ class Fold(NamedTuple):
     open: list[tuple[int, int, int]]
     last_stable_offset: int | None
     abort_markers: list[tuple[int, int]]
+    undecided: Sequence[tuple[int, int, int, int]] = ()
 
 
-def fold(batches: Iterable[oracle.Batch], begun: Iterable[tuple[int, int, int]] = ()) -> Fold:
-    """Rebuild as ``LogSegment.recover`` does, batch by batch (TXI-R5)."""
+def fold(
+    batches: Iterable[oracle.Batch],
+    begun: Iterable[tuple[int, int, int]] = (),
+    lost: Iterable[tuple[int, int]] = (),
+) -> Fold:
+    """Rebuild as ``LogSegment.recover`` does, batch by batch (TXI-R5).
+
+    `lost` are markers that are damaged, as (producer id, offset) in order: their transactions end, nobody knows how.
+    """
     ongoing = {pid: (first, timestamp) for pid, first, timestamp in begun}
-    aborted, markers = [], []
+    aborted, markers, undecided = [], [], []
+    left = list(lost)
+
+    def lose(before: float) -> None:
+        while left and left[0][1] < before:
+            pid, offset = left.pop(0)
+            ended = ongoing.pop(pid, None)
+            if ended is not None:
+                stable = min((first for first, _ in ongoing.values()), default=offset + 1)
+                undecided.append((pid, ended[0], offset, stable))
+
     for batch in batches:
+        lose(batch.base_offset)
         pid = batch.producer_id
         if batch.magic != 2 or pid < 0:
             continue
@@ -90,8 +109,9 @@ def fold(batches: Iterable[oracle.Batch], begun: Iterable[tuple[int, int, int]] 
                 aborted.append((pid, ended[0], batch.base_offset, stable))
         elif batch.attributes & TRANSACTIONAL and pid not in ongoing:
             ongoing[pid] = (batch.base_offset, batch.base_timestamp)
+    lose(float("inf"))
     still = sorted(((pid, *began) for pid, began in ongoing.items()), key=lambda t: t[1])
-    return Fold(aborted, still, min((t[1] for t in still), default=None), markers)
+    return Fold(aborted, still, min((t[1] for t in still), default=None), markers, tuple(undecided))
 
 
 def consume(

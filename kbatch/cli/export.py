@@ -168,11 +168,16 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
     withheld = [part for part in summary.partitions if part.undecided_batches]
     for part in withheld[:most]:
-        producers = [str(each["producer_id"]) for each in part.open_transactions[:5]]
-        more = ", ..." if part.open_count > 5 else ""
+        why = []
+        if part.open_count:
+            producers = _producers(part.open_transactions, part.open_count)
+            count = _count(part.open_count, "open transaction")
+            why.append(f"{count} from offset {part.last_stable_offset} on ({producers})")
+        if part.undecided_count:
+            producers = _producers(part.undecided_transactions, part.undecided_count)
+            why.append(f"{_count(part.undecided_count, 'transaction')} with a damaged marker ({producers})")
         lines.append(
-            f"  withheld   {part.topic}-{part.partition}: {_count(part.open_count, 'open transaction')} from offset "
-            f"{part.last_stable_offset} on (producer {', '.join(producers)}{more}): "
+            f"  withheld   {part.topic}-{part.partition}: {', '.join(why)}: "
             f"{format_size(part.undecided_bytes)} in {_count(part.undecided_batches, 'batch')}"
         )
     if len(withheld) > most:
@@ -183,6 +188,11 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
             f"{summary.out}/_manifest.json has all of them"
         )
     return lines
+
+
+def _producers(transactions: list[dict[str, int]], count: int, most: int = 5) -> str:
+    ids = ", ".join(str(each["producer_id"]) for each in transactions[:most])
+    return f"producer {ids}{', ...' if count > most else ''}"
 
 
 def _count(n: int, name: str) -> str:

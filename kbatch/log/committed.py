@@ -6,7 +6,10 @@ once, from its first batch to its last, before anything is decoded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,18 @@ __all__ = ["follow_transactions"]
 
 _WINDOW = 16 << 20
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
+# An entry of a .txnindex file, with its version (TXI-R1).
+_ENTRY_SIZE = 34
+
+
+class _Index(NamedTuple):
+    """What a segment's ``.txnindex`` tells of, as far as it can be true; and whether the file is there and all is."""
+
+    entries: npt.NDArray[np.void]
+    is_whole: bool
+
+
+_NO_INDEX = _Index(_NO_ENTRIES, False)
 
 
 def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> Transactions:
@@ -49,31 +64,72 @@ def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> 
 
     A marker that is lost leaves its transaction undecided, unless the segment's ``.txnindex`` tells of it: where an
     offset is missing between good batches, and bytes between them are damaged, an entry of that offset counts as the
-    ABORT marker. The bytes come first: where they contradict the index, or no damage is, it isn't looked at.
+    ABORT marker. Where the header of a marker is still there, and only its checksum is bad, an index without such an
+    entry tells that it was a COMMIT: the index lists every abort. The bytes come first: where they contradict the
+    index, or no damage is, it isn't looked at.
     """
     tracker = TransactionTracker(check_crc=options.crc == "verify", limits=options.limits)
+    indexes: list[_Index] = []
     for i, segment in enumerate(segments):
         below = segments[i + 1].base_offset if i + 1 < len(segments) else None
-        entries = _entries(segment, below) if options.on_error == "skip" else _NO_ENTRIES
+        indexes.append(_read_index(segment, below) if options.on_error == "skip" else _NO_INDEX)
+        entries = indexes[-1].entries
         if options.on_error == "skip" and _is_damaged(segment, entries):
             _follow_bytes(segment, tracker, options, entries)
         else:
             with segment.open() as file:
                 for window, rows in file.walk_windows(0):
                     tracker.add(window, rows, int(rows["position"][0]))
-    return tracker.result()
+    return _judge(tracker.result(), indexes, [segment.base_offset or 0 for segment in segments])
 
 
-def _entries(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
-    """Read the aborted transactions that the index of a segment tells of, as far as they can be true."""
+def _judge(transactions: Transactions, indexes: Sequence[_Index], base_offsets: Sequence[int]) -> Transactions:
+    """Decide by the indexes what lost markers left undecided."""
+    undecided, aborted = transactions.undecided, transactions.aborted
+    if not len(undecided) or not any(index.is_whole or len(index.entries) for index in indexes):
+        return transactions
+    entries = np.concatenate([index.entries for index in indexes])
+    listed = {(pid, last): first for pid, first, last, _ in entries.tolist()}
+    is_abort = np.array([listed.get((pid, last), first + 1) <= first for pid, first, last, _ in undecided.tolist()])
+    # Only of an index that agrees with all else that is known of its segment its silence is believed.
+    known = {(pid, last) for pid, _, last, _ in np.concatenate([aborted, undecided[is_abort]]).tolist()}
+    contradicted = {last for pair in known ^ listed.keys() for last in pair[1:]}
+    wrong = set(_segments_of(np.array(sorted(contradicted), np.int64), base_offsets).tolist())
+    believed = [index.is_whole and i not in wrong for i, index in enumerate(indexes)]
+    silent = np.array(believed)[_segments_of(undecided["last_offset"], base_offsets)]
+    is_commit = ~is_abort & silent & ~_are_touched(undecided, entries)
+    aborted = np.concatenate([aborted, undecided[is_abort]])
+    return replace(
+        transactions,
+        aborted=aborted[np.argsort(aborted["last_offset"], kind="stable")] if is_abort.any() else aborted,
+        undecided=undecided[~is_abort & ~is_commit],
+    )
+
+
+def _segments_of(offsets: npt.NDArray[np.int64], base_offsets: Sequence[int]) -> npt.NDArray[np.intp]:
+    return np.maximum(np.searchsorted(base_offsets, offsets, "right") - 1, 0)
+
+
+def _are_touched(ranges: npt.NDArray[np.void], entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Tell the transactions that overlap with an aborted one of their producer: what ended them was no marker."""
+    out = np.zeros(len(ranges), np.bool_)
+    for i, row in enumerate(ranges):
+        own = entries[entries["producer_id"] == row["producer_id"]]
+        out[i] = np.any((own["first_offset"] <= row["last_offset"]) & (own["last_offset"] >= row["first_offset"]))
+    return out
+
+
+def _read_index(segment: Segment, below: int | None) -> _Index:
+    path = segment.sibling(".txnindex")
     try:
         entries = segment.transaction_index()
-    except KbatchError:
-        return _NO_ENTRIES
+        size = os.path.getsize(path) if os.path.exists(path) else None
+    except (KbatchError, OSError):
+        return _NO_INDEX
     sound = (entries["producer_id"] >= 0) & (entries["first_offset"] < entries["last_offset"])
     if below is not None:
         sound &= entries["last_offset"] < below
-    return entries[sound]
+    return _Index(entries[sound], size == len(entries) * _ENTRY_SIZE and bool(sound.all()))
 
 
 def _is_damaged(segment: Segment, entries: npt.NDArray[np.void]) -> bool:
@@ -101,8 +157,11 @@ def _follow_bytes(
     reached = -1 if segment.base_offset is None else segment.base_offset - 1
     damaged = False
     for table in read_tables(segment, 0, segment.size, options, _WINDOW):
-        is_good = counts_for_transactions(table.batches["status"], options)
+        is_good, is_lost = counts_for_transactions(table.batches, options)
         good = table.batches[is_good]
+        # With the markers that have a header still; before row i of `good` stand so many of them.
+        followed = table.batches[is_good | is_lost]
+        lost_before = np.append(np.cumsum(is_lost)[is_good], is_lost.sum())
         damage = np.concatenate(
             [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]
         )
@@ -114,10 +173,11 @@ def _follow_bytes(
         lasts = np.append(reached, good["last_offset"])
         done = 0
         for cut, lost in _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good)):
-            _add(segment, tracker, good[done:cut])
-            done = cut
+            until = cut + int(lost_before[cut])
+            _add(segment, tracker, followed[done:until])
+            done = until
             tracker.abort(int(lost["producer_id"]), int(lost["first_offset"]), int(lost["last_offset"]))
-        _add(segment, tracker, good[done:])
+        _add(segment, tracker, followed[done:])
         reached = int(lasts[-1])
     if damaged:
         # The entries are all below the next segment.

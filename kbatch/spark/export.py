@@ -78,13 +78,18 @@ class PartitionSummary:
     aborted_batches, aborted_bytes : int
         Batches that read_committed left out because their transaction was aborted.
     undecided_batches, undecided_bytes : int
-        Batches that it withheld: all that are wanted from the last stable offset on.
+        Batches that it withheld: of those that are wanted all from the last stable offset on, and those of transactions
+        whose markers are lost to damage.
     last_stable_offset : int or None
         Under read_committed the first offset of the log's first open transaction; None if none is open.
     open_count : int
         How many transactions of the log are open, under read_committed.
     open_transactions : list of dict
         The first twenty of them: producer_id, first_offset.
+    undecided_count : int
+        How many transactions of the log ended with a marker that is damaged, so that nothing tells how.
+    undecided_transactions : list of dict
+        The first twenty of them: producer_id, first_offset, last_offset.
     """
 
     topic: str
@@ -106,6 +111,8 @@ class PartitionSummary:
     last_stable_offset: int | None = None
     open_count: int = 0
     open_transactions: list[dict[str, int]] = field(default_factory=list)
+    undecided_count: int = 0
+    undecided_transactions: list[dict[str, int]] = field(default_factory=list)
 
     def add(self, report: FileReport) -> None:
         """Count a task's report."""
@@ -423,6 +430,11 @@ def _summarize(
             part.open_count = len(known.open)
             part.open_transactions = [
                 {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in known.open[:_MAX_OPEN]
+            ]
+            part.undecided_count = len(known.undecided)
+            part.undecided_transactions = [
+                {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
+                for row in known.undecided[:_MAX_OPEN]
             ]
     codecs: Counter[str] = Counter()
     for report in reports:

@@ -148,7 +148,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
         ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, and
         ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
-        given; ``transactions`` for the aborted and the open ones, whatever the isolation.
+        given; ``transactions`` for the aborted, undecided and open ones, whatever the isolation.
 
     Raises
     ------

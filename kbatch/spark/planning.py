@@ -67,6 +67,8 @@ class Split:
     aborted : AbortedRanges or None
         Under read_committed the aborted transactions that reach into the segment; the markers that say so may stand
         in other splits.
+    undecided : AbortedRanges or None
+        Likewise those whose markers are lost to damage.
     stable_offset : int or None
         Under read_committed the log's last stable offset, if anything is undecided.
     """
@@ -82,6 +84,7 @@ class Split:
     stop_offset: int | None
     below: int | None
     aborted: AbortedRanges | None = None
+    undecided: AbortedRanges | None = None
     stable_offset: int | None = None
 
     @property
@@ -231,8 +234,8 @@ def plan(
     if transactions is None:
         transactions = log_transactions(logs, options)
     for log, start, stop, known in zip(logs, starting, ending, transactions, strict=True):
-        stable = None if known is None else known.last_stable_offset
-        if options.on_error == "raise" and stable is not None and (stop is None or stable < stop):
+        withheld = known.pending if known is not None else []
+        if options.on_error == "raise" and withheld and (stop is None or withheld[0][1] < stop):
             require_markers(log, options)
         if options.on_error == "stop":
             # Damage before the offsets that are wanted doesn't stop the read: seeking has passed it.
@@ -289,6 +292,7 @@ def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, 
         start_offset=split.start_offset,
         stop_offset=split.stop_offset,
         aborted=split.aborted,
+        undecided=split.undecided,
         stable_offset=split.stable_offset,
     )
     return read_tables(segment, split.start, split.end, decode, _TABLE_BYTES)
@@ -370,9 +374,10 @@ def _log_splits(
     log: Log, start: int | None, stop: int | None, every: int | None, transactions: Transactions | None
 ) -> Iterator[Split]:
     """Yield the splits of a log between two offsets, in order, each of about `every` bytes at most."""
-    ranges = stable = None
+    ranges = lost = stable = None
     if transactions is not None:
         ranges = AbortedRanges.from_transactions(transactions)
+        lost = AbortedRanges.from_rows(transactions.undecided) if len(transactions.undecided) else None
         stable = transactions.last_stable_offset
     for i, segment in enumerate(log.segments):
         below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
@@ -387,9 +392,9 @@ def _log_splits(
             end = segment.end_for_offset(stop)
         if begin >= end:
             continue
-        aborted = None
-        if ranges is not None:
-            aborted = ranges.within(segment.base_offset or 0, _MOST_OFFSETS if below is None else below)
+        here = (segment.base_offset or 0, _MOST_OFFSETS if below is None else below)
+        aborted = None if ranges is None else ranges.within(*here)
+        undecided = None if lost is None else lost.within(*here)
         cuts = [] if every is None else _cuts(segment, begin, end, every)
         for first, last in zip([begin, *cuts], [*cuts, end], strict=True):
             yield Split(
@@ -404,6 +409,7 @@ def _log_splits(
                 stop,
                 below,
                 aborted,
+                undecided,
                 stable,
             )
 

@@ -38,10 +38,11 @@ class KbatchDataSource(DataSource):
     framed. The logs are read and checked for it as for the records; an empty table means that nothing is lost.
 
     ``option("table", "transactions")`` gives what the markers of the logs say, from their headers alone: a row for each
-    aborted and for each open transaction that reaches into the offsets that are chosen, with topic, partition,
-    producer_id, first_offset, last_offset (that of the marker; null while it is open), state (``aborted`` or ``open``),
-    first_timestamp (of the first batch of an open one; null for aborted ones, and where there is none), and
-    last_stable_offset: from there on read_committed withholds everything of this log; null if nothing is open.
+    aborted, each undecided and each open transaction that reaches into the offsets that are chosen, with topic,
+    partition, producer_id, first_offset, last_offset (that of the marker; null while it is open), state (``aborted``;
+    ``undecided``, if its marker is there but damaged; or ``open``), first_timestamp (of the first batch of an open one;
+    null for the others, and where there is none), and last_stable_offset: from there on read_committed withholds
+    everything of this log; null if nothing is open.
 
     Filters are not pushed down (``pushFilters``): in PySpark 4.1 to 4.3 a reader with filters is kept for the loaded
     relation, so that a second query of it gives wrong rows. Options prune instead.

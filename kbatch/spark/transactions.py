@@ -6,8 +6,10 @@ No pyspark in here, as in everything that tasks do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from kbatch.format import NO_TIMESTAMP
@@ -37,7 +39,7 @@ _MOST_MILLISECONDS = ((1 << 63) - 1) // 1000
 def transaction_batches(
     ranges: Sequence[LogRange], columns: Sequence[str], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the aborted and the open transactions of logs, which are followed by their headers.
+    """Yield the aborted, the undecided and the open transactions of logs, which are followed by their headers.
 
     Parameters
     ----------
@@ -51,7 +53,8 @@ def transaction_batches(
     Yields
     ------
     pyarrow.RecordBatch
-        Per log the aborted ones in the order of their markers, then the open ones by first offset.
+        Per log the aborted ones in the order of their markers, likewise the undecided ones, whose markers are lost to
+        damage, then the open ones by first offset.
 
     Raises
     ------
@@ -73,21 +76,25 @@ def transaction_batches(
 
 
 def _rows(log: Log, transactions: Transactions, wanted: LogRange, options: ReadOptions) -> dict[str, list[Any]]:
-    aborted, open_ones = transactions.aborted, transactions.open
+    ended = np.concatenate([transactions.aborted, transactions.undecided])
+    states = ["aborted"] * len(transactions.aborted) + ["undecided"] * len(transactions.undecided)
+    open_ones = transactions.open
+    kept = np.ones(len(ended), np.bool_)
     if wanted.start_offset is not None:
-        aborted = aborted[aborted["last_offset"] >= wanted.start_offset]
+        kept &= ended["last_offset"] >= wanted.start_offset
     if wanted.stop_offset is not None:
-        aborted = aborted[aborted["first_offset"] < wanted.stop_offset]
+        kept &= ended["first_offset"] < wanted.stop_offset
         open_ones = [each for each in open_ones if each.first_offset < wanted.stop_offset]
     timestamps = [_microseconds(log, each.first_offset, each.first_timestamp, options) for each in open_ones]
-    n, still = len(aborted), len(open_ones)
+    ended, states = ended[kept], list(compress(states, kept))
+    n, still = len(ended), len(open_ones)
     return {
         "topic": [log.topic] * (n + still),
         "partition": [log.partition] * (n + still),
-        "producer_id": aborted["producer_id"].tolist() + [each.producer_id for each in open_ones],
-        "first_offset": aborted["first_offset"].tolist() + [each.first_offset for each in open_ones],
-        "last_offset": aborted["last_offset"].tolist() + [None] * still,
-        "state": ["aborted"] * n + ["open"] * still,
+        "producer_id": ended["producer_id"].tolist() + [each.producer_id for each in open_ones],
+        "first_offset": ended["first_offset"].tolist() + [each.first_offset for each in open_ones],
+        "last_offset": ended["last_offset"].tolist() + [None] * still,
+        "state": states + ["open"] * still,
         "first_timestamp": [None] * n + timestamps,
         "last_stable_offset": [transactions.last_stable_offset] * (n + still),
     }
