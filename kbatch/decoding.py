@@ -858,8 +858,9 @@ def decode(
     include_control : bool
         Whether the records of control batches are wanted too. Consumers never see them (CTL-R5).
     crc : {"verify", "mark", "skip"}
-        What to do with checksums (CRC-32C over each batch from its attributes on): treat a batch where it is wrong as
-        damaged; hand out its records all the same with ``status`` `BatchStatus.BAD_CRC` in `batches`; or not look.
+        What to do with checksums (CRC-32C over each batch from its attributes on, CRC-32 over messages of magic 0 and 1
+        from their magic on): treat a batch where it is wrong as damaged; hand out its records all the same with
+        ``status`` `BatchStatus.BAD_CRC` in `batches`; or not look.
     on_error : {"raise", "stop", "skip"}
         What to do at damage: raise; return what was before it; or go on after it, at the next header whose length,
         magic and checksum hold. With the last two every lost range stands in ``losses``.
