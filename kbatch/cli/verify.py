@@ -117,15 +117,19 @@ def _finding_line(finding: Finding) -> str:
 def _summary(each: Input, report: Report) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
-    verdict = f"DAMAGED, {damage:,} findings" if damage else "ok"
+    verdict = f"DAMAGED, {_count(damage, 'finding')}" if damage else "ok"
     if notes:
-        verdict += f", {notes:,} notes"
+        verdict += f", {_count(notes, 'note')}"
     if each.kind != "log":
         return f"{each.path}: {verdict}"
     return (
-        f"{each.name}: {verdict} ({report.segments:,} segments, {report.batches:,} batches, "
+        f"{each.name}: {verdict} ({_count(report.segments, 'segment')}, {report.batches:,} batches, "
         f"{report.records:,} records, {format_size(report.bytes)}; {report.side_files:,} index and snapshot files)"
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _as_dict(each: Input, report: Report) -> dict[str, Any]:
