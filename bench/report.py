@@ -21,7 +21,7 @@ KEPT, IN_TURNS = "kept", "kbatch, in turns"
 CODECS = ("gzip", "snappy", "snappy-raw", "lz4", "zstd")
 # What kbatch decompresses with (`kbatch/codecs.py`); "alone" in a floor means the fastest way of calling these.
 LIBRARIES = {
-    "gzip": ("cramjam", "zlib"),
+    "gzip": ("zlib",),
     "snappy": ("cramjam",),
     "snappy-raw": ("cramjam",),
     "lz4": ("cramjam", "lz4"),
