@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import MissingDependencyError
-from kbatch.format import ATTRIBUTE_LOG_APPEND_TIME
+from kbatch.format import TimestampType
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.columns import (
     COPY_SLACK,
@@ -576,8 +576,7 @@ def _java_text(pa: Any, keys: pa.Array) -> pa.Array:
 
 
 def _timestamp_types(pa: Any, rows: npt.NDArray[np.void], batches: npt.NDArray[np.void], first_row: int) -> pa.Array:
-    of_batch = np.where(batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME, np.int32(1), np.int32(0))
-    of_batch[batches["magic"] == 0] = -1
+    of_batch = TimestampType.of(batches)
     if len(of_batch) and (of_batch == of_batch[0]).all():
         return _constant(pa, int(of_batch[0]), len(rows))
     out = _memory(len(rows), np.int32)

@@ -24,6 +24,7 @@ __all__ = [
     "HEADER_DTYPE",
     "LOG_OVERHEAD",
     "MAGIC_AT",
+    "MESSAGE_HEADER_SIZES",
     "MIN_ENTRY_SIZE",
     "NO_TIMESTAMP",
     "RECORD_DTYPE",
@@ -58,6 +59,9 @@ BATCH_HEADER_SIZE = 61
 #   attributes i8 @17    timestamp i64 @18 (magic 1)                          key @18 or @26, value: i32 length, bytes
 #
 # The CRC-32 covers byte 16 to the end (CRC-R7).
+#
+# Bytes before the key's length, by magic; the twin of `header_size` in kernels/wire.pxd.
+MESSAGE_HEADER_SIZES = (18, 26)
 ATTRIBUTE_CODEC = 0x07
 ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10
@@ -86,6 +90,13 @@ class TimestampType(enum.IntEnum):
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
+
+    @staticmethod
+    def of(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int32]:
+        """Return the type of each batch (LEG-R4)."""
+        types = np.where(batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME, np.int32(1), np.int32(0))
+        types[batches["magic"] == 0] = TimestampType.NO_TIMESTAMP_TYPE
+        return types
 
 
 class BatchStatus(enum.IntEnum):

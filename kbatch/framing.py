@@ -15,6 +15,7 @@ from kbatch.format import (
     BATCH_DTYPE,
     LOG_OVERHEAD,
     MAGIC_AT,
+    MESSAGE_HEADER_SIZES,
     MIN_ENTRY_SIZE,
     SHORTEST_ENTRY,
     Limits,
@@ -267,7 +268,7 @@ def size_by_fields(data: npt.NDArray[np.uint8], position: int) -> int | None:
     view = data.data[position:]
     if view[MAGIC_AT] > 1:
         return None
-    at = 26 if view[MAGIC_AT] else 18
+    at = MESSAGE_HEADER_SIZES[view[MAGIC_AT]]
     for _ in range(2):
         if len(view) < at + 4:
             return None

@@ -7,10 +7,18 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Codec
+from kbatch.format import ATTRIBUTE_CODEC, MESSAGE_HEADER_SIZES, Codec, TimestampType
 from kbatch.table import RecordTable
 
-__all__ = ["BATCH_FIELDS", "TIMESTAMP_TYPES", "codec_names", "inner_checksums", "sequence_after", "timestamp_types"]
+__all__ = [
+    "BATCH_FIELDS",
+    "TIMESTAMP_TYPES",
+    "codec_names",
+    "inner_checksums",
+    "last_sequences",
+    "sequence_after",
+    "timestamp_types",
+]
 
 # What is told of a batch, in the order in which both formats take it apart.
 BATCH_FIELDS = [
@@ -21,8 +29,6 @@ BATCH_FIELDS = [
 TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
 _CODECS = [*(codec.name.lower() for codec in Codec), "5", "6", "7"]
 _INT32_MAX = 2**31 - 1
-# From the beginning of a message to its key, after the key's length: magic 0 and 1.
-_TO_KEY = (22, 30)
 
 
 def codec_names(batches: npt.NDArray[np.void]) -> list[str]:
@@ -30,10 +36,16 @@ def codec_names(batches: npt.NDArray[np.void]) -> list[str]:
     return [_CODECS[codec] for codec in (batches["attributes"] & ATTRIBUTE_CODEC).tolist()]
 
 
-def timestamp_types(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Return for each batch what its timestamps are: an index of `TIMESTAMP_TYPES` (LEG-R4)."""
-    kinds = 1 + ((batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME) != 0)
-    return np.where(batches["magic"] == 0, 0, kinds).astype(np.int64)
+def timestamp_types(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int32]:
+    """Return for each batch what its timestamps are: an index of `TIMESTAMP_TYPES`."""
+    return TimestampType.of(batches) + np.int32(1)
+
+
+def last_sequences(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the last sequence number of each batch, -1 where there are none."""
+    last = sequence_after(batches["base_sequence"].astype(np.int64), batches["last_offset_delta"])
+    last[batches["base_sequence"] == -1] = -1
+    return last
 
 
 def sequence_after(base: npt.NDArray[np.int64], delta: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -66,7 +78,7 @@ def _inner(data: memoryview, key: int, magic: int) -> tuple[int, bool]:
     # An inner message may be of another magic than its wrapper (LEG-R16).
     stored = 0
     for inner in (1 - magic, magic):
-        start = key - _TO_KEY[inner]
+        start = key - 4 - MESSAGE_HEADER_SIZES[inner]
         if start >= 0 and data[start + 16] == inner:
             end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")
             stored = int.from_bytes(data[start + 12 : start + 16], "big")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.cli.batches import BATCH_FIELDS, TIMESTAMP_TYPES, codec_names, sequence_after, timestamp_types
+from kbatch.cli.batches import BATCH_FIELDS, TIMESTAMP_TYPES, codec_names, last_sequences, timestamp_types
 from kbatch.cli.control import control_fields
 from kbatch.cli.shown import json_bytes, quoted
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchStatus
@@ -27,12 +27,10 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, error
     """Yield a line for each of the batches in `rows`; `errors` has what is wrong with one, by its position."""
     batches = table.batches[rows]
     new = batches["magic"] == 2
-    last_sequence = sequence_after(batches["base_sequence"].astype(np.int64), batches["last_offset_delta"])
-    last_sequence[batches["base_sequence"] == -1] = -1
     name = quoted(file)
     for row, codec, kind, is_new, sequence in zip(
         batches[BATCH_FIELDS].tolist(), codec_names(batches),
-        timestamp_types(batches).tolist(), new.tolist(), last_sequence.tolist(),
+        timestamp_types(batches).tolist(), new.tolist(), last_sequences(batches).tolist(),
         strict=True,
     ):  # fmt: skip
         (

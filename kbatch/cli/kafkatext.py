@@ -17,6 +17,7 @@ from kbatch.cli.batches import (
     TIMESTAMP_TYPES,
     codec_names,
     inner_checksums,
+    last_sequences,
     sequence_after,
     timestamp_types,
 )
@@ -55,11 +56,9 @@ def lines(
 
 
 def _batch_lines(batches: npt.NDArray[np.void], crc_holds: npt.NDArray[np.bool_]) -> Iterator[str]:
-    last_sequence = sequence_after(batches["base_sequence"].astype(np.int64), batches["last_offset_delta"])
-    last_sequence[batches["base_sequence"] == -1] = -1
     for row, codec, kind, sequence, holds in zip(
         batches[BATCH_FIELDS].tolist(), codec_names(batches),
-        timestamp_types(batches).tolist(), last_sequence.tolist(), crc_holds.tolist(),
+        timestamp_types(batches).tolist(), last_sequences(batches).tolist(), crc_holds.tolist(),
         strict=True,
     ):  # fmt: skip
         (

@@ -134,17 +134,15 @@ def _read_index(segment: Segment, below: int | None) -> _Index:
 
 def _is_damaged(segment: Segment, entries: npt.NDArray[np.void]) -> bool:
     """Whether a walk over headers doesn't tell all: it doesn't reach the end, or a marker of the index isn't there."""
-    if segment.last_batch(use_indexes=False)[1].kind not in ("none", "zeros"):
-        return True
-    if not len(entries):
-        return False
     there = np.zeros(len(entries), np.bool_)
+    end = 0
     with segment.open() as file:
         for window, rows in file.walk_windows(0):
+            end = int(rows["position"][-1] + rows["size"][-1])
             markers = rows[np.isin(rows["last_offset"], entries["last_offset"])]
-            good = markers[good_crcs(window, markers, int(rows["position"][0]))]
+            good = markers[good_crcs(window, markers, int(rows["position"][0]))] if len(markers) else markers
             there |= np.isin(entries["last_offset"], good["last_offset"])
-    return not there.all()
+        return file.tail_at(end).kind not in ("none", "zeros") or not there.all()
 
 
 def _follow_bytes(

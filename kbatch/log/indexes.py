@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError
+from kbatch.format import SHORTEST_ENTRY
 
 __all__ = [
     "OFFSET_INDEX_DTYPE",
@@ -27,8 +28,6 @@ TIME_INDEX_DTYPE = np.dtype([("timestamp", "<i8"), ("offset", "<i8")])
 
 _STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
-# The least bytes of the log that an entry can stand for: those of the shortest message.
-_MIN_BYTES_PER_ENTRY = 26
 # Far above what brokers allocate (segment.index.bytes, 10 MiB).
 _MOST_STORED = 1 << 30
 
@@ -148,7 +147,7 @@ def _read_entries(path: str, entry: np.dtype[np.void], log_size: int) -> npt.NDA
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size % entry.itemsize:
                 return np.empty(0, entry)
-            data = file.read((log_size // _MIN_BYTES_PER_ENTRY + 1) * entry.itemsize)
+            data = file.read((log_size // SHORTEST_ENTRY + 1) * entry.itemsize)
     except OSError:
         return np.empty(0, entry)
     return np.frombuffer(data, entry, count=len(data) // entry.itemsize)

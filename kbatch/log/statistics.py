@@ -15,6 +15,7 @@ from kbatch.format import (
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_HEADER_SIZE,
+    MESSAGE_HEADER_SIZES,
     NO_TIMESTAMP,
     BatchStatus,
     Codec,
@@ -33,8 +34,8 @@ _MAX_BYTES = 32 << 20
 _EXACT = 4096
 _BITS = 7
 # What a message of magic 0 and of magic 1 takes besides a key and a value (LEG-R28), and what stands before a key.
-_WRAPPER_SIZES = (26, 34)
-_BEFORE_KEY = (22, 30)
+_WRAPPER_SIZES = tuple(size + 8 for size in MESSAGE_HEADER_SIZES)
+_BEFORE_KEY = tuple(size + 4 for size in MESSAGE_HEADER_SIZES)
 
 
 class Distribution:

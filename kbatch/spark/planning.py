@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,8 @@ _OPEN_COST = 1 << 20
 # A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
 _TABLE_BYTES = 32 << 20
 _MOST_OFFSETS = (1 << 63) - 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +231,7 @@ def plan(
     """
     starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
     ending = _resolve("ending", options.ending, logs, True)
-    tasks: list[tuple[Split, ...]] = []
-    held: list[Split] = []
-    cost = 0
+    weighed: list[tuple[int, list[Split]]] = []
     if transactions is None:
         transactions = log_transactions(logs, options)
     for log, start, stop, known in zip(logs, starting, ending, transactions, strict=True):
@@ -243,17 +244,8 @@ def plan(
         else:
             pieces = ([split] for split in _log_splits(log, start, stop, options.split_bytes, known))
         for piece in pieces:
-            if not piece:
-                continue
-            weight = sum(split.end - split.start + _OPEN_COST for split in piece)
-            if held and cost + weight > options.split_bytes + _OPEN_COST:
-                tasks.append(tuple(held))
-                held, cost = [], 0
-            held += piece
-            cost += weight
-    if held:
-        tasks.append(tuple(held))
-    return tasks
+            weighed.append((sum(split.end - split.start + _OPEN_COST for split in piece), piece))
+    return _share_out(weighed, options)
 
 
 def plan_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange, ...]]:
@@ -266,15 +258,21 @@ def plan_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange,
     """
     starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
     ending = _resolve("ending", options.ending, logs, True)
-    tasks: list[tuple[LogRange, ...]] = []
-    held: list[LogRange] = []
+    ranges = zip(logs, starting, ending, strict=True)
+    weighed = [(log.size + _OPEN_COST, [LogRange(log.path, start, stop)]) for log, start, stop in ranges]
+    return _share_out(weighed, options)
+
+
+def _share_out(weighed: Iterable[tuple[int, list[T]]], options: ReadOptions) -> list[tuple[T, ...]]:
+    """Give pieces, in their order and each as a whole, to tasks of about ``split_bytes``."""
+    tasks: list[tuple[T, ...]] = []
+    held: list[T] = []
     cost = 0
-    for log, start, stop in zip(logs, starting, ending, strict=True):
-        weight = log.size + _OPEN_COST
+    for weight, piece in weighed:
         if held and cost + weight > options.split_bytes + _OPEN_COST:
             tasks.append(tuple(held))
             held, cost = [], 0
-        held.append(LogRange(log.path, start, stop))
+        held += piece
         cost += weight
     if held:
         tasks.append(tuple(held))
