@@ -34,6 +34,7 @@ __all__ = [
     "open_logs",
     "plan",
     "plan_logs",
+    "plan_ranges",
     "require_markers",
     "select_logs",
     "task_tables",
@@ -231,10 +232,25 @@ def plan(
     """
     starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
     ending = _resolve("ending", options.ending, logs, True)
-    weighed: list[tuple[int, list[Split]]] = []
     if transactions is None:
         transactions = log_transactions(logs, options)
-    for log, start, stop, known in zip(logs, starting, ending, transactions, strict=True):
+    return plan_ranges(zip(logs, starting, ending, transactions, strict=True), options)
+
+
+def plan_ranges(
+    ranges: Iterable[tuple[Log, int | None, int | None, Transactions | None]], options: ReadOptions
+) -> list[tuple[Split, ...]]:
+    """Share out offsets of logs among tasks, as `plan` does once it knows them.
+
+    Parameters
+    ----------
+    ranges : iterable of (Log, start offset or None, stop offset or None, Transactions or None)
+        None is the log's own end on that side; the transactions are those of the whole log, under read_committed.
+    options : ReadOptions
+        Its bounds are not looked at.
+    """
+    weighed: list[tuple[int, list[Split]]] = []
+    for log, start, stop, known in ranges:
         withheld = known.pending if known is not None else []
         if options.on_error == "raise" and withheld and (stop is None or withheld[0][1] < stop):
             require_markers(log, options)
