@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import MissingDependencyError
-from kbatch.format import TimestampType
+from kbatch.format import COLUMN_FIELDS, TimestampType
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.columns import (
     COPY_SLACK,
@@ -176,8 +176,8 @@ def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary
     ----------
     table : RecordTable
     columns : sequence of str, optional
-        Some of `VIEW_COLUMNS`, in the order wanted. Default is all of them, topic and partition only if the table came
-        from a log. A topic or partition asked for that isn't known is null.
+        Some of `VIEW_COLUMNS`, in the order wanted. Default is all that the table has, topic and partition only if it
+        came from a log. A topic or partition asked for that isn't known is null.
     binary : {"binary", "large_binary", "binary_view"}
         How keys, values and what is in headers are given. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
         copy the bytes one after the other; ``"binary_view"`` copies nothing but values of up to 12 bytes, and keeps
@@ -194,6 +194,8 @@ def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary
         Without pyarrow.
     ValueError
         For an unknown column or `binary`.
+    MissingColumnError
+        For a column that the table was decoded without.
     IndexError
         If a row points outside ``table.data``, which rows made by `kbatch.decode` never do.
 
@@ -205,8 +207,22 @@ def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary
     value: binary
     """
     pa = require("pyarrow", "arrow", "to_arrow()")
-    schema = view_schema(columns, binary=binary, log=table.topic is not None)
+    schema = view_schema(_view_columns(table, columns, _default_columns(table)), binary=binary)
     return pa.Table.from_batches(_record_batches(pa, table, schema), schema=schema)
+
+
+def _view_columns(table: RecordTable, columns: Sequence[str] | None, default: Sequence[str]) -> Sequence[str]:
+    """Return the columns of a view: those asked for, which the table must have, or what it has of `default`."""
+    if columns is None:
+        return [name for name in default if name not in COLUMN_FIELDS or name in table.columns]
+    if not isinstance(columns, str):
+        columns = list(columns)
+        table.require(*(name for name in columns if name in COLUMN_FIELDS))
+    return columns
+
+
+def _default_columns(table: RecordTable) -> Sequence[str]:
+    return VIEW_COLUMNS if table.topic is not None else VIEW_COLUMNS[:-2]
 
 
 def c_stream(table: RecordTable, requested_schema: object | None = None) -> object:
@@ -286,7 +302,7 @@ def to_pandas(
     if dtype_backend == "pyarrow":
         frame = to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
         return frame
-    names = view_schema(columns, log=table.topic is not None).names
+    names = view_schema(_view_columns(table, columns, _default_columns(table))).names
     frame = to_arrow(table, columns=[name for name in names if name != "headers"]).to_pandas()
     if "headers" in names:
         frame.insert(names.index("headers"), "headers", _header_tuples(table))
@@ -349,12 +365,12 @@ def spark_batches(
     ----------
     table : RecordTable
     columns : sequence of str, optional
-        Some of `SPARK_COLUMNS`, in the order wanted. Default is all of them but headers. Topic and partition are null
-        if the table doesn't know them.
+        Some of `SPARK_COLUMNS`, in the order wanted. Default is all that the table has, but headers. Topic and
+        partition are null if the table doesn't know them.
     max_rows : int
         Rows of a batch at most. Spark is slower with more than 16,000, and with fewer than 8,000.
     max_bytes : int
-        Bytes of keys, values and headers of a batch at most; a single record may have more.
+        Bytes of keys, values and headers of a batch at most, as far as they are wanted; a single record may have more.
     overflow : {"raise", "null"}
         What to do with a timestamp that as microseconds is beyond int64 (about the year 294247, so a producer that
         sends nanoseconds reaches it). Spark's own source fails on it.
@@ -371,6 +387,8 @@ def spark_batches(
         Without pyarrow.
     ValueError
         For an unknown column or `overflow`, or a bound below 1.
+    MissingColumnError
+        For a column that the table was decoded without.
     OverflowError
         For such a timestamp, with ``overflow="raise"``.
     IndexError
@@ -391,7 +409,7 @@ def spark_batches(
     return _record_batches(
         pa,
         table,
-        spark_schema(columns),
+        spark_schema(_view_columns(table, columns, SPARK_COLUMNS[:-1])),
         max_rows=max_rows,
         max_bytes=max_bytes,
         null_headers=True,
@@ -410,8 +428,10 @@ def _record_batches(
     raise_overflow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of `schema`, whose names and types say what is wanted, as large as offsets and bounds allow."""
-    rows = table.records
     names = schema.names
+    # Of the rows only what is wanted: neither is the rest measured, nor does it count towards the bounds.
+    rows = _fields(table.records, names)
+    constants = _Constants(pa, table, names)
     topic = (table.topic or "").encode() if "topic" in names else b""
     max_rows = min(max_rows, _INT32_MAX // max(1, len(topic)))
     views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
@@ -430,19 +450,28 @@ def _record_batches(
             headers = table.headers
             extent = measure(rows, start, **bounds, headers=headers, header_start=header_start)
         if extent.timestamp_overflows and raise_overflow and scale > 1:
-            _raise_overflow(rows[start : extent.stop], _INT64_MAX // scale, table.source)
-        arrays = _arrays(pa, table, extent, headers, schema, scale, null_headers)
+            _raise_overflow(table.records[start : extent.stop], _INT64_MAX // scale, table.source)
+        arrays = _arrays(pa, table, rows[start : extent.stop], extent, headers, schema, scale, null_headers, constants)
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         start = extent.stop
         header_start = extent.header_stop
+
+
+def _fields(records: npt.NDArray[np.void], columns: Sequence[str]) -> npt.NDArray[np.void]:
+    """Return a view of the fields that some columns need."""
+    wanted = {"batch"}.union(*(COLUMN_FIELDS.get(name, ()) for name in columns))
+    names = [name for name in records.dtype.names or () if name in wanted]
+    return records if len(names) == len(records.dtype.names or ()) else records[names]
 
 
 def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) -> None:
     timestamps = rows["timestamp"]
     row = rows[np.flatnonzero((timestamps > limit) | (timestamps < -limit))[0]]
     where = f"{source}, " if source else ""
+    if "offset" in (rows.dtype.names or ()):
+        where += f"offset {int(row['offset'])}: "
     raise OverflowError(
-        f"{where}offset {int(row['offset'])}: timestamp {int(row['timestamp'])} ms doesn't fit timestamp[us]; "
+        f"{where}timestamp {int(row['timestamp'])} ms doesn't fit timestamp[us]; "
         "ask for nulls in such places, or for columns without timestamp"
     )
 
@@ -450,14 +479,15 @@ def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) 
 def _arrays(
     pa: Any,
     table: RecordTable,
+    rows: npt.NDArray[np.void],
     extent: Extent,
     headers: npt.NDArray[np.void] | None,
     schema: pa.Schema,
     scale: int,
     null_headers: bool,
+    constants: _Constants,
 ) -> list[pa.Array]:
-    """Return the columns of `schema` for the rows of `extent`."""
-    rows = table.records[extent.start : extent.stop]
+    """Return the columns of `schema` for the rows of `extent`, which are `rows`."""
     n = len(rows)
     types = dict(zip(schema.names, schema.types, strict=True))
     filled: dict[str, Any] = {"timestamp_scale": scale}
@@ -482,13 +512,13 @@ def _arrays(
     for name, column in columns.items():
         made[name] = column.array(table.data)
     if "timestampType" in types:
-        made["timestampType"] = _timestamp_types(pa, rows, table.batches, extent.start)
+        made["timestampType"] = constants.timestamp_types(rows, extent.start)
     if "headers" in types:
         made["headers"] = _header_lists(pa, table, extent, headers, types["headers"], null_headers)
     if "topic" in types:
-        made["topic"] = _constant_text(pa, table.topic, n)
+        made["topic"] = constants.topic(n)
     if "partition" in types:
-        made["partition"] = pa.nulls(n, pa.int32()) if table.partition is None else _constant(pa, table.partition, n)
+        made["partition"] = constants.partition(n)
     return [made[name] for name in schema.names]
 
 
@@ -575,30 +605,56 @@ def _java_text(pa: Any, keys: pa.Array) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-def _timestamp_types(pa: Any, rows: npt.NDArray[np.void], batches: npt.NDArray[np.void], first_row: int) -> pa.Array:
-    of_batch = TimestampType.of(batches)
-    if len(of_batch) and (of_batch == of_batch[0]).all():
-        return _constant(pa, int(of_batch[0]), len(rows))
-    out = _memory(len(rows), np.int32)
-    gather_by_batch(rows, of_batch, out, first_row=first_row)
-    return pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(out)], 0)
+class _Constants:
+    """The columns that have one value in all rows of a table: made once, for as many rows as the largest batch has."""
 
+    def __init__(self, pa: Any, table: RecordTable, names: Sequence[str]) -> None:
+        self._pa = pa
+        self._topic = table.topic
+        self._partition = table.partition
+        self._made: dict[str, pa.Array] = {}
+        self._type_of_batch = TimestampType.of(table.batches) if "timestampType" in names else np.empty(0, np.int32)
+        of_batch = self._type_of_batch
+        self._one_type = int(of_batch[0]) if len(of_batch) and (of_batch == of_batch[0]).all() else None
 
-def _constant(pa: Any, number: int, n: int) -> pa.Array:
-    out = _memory(n, np.int32)
-    out.fill(number)
-    return pa.Array.from_buffers(pa.int32(), n, [None, pa.py_buffer(out)], 0)
+    def _slice(self, name: str, n: int, make: Callable[[int], pa.Array]) -> pa.Array:
+        made = self._made.get(name)
+        if made is None or len(made) < n:
+            made = self._made[name] = make(n)
+        return made if len(made) == n else made.slice(0, n)
 
+    def topic(self, n: int) -> pa.Array:
+        return self._slice("topic", n, self._text)
 
-def _constant_text(pa: Any, text: str | None, n: int) -> pa.Array:
-    if text is None:
-        return pa.nulls(n, pa.string())
-    encoded = np.frombuffer(text.encode(), np.uint8)
-    offsets = _memory(n + 1, np.int32)
-    np.multiply(np.arange(n + 1, dtype=np.int32), len(encoded), out=offsets)
-    content = _memory(n * len(encoded), np.uint8)
-    content.reshape(n, len(encoded))[:] = encoded
-    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(content)], 0)
+    def partition(self, n: int) -> pa.Array:
+        return self._slice("partition", n, lambda n: self._number(self._partition, n))
+
+    def timestamp_types(self, rows: npt.NDArray[np.void], first_row: int) -> pa.Array:
+        n = len(rows)
+        if self._one_type is not None:
+            return self._slice("timestampType", n, lambda n: self._number(self._one_type, n))
+        out = _memory(n, np.int32)
+        gather_by_batch(rows, self._type_of_batch, out, first_row=first_row)
+        return self._pa.Array.from_buffers(self._pa.int32(), n, [None, self._pa.py_buffer(out)], 0)
+
+    def _number(self, number: int | None, n: int) -> pa.Array:
+        pa = self._pa
+        if number is None:
+            return pa.nulls(n, pa.int32())
+        out = _memory(n, np.int32)
+        out.fill(number)
+        return pa.Array.from_buffers(pa.int32(), n, [None, pa.py_buffer(out)], 0)
+
+    def _text(self, n: int) -> pa.Array:
+        pa = self._pa
+        if self._topic is None:
+            return pa.nulls(n, pa.string())
+        encoded = np.frombuffer(self._topic.encode(), np.uint8)
+        offsets = _memory(n + 1, np.int32)
+        np.multiply(np.arange(n + 1, dtype=np.int32), len(encoded), out=offsets)
+        content = _memory(n * len(encoded), np.uint8)
+        content.reshape(n, len(encoded))[:] = encoded
+        return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(content)], 0)
 
 
 def _memory(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

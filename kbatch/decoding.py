@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -17,12 +17,14 @@ from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_tex
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     BATCH_DTYPE,
+    COLUMN_FIELDS,
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
     RECORD_DTYPE,
     BatchStatus,
     Codec,
     Limits,
+    record_dtype,
 )
 from kbatch.framing import (
     Claims,
@@ -40,7 +42,7 @@ from kbatch.kernels.frames import Run as PayloadRun
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
-from kbatch.table import Loss, RecordTable
+from kbatch.table import Loss, RecordTable, checked_columns
 from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker, lost_markers
 
 __all__ = [
@@ -75,6 +77,8 @@ RUN_BYTES = 512 << 10
 # Compressed batches are parsed whenever so many plain bytes have come together.
 PARSE_BYTES = 128 << 10
 _FIRST_ARENA_BYTES = 4 << 20
+# Where no bytes are kept, the same ones are decompressed to again and again: they stay in the L2 cache.
+_SCRATCH_BYTES = 2 * PARSE_BYTES
 # Of what is still to come, an arena gets room for no more than this many times its size: what a hostile first batch
 # grows by says nothing.
 _MAX_EXPECTED_RATIO = 6
@@ -86,6 +90,9 @@ _MOST_SLOW_BATCHES = 1 << 16
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """The options that everything which decodes has in common; `decode` says what they mean.
+
+    Columns are those wanted, in the order of `kbatch.format.COLUMN_FIELDS` whatever order they are given in; None is
+    all of them.
 
     Four are for those who decode a larger source by the part: `aborted`, `undecided` and `stable_offset` say what
     read_committed leaves out: of the whole source the aborted transactions, those whose marker is lost, and what is at
@@ -105,6 +112,7 @@ class DecodeOptions:
     undecided: AbortedRanges | None = None
     stable_offset: int | None = None
     framing_only: bool = False
+    columns: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -119,6 +127,18 @@ class DecodeOptions:
                 raise TypeError(f"{name} must be an integer or None, got {offset!r}")
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits must be kbatch.Limits, got {self.limits!r}")
+        if self.columns is not None:
+            object.__setattr__(self, "columns", checked_columns(self.columns))
+
+    @property
+    def record_columns(self) -> tuple[str, ...]:
+        """The columns of a table that is decoded so."""
+        return tuple(COLUMN_FIELDS) if self.columns is None else tuple(self.columns)
+
+    @property
+    def record_dtype(self) -> np.dtype[np.void]:
+        """The dtype of its records."""
+        return record_dtype(self.record_columns)
 
 
 def _offset_bound(offset: int | None, default: int) -> int:
@@ -196,7 +216,12 @@ class _Pass:
         self.rows: PooledRows | None = None
         # None as long as all payloads are uncompressed: then positions point into `data` itself.
         self.arena: Arena | None = None
+        # Where a row has no position, nothing that a table holds points to bytes.
+        self.keeps_data = options.framing_only or not {"key", "value", "headers"}.isdisjoint(options.record_columns)
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
+        # Rows are trimmed by their offsets, also where these are not wanted.
+        columns = options.record_columns
+        self.dtype = record_dtype((*columns, "offset") if self.trimmed else columns)
         self.first_offset = _offset_bound(options.start_offset, _INT64.min)
         self.last_offset = _INT64.max if options.stop_offset is None else _offset_bound(options.stop_offset - 1, 0)
         self.run_bytes = RUN_BYTES if max_bytes is None else max(1, min(RUN_BYTES, max_bytes // 4))
@@ -287,9 +312,9 @@ class _Pass:
             (0, 0, 0) if self.options.framing_only else _survey(batches, self.options.include_control)
         )
         if self.max_bytes is not None:
-            records = min(records, self.max_bytes // RECORD_DTYPE.itemsize)
+            records = min(records, self.max_bytes // self.dtype.itemsize)
         if self.rows is None:
-            self.rows = PooledRows(RECORD_DTYPE, records)
+            self.rows = PooledRows(self.dtype, records)
         self.starts = np.ascontiguousarray(batches["position"])
         self.refused = []
         if refused:
@@ -298,8 +323,8 @@ class _Pass:
             unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
             self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.scanned).tolist()
         if packed and self.arena is None:
-            self.arena = Arena(_FIRST_ARENA_BYTES)
-            if self.rows.used:
+            self.arena = Arena(_FIRST_ARENA_BYTES if self.keeps_data else _SCRATCH_BYTES)
+            if self.rows.used and self.keeps_data:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
                 self.arena.reserve(self.position)
                 self.arena.view[: self.position] = self.data.data[: self.position]
@@ -396,9 +421,11 @@ class _Pass:
         done = self.batches[: self.next]
         if self.arena is not None:
             plain = self.arena.used
+        elif self.keeps_data and len(done):
+            plain = int(done["position"][-1] + done["size"][-1]) - self.origin
         else:
-            plain = int(done["position"][-1] + done["size"][-1]) - self.origin if len(done) else 0
-        return self.rows.used * RECORD_DTYPE.itemsize + plain + done.nbytes
+            plain = 0
+        return self.rows.used * self.dtype.itemsize + plain + done.nbytes
 
     def _decode_run(self) -> bool:
         """Decode batches of about `run_bytes` together. False if an error ended everything."""
@@ -490,7 +517,9 @@ class _Pass:
     ) -> Finding | None:
         assert self.arena is not None
         bad = self._parse(lo, hi, np.frombuffer(self.arena.view, np.uint8), positions, sizes)
-        if bad is not None:
+        if not self.keeps_data:
+            self.arena.used = 0
+        elif bad is not None:
             # Nothing points to what the bad batch and those after it were decompressed to.
             self.arena.used = int(positions[self.next - lo])
         return bad
@@ -616,12 +645,18 @@ class _Pass:
 
     def _table(self) -> RecordTable:
         if self.rows is None:
-            self.rows = PooledRows(RECORD_DTYPE, 0)
+            self.rows = PooledRows(self.dtype, 0)
         records = self.rows.filled()
+        if self.dtype.names != self.options.record_dtype.names:
+            records = records[list(self.options.record_dtype.names or ())]
         batches = self.batches
         records.flags.writeable = False
         batches.flags.writeable = False
-        data = self.data if self.arena is None else self.arena.array()
+        if not self.keeps_data:
+            data = self.data[:0].copy()
+            data.flags.writeable = False
+        else:
+            data = self.data if self.arena is None else self.arena.array()
         return RecordTable(
             records,
             batches,
@@ -629,6 +664,7 @@ class _Pass:
             consumed=self.position,
             losses=self.losses,
             source=self.source,
+            columns=self.options.record_columns,
         )
 
 
@@ -838,6 +874,7 @@ def decode(
     stop_offset: int | None = None,
     threads: int = 1,
     limits: Limits | None = None,
+    columns: Sequence[str] | None = None,
 ) -> RecordTable:
     """Decode record batches to columns.
 
@@ -872,6 +909,11 @@ def decode(
         How many threads decode. Only 1 for now.
     limits : Limits, optional
         What a batch may cost at most.
+    columns : sequence of str, optional
+        Which of "offset", "timestamp", "timestampType", "key", "value" and "headers" are wanted; default is all of
+        them. Rows of ``records`` have only the fields that these need, 24 bytes for offset and timestamp instead of 56.
+        Where neither key, value nor headers are wanted, what is decompressed isn't kept, and ``data`` is empty. What is
+        checked is the same: a batch that can't be read whole gives no rows, whatever is wanted of it.
 
     Returns
     -------
@@ -901,6 +943,8 @@ def decode(
     >>> table = kbatch.decode(batch)
     >>> table.records["offset"].tolist(), table.key(0), table.value(0)
     ([0], b'k', b'v')
+    >>> kbatch.decode(batch, columns=["offset", "timestamp"]).records.dtype.names
+    ('offset', 'timestamp', 'batch')
     """
     if threads != 1:
         raise ValueError(f"threads must be 1 for now, got {threads}")
@@ -912,6 +956,7 @@ def decode(
         start_offset=start_offset,
         stop_offset=stop_offset,
         limits=limits if limits is not None else Limits(),
+        columns=columns,
     )
     array = byte_array(data)
     if isolation == "read_uncommitted":

@@ -22,6 +22,7 @@ __all__ = [
     "KbatchError",
     "LimitExceededError",
     "LogDirectoryError",
+    "MissingColumnError",
     "MissingDependencyError",
     "OutOfOrderSequenceError",
     "TruncatedBatchError",
@@ -107,6 +108,10 @@ class OutOfOrderSequenceError(KbatchError):
 
 class LogDirectoryError(KbatchError):
     """A path is no log directory or log file, or its name says nothing."""
+
+
+class MissingColumnError(KbatchError, ValueError):
+    """A table was asked for a column that it was decoded without; the message says how to have it."""
 
 
 class MissingDependencyError(KbatchError, ImportError):

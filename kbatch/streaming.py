@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypedDict, runtime_checkable
 
@@ -23,7 +23,7 @@ from kbatch.decoding import (
     tracking_options,
 )
 from kbatch.errors import KbatchError, TruncatedBatchError
-from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE, Limits
+from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.framing import byte_array, entry_size, most_believed, scan_part
 from kbatch.kernels.buffers import allocate
 from kbatch.stable import StableFront
@@ -58,6 +58,7 @@ class StreamOptions(TypedDict, total=False):
     stop_offset: int | None
     threads: int
     limits: Limits | None
+    columns: Sequence[str] | None
     origin: int
     source: str | None
 
@@ -76,7 +77,7 @@ class StreamDecoder:
 
     Parameters
     ----------
-    isolation, aborted, include_control, crc, on_error, start_offset, stop_offset, threads, limits
+    isolation, aborted, include_control, crc, on_error, start_offset, stop_offset, threads, limits, columns
         As for `kbatch.decode`.
     origin : int
         Position of the first byte in a larger source; every position that is told counts from there.
@@ -149,6 +150,7 @@ class StreamDecoder:
         stop_offset: int | None = None,
         threads: int = 1,
         limits: Limits | None = None,
+        columns: Sequence[str] | None = None,
         origin: int = 0,
         source: str | None = None,
     ) -> None:
@@ -162,6 +164,7 @@ class StreamDecoder:
             start_offset=start_offset,
             stop_offset=stop_offset,
             limits=limits if limits is not None else Limits(),
+            columns=columns,
         )
         self._most = most_believed(self._options.limits)
         self._source = source
@@ -378,7 +381,7 @@ class StreamDecoder:
             Under ``on_error="raise"``, at damage in anything that waits. `flush` still gives what is before it.
         """
         if self._finished or self._stopped:
-            table = _lost(0, [])
+            table = _lost(self._options, 0, [])
         else:
             if self._stable is not None:
                 self._follow(final=True)
@@ -483,7 +486,7 @@ class StreamDecoder:
             if limit <= 0:
                 self._raise_damage()
         if not whole or not len(self._data):
-            return self._told(_lost(0, []))
+            return self._told(_lost(self._options, 0, []))
         limit = self._limit(final=final)
         try:
             part = self._part(self._data, limit, final=final, max_bytes=max_bytes)
@@ -549,7 +552,7 @@ class StreamDecoder:
                 self._wanted = max(self._wanted - done, 0)
             self._behind = self._limit(final=False) > 0
             self._decodable = 0 if done or not self._behind else self._wanted_at(0)[0]
-        return table if len(table.batches) else _lost(table.consumed, losses)
+        return table if len(table.batches) else _lost(self._options, table.consumed, losses)
 
     # -- transactions
 
@@ -672,10 +675,15 @@ def _nothing() -> npt.NDArray[np.uint8]:
     return np.empty(0, np.uint8)
 
 
-def _lost(consumed: int, losses: list[Loss]) -> RecordTable:
+def _lost(options: DecodeOptions, consumed: int, losses: list[Loss]) -> RecordTable:
     """Make a table that has no batch."""
     return RecordTable(
-        np.empty(0, RECORD_DTYPE), np.empty(0, BATCH_DTYPE), _nothing(), consumed=consumed, losses=losses
+        np.empty(0, options.record_dtype),
+        np.empty(0, BATCH_DTYPE),
+        _nothing(),
+        consumed=consumed,
+        losses=losses,
+        columns=options.record_columns,
     )
 
 

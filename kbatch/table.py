@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.errors import InvalidRecordError
-from kbatch.format import HEADER_DTYPE
+from kbatch.errors import InvalidRecordError, MissingColumnError
+from kbatch.format import COLUMN_FIELDS, HEADER_DTYPE, record_dtype
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.columns import gather_fixed, record_keys, record_values
 
@@ -42,6 +42,30 @@ class Loss(NamedTuple):
     base_offset: int | None = None
 
 
+def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return columns that a decode may be asked for, in their order.
+
+    Raises
+    ------
+    TypeError
+        If `columns` is one string.
+    ValueError
+        For a name that isn't one of `kbatch.format.COLUMN_FIELDS`.
+    """
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
+    columns = tuple(columns)
+    unknown = [name for name in columns if name not in COLUMN_FIELDS]
+    if unknown:
+        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(COLUMN_FIELDS)}")
+    return tuple(name for name in COLUMN_FIELDS if name in columns)
+
+
+def decoded_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return what has to be decoded for the columns of a view: a topic and a partition are known without that."""
+    return tuple(name for name in COLUMN_FIELDS if name in columns)
+
+
 class RecordTable:
     """Decoded records as columns: `records`, `batches` and `headers`, with positions into `data`.
 
@@ -52,7 +76,11 @@ class RecordTable:
     ----------
     data : ndarray of uint8, read-only
         What every position of `records` and `headers` points into: the caller's own buffer where all of it was
-        uncompressed, else the payloads as they were decompressed.
+        uncompressed, else the payloads as they were decompressed. Empty where neither keys, values nor headers were
+        wanted.
+    columns : tuple of str
+        What the records were decoded to: all of offset, timestamp, timestampType, key, value and headers, or what
+        ``decode(columns=...)`` asked for. Views have these, and what asks for another raises `MissingColumnError`.
     consumed : int
         Bytes of the input that whole batches took. What follows is an incomplete batch, or was not wanted.
     losses : list of Loss
@@ -79,6 +107,7 @@ class RecordTable:
         "_derived",
         "_headers",
         "_records",
+        "columns",
         "consumed",
         "data",
         "last_stable_offset",
@@ -100,7 +129,12 @@ class RecordTable:
         source: str | None = None,
         topic: str | None = None,
         partition: int | None = None,
+        columns: tuple[str, ...] | None = None,
     ) -> None:
+        if columns is None:
+            names = records.dtype.names or ()
+            columns = tuple(column for column, fields in COLUMN_FIELDS.items() if all(name in names for name in fields))
+        self.columns = columns
         self._records = records
         self._batches = batches
         self._headers: npt.NDArray[np.void] | None = None
@@ -122,7 +156,8 @@ class RecordTable:
         Returns
         -------
         ndarray of RECORD_DTYPE, shape (records,)
-            Timestamps in milliseconds since the epoch, -1 for none; lengths of -1 are null, 0 is empty (COL-R1).
+            Timestamps in milliseconds since the epoch, -1 for none; lengths of -1 are null, 0 is empty (COL-R1). If
+            not all columns were decoded, it has only the fields of those that were, and ``batch``.
         """
         return self._records
 
@@ -152,14 +187,15 @@ class RecordTable:
         ndarray of HEADER_DTYPE, shape (headers,)
             ``record`` is a row of `records`; a value length of -1 is null.
         """
+        self.require("headers")
         if self._headers is None:
-            records = np.ascontiguousarray(self._records)
+            records = self._records
             headers = np.empty(int(records["header_count"].sum(dtype=np.int64)), HEADER_DTYPE)
             n = _kernel.headers(self.data, records, headers)
             if n != len(headers):
-                offset = int(records["offset"][-1 - n]) if n < 0 else -1
+                where = f"{self._where(-1 - n)}: " if n < 0 else ""
                 raise InvalidRecordError(
-                    f"offset {offset}: the headers are no longer where they were when the table was decoded; "
+                    f"{where}the headers are no longer where they were when the table was decoded; "
                     "was the buffer written to?",
                     source=self.source,
                 )
@@ -207,31 +243,84 @@ class RecordTable:
             source=self.source,
             topic=self.topic,
             partition=self.partition,
+            columns=self.columns,
         )
         table.pending, table.last_stable_offset = list(self.pending), self.last_stable_offset
         table._derived = True
         return table
 
-    def _bytes(self, position: str, length: str, row: int) -> bytes | None:
+    def select(self, columns: Sequence[str]) -> RecordTable:
+        """Return the table with some of its columns; rows, batches and bytes are shared.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Some of `columns`; their order doesn't matter.
+
+        Raises
+        ------
+        MissingColumnError
+            If the table was decoded without one of them.
+        ValueError
+            For a name that is no column.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.decode(b"").select(["timestamp", "offset"]).columns
+        ('offset', 'timestamp')
+        """
+        columns = checked_columns(columns)
+        self.require(*columns)
+        table = self[:]
+        names = record_dtype(columns).names or ()
+        if names != self._records.dtype.names:
+            table._records = self._records[list(names)]
+            table._records.flags.writeable = False
+        table.columns = columns
+        table._batches, table._derived = self._batches, self._derived
+        return table
+
+    def require(self, *columns: str) -> None:
+        """Raise `MissingColumnError` unless the table has these columns."""
+        missing = [name for name in columns if name not in self.columns]
+        if missing:
+            raise MissingColumnError(
+                f"the table was decoded without {', '.join(missing)}: its columns are "
+                f"{', '.join(self.columns) or 'none'}; name {'it' if len(missing) == 1 else 'them'} in "
+                "decode(columns=...) too, or leave columns= out",
+                source=self.source,
+            )
+
+    def _where(self, row: int) -> str:
+        """Name a record in an error."""
+        if "offset" in (self._records.dtype.names or ()):
+            return f"offset {int(self._records['offset'][row])}"
+        return f"record row {row}"
+
+    def _bytes(self, column: str, row: int) -> bytes | None:
+        self.require(column)
         record = self._records[row]
-        size = int(record[length])
-        start = int(record[position])
+        size = int(record[f"{column}_len"])
+        start = int(record[f"{column}_pos"])
         return None if size < 0 else self.data[start : start + size].tobytes()
 
     def key(self, row: int) -> bytes | None:
         """Return the key of one record; None is null."""
-        return self._bytes("key_pos", "key_len", row)
+        return self._bytes("key", row)
 
     def value(self, row: int) -> bytes | None:
         """Return the value of one record; None is null (a tombstone in a compacted topic)."""
-        return self._bytes("value_pos", "value_len", row)
+        return self._bytes("value", row)
 
     def keys(self) -> list[bytes | None]:
         """Return all keys; None is null."""
+        self.require("key")
         return record_keys(self._records, self.data)
 
     def values(self) -> list[bytes | None]:
         """Return all values; None is null."""
+        self.require("value")
         return record_values(self._records, self.data)
 
     def values_as(self, dtype: npt.DTypeLike, *, fill: Any = None) -> npt.NDArray[Any]:
@@ -266,6 +355,7 @@ class RecordTable:
         dtype = np.dtype(dtype)
         if dtype.hasobject or dtype.itemsize == 0:
             raise TypeError(f"dtype {dtype} has no bytes that a value could hold")
+        self.require("value")
         rows = self._records
         # Through a structured dtype, so that a subarray is one element, and any dtype is bytes.
         out = np.empty(len(rows), [("value", dtype)])
@@ -278,8 +368,8 @@ class RecordTable:
         if bad >= 0:
             length = int(rows["value_len"][bad])
             found = "null; fill= gives something to stand for it" if length < 0 else f"{length} bytes"
-            offset = int(rows["offset"][bad])
-            raise ValueError(f"offset {offset}: dtype {dtype} wants values of {dtype.itemsize} bytes, found {found}")
+            where = self._where(bad)
+            raise ValueError(f"{where}: dtype {dtype} wants values of {dtype.itemsize} bytes, found {found}")
         return out["value"]
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:

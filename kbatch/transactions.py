@@ -119,6 +119,7 @@ def control_records(table: RecordTable) -> npt.NDArray[np.void]:
     >>> rows[["offset", "producer_id", "type", "coordinator_epoch", "valid"]].tolist()
     [(7, 7, 0, 0, 1)]
     """
+    table.require("offset", "timestamp", "key", "value")
     batches = table.batches
     control = np.flatnonzero(((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & (batches["magic"] == 2))
     first = batches["first_record"]

@@ -33,7 +33,7 @@ class Extent:
     header_value_nulls: Final[int]
 
 def measure(
-    rows: npt.NDArray[np.void],
+    records: npt.NDArray[np.void],
     start: int = 0,
     *,
     max_rows: int = ...,
@@ -44,7 +44,7 @@ def measure(
     header_start: int = 0,
 ) -> Extent: ...
 def fill_records(
-    rows: npt.NDArray[np.void],
+    records: npt.NDArray[np.void],
     data: npt.NDArray[np.uint8],
     *,
     offset: npt.NDArray[np.int64] | None = None,
@@ -67,20 +67,20 @@ def fill_headers(
     first_row: int = 0,
 ) -> None: ...
 def gather_by_batch(
-    rows: npt.NDArray[np.void],
+    records: npt.NDArray[np.void],
     of_batch: npt.NDArray[np.int32],
     out: npt.NDArray[np.int32],
     *,
     first_row: int = 0,
 ) -> None: ...
 def gather_fixed(
-    rows: npt.NDArray[np.void],
+    records: npt.NDArray[np.void],
     data: npt.NDArray[np.uint8],
     itemsize: int,
     out: npt.NDArray[np.uint8],
     fill: npt.NDArray[np.uint8] | None = None,
 ) -> int: ...
-def record_keys(rows: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...
-def record_values(rows: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...
+def record_keys(records: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...
+def record_values(records: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...
 def header_keys(headers: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes]: ...
 def header_values(headers: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...

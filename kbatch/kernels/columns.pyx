@@ -1,16 +1,17 @@
 """Slices -> contiguous columns and Arrow views.
 
 A table's rows say where keys, values and headers stand in one buffer. The functions here measure rows, then write
-columns into memory that the caller allocated after measuring. Rows may be strided (a slice of a table) but are never
-trusted: positions are checked against the buffer once per row, and writes against the memory given, so that rows
-made or changed by a user give an exception and never a crash.
+columns into memory that the caller allocated after measuring. Rows may be strided (a slice of a table), and have some
+fields of RECORD_DTYPE only, but are never trusted: positions are checked against the buffer once per row, and writes
+against the memory given, so that rows made or changed by a user give an exception and never a crash.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from kbatch.kernels.wire cimport HeaderRow, RecordRow, kb_prefetch, kb_unlikely
+from kbatch.kernels.spans cimport RecordSpan
+from kbatch.kernels.wire cimport HeaderRow, kb_prefetch, kb_unlikely
 
 # Short values are copied in steps of this many bytes, past their end, into bytes that the next value overwrites; so
 # the memory for a column's bytes must be this much longer than the column. `memcpy` with a constant size is two
@@ -272,12 +273,12 @@ cdef int gather(
     return gather_views(s, data, size, sink, begin, end, row)
 
 
-cdef Slices record_slices(const RecordRow[:] rows, bint values) noexcept:
-    cdef Slices s = Slices(NULL, NULL, rows.strides[0])
-    if rows.shape[0]:
-        s.position = <const char*> &rows[0].value_pos if values else <const char*> &rows[0].key_pos
-        s.length = <const char*> &rows[0].value_len if values else <const char*> &rows[0].key_len
-    return s
+cdef Slices record_slices(RecordSpan rows, bint values) except *:
+    cdef Py_ssize_t position = rows.fields.value_pos if values else rows.fields.key_pos
+    cdef Py_ssize_t length = rows.fields.value_len if values else rows.fields.key_len
+    if position < 0 or length < 0:
+        raise ValueError(f"the rows have no {'value' if values else 'key'}")
+    return Slices(rows.items + position, rows.items + length, rows.stride)
 
 
 cdef Slices header_slices(const HeaderRow[:] headers, bint values) noexcept:
@@ -305,37 +306,61 @@ cdef object trouble_error(int trouble, str row, str column, Slices s, Py_ssize_t
     return RuntimeError(f"{row}: its {column} was changed while columns were made of the table")
 
 
-cdef str record_name(const RecordRow[:] rows, Py_ssize_t i, int64_t first_row):
-    return f"record row {first_row + i} (offset {rows[i].offset})"
+cdef str record_name(RecordSpan rows, Py_ssize_t i, int64_t first_row):
+    return f"record row {first_row + i}" + (f" (offset {rows.offset(i)})" if rows.fields.offset >= 0 else "")
 
 
 cdef str header_name(const HeaderRow[:] headers, Py_ssize_t i, int64_t first_row):
     return f"header row {first_row + i} (of record row {headers[i].record})"
 
 
-cdef void add_records(
-    const RecordRow[:] rows, Py_ssize_t begin, Py_ssize_t end, int64_t timestamp_limit, Totals* totals
+cdef inline int64_t int64_at(const char* field) noexcept nogil:
+    return (<const int64_t*> field)[0]
+
+
+cdef inline int64_t int32_at(const char* field) noexcept nogil:
+    return (<const int32_t*> field)[0]
+
+
+cdef inline void add_lengths(
+    const char* field, Py_ssize_t stride, Py_ssize_t n, int64_t* sum, int64_t* nulls
 ) noexcept nogil:
-    # Sums in locals, without a branch: this loop runs at the speed of memory.
-    cdef int64_t key_bytes = 0, value_bytes = 0, key_nulls = 0, value_nulls = 0, missing = 0, overflows = 0, headers = 0
-    cdef Py_ssize_t i
-    cdef const RecordRow* r
-    for i in range(begin, end):
-        r = &rows[i]
-        key_bytes += r.key_len if r.key_len > 0 else 0
-        value_bytes += r.value_len if r.value_len > 0 else 0
-        headers += r.header_count if r.header_count > 0 else 0
-        key_nulls += r.key_len < 0
-        value_nulls += r.value_len < 0
-        missing += r.timestamp == -1
-        overflows += (r.timestamp > timestamp_limit) | (r.timestamp < -timestamp_limit)
-    totals.key_bytes += key_bytes
-    totals.value_bytes += value_bytes
-    totals.key_nulls += key_nulls
-    totals.value_nulls += value_nulls
-    totals.timestamp_nulls += missing
-    totals.timestamp_overflows += overflows
-    totals.header_count += headers
+    # In locals, without a branch: such loops run at the speed of memory.
+    cdef int64_t total = 0, missing = 0, length
+    cdef Py_ssize_t _i
+    for _i in range(n):
+        length = int32_at(field)
+        total += length if length > 0 else 0
+        missing += length < 0
+        field += stride
+    sum[0] += total
+    nulls[0] += missing
+
+
+cdef void add_records(
+    RecordSpan rows, Py_ssize_t begin, Py_ssize_t end, int64_t timestamp_limit, Totals* totals
+) noexcept nogil:
+    # A block of rows is in the cache, so that a loop for each field that is there costs no more than one for all.
+    cdef const char* first = rows.items + begin * rows.stride
+    cdef const char* field
+    cdef Py_ssize_t n = end - begin
+    cdef Py_ssize_t _i
+    cdef int64_t missing = 0, overflows = 0, negative = 0, timestamp
+    if rows.fields.key_len >= 0:
+        add_lengths(first + rows.fields.key_len, rows.stride, n, &totals.key_bytes, &totals.key_nulls)
+    if rows.fields.value_len >= 0:
+        add_lengths(first + rows.fields.value_len, rows.stride, n, &totals.value_bytes, &totals.value_nulls)
+    if rows.fields.header_count >= 0:
+        add_lengths(first + rows.fields.header_count, rows.stride, n, &totals.header_count, &negative)
+    if rows.fields.timestamp >= 0:
+        field = first + rows.fields.timestamp
+        for _i in range(n):
+            timestamp = int64_at(field)
+            missing += timestamp == -1
+            overflows += (timestamp > timestamp_limit) | (timestamp < -timestamp_limit)
+            field += rows.stride
+        totals.timestamp_nulls += missing
+        totals.timestamp_overflows += overflows
 
 
 cdef void add_headers(const HeaderRow[:] headers, Py_ssize_t record, Totals* totals) noexcept nogil:
@@ -349,7 +374,7 @@ cdef void add_headers(const HeaderRow[:] headers, Py_ssize_t record, Totals* tot
 
 
 def measure(
-    const RecordRow[:] rows not None,
+    records not None,
     int64_t start=0,
     *,
     int64_t max_rows=INT64_MAX,
@@ -363,7 +388,8 @@ def measure(
 
     Parameters
     ----------
-    rows : ndarray of RECORD_DTYPE, shape (n,)
+    records : ndarray of RECORD_DTYPE or some of its fields, shape (n,)
+        Only the fields that are there count, towards the bounds too.
     start : int
         First row.
     max_rows, max_column_bytes, max_bytes : int
@@ -385,7 +411,8 @@ def measure(
     IndexError
         If `start` is outside the rows, or `headers` is not in the order of the records.
     """
-    cdef Py_ssize_t n = rows.shape[0]
+    cdef RecordSpan rows = RecordSpan(records)
+    cdef Py_ssize_t n = rows.length
     cdef Py_ssize_t m = headers.shape[0] if headers is not None else 0
     cdef Py_ssize_t i = start, end, step, stop
     cdef int64_t header_limit = min(max_column_bytes, <int64_t> INT32_MAX)
@@ -444,44 +471,44 @@ def measure(
     return extent
 
 
-cdef void gather_offsets(const RecordRow[:] rows, int64_t* out, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef void gather_offsets(RecordSpan rows, int64_t* out, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const char* offsets = rows.items + rows.fields.offset
     cdef Py_ssize_t i
     for i in range(begin, end):
-        out[i] = rows[i].offset
+        out[i] = int64_at(offsets + i * rows.stride)
 
 
 cdef void gather_timestamps(
-    const RecordRow[:] rows, int64_t* out, uint8_t* valid, int64_t scale, Py_ssize_t begin, Py_ssize_t end
+    RecordSpan rows, int64_t* out, uint8_t* valid, int64_t scale, Py_ssize_t begin, Py_ssize_t end
 ) noexcept nogil:
+    cdef const char* timestamps = rows.items + rows.fields.timestamp
+    cdef Py_ssize_t stride = rows.stride
     cdef Py_ssize_t i
     cdef int64_t t
     cdef int64_t limit = INT64_MAX // scale
     cdef uint8_t bits = 0
-    if valid == NULL and scale == 1:
+    if valid == NULL:
+        # No row is null: every timestamp fits.
         for i in range(begin, end):
-            out[i] = rows[i].timestamp
+            out[i] = <int64_t> (<uint64_t> int64_at(timestamps + i * stride) * <uint64_t> scale)
         return
     for i in range(begin, end):
-        t = rows[i].timestamp
-        if t == -1 or t > limit or t < -limit:
+        t = int64_at(timestamps + i * stride)
+        # At a scale of 1 only INT64_MIN is beyond the limit, and it fits.
+        if t == -1 or (scale > 1 and (t > limit or t < -limit)):
             t = 0
-            if scale == 1 and rows[i].timestamp != -1:
-                # Only INT64_MIN comes here, and it fits.
-                t = rows[i].timestamp
-                bits |= <uint8_t> (1 << (i & 7))
         else:
             bits |= <uint8_t> (1 << (i & 7))
         out[i] = t * scale
         if (i & 7) == 7:
-            if valid != NULL:
-                valid[i >> 3] = bits
+            valid[i >> 3] = bits
             bits = 0
-    if valid != NULL and end & 7:
+    if end & 7:
         valid[end >> 3] = bits
 
 
 def fill_records(
-    const RecordRow[:] rows not None,
+    records not None,
     const uint8_t[::1] data not None,
     *,
     int64_t[::1] offset=None,
@@ -496,12 +523,13 @@ def fill_records(
 
     Parameters
     ----------
-    rows : ndarray of RECORD_DTYPE, shape (n,)
+    records : ndarray of RECORD_DTYPE or some of its fields, shape (n,)
     data : ndarray of uint8
         What the rows' positions index.
     offset, timestamp : ndarray of int64, shape (n,), optional
     timestamp_valid : ndarray of uint8, optional
-        Bitmap: 0 where the timestamp is -1 (none) or, times `timestamp_scale`, doesn't fit int64.
+        Bitmap: 0 where the timestamp is -1 (none) or, times `timestamp_scale`, doesn't fit int64. Without it all of
+        them are valid, which the caller vouches for.
     timestamp_scale : int
         Factor on timestamps, which are milliseconds.
     key, value : BinarySink, optional
@@ -512,13 +540,16 @@ def fill_records(
     ------
     IndexError
         If a key or value isn't within `data` (COL-R1).
+    ValueError
+        If an output is too short, or the rows have no field for it.
     """
-    cdef Py_ssize_t n = rows.shape[0]
+    cdef RecordSpan rows = RecordSpan(records)
+    cdef Py_ssize_t n = rows.length
     cdef Py_ssize_t begin = 0, end, row = 0
     cdef int64_t size = data.shape[0]
     cdef const uint8_t* p = address(data)
-    cdef Slices keys = record_slices(rows, False)
-    cdef Slices values = record_slices(rows, True)
+    cdef Slices keys = Slices(NULL, NULL, 0)
+    cdef Slices values = Slices(NULL, NULL, 0)
     cdef Sink* key_sink = &key.sink if key is not None else NULL
     cdef Sink* value_sink = &value.sink if value is not None else NULL
     cdef int64_t* offset_out = NULL
@@ -536,6 +567,12 @@ def fill_records(
         raise ValueError(f"an output is too short for {n} rows")
     if timestamp_scale < 1:
         raise ValueError(f"timestamp_scale must be positive, got {timestamp_scale}")
+    if (offset is not None and rows.fields.offset < 0) or (timestamp is not None and rows.fields.timestamp < 0):
+        raise ValueError(f"the rows have no {'offset' if rows.fields.offset < 0 else 'timestamp'}")
+    if key is not None:
+        keys = record_slices(rows, False)
+    if value is not None:
+        values = record_slices(rows, True)
     if n == 0:
         return
     if offset is not None:
@@ -653,7 +690,7 @@ def fill_headers(
 
 
 def gather_by_batch(
-    const RecordRow[:] rows not None,
+    records not None,
     const int32_t[::1] of_batch not None,
     int32_t[::1] out not None,
     *,
@@ -663,7 +700,7 @@ def gather_by_batch(
 
     Parameters
     ----------
-    rows : ndarray of RECORD_DTYPE, shape (n,)
+    records : ndarray of RECORD_DTYPE or some of its fields, shape (n,)
     of_batch : ndarray of int32, shape (batches,)
     out : ndarray of int32, shape (n,)
     first_row : int
@@ -674,26 +711,31 @@ def gather_by_batch(
     IndexError
         If a row's ``batch`` isn't a row of `of_batch`.
     """
-    cdef Py_ssize_t n = rows.shape[0], i, bad = -1
-    cdef int32_t count = <int32_t> min(of_batch.shape[0], <Py_ssize_t> INT32_MAX)
-    cdef int32_t b
+    cdef RecordSpan rows = RecordSpan(records)
+    cdef const char* batches = rows.items + rows.fields.batch
+    cdef Py_ssize_t n = rows.length, i, bad = -1
+    cdef int64_t count = min(of_batch.shape[0], <Py_ssize_t> INT32_MAX)
+    cdef int64_t b
+    if rows.fields.batch < 0:
+        raise ValueError("the rows have no batch")
     if out.shape[0] < n:
         raise ValueError(f"out has {out.shape[0]} rows, needs {n}")
     with nogil:
         for i in range(n):
-            b = rows[i].batch
+            b = int32_at(batches + i * rows.stride)
             if kb_unlikely(b < 0 or b >= count):
                 bad = i
                 break
             out[i] = of_batch[b]
     if bad >= 0:
         raise IndexError(
-            f"{record_name(rows, bad, first_row)}: its batch is {rows[bad].batch}, the table has {count} batches"
+            f"{record_name(rows, bad, first_row)}: its batch is {int32_at(batches + bad * rows.stride)}, "
+            f"the table has {count} batches"
         )
 
 
 def gather_fixed(
-    const RecordRow[:] rows not None,
+    records not None,
     const uint8_t[::1] data not None,
     int64_t itemsize,
     uint8_t[::1] out not None,
@@ -703,7 +745,7 @@ def gather_fixed(
 
     Parameters
     ----------
-    rows : ndarray of RECORD_DTYPE, shape (n,)
+    records : ndarray of RECORD_DTYPE or some of its fields, shape (n,)
     data : ndarray of uint8
     itemsize : int
         Bytes of a value.
@@ -721,7 +763,8 @@ def gather_fixed(
     IndexError
         If a value isn't within `data`.
     """
-    cdef Py_ssize_t n = rows.shape[0], i, bad = -1
+    cdef RecordSpan rows = RecordSpan(records)
+    cdef Py_ssize_t n = rows.length, i, bad = -1
     cdef int64_t size = data.shape[0]
     cdef int64_t length, position
     cdef const uint8_t* p = address(data)
@@ -733,9 +776,9 @@ def gather_fixed(
         raise ValueError(f"an array is too short for {n} rows of {itemsize} bytes")
     with nogil:
         for i in range(n):
-            length = rows[i].value_len
+            length = slice_length(values, i)
             if length == itemsize:
-                position = rows[i].value_pos
+                position = slice_position(values, i)
                 if is_outside(position, length, size):
                     trouble = OUTSIDE
                     bad = i
@@ -775,8 +818,8 @@ cdef Py_ssize_t fill_list(list out, Slices s, const uint8_t[::1] data) except -2
     return -1
 
 
-cdef list record_list(const RecordRow[:] rows, bint values, const uint8_t[::1] data):
-    cdef list out = [None] * rows.shape[0]
+cdef list record_list(RecordSpan rows, bint values, const uint8_t[::1] data):
+    cdef list out = [None] * rows.length
     cdef Slices s = record_slices(rows, values)
     cdef Py_ssize_t bad = fill_list(out, s, data)
     if bad >= 0:
@@ -797,14 +840,14 @@ cdef list header_list(const HeaderRow[:] headers, bint values, const uint8_t[::1
     return out
 
 
-def record_keys(const RecordRow[:] rows not None, const uint8_t[::1] data not None):
+def record_keys(records not None, const uint8_t[::1] data not None):
     """Return the keys as a list of bytes or None; IndexError if one isn't within `data`."""
-    return record_list(rows, False, data)
+    return record_list(RecordSpan(records), False, data)
 
 
-def record_values(const RecordRow[:] rows not None, const uint8_t[::1] data not None):
+def record_values(records not None, const uint8_t[::1] data not None):
     """Return the values as a list of bytes or None; IndexError if one isn't within `data`."""
-    return record_list(rows, True, data)
+    return record_list(RecordSpan(records), True, data)
 
 
 def header_keys(const HeaderRow[:] headers not None, const uint8_t[::1] data not None):

@@ -13,9 +13,10 @@ with offset i64, size i32 and the layout of `kbatch.format`.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from kbatch.kernels.checksum cimport crc32_legacy
-from kbatch.kernels.spans cimport Span
+from kbatch.kernels.spans cimport Fields, RecordSpan, Span
 from kbatch.kernels.wire cimport (
     BatchRow,
     FAULT_COUNT_NEGATIVE,
@@ -76,6 +77,44 @@ cdef struct Context:
     int64_t timestamp
     uint64_t delta_mask
     int32_t batch
+
+
+# Rows of RECORD_DTYPE, whose loop has the places of the fields compiled in, and rows of any other dtype: to test for
+# each field whether it is wanted takes half a nanosecond a record.
+cdef struct SomeFields:
+    uint8_t first
+
+ctypedef fused row_t:
+    RecordRow
+    SomeFields
+
+
+cdef inline Fields whole_fields() noexcept nogil:
+    """Those of RECORD_DTYPE."""
+    cdef Fields fields
+    cdef RecordRow row
+    cdef char* start = <char*>&row
+    fields.itemsize = sizeof(RecordRow)
+    fields.offset = <char*>&row.offset - start
+    fields.timestamp = <char*>&row.timestamp - start
+    fields.key_pos = <char*>&row.key_pos - start
+    fields.value_pos = <char*>&row.value_pos - start
+    fields.headers_pos = <char*>&row.headers_pos - start
+    fields.key_len = <char*>&row.key_len - start
+    fields.value_len = <char*>&row.value_len - start
+    fields.header_count = <char*>&row.header_count - start
+    fields.batch = <char*>&row.batch - start
+    return fields
+
+
+cdef inline void put_int64(char* row, Py_ssize_t field, int64_t value) noexcept nogil:
+    if field >= 0:
+        (<int64_t*>(row + field))[0] = value
+
+
+cdef inline void put_int32(char* row, Py_ssize_t field, int64_t value) noexcept nogil:
+    if field >= 0:
+        (<int32_t*>(row + field))[0] = <int32_t>value
 
 
 cdef inline int64_t unzigzag(uint64_t raw) noexcept nogil:
@@ -179,8 +218,18 @@ cdef const uint8_t* check_headers(const uint8_t* p, const uint8_t* end, int64_t 
 
 
 cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, const uint8_t* base,
-                                       const Context* context, RecordRow* row, Report* report) noexcept nogil:
-    """One record into `row`. Returns where it ends, or NULL at a fault."""
+                                       const Context* context, row_t* into, const Fields* wanted,
+                                       Report* report) noexcept nogil:
+    """One record into a row, as far as its fields are wanted: all of it is checked.
+
+    Returns where the record ends, or NULL at a fault.
+    """
+    cdef char* row = <char*>into
+    cdef const Fields* fields = wanted
+    cdef Fields whole
+    if row_t is RecordRow:
+        whole = whole_fields()
+        fields = &whole
     cdef const uint8_t* start
     cdef Varint number = read_varint(p, end)
     if kb_unlikely(number.next == NULL):
@@ -206,48 +255,47 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
     p = number.next
     # Under LogAppendTime the mask is 0 and the base the batch's maximum (TS-R2). Unsigned: offsets and timestamps wrap
     # as Java's do (FRM-R12, TS-R1).
-    row.timestamp = <int64_t>(<uint64_t>context.timestamp + (<uint64_t>number.value & context.delta_mask))
+    put_int64(row, fields.timestamp,
+              <int64_t>(<uint64_t>context.timestamp + (<uint64_t>number.value & context.delta_mask)))
 
     number = read_varint(p, end)
     if kb_unlikely(number.next == NULL):
         varint_fault(report, p, end, MAX_VARINT)
         return NULL
     p = number.next
-    row.offset = <int64_t>(<uint64_t>context.base_offset + <uint64_t>number.value)
+    put_int64(row, fields.offset, <int64_t>(<uint64_t>context.base_offset + <uint64_t>number.value))
 
     number = read_varint(p, end)
     if kb_unlikely(number.next == NULL):
         varint_fault(report, p, end, MAX_VARINT)
         return NULL
     p = number.next
-    row.key_pos = p - base
+    put_int64(row, fields.key_pos, p - base)
     # Any negative length is null, and no bytes follow it (REC-R1).
-    row.key_len = -1
+    put_int32(row, fields.key_len, number.value if number.value >= 0 else -1)
     if number.value >= 0:
         if kb_unlikely(number.value > end - p):
             fault_at(report, FAULT_KEY_LENGTH, p, end - p, number.value)
             return NULL
         p += number.value
-        row.key_len = <int32_t>number.value
 
     number = read_varint(p, end)
     if kb_unlikely(number.next == NULL):
         varint_fault(report, p, end, MAX_VARINT)
         return NULL
     p = number.next
-    row.value_pos = p - base
-    row.value_len = -1
+    put_int64(row, fields.value_pos, p - base)
+    put_int32(row, fields.value_len, number.value if number.value >= 0 else -1)
     if number.value >= 0:
         if kb_unlikely(number.value > end - p):
             fault_at(report, FAULT_VALUE_LENGTH, p, end - p, number.value)
             return NULL
         p += number.value
-        row.value_len = <int32_t>number.value
 
-    row.header_count = 0
-    row.batch = context.batch
+    put_int32(row, fields.batch, context.batch)
     if kb_likely(end - p == 1 and p[0] == 0):
-        row.headers_pos = end - base
+        put_int64(row, fields.headers_pos, end - base)
+        put_int32(row, fields.header_count, 0)
         return end
     number = read_varint(p, end)
     if kb_unlikely(number.next == NULL):
@@ -258,8 +306,8 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
     if kb_unlikely(number.value < 0 or number.value > (end - p) // 2):
         fault_at(report, FAULT_HEADER_COUNT, p, (end - p) // 2, number.value)
         return NULL
-    row.headers_pos = p - base
-    row.header_count = <int32_t>number.value
+    put_int64(row, fields.headers_pos, p - base)
+    put_int32(row, fields.header_count, number.value)
     p = check_headers(p, end, number.value, report)
     if kb_unlikely(p == NULL):
         return NULL
@@ -270,13 +318,14 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
 
 
 cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
-                    RecordRow* out, Report* report) noexcept nogil:
+                    row_t* rows, const Fields* fields, Report* report) noexcept nogil:
     """All records of one payload, or a fault and none of them."""
     cdef const uint8_t* start = base + position
     cdef const uint8_t* end = start + size
     cdef const uint8_t* p = start
     cdef int64_t count = batch.record_count
     cdef int64_t i
+    cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
     cdef bint append_time = (batch.attributes & LOG_APPEND_TIME) != 0
     cdef Context context
     context.base_offset = batch.base_offset
@@ -291,7 +340,7 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
             report.wanted = count
             report.found = i
             return FAULT_RECORD_CUT
-        p = read_record(p, end, base, &context, &out[i], report)
+        p = read_record(p, end, base, &context, <row_t*>(<char*>rows + i * itemsize), fields, report)
         if kb_unlikely(p == NULL):
             report.record = i
             report.at -= <int64_t>start
@@ -306,30 +355,28 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     return FAULT_NONE
 
 
-cdef int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, RecordRow* row,
+cdef int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, char* row, const Fields* fields,
                         Report* report) noexcept nogil:
     """Key and value of a message, which ends at `end`; eight bytes at least. What follows is ignored (LEG-R8)."""
     # Any negative length is null, and no bytes follow it (LEG-R6).
     cdef int32_t length = <int32_t>load_be32(p)
     p += 4
-    row.key_pos = p - base
-    row.key_len = -1
+    put_int64(row, fields.key_pos, p - base)
+    put_int32(row, fields.key_len, length if length >= 0 else -1)
     if length >= 0:
         if kb_unlikely(length > end - p - 4):
             return fault_at(report, FAULT_KEY_LENGTH, p, end - p - 4, length)
-        row.key_len = length
         p += length
     length = <int32_t>load_be32(p)
     p += 4
-    row.value_pos = p - base
-    row.value_len = -1
+    put_int64(row, fields.value_pos, p - base)
+    put_int32(row, fields.value_len, length if length >= 0 else -1)
     if length >= 0:
         if kb_unlikely(length > end - p):
             return fault_at(report, FAULT_VALUE_LENGTH, p, end - p, length)
-        row.value_len = length
         p += length
-    row.headers_pos = p - base
-    row.header_count = 0
+    put_int64(row, fields.headers_pos, p - base)
+    put_int32(row, fields.header_count, 0)
     return FAULT_NONE
 
 
@@ -382,8 +429,11 @@ cdef int64_t check_messages(const uint8_t* start, int64_t size, BatchRow* wrappe
 
 
 cdef int read_messages(const uint8_t* base, int64_t position, int64_t count, int64_t last_inner, BatchRow* wrapper,
-                       int32_t index, RecordRow* out, Report* report) noexcept nogil:
-    """The `count` messages of a wrapper, which `check_messages` has found whole, or a fault and none of them."""
+                       int32_t index, char* rows, const Fields* fields, Report* report) noexcept nogil:
+    """The `count` messages of a wrapper, which `check_messages` has found whole, or a fault and none of them.
+
+    Completes the row of the wrapper.
+    """
     cdef const uint8_t* start = base + position
     cdef const uint8_t* p = start
     cdef const uint8_t* end
@@ -392,22 +442,30 @@ cdef int read_messages(const uint8_t* base, int64_t position, int64_t count, int
     cdef uint64_t first = 0
     if wrapper.magic == 1 and wrapper.last_offset != 0:
         first = <uint64_t>wrapper.last_offset - <uint64_t>last_inner
+    cdef char* row = rows
     cdef int64_t i
+    cdef int64_t timestamp
     cdef int8_t magic
     for i in range(count):
         magic = <int8_t>p[16]
         end = p + LOG_OVERHEAD + <int64_t><int32_t>load_be32(p + 8)
-        out[i].offset = <int64_t>(first + load_be64(p))
         # The fields are those of the message's own magic, their meaning is the wrapper's (LEG-R15, LEG-R16).
-        out[i].timestamp = -1
+        timestamp = -1
         if magic == 1:
-            out[i].timestamp = wrapper.max_timestamp if append_time else <int64_t>load_be64(p + 18)
-        out[i].batch = index
-        if read_key_value(p + header_size(magic), end, base, &out[i], report):
+            timestamp = wrapper.max_timestamp if append_time else <int64_t>load_be64(p + 18)
+        put_int64(row, fields.offset, <int64_t>(first + load_be64(p)))
+        put_int64(row, fields.timestamp, timestamp)
+        put_int32(row, fields.batch, index)
+        if read_key_value(p + header_size(magic), end, base, row, fields, report):
             report.record = i
             report.at -= <int64_t>start
             return report.fault
+        row += fields.itemsize
         p = end
+    wrapper.record_count = <int32_t>count
+    wrapper.base_offset = <int64_t>(first + load_be64(start))
+    # Offsets further apart than that are no broker's; `last_offset` tells them.
+    wrapper.last_offset_delta = <int32_t>(<uint64_t>wrapper.last_offset - <uint64_t>wrapper.base_offset)
     return FAULT_NONE
 
 
@@ -425,58 +483,31 @@ cdef inline int check_count(int64_t count, int64_t size, Report* report) noexcep
     return FAULT_NONE
 
 
-cdef int64_t trim(RecordRow* rows, int64_t count, int64_t first, int64_t last) noexcept nogil:
+cdef int read_message(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
+                      char* row, const Fields* fields, Report* report) noexcept nogil:
+    """The record of a plain message, or a fault."""
+    put_int64(row, fields.offset, batch.last_offset)
+    put_int64(row, fields.timestamp, batch.max_timestamp)
+    put_int32(row, fields.batch, index)
+    if read_key_value(base + position, base + position + size, base, row, fields, report):
+        report.record = 0
+        report.at -= <int64_t>(base + position)
+        return report.fault
+    return FAULT_NONE
+
+
+cdef int64_t trim(char* rows, const Fields* fields, int64_t count, int64_t first, int64_t last) noexcept nogil:
     """Keep the rows whose offset is from `first` to `last`; their number."""
     cdef int64_t kept = 0
     cdef int64_t i
+    cdef char* row = rows
     for i in range(count):
-        if first <= rows[i].offset <= last:
+        if first <= (<int64_t*>(row + fields.offset))[0] <= last:
             if kept != i:
-                rows[kept] = rows[i]
+                memcpy(rows + kept * fields.itemsize, row, fields.itemsize)
             kept += 1
+        row += fields.itemsize
     return kept
-
-
-cdef enum Outcome:
-    DONE
-    NO_ROOM
-    FAULTY
-
-
-cdef Outcome read_legacy(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index,
-                         RecordRow* out, int64_t capacity, bint check_crc, Report* report) noexcept nogil:
-    """The record of a plain message, or those of a wrapper; complete the row of the wrapper."""
-    cdef int64_t count
-    cdef int64_t last_inner = 0
-    cdef bint bad_crc = False
-    report.record = -1
-    if not batch.attributes & CODEC:
-        if capacity < 1:
-            return NO_ROOM
-        out.offset = batch.last_offset
-        out.timestamp = batch.max_timestamp
-        out.batch = index
-        if read_key_value(base + position, base + position + size, base, out, report):
-            report.record = 0
-            report.at -= <int64_t>(base + position)
-            return FAULTY
-        return DONE
-    count = check_messages(base + position, size, batch, check_crc, &bad_crc, &last_inner, report)
-    if count < 0:
-        report.at -= <int64_t>(base + position)
-        return FAULTY
-    batch.record_count = <int32_t>count
-    if count > capacity:
-        return NO_ROOM
-    if read_messages(base, position, count, last_inner, batch, index, out, report):
-        batch.record_count = -1
-        return FAULTY
-    batch.base_offset = out.offset
-    # Offsets further apart than that are no broker's; `last_offset` tells them.
-    batch.last_offset_delta = <int32_t>(<uint64_t>batch.last_offset - <uint64_t>batch.base_offset)
-    if bad_crc and batch.status == 0:
-        batch.status = BAD_INNER_CRC
-    return DONE
 
 
 def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
@@ -488,19 +519,19 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     None, what follows its header in `data`, of which `origin` is the position in the source; of a wrapper of magic 0
     or 1 it is the set of messages in it. Batches with a bad status, and control batches unless `include_control`, give
     no rows. `check_crc` is about the messages in wrappers; the batches' own checksums are no matter here. If `trimmed`,
-    only offsets from `first_offset` to `last_offset` stay.
+    only offsets from `first_offset` to `last_offset` stay. The dtype of `out` says which fields are wanted, where it is
+    trimmed the offset among them; whatever they are, all of a batch is checked.
 
     Returns (batch, rows used, fault, record, at, wanted, found): the batch is `hi`, or the first that has a fault, or
     with fault 0 the first for whose records `out` is too small.
     """
     cdef Span data_span = Span(data, 1, False)
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
-    cdef Span out_span = Span(out, sizeof(RecordRow), True)
+    cdef RecordSpan out_span = RecordSpan(out, True)
     cdef Span position_span
     cdef Span size_span
     cdef const uint8_t* base = <const uint8_t*>data_span.items
     cdef BatchRow* rows = <BatchRow*>batch_span.items
-    cdef RecordRow* first = <RecordRow*>out_span.items
     cdef const int64_t* given_positions = NULL
     cdef const int64_t* given_sizes = NULL
     cdef int64_t limit = data_span.length
@@ -510,7 +541,12 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     cdef int64_t position
     cdef int64_t size
     cdef int64_t header
-    cdef Outcome outcome
+    cdef int64_t last_inner
+    cdef int fault
+    cdef bint wrapper
+    cdef bint bad_inner
+    cdef char* into
+    cdef const Fields* fields = &out_span.fields
     cdef Report report
     report.fault = FAULT_NONE
     report.record = -1
@@ -519,6 +555,10 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     report.found = 0
     if lo < 0 or hi > batch_span.length or used < 0 or used > capacity:
         raise IndexError("rows out of range")
+    if trimmed and fields.offset < 0:
+        raise ValueError("out has no offset to trim by")
+    if capacity and out_span.stride != out_span.fields.itemsize:
+        raise ValueError("out must be contiguous")
     if positions is not None:
         position_span = Span(positions, sizeof(int64_t), False)
         size_span = Span(sizes, sizeof(int64_t), False)
@@ -543,22 +583,38 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
             if position < 0 or size < 0 or size > limit or position > limit - size:
                 with gil:
                     raise IndexError("payload out of range")
-            if kb_unlikely(rows[i].magic != 2):
-                outcome = read_legacy(base, position, size, &rows[i], <int32_t>i, first + used, capacity - used,
-                                      check_crc, &report)
-                if outcome != DONE:
+            bad_inner = False
+            wrapper = rows[i].magic != 2 and rows[i].attributes & CODEC
+            if kb_unlikely(wrapper):
+                last_inner = 0
+                count = check_messages(base + position, size, &rows[i], check_crc, &bad_inner, &last_inner, &report)
+                if count < 0:
+                    report.at -= <int64_t>(base + position)
                     break
-                count = rows[i].record_count
-                used += trim(first + used, count, first_offset, last_offset) if trimmed else count
-                i += 1
-                continue
-            if check_count(count, size, &report):
+                # Where there is no room for so many, the caller asks the row how many they are.
+                rows[i].record_count = <int32_t>count
+            elif kb_unlikely(rows[i].magic != 2):
+                count = 1
+            elif check_count(count, size, &report):
                 break
             if count > capacity - used:
                 break
-            if read_batch(base, position, size, &rows[i], <int32_t>i, first + used, &report):
+            into = out_span.items + used * fields.itemsize
+            if kb_unlikely(wrapper):
+                fault = read_messages(base, position, count, last_inner, &rows[i], <int32_t>i, into, fields, &report)
+            elif kb_unlikely(rows[i].magic != 2):
+                fault = read_message(base, position, size, &rows[i], <int32_t>i, into, fields, &report)
+            elif out_span.whole:
+                fault = read_batch(base, position, size, &rows[i], <int32_t>i, <RecordRow*>into, fields, &report)
+            else:
+                fault = read_batch(base, position, size, &rows[i], <int32_t>i, <SomeFields*>into, fields, &report)
+            if kb_unlikely(fault != FAULT_NONE):
+                if wrapper:
+                    rows[i].record_count = -1
                 break
-            used += trim(first + used, count, first_offset, last_offset) if trimmed else count
+            if bad_inner and rows[i].status == 0:
+                rows[i].status = BAD_INNER_CRC
+            used += trim(into, fields, count, first_offset, last_offset) if trimmed else count
             i += 1
     return i, used, report.fault, report.record, report.at, report.wanted, report.found
 
@@ -609,12 +665,15 @@ def payloads(const uint8_t[::1] data not None, batches not None, int64_t lo, int
             positions[i - lo] = at + max(skipped, 0)
 
 
-def headers(const uint8_t[::1] data not None, const RecordRow[::1] records not None, HeaderRow[::1] out not None):
+def headers(const uint8_t[::1] data not None, records not None, HeaderRow[::1] out not None):
     """Fill `out` with the headers of `records`, in their order.
 
     Returns the number of rows, or -1 - i where record i has no such headers at its position: the bytes that they were
     checked in have been changed since.
     """
+    cdef RecordSpan rows = RecordSpan(records)
+    cdef int64_t position
+    cdef int32_t count
     cdef int64_t capacity = out.shape[0]
     cdef int64_t limit = data.shape[0]
     cdef int64_t n = 0
@@ -625,19 +684,23 @@ def headers(const uint8_t[::1] data not None, const RecordRow[::1] records not N
     cdef const uint8_t* base
     cdef const uint8_t* p
     cdef const uint8_t* end
+    if rows.fields.headers_pos < 0 or rows.fields.header_count < 0:
+        raise ValueError("the rows have no headers")
     if not limit or not capacity:
         return 0
     base = &data[0]
     end = base + limit
     with nogil:
-        for i in range(records.shape[0]):
-            if records[i].header_count <= 0:
+        for i in range(rows.length):
+            count = (<const int32_t*>(rows.items + i * rows.stride + rows.fields.header_count))[0]
+            if count <= 0:
                 continue
-            if records[i].headers_pos < 0 or records[i].headers_pos > limit:
+            position = (<const int64_t*>(rows.items + i * rows.stride + rows.fields.headers_pos))[0]
+            if position < 0 or position > limit:
                 bad = i
                 break
-            p = base + records[i].headers_pos
-            for _j in range(records[i].header_count):
+            p = base + position
+            for _j in range(count):
                 length = read_varint(p, end)
                 if n >= capacity or length.next == NULL or length.value < 0 or length.value > end - length.next:
                     bad = i

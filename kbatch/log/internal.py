@@ -369,6 +369,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
 
 def _records(table: RecordTable, *, keys: bool = True) -> Iterator[tuple[dict[str, Any], bytes, bytes | None]]:
     """Yield the records that are not those of control batches: the row that each begins, its key and value."""
+    table.require("offset", "timestamp", "key", "value")
     control = table.batches["attributes"][table.records["batch"]] & ATTRIBUTE_CONTROL != 0
     data = table[~control] if np.any(control) else table
     offsets, timestamps = data.records["offset"].tolist(), data.records["timestamp"].tolist()

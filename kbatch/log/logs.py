@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -246,6 +248,7 @@ class Log:
         crc: Crc = "verify",
         on_error: OnError = "raise",
         limits: Limits | None = None,
+        columns: Sequence[str] | None = None,
         max_bytes: int = 64 << 20,
     ) -> Iterator[RecordTable]:
         """Decode the log, in tables of bounded size.
@@ -263,7 +266,7 @@ class Log:
         isolation : {"read_uncommitted", "read_committed"}
             As for `kbatch.decode`; the markers of the whole log decide, wherever they stand. Before the first table its
             headers are followed once, see `transactions`.
-        include_control, crc, on_error, limits
+        include_control, crc, on_error, limits, columns
             As for `kbatch.decode`. What is "stop"ped by damage goes on in no later segment.
         max_bytes : int
             What records, batches and data of one table may take, about; one batch is decoded at least. While a log is
@@ -301,8 +304,15 @@ class Log:
             start_offset=start_offset,
             stop_offset=stop_offset,
             limits=limits if limits is not None else Limits(),
+            columns=columns,
         )
-        return self._tables(options, start_timestamp, stop_timestamp, max_bytes)
+        if columns is None or (start_timestamp is None and stop_timestamp is None):
+            return self._tables(options, start_timestamp, stop_timestamp, max_bytes)
+        # What chooses the rows is decoded, though nobody wants to have it.
+        chosen = replace(options, columns=[*columns, "timestamp"])
+        tables = self._tables(chosen, start_timestamp, stop_timestamp, max_bytes)
+        # Unlike a generator, `map` keeps no table while it waits for the next.
+        return map(operator.methodcaller("select", options.record_columns), tables)
 
     def transactions(
         self, *, crc: Crc = "verify", on_error: OnError = "raise", limits: Limits | None = None
@@ -343,7 +353,7 @@ class Log:
             if stopped and not segment.size:
                 continue
             if stopped:
-                table = lost_table(segment, 0, segment.size, NOT_REACHED)
+                table = lost_table(segment, 0, segment.size, NOT_REACHED, options=options)
                 table.topic, table.partition = self.topic, self.partition
                 yield table
                 continue

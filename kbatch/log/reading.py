@@ -8,7 +8,7 @@ import numpy as np
 
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
-from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, RECORD_DTYPE, SHORTEST_ENTRY
+from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, SHORTEST_ENTRY
 from kbatch.framing import Claims, damaged_end, find_batch, most_believed, size_by_fields
 from kbatch.log.segment import Segment, SegmentFile, Tail
 from kbatch.table import Loss, RecordTable
@@ -132,7 +132,7 @@ def read_tables(
             if options.on_error == "stop":
                 stop = end
                 loss = loss._replace(length=end - position)
-            table = lost_table(segment, position, stop, loss.reason, loss.base_offset)
+            table = lost_table(segment, position, stop, loss.reason, loss.base_offset, options=options)
             open_loss = _carry(table.losses, open_loss, False)
             yield table
             del table
@@ -140,7 +140,7 @@ def read_tables(
                 return True
             position, searching = stop, False
         if open_loss is not None:
-            table = lost_table(segment, position, position, "")
+            table = lost_table(segment, position, position, "", options=options)
             table.losses = [open_loss]
             yield table
     return False
@@ -222,13 +222,23 @@ def _damage(segment: Segment, tail: Tail, options: DecodeOptions) -> str:
     return _CUT
 
 
-def lost_table(segment: Segment, start: int, end: int, reason: str, base_offset: int | None = None) -> RecordTable:
-    """Make a table that has nothing but a loss."""
+def lost_table(
+    segment: Segment,
+    start: int,
+    end: int,
+    reason: str,
+    base_offset: int | None = None,
+    *,
+    options: DecodeOptions | None = None,
+) -> RecordTable:
+    """Make a table that has nothing but a loss, with the columns that `options` ask for."""
+    options = options if options is not None else DecodeOptions()
     return RecordTable(
-        np.empty(0, RECORD_DTYPE),
+        np.empty(0, options.record_dtype),
         np.empty(0, BATCH_DTYPE),
         np.empty(0, np.uint8),
         consumed=end - start,
         losses=[Loss(start, end - start, reason, base_offset)],
         source=segment.path,
+        columns=options.record_columns,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from kbatch.format import Limits
 from kbatch.framing import byte_array
 from kbatch.spark.losses import LOSS_SCHEMA, LossLog
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
-from kbatch.table import Loss, RecordTable
+from kbatch.table import Loss, RecordTable, decoded_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -403,6 +403,8 @@ def _decoder(
     columns: tuple[str, ...] = LOSS_COLUMNS
     if table == "records":
         columns = (*RECORD_COLUMNS, "headers") if include_headers else RECORD_COLUMNS
+    # Of a table of losses everything is checked, and no record is kept.
+    options = replace(options, columns=decoded_columns(columns) if table == "records" else ())
     return _Decoder(column, columns, options, partial, table, aborted_column)
 
 

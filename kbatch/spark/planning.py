@@ -24,7 +24,7 @@ from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.spark.options import Bound, ReadOptions
-from kbatch.table import RecordTable
+from kbatch.table import RecordTable, decoded_columns
 from kbatch.transactions import AbortedRanges, Transactions
 
 __all__ = [
@@ -295,8 +295,10 @@ def _share_out(weighed: Iterable[tuple[int, list[T]]], options: ReadOptions) -> 
     return tasks
 
 
-def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, None, bool]:
-    """Decode a split, as `read_tables` does."""
+def _split_tables(
+    split: Split, options: ReadOptions, columns: tuple[str, ...] | None
+) -> Generator[RecordTable, None, bool]:
+    """Decode a split, as `read_tables` does; `columns` is what is wanted of its records."""
     segment = Segment(split.path, live=split.live)
     segment.size = split.size
     decode = DecodeOptions(
@@ -308,21 +310,31 @@ def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, 
         aborted=split.aborted,
         undecided=split.undecided,
         stable_offset=split.stable_offset,
+        columns=None if columns is None else decoded_columns(columns),
     )
     return read_tables(segment, split.start, split.end, decode, _TABLE_BYTES)
 
 
-def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple[Split, RecordTable]]:
+def task_tables(
+    splits: Sequence[Split], options: ReadOptions, columns: tuple[str, ...] | None = None
+) -> Iterator[tuple[Split, RecordTable]]:
     """Decode the splits of a task one after the other, in tables of bounded size.
 
     A log that ``on_error="stop"`` has stopped is not gone on with: the rest of it is lost.
+
+    Parameters
+    ----------
+    splits : sequence of Split
+    options : ReadOptions
+    columns : tuple of str, optional
+        The only columns of the records that will be asked for, of `kbatch.arrow.SPARK_COLUMNS`.
     """
     stopped: set[str] = set()
     for split in splits:
         if split.log in stopped:
             yield split, lost_table(Segment(split.path, live=split.live), split.start, split.end, NOT_REACHED)
             continue
-        tables = _split_tables(split, options)
+        tables = _split_tables(split, options, columns)
         while True:
             try:
                 table = next(tables)

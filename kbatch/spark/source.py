@@ -95,7 +95,7 @@ class KbatchReader(DataSourceReader):
 
 def _records(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
     losses = LossLog(_log, "option('table', 'losses') gives all of them as a DataFrame")
-    for split, table in task_tables(task, options):
+    for split, table in task_tables(task, options, columns):
         losses.add(split.path, table.losses)
         yield from spark_batches(table, columns, overflow=options.timestamp_overflow)
         del table
@@ -103,7 +103,8 @@ def _records(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptio
 
 
 def _losses(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    return loss_batches(task_tables(task, options), columns)
+    # All is checked, and of the records nothing is kept.
+    return loss_batches(task_tables(task, options, ()), columns)
 
 
 # What a task makes of the value of its partition.
