@@ -393,3 +393,14 @@ def test_readers_hold_plain_values_only(golden: Path) -> None:
     truth = (golden / "logs" / "txn-0").glob("*.log.expected.jsonl")
     batches = [json.loads(line) for path in truth for line in path.read_text().splitlines()]
     assert len(offsets) == sum(batch["records"] for batch in batches if "records" in batch and not batch["control"])
+
+
+@pytest.mark.parametrize("columns", [(), ("topic", "partition"), ("timestamp", "topic"), ("headers", "value")])
+def test_tasks_decode_what_is_asked_for(golden: Path, columns: tuple[str, ...]) -> None:
+    _, options = parse_options({"path": str(golden / "logs"), "subscribe": "txn,codec-lz4"})
+    tasks = plan(select_logs(open_logs([str(golden / "logs")]), options), options)
+    whole = [table for task in tasks for _, table in task_tables(task, options)]
+    some = [table for task in tasks for _, table in task_tables(task, options, columns)]
+    assert [len(table) for table in some] == [len(table) for table in whole]
+    assert all(set(table.columns) == set(columns) - {"topic", "partition"} for table in some)
+    assert [table.topic for table in some] == [table.topic for table in whole]

@@ -126,6 +126,43 @@ def test_a_schema_chooses_columns_in_its_order(spark: Any, logs: str) -> None:
     assert load(spark, logs, "timestampType int", topics="txn").count() == len(want)
 
 
+FIELDS = {
+    "offset": "long",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ["topic"],
+        ["partition", "topic"],
+        ["timestampType", "topic"],
+        ["offset", "timestamp"],
+        ["timestamp"],
+        ["key", "partition"],
+        ["value", "offset"],
+        ["topic", "offset", "value", "timestamp"],
+    ],
+)
+def test_a_projection_is_the_whole_relation_restricted(spark: Any, logs: str, columns: list[str]) -> None:
+    schema = ", ".join(f"{name} {FIELDS[name]}" for name in columns)
+    topics = ",".join(MAGIC_2)
+    for isolation in ("read_uncommitted", "read_committed"):
+        options = {"subscribe": topics, "isolationLevel": isolation}
+        whole = load(spark, logs, **options)
+        some = load(spark, logs, schema, **options)
+        wanted = sorted(map(tuple, whole.select(*columns).collect()), key=repr)
+        assert wanted
+        assert sorted(map(tuple, some.collect()), key=repr) == wanted
+        assert some.count() == len(wanted)
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [

@@ -309,7 +309,7 @@ class Log:
         if columns is None or (start_timestamp is None and stop_timestamp is None):
             return self._tables(options, start_timestamp, stop_timestamp, max_bytes)
         # What chooses the rows is decoded, though nobody wants to have it.
-        chosen = replace(options, columns=[*columns, "timestamp"])
+        chosen = replace(options, columns=[*options.record_columns, "timestamp"])
         tables = self._tables(chosen, start_timestamp, stop_timestamp, max_bytes)
         # Unlike a generator, `map` keeps no table while it waits for the next.
         return map(operator.methodcaller("select", options.record_columns), tables)
