@@ -8,7 +8,7 @@ made or changed by a user give an exception and never a crash.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.wire cimport HeaderRow, RecordRow, kb_prefetch, kb_unlikely
 
@@ -757,6 +757,56 @@ def gather_fixed(
     if trouble == OUTSIDE:
         raise trouble_error(trouble, record_name(rows, bad, 0), "value", values, bad, size)
     return bad
+
+
+def keys_equal(
+    const RecordRow[:] rows not None,
+    const uint8_t[::1] data not None,
+    const uint8_t[::1] key not None,
+    uint8_t[::1] out not None,
+):
+    """Write to `out` 1 for each row whose key is these bytes, else 0; a null key is never equal.
+
+    Parameters
+    ----------
+    rows : ndarray of RECORD_DTYPE, shape (n,)
+    data : ndarray of uint8
+    key : ndarray of uint8, or bytes
+    out : ndarray of uint8, shape (n,)
+
+    Returns
+    -------
+    int
+        How many are equal.
+
+    Raises
+    ------
+    IndexError
+        If a key of that length isn't within `data`.
+    """
+    cdef Py_ssize_t n = rows.shape[0], i, bad = -1, found = 0
+    cdef int64_t size = data.shape[0], length = key.shape[0], position
+    cdef const uint8_t* p = address(data)
+    cdef const uint8_t* wanted = address(key)
+    cdef Slices keys = record_slices(rows, False)
+    cdef bint equal
+    if out.shape[0] < n:
+        raise ValueError(f"out has {out.shape[0]} rows, needs {n}")
+    with nogil:
+        for i in range(n):
+            equal = False
+            # A key of another length costs no look at the data.
+            if rows[i].key_len == length:
+                position = rows[i].key_pos
+                if is_outside(position, length, size):
+                    bad = i
+                    break
+                equal = memcmp(p + position, wanted, length) == 0
+            out[i] = equal
+            found += equal
+    if bad >= 0:
+        raise trouble_error(OUTSIDE, record_name(rows, bad, 0), "key", keys, bad, size)
+    return found
 
 
 cdef Py_ssize_t fill_list(list out, Slices s, const uint8_t[::1] data) except -2:
