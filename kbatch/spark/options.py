@@ -248,11 +248,12 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``maxRecordsPerPartition``, ``kafka.isolation.level``. Ours: ``topics`` (the same as ``subscribe``),
         ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as ``kafka.isolation.level``),
         ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, ``maxDecompressedBytes`` (of
-        one batch), ``maxRecordBytes`` (of one record's keys, value and headers), ``key`` (text, taken as UTF-8) or ``keyHex`` (any bytes) for the records of one key,
-        ``keyPartitions`` (how many partitions Kafka's default partitioner had to choose from, so that only the key's
-        own is read), ``pushFilters`` (see `kbatch.spark.pushdown`), and ``table``: ``records``; ``losses`` for what
-        damage costs, where ``onError`` is then ``skip`` unless it is given; ``transactions`` for the aborted, undecided
-        and open ones, whatever the isolation.
+        one batch), ``maxRecordBytes`` (of one record's key, value and headers), ``key`` (text, taken as UTF-8) or
+        ``keyHex`` (any bytes) for the records of one key, ``keyPartitions`` (how many partitions Kafka's default
+        partitioner had to choose from, so that only the key's own is read), ``pushFilters`` (see
+        `kbatch.spark.pushdown`), and ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is
+        then ``skip`` unless it is given; ``transactions`` for the aborted, undecided and open ones, whatever the
+        isolation.
 
     Raises
     ------

@@ -7,6 +7,7 @@ turned into an offset. No pyspark in here.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections import deque
@@ -50,7 +51,7 @@ __all__ = [
 _OPEN_COST = 1 << 20
 _MOST_OPENED = 128
 # A task may be larger than the others by such a part of them, rather than that something small is cut off.
-_SLACK = 10
+_SLACK = 16
 # A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
 _TABLE_BYTES = 32 << 20
 _MOST_OFFSETS = (1 << 63) - 1
@@ -296,9 +297,9 @@ def plan(
     -------
     list of tuple of Split
         The splits of each task. All together, in their order, are the logs in theirs, each byte that may be wanted
-        once. Tasks are of one size, as far as batches let them be, and of ``split_bytes`` at most, or up to a tenth
-        more. With ``on_error="stop"`` a log is never shared by tasks, since only who reads all of it knows where it
-        stops.
+        once. Tasks are of one size, as far as batches let them be, and of about ``split_bytes`` at most (an eighth
+        more, or one batch). With ``on_error="stop"`` a log is never shared by tasks, since only who reads all of it
+        knows where it stops.
 
     Raises
     ------
@@ -391,11 +392,12 @@ def _share_out(pieces: Iterable[_Piece[T]], options: ReadOptions) -> list[tuple[
     """Give pieces, in their order, to tasks of one size that is at most about ``split_bytes``."""
     queue = deque(pieces)
     size = sum(piece.size for piece in queue)
-    every = min(options.split_bytes, max(1, size // (options.min_partitions or 1)))
+    every = options.split_bytes
+    if options.min_partitions is not None:
+        every = min(every, size // options.min_partitions)
     opening = min(_OPEN_COST, every // _MOST_OPENED)
     left = size + opening * sum(len(piece.parts) for piece in queue)
     most = options.split_bytes + opening
-    count = max(options.min_partitions or 1, -(-left // most))
     most_offsets = options.max_records_per_partition or _MOST_OFFSETS
     cutter = _Cutter()
     tasks: list[tuple[T, ...]] = []
@@ -404,11 +406,12 @@ def _share_out(pieces: Iterable[_Piece[T]], options: ReadOptions) -> list[tuple[
     while queue:
         piece = queue.popleft()
         # What is left is shared evenly by the tasks that are left, so that what couldn't be cut evens out.
-        share = min(most, (left + cost) / max(1, count - len(tasks)))
+        count = max((options.min_partitions or 1) - len(tasks), math.ceil((left + cost) / most - 1 / _SLACK), 1)
+        share = (left + cost) / count
         slack = share / _SLACK
         room = share + slack - cost
-        if piece.size + opening * len(piece.parts) > room:
-            halves = cutter.cut(piece, int(share - cost) - opening, int(slack))
+        if piece.size + opening * len(piece.parts) > room and share - cost > slack:
+            halves = cutter.cut(piece, max(1, int(share - cost) - opening), int(slack))
             if halves is not None:
                 piece, rest = halves
                 queue.appendleft(rest)
@@ -422,7 +425,7 @@ def _share_out(pieces: Iterable[_Piece[T]], options: ReadOptions) -> list[tuple[
             cost += weight
             left -= weight
             offsets += piece.offsets
-        if too_much or (cost >= share - slack and cost + left > share + slack):
+        if too_much or cost >= share:
             tasks.append(tuple(held))
             held, cost, offsets = [], 0, 0
     if held:
@@ -673,7 +676,7 @@ class _Cutter:
     def cut(self, piece: _Piece[Any], room: int, slack: int) -> tuple[_Piece[Any], _Piece[Any]] | None:
         """Cut so that the first half has about `room` bytes, up to `slack` more if batches allow it."""
         segment = piece.segment
-        if segment is None or room < 1:
+        if segment is None:
             return None
         (split,) = piece.parts
         target = split.start + room
