@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import hashlib
+import itertools
 import json
 import operator
 import pickle
@@ -233,8 +234,9 @@ def test_kbatch_believes_what_the_probe_finds(spark: Any) -> None:
     assert found["filtered"]
     assert found["unfiltered first"]
     assert all(found.values()) == pushdown.is_sound(pyspark.__version__), (
-        f"PySpark {pyspark.__version__} isn't what kbatch believes it to be: {found}. If all of it is right now, add the "
-        "version to SOUND_VERSIONS in kbatch/spark/pushdown.py, so that option pushFilters works there; else take it out"
+        f"PySpark {pyspark.__version__} isn't what kbatch believes it to be: {found}. If all of it is right now, add "
+        "the version to SOUND_VERSIONS in kbatch/spark/pushdown.py, so that option pushFilters works there; else take "
+        "it out"
     )
 
 
@@ -274,16 +276,15 @@ def test_queries_of_one_loaded_relation_are_never_wrong(spark: Any, logs: Logs) 
     for text, condition in CONDITIONS:
         assert collected(frame.filter(text)) == select(logs.rows, condition), text
     assert collected(frame) == everything
-    for (text, condition), (other, second) in zip(CONDITIONS, CONDITIONS[1:], strict=False):
+    for (text, condition), (other, second) in itertools.pairwise(CONDITIONS):
         union = frame.filter(text).union(frame.filter(other))
         assert collected(union) == sorted(select(logs.rows, condition) + select(logs.rows, second)), (text, other)
     names = ["topic", "partition", "offset"]
     text, condition = CONDITIONS[0]
     joined = frame.filter(text).select(names).join(frame.filter("partition <> 1").select(names), names)
     assert collected(joined) == select(logs.rows, lambda r: condition(r) and r[1] != 1)
-    assert [row.offset for row in frame.filter("topic = 'a' and partition = 0").select("offset").limit(3).collect()] == [
-        0, 1, 2,
-    ]  # fmt: skip
+    first = frame.filter("topic = 'a' and partition = 0").select("offset").limit(3)
+    assert [row.offset for row in first.collect()] == [0, 1, 2]
     assert frame.filter("offset < 5").limit(1000).count() == 45
     kept = frame.filter("offset >= 100").cache()
     try:
@@ -299,9 +300,7 @@ def test_queries_of_one_loaded_relation_are_never_wrong(spark: Any, logs: Logs) 
     finally:
         whole.unpersist()
     assert collected(frame) == everything
-    assert functools.reduce(operator.add, (frame.filter(f"partition = {p}").count() for p in range(3))) == len(
-        logs.rows
-    )
+    assert sum(frame.filter(f"partition = {partition}").count() for partition in range(3)) == len(logs.rows)
 
 
 @pytest.mark.spark
@@ -313,9 +312,8 @@ def test_key_options_of_the_source(spark: Any, logs: Logs) -> None:
     without = reader.schema("topic string, partition int, offset bigint").load(logs.root)
     assert collected(without) == want
     partition = kbatch.spark.partitioner.key_partition(b"x", 3)
-    assert collected(reader.option("keyPartitions", "3").load(logs.root)) == [
-        row for row in want if row[1] == partition
-    ]
+    of_partition = [row for row in want if row[1] == partition]
+    assert collected(reader.option("keyPartitions", "3").load(logs.root)) == of_partition
     assert reader.option("minPartitions", "20").load(logs.root).rdd.getNumPartitions() >= 10
 
 
@@ -326,15 +324,11 @@ def large_log(root: Path, size: int) -> Path:
     """A log of three records, the second of which has a value of `size` zeros."""
     values = [b"small", bytes(size), b"after"]
     for i, value in enumerate(values):
-        batch = kbatch_batch(i, value)
+        batch = oracle.build_batch([oracle.encode_record(0, 0, b"k", value)], base_offset=i, codec="zstd")
         path = root / "large-0" / f"{i:020d}.log"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(batch)
     return root
-
-
-def kbatch_batch(offset: int, value: bytes) -> bytes:
-    return oracle.build_batch([oracle.encode_record(0, 0, b"k", value)], base_offset=offset, codec=1)
 
 
 @pytest.mark.spark
@@ -344,21 +338,19 @@ def test_a_large_value_is_a_row(spark: Any, tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in root.rglob("*.log")) < 1 << 20
     frame = spark.read.format("kbatch").load(str(root))
     rows = frame.selectExpr("offset", "length(value)", "md5(value)").collect()
-    import hashlib
-
     md5 = hashlib.md5(bytes(size), usedforsecurity=False).hexdigest()
     assert [tuple(row)[:2] for row in rows] == [(0, 5), (1, size), (2, 5)]
     assert rows[1][2] == md5
-    with pytest.raises(
-        Exception, match=r"00000000000000000001\.log, offset 1: key, value of the record take 104857601 bytes"
-    ):
-        spark.read.format("kbatch").option("maxRecordBytes", "100m").load(str(root)).selectExpr(
-            "length(value)"
-        ).collect()
-    options = {"maxRecordBytes": "100m"}
-    assert spark.read.format("kbatch").options(**options).schema("offset bigint").load(str(root)).count() == 3
+
+    def read(schema: str, **options: str) -> Any:
+        return spark.read.format("kbatch").schema(schema).options(**options).load(str(root))
+
+    where = r"00000000000000000001\.log, offset 1: value of the record take 104857600 bytes, maxRecordBytes at most"
+    with pytest.raises(Exception, match=where):
+        read("value binary", maxRecordBytes="99m").selectExpr("length(value)").collect()
+    assert read("offset bigint", maxRecordBytes="99m").count() == 3
     with pytest.raises(Exception, match=r"00000000000000000001\.log, byte 0.*max_decompressed_bytes"):
-        spark.read.format("kbatch").option("maxDecompressedBytes", "50m").load(str(root)).selectExpr("value").collect()
+        read("value binary", maxDecompressedBytes="50m").selectExpr("length(value)").collect()
 
 
 def test_a_record_too_large_for_a_row_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -369,9 +361,7 @@ def test_a_record_too_large_for_a_row_is_named(tmp_path: Path, caplog: pytest.Lo
     assert [batch.num_rows for batch in batches] == [1, 1, 1]
     assert "offset 1: value of the record take 83886080 bytes; Spark's JVM takes about four times" in caplog.text
     reader = replace_options(reader, max_record_bytes=1000)
-    with pytest.raises(
-        kbatch.LimitExceededError, match="offset 1: value of the record take 83886080 bytes, maxRecordBytes"
-    ):
+    with pytest.raises(kbatch.LimitExceededError, match="offset 1: value of the record take 83886080 bytes, maxRecord"):
         list(reader.read(partition))
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTING", "SOUND_VERSIONS", "is_sound", "probe", "pushed", "require_sound"]
 
-# Versions of PySpark whose `probe` found nothing wrong. In 4.1.4, 4.2.1 and 4.3.0 a plain query after one with a filter,
-# unions, and a plain query beside a cached one with a filter are wrong; 4.0.3 is right, but has no pushFilters.
+# Versions of PySpark whose `probe` found nothing wrong. In 4.1.4, 4.2.1 and 4.3.0 unions are wrong, and so is a plain
+# query after one with a filter, or beside a cached one; 4.0.3 is right, but has no pushFilters.
 SOUND_VERSIONS: frozenset[str] = frozenset()
 # Without it PySpark refuses every read by a reader that takes filters.
 SETTING = "spark.sql.python.filterPushdown.enabled"
