@@ -262,16 +262,21 @@ def test_only_the_records_of_a_key(tmp_path: Path) -> None:
 def test_keys_equal_trusts_no_row() -> None:
     table = kbatch.decode(keyed(0, [b"abc", b"abd", b"ab", None, b"abc"]))
     out = np.full(5, 7, np.uint8)
-    assert keys_equal(table.records, table.data, b"abc", out) == 2
+
+    def equal(rows: np.ndarray) -> int:
+        return keys_equal(rows["key_pos"], rows["key_len"], table.data, b"abc", out)
+
+    assert equal(table.records) == 2
     assert out.tolist() == [1, 0, 0, 0, 1]
-    assert keys_equal(table.records[1::3], table.data, b"abc", out) == 1
+    assert equal(table.records[1::3]) == 1
     assert out.tolist() == [0, 1, 0, 0, 1]
     rows = table.records.copy()
-    rows["key_pos"][4] = len(table.data) - 2
-    with pytest.raises(IndexError, match=r"record row 4 .offset 4.: its key is 3 bytes at position"):
-        keys_equal(rows, table.data, b"abc", out)
-    with pytest.raises(ValueError, match="out has 5 rows, needs 10"):
-        keys_equal(np.concatenate([rows, rows]), table.data, b"abc", out)
+    for position in (len(table.data) - 2, -1, 1 << 62):
+        rows["key_pos"][4] = position
+        with pytest.raises(IndexError, match=f"record row 4: its key is 3 bytes at position {position}"):
+            equal(rows)
+    with pytest.raises(ValueError, match="key_len has 10 rows and out 5, needed are 10"):
+        equal(np.concatenate([rows, rows]))
 
 
 def test_the_partition_of_a_key_is_that_of_kafkas_partitioner() -> None:

@@ -271,7 +271,7 @@ def collected(frame: Any) -> list[tuple[str, int, int]]:
 def test_queries_of_one_loaded_relation_are_never_wrong(spark: Any, logs: Logs) -> None:
     """Filters, projections, limits, unions, self-joins and caching, one after the other on the same DataFrame."""
     kbatch.spark.register(spark)
-    frame = spark.read.format("kbatch").option("splitBytes", "4000").load(logs.root)
+    frame = spark.read.format("kbatch").option("splitBytes", "40k").load(logs.root)
     everything = select(logs.rows, lambda _: True)
     for text, condition in CONDITIONS:
         assert collected(frame.filter(text)) == select(logs.rows, condition), text
@@ -345,7 +345,9 @@ def test_a_large_value_is_a_row(spark: Any, tmp_path: Path) -> None:
     def read(schema: str, **options: str) -> Any:
         return spark.read.format("kbatch").schema(schema).options(**options).load(str(root))
 
-    where = r"00000000000000000001\.log, offset 1: value of the record take 104857600 bytes, maxRecordBytes at most"
+    where = (
+        r"00000000000000000001\.log, byte 0, base offset 1, record 0: 104857600 bytes of value, maxRecordBytes at most"
+    )
     with pytest.raises(Exception, match=where):
         read("value binary", maxRecordBytes="99m").selectExpr("length(value)").collect()
     assert read("offset bigint", maxRecordBytes="99m").count() == 3
@@ -359,9 +361,9 @@ def test_a_record_too_large_for_a_row_is_named(tmp_path: Path, caplog: pytest.Lo
     (partition,) = reader.partitions()
     batches = list(reader.read(partition))
     assert [batch.num_rows for batch in batches] == [1, 1, 1]
-    assert "offset 1: value of the record take 83886080 bytes; Spark's JVM takes about four times" in caplog.text
+    assert "base offset 1, record 0: 83886080 bytes of value; Spark's JVM takes about four times" in caplog.text
     reader = replace_options(reader, max_record_bytes=1000)
-    with pytest.raises(kbatch.LimitExceededError, match="offset 1: value of the record take 83886080 bytes, maxRecord"):
+    with pytest.raises(kbatch.LimitExceededError, match="base offset 1, record 0: 83886080 bytes of value, maxRecord"):
         list(reader.read(partition))
 
 

@@ -81,7 +81,8 @@ def gather_fixed(
     fill: npt.NDArray[np.uint8] | None = None,
 ) -> int: ...
 def keys_equal(
-    rows: npt.NDArray[np.void],
+    key_pos: npt.NDArray[np.int64],
+    key_len: npt.NDArray[np.int32],
     data: npt.NDArray[np.uint8],
     key: npt.NDArray[np.uint8] | bytes,
     out: npt.NDArray[np.uint8],

@@ -760,7 +760,8 @@ def gather_fixed(
 
 
 def keys_equal(
-    const RecordRow[:] rows not None,
+    const int64_t[:] key_pos not None,
+    const int32_t[:] key_len not None,
     const uint8_t[::1] data not None,
     const uint8_t[::1] key not None,
     uint8_t[::1] out not None,
@@ -769,7 +770,8 @@ def keys_equal(
 
     Parameters
     ----------
-    rows : ndarray of RECORD_DTYPE, shape (n,)
+    key_pos : ndarray of int64, shape (n,)
+    key_len : ndarray of int32, shape (n,)
     data : ndarray of uint8
     key : ndarray of uint8, or bytes
     out : ndarray of uint8, shape (n,)
@@ -784,20 +786,19 @@ def keys_equal(
     IndexError
         If a key of that length isn't within `data`.
     """
-    cdef Py_ssize_t n = rows.shape[0], i, bad = -1, found = 0
+    cdef Py_ssize_t n = key_pos.shape[0], i, bad = -1, found = 0
     cdef int64_t size = data.shape[0], length = key.shape[0], position
     cdef const uint8_t* p = address(data)
     cdef const uint8_t* wanted = address(key)
-    cdef Slices keys = record_slices(rows, False)
     cdef bint equal
-    if out.shape[0] < n:
-        raise ValueError(f"out has {out.shape[0]} rows, needs {n}")
+    if key_len.shape[0] < n or out.shape[0] < n:
+        raise ValueError(f"key_len has {key_len.shape[0]} rows and out {out.shape[0]}, needed are {n}")
     with nogil:
         for i in range(n):
             equal = False
             # A key of another length costs no look at the data.
-            if rows[i].key_len == length:
-                position = rows[i].key_pos
+            if key_len[i] == length:
+                position = key_pos[i]
                 if is_outside(position, length, size):
                     bad = i
                     break
@@ -805,7 +806,10 @@ def keys_equal(
             out[i] = equal
             found += equal
     if bad >= 0:
-        raise trouble_error(OUTSIDE, record_name(rows, bad, 0), "key", keys, bad, size)
+        raise IndexError(
+            f"record row {bad}: its key is {length} bytes at position {key_pos[bad]}, outside the table's data of "
+            f"{size} bytes"
+        )
     return found
 
 

@@ -468,7 +468,7 @@ def task_tables(
     columns : tuple of str, optional
         The only columns of the records that will be asked for, of `kbatch.arrow.SPARK_COLUMNS`.
     """
-    if columns is not None and options.key is not None:
+    if columns is not None and options.key is not None and "key" not in columns:
         columns = (*columns, "key")
     stopped: set[str] = set()
     for split in splits:
@@ -494,7 +494,8 @@ def task_tables(
 def _of_key(table: RecordTable, key: bytes) -> RecordTable:
     """Choose the records of one key, before anything is made of them."""
     equal = np.empty(len(table), np.bool_)
-    found = keys_equal(table.records, table.data, key, equal.view(np.uint8))
+    rows = table.records
+    found = keys_equal(rows["key_pos"], rows["key_len"], table.data, key, equal.view(np.uint8))
     return table if found == len(table) else table[equal] if found else table[:0]
 
 

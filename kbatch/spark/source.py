@@ -150,17 +150,21 @@ def _check_sizes(table: RecordTable, columns: tuple[str, ...], options: ReadOpti
         for length in ("key_len", "value_len"):
             np.add.at(sizes, table.headers["record"], np.maximum(table.headers[length], 0))
     for row in np.flatnonzero(sizes > min(options.max_record_bytes, _LARGE)).tolist():
-        offset = int(table.records["offset"][row])
-        where = f"{table.source}, offset {offset}"
-        what = f"{', '.join(column for column in _SIZED if column in columns)} of the record take {sizes[row]} bytes"
+        batch = table.batches[np.searchsorted(table.batches["first_record"], row, "right") - 1]
+        position, first, record = int(batch["position"]), int(batch["base_offset"]), row - int(batch["first_record"])
+        where = f"{table.source}, byte {position}, base offset {first}, record {record}"
+        what = f"{sizes[row]} bytes of {', '.join(column for column in _SIZED if column in columns)}"
         if sizes[row] > options.max_record_bytes:
             most = (
                 f"a row of Spark {MOST_ROW_BYTES}" if options.max_record_bytes == MOST_ROW_BYTES else "maxRecordBytes"
             )
             raise LimitExceededError(
                 f"{where}: {what}, {most} at most; a schema without the large column reads the others, and "
-                f"kbatch.Log({os.path.dirname(table.source or '')!r}).tables(start_offset={offset}) the record itself",
+                f"kbatch.Log({os.path.dirname(table.source or '')!r}).tables(start_offset={first}) the record itself",
                 source=table.source,
+                position=position,
+                base_offset=first,
+                record=record,
             )
         _log.warning(
             "%s: %s; Spark's JVM takes about four times as much of its heap: if it dies of that, give executors more "
