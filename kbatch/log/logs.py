@@ -418,6 +418,8 @@ class Log:
             start = segment.seek_timestamp(timestamp, use_indexes=self.use_indexes)
             if first is not None and _begins_before(segment, first):
                 start = max(start, segment.seek_offset(first, use_indexes=self.use_indexes))
+            if start >= segment.size:
+                continue
             with segment.open() as file:
                 end = start
                 for rows in file.walk(start):

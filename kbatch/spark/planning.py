@@ -12,6 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -52,6 +53,8 @@ _OPEN_COST = 1 << 20
 _MOST_OPENED = 128
 # A task may be larger than the others by such a part of them, rather than that something small is cut off.
 _SLACK = 16
+# Logs on a remote filesystem whose offsets are looked for at a time.
+_RESOLVED_AT_ONCE = 16
 # A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
 _TABLE_BYTES = 32 << 20
 _MOST_OFFSETS = (1 << 63) - 1
@@ -524,6 +527,10 @@ def resolve_bounds(logs: Sequence[Log], options: ReadOptions) -> list[tuple[int 
     """
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         _check_named(side, bound, logs, options)
+    if any("://" in log.path for log in logs):
+        # Every look into an object is a round trip.
+        with ThreadPoolExecutor(_RESOLVED_AT_ONCE, "kbatch-resolve") as pool:
+            return list(pool.map(_resolve, logs, [options] * len(logs)))
     return [_resolve(log, options) for log in logs]
 
 
