@@ -645,10 +645,22 @@ class AbortedRanges:
         self._pairs = _Pairs(producers, first)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return AbortedRanges, (self.producer_id, self.first_offset, self.last_offset)
+        return AbortedRanges, self._columns()
 
     def __len__(self) -> int:
         return len(self.producer_id)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AbortedRanges):
+            return NotImplemented
+        columns = zip(self._columns(), other._columns(), strict=True)
+        return all(np.array_equal(mine, theirs) for mine, theirs in columns)
+
+    def __hash__(self) -> int:
+        return hash(tuple(column.tobytes() for column in self._columns()))
+
+    def _columns(self) -> tuple[npt.NDArray[np.int64], ...]:
+        return self.producer_id, self.first_offset, self.last_offset
 
     def __repr__(self) -> str:
         return f"<AbortedRanges: {len(self)} ranges of {len(np.unique(self.producer_id))} producers>"

@@ -8,7 +8,7 @@ against the memory given, so that rows made or changed by a user give an excepti
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.spans cimport RecordSpan
 from kbatch.kernels.wire cimport HeaderRow, kb_prefetch, kb_unlikely
@@ -800,6 +800,60 @@ def gather_fixed(
     if trouble == OUTSIDE:
         raise trouble_error(trouble, record_name(rows, bad, 0), "value", values, bad, size)
     return bad
+
+
+def keys_equal(
+    const int64_t[:] key_pos not None,
+    const int32_t[:] key_len not None,
+    const uint8_t[::1] data not None,
+    const uint8_t[::1] key not None,
+    uint8_t[::1] out not None,
+):
+    """Write to `out` 1 for each row whose key is these bytes, else 0; a null key is never equal.
+
+    Parameters
+    ----------
+    key_pos : ndarray of int64, shape (n,)
+    key_len : ndarray of int32, shape (n,)
+    data : ndarray of uint8
+    key : ndarray of uint8, or bytes
+    out : ndarray of uint8, shape (n,)
+
+    Returns
+    -------
+    int
+        How many are equal.
+
+    Raises
+    ------
+    IndexError
+        If a key of that length isn't within `data`.
+    """
+    cdef Py_ssize_t n = key_pos.shape[0], i, bad = -1, found = 0
+    cdef int64_t size = data.shape[0], length = key.shape[0], position
+    cdef const uint8_t* p = address(data)
+    cdef const uint8_t* wanted = address(key)
+    cdef bint equal
+    if key_len.shape[0] < n or out.shape[0] < n:
+        raise ValueError(f"key_len has {key_len.shape[0]} rows and out {out.shape[0]}, needed are {n}")
+    with nogil:
+        for i in range(n):
+            equal = False
+            # A key of another length costs no look at the data.
+            if key_len[i] == length:
+                position = key_pos[i]
+                if is_outside(position, length, size):
+                    bad = i
+                    break
+                equal = memcmp(p + position, wanted, length) == 0
+            out[i] = equal
+            found += equal
+    if bad >= 0:
+        raise IndexError(
+            f"record row {bad}: its key is {length} bytes at position {key_pos[bad]}, outside the table's data of "
+            f"{size} bytes"
+        )
+    return found
 
 
 cdef Py_ssize_t fill_list(list out, Slices s, const uint8_t[::1] data) except -2:

@@ -7,7 +7,7 @@ import functools
 import operator
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +30,9 @@ from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
 __all__ = ["Log", "find_logs"]
+
+# A table's size, in bytes, where a segment is read for what follows damage.
+_DAMAGED_TABLE_BYTES = 16 << 20
 
 
 class Log:
@@ -380,31 +383,72 @@ class Log:
                 # Not kept until the next one is made.
                 del table
 
-    def offset_for_timestamp(self, timestamp: int) -> int | None:
+    def offset_for_timestamp(
+        self,
+        timestamp: int,
+        *,
+        start_offset: int | None = None,
+        crc: Crc = "verify",
+        on_error: OnError = "raise",
+    ) -> int | None:
         """Return the offset of the first record with `timestamp` (ms) or a later one, None if there is none.
 
         As Kafka's ``offsetsForTimes`` does: batches are passed over by ``maxTimestamp``, also those of markers count,
-        and the record is not the one closest in time but the first in the log, from `start_offset` on.
+        and the record is not the one closest in time but the first in the log.
+
+        Parameters
+        ----------
+        timestamp : int
+        start_offset : int, optional
+            Look only from here on. Default is the log start offset (`start_checkpoint`).
+        crc, on_error
+            As for `tables`. With ``"stop"`` and ``"skip"`` the record is the first that a read with ``"skip"`` gives.
 
         Raises
         ------
         KbatchError
-            If a batch that has to be decoded can't be.
+            If a batch that has to be decoded can't be, or headers can't be followed to the end of a segment in which
+            the record may be.
+
+        Notes
+        -----
+        Timestamps may descend, so every segment before the answer has to be passed over by itself. What is trusted for
+        that is ``maxTimestamp`` of headers, never the ``.timeindex`` alone: its last fitting entry has to name a batch
+        that is there with that very maximum, and the headers after that batch are followed to the segment's end (see
+        `Segment.seek_timestamp`). Of a rolled segment in the order of time these are the last few kilobytes.
         """
-        options = DecodeOptions(include_control=True, start_offset=self.start_checkpoint)
-        for segment in self.segments:
+        first = self.start_checkpoint if start_offset is None else start_offset
+        options = DecodeOptions(
+            include_control=True,
+            start_offset=first,
+            crc=crc,
+            on_error="raise" if on_error == "raise" else "skip",
+        )
+        for segment in self._segments_for(first, None):
             start = segment.seek_timestamp(timestamp, use_indexes=self.use_indexes)
+            if first is not None and _begins_before(segment, first):
+                start = max(start, segment.seek_offset(first, use_indexes=self.use_indexes))
+            if start >= segment.size:
+                continue
             with segment.open() as file:
+                end = start
                 for rows in file.walk(start):
+                    end = int(rows["position"][-1] + rows["size"][-1])
                     for row in rows[rows["max_timestamp"] >= timestamp]:
                         position, size = int(row["position"]), int(row["size"])
                         part = decode_part(
                             file.window(position, position + size), options, origin=position, source=segment.path
                         )
-                        records = part.table.records
-                        late = np.flatnonzero(records["timestamp"] >= timestamp)
-                        if len(late):
-                            return int(records["offset"][late[0]])
+                        found = _first_late(part.table, timestamp)
+                        if found is not None:
+                            return found
+                tail = file.tail_at(end)
+            if tail.kind == "damaged" or (tail.kind != "none" and not segment.live):
+                # What follows the damage is only found by reading on, with the error or the losses that a read has.
+                for table in read_tables(segment, end, segment.size, options, _DAMAGED_TABLE_BYTES):
+                    found = _first_late(table, timestamp)
+                    if found is not None:
+                        return found
         return None
 
     def _segment_of(self, offset: int) -> Segment:
@@ -424,7 +468,9 @@ class Log:
         ]
 
 
-def find_logs(root: str | os.PathLike[str], *, marked: bool = False) -> list[Log]:
+def find_logs(
+    root: str | os.PathLike[str], *, marked: bool = False, wanted: Callable[[str, int], bool] | None = None
+) -> list[Log]:
     """Find the logs of every topic-partition under a broker's log directory.
 
     Parameters
@@ -435,6 +481,9 @@ def find_logs(root: str | os.PathLike[str], *, marked: bool = False) -> list[Log
         Whether to give the directories too that are marked ``-delete``, ``-future`` or ``-stray`` (DSK-R9): what is
         about to be deleted, copied from another log directory, or not the broker's by the cluster's metadata. Their
         records may be there twice.
+    wanted : callable, optional
+        Asked with the topic and the partition of each directory's name; where it says no, the directory is not looked
+        into.
 
     Returns
     -------
@@ -444,7 +493,7 @@ def find_logs(root: str | os.PathLike[str], *, marked: bool = False) -> list[Log
     Raises
     ------
     LogDirectoryError
-        If `root` is missing or no directory, or if there is no log in it.
+        If `root` is missing or no directory, or if there is no log in it. That none is `wanted` is no error.
 
     Examples
     --------
@@ -461,11 +510,16 @@ def find_logs(root: str | os.PathLike[str], *, marked: bool = False) -> list[Log
     if _is_log(os.path.basename(os.path.abspath(root)), marked) and _has_segments(names):
         return [Log(root)]
     logs = []
+    refused = False
     for name in names:
         path = os.path.join(root, name)
-        if _is_log(name, marked) and os.path.isdir(path) and _has_segments(_list(path)):
+        if not _is_log(name, marked):
+            continue
+        if wanted is not None and not wanted(*parse_directory_name(name)[:2]):
+            refused = True
+        elif os.path.isdir(path) and _has_segments(_list(path)):
             logs.append(Log(path))
-    if not logs:
+    if not logs and not refused:
         raise LogDirectoryError(
             f"{root}: no topic-partition directory ('topic-0', with segments) in this directory", source=root
         )
@@ -549,6 +603,12 @@ def _check_order(segment: Segment, reached: tuple[int, Segment] | None) -> None:
             "the segments overlap; read them one by one",
             source=segment.path,
         )
+
+
+def _first_late(table: RecordTable, timestamp: int) -> int | None:
+    """Return the offset of the first record with `timestamp` or a later one."""
+    late = np.flatnonzero(table.records["timestamp"] >= timestamp)
+    return int(table.records["offset"][late[0]]) if len(late) else None
 
 
 def _within(table: RecordTable, start: int | None, stop: int | None) -> RecordTable:

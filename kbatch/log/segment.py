@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Segment", "SegmentFile", "Tail"]
 
-# How many bytes a walk over headers looks at together.
+# How many bytes a walk over headers looks at together: few at first, since a seek mostly ends there, and then more.
 WALK_WINDOW = 4 << 20
+_FIRST_WINDOW = 64 << 10
 # Python's mapping holds a file descriptor of its own, and a table holds its window: whoever keeps many tables must not
 # run out of descriptors. Beyond so many mapped windows the others are read.
 MOST_MAPPED = 64
@@ -133,7 +134,7 @@ class SegmentFile:
     ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Walk as `walk` does, and yield the bytes too, from the first batch of the rows on."""
         end = self.size if stop is None else min(stop, self.size)
-        size = WALK_WINDOW
+        size = most = _FIRST_WINDOW
         while position < end:
             window = self.window(position, min(position + size, end))
             scan = scan_part(window, origin=position)
@@ -147,7 +148,7 @@ class SegmentFile:
             position += scan.consumed
             if scan.finding is not None or scan.consumed == 0:
                 return
-            size = WALK_WINDOW
+            size = most = min(4 * most, WALK_WINDOW)
 
     def tail_at(self, position: int) -> Tail:
         """Say what stands at `position`, the end of the last whole batch."""

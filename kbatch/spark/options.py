@@ -13,10 +13,23 @@ from typing import Any, Literal, get_args
 
 from kbatch.arrow import Overflow
 from kbatch.decoding import Crc, Isolation, OnError
+from kbatch.format import Limits
+from kbatch.spark.partitioner import key_partition
 
-__all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "Table", "parse_options", "parse_size"]
+__all__ = [
+    "DEFAULT_SPLIT_BYTES",
+    "MOST_ROW_BYTES",
+    "Bound",
+    "ReadOptions",
+    "Table",
+    "Within",
+    "parse_options",
+    "parse_size",
+]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
+# UnsafeRow ends at 2^31 - 16 bytes (BufferHolder); of that the fixed part and the topic's name take less than a KiB.
+MOST_ROW_BYTES = (1 << 31) - 16 - 1024
 
 # What Spark puts among the options by itself: load()'s argument (one path, or several as a JSON list).
 _SPARK_OWN = {"path", "paths"}
@@ -31,8 +44,16 @@ _OPTIONS = (
     "includeHeaders",
     "isolationLevel",
     "kafka.isolation.level",
+    "key",
+    "keyHex",
+    "keyPartitions",
+    "maxDecompressedBytes",
+    "maxRecordBytes",
+    "maxRecordsPerPartition",
+    "minPartitions",
     "onError",
     "partitions",
+    "pushFilters",
     "splitBytes",
     "startingOffsets",
     "startingOffsetsByTimestamp",
@@ -69,6 +90,29 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Within:
+    """What the filters of a query leave of a read; None leaves everything.
+
+    Attributes
+    ----------
+    topics, partitions : frozenset or None
+    start_offset, stop_offset : int or None
+        Of every partition, whatever else bounds it.
+    start_timestamp : int or None
+        Milliseconds: only what lies before the first record with this timestamp or a later one is not wanted.
+    nothing : bool
+        Whether no record can fit.
+    """
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    start_offset: int | None = None
+    stop_offset: int | None = None
+    start_timestamp: int | None = None
+    nothing: bool = False
+
+
+@dataclass(frozen=True)
 class ReadOptions:
     """What to read, and what to do with damage. Picklable, with plain values only.
 
@@ -92,11 +136,29 @@ class ReadOptions:
         As for `kbatch.decode`.
     timestamp_overflow : str
         What becomes of a timestamp that microseconds can't hold: "raise" or "null".
+    key : bytes or None
+        Only records whose key is these bytes; a null key never is.
+    key_partitions : int or None
+        Kafka's default partitioner has shared the topics out among so many partitions, so that `key` stands in one of
+        them only (`key_partition`).
     split_bytes : int
         Aim for the bytes that one task reads.
+    min_partitions : int or None
+        Cut finer than `split_bytes` where that gives fewer tasks, as far as there are batches.
+    max_records_per_partition : int or None
+        A task reads at most so many offsets, but for a single batch that has more: batches aren't divided.
+    push_filters : bool
+        Whether filters of a query may prune too; see `kbatch.spark.pushdown`.
+    max_decompressed_bytes : int
+        Of one batch; see `kbatch.Limits`.
+    max_record_bytes : int
+        A record of which the columns that are wanted have more bytes is an error: of the data source only. The default
+        is what a row of Spark can hold; an executor needs about four times the largest record in its heap.
     table : str
         What the rows of the data source are: "records"; "losses", what damage costs a read with these options; or
         "transactions", those that read_committed leaves out or withholds.
+    within : Within
+        What filters that were pushed down leave. No option sets it.
     """
 
     topics: tuple[str, ...] | None = None
@@ -112,8 +174,16 @@ class ReadOptions:
     crc: Crc = "verify"
     on_error: OnError = "raise"
     timestamp_overflow: Overflow = "raise"
+    key: bytes | None = None
+    key_partitions: int | None = None
     split_bytes: int = DEFAULT_SPLIT_BYTES
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    push_filters: bool = False
+    max_decompressed_bytes: int = Limits().max_decompressed_bytes
+    max_record_bytes: int = MOST_ROW_BYTES
     table: Table = "records"
+    within: Within = Within()
 
     def __post_init__(self) -> None:
         _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
@@ -128,11 +198,41 @@ class ReadOptions:
             )
         if self.split_bytes < 1:
             raise ValueError(f"splitBytes must be at least 1, got {self.split_bytes}")
+        for name, count in (
+            ("keyPartitions", self.key_partitions),
+            ("maxRecordsPerPartition", self.max_records_per_partition),
+            ("minPartitions", self.min_partitions),
+        ):
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
+        if not 1 <= self.max_record_bytes <= MOST_ROW_BYTES:
+            raise ValueError(f"maxRecordBytes must be from 1 to {MOST_ROW_BYTES}, got {self.max_record_bytes}")
+        if self.key_partitions is not None and self.key is None:
+            raise ValueError("keyPartitions says where a key is; it needs option key or keyHex")
+        if self.key is not None and self.table != "records":
+            raise ValueError(f"key chooses records; with table={self.table} there are none to choose")
         if self.topic_pattern is not None:
             try:
                 re.compile(self.topic_pattern)
             except re.error as error:
                 raise ValueError(f"subscribePattern {self.topic_pattern!r} is no regular expression: {error}") from None
+
+    @property
+    def key_partition(self) -> int | None:
+        """The only partition that `key` can be in, as far as it is known."""
+        if self.key is None or self.key_partitions is None:
+            return None
+        return key_partition(self.key, self.key_partitions)
+
+    def leaves_out(self, topic: str | None, partition: int | None) -> bool:
+        """Whether `key_partition` or `within` say that nothing is wanted of a topic-partition."""
+        within = self.within
+        return (
+            within.nothing
+            or (within.topics is not None and topic not in within.topics)
+            or (within.partitions is not None and partition not in within.partitions)
+            or (self.key_partition is not None and partition != self.key_partition)
+        )
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
@@ -144,11 +244,16 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         Names in any case. The names and values are those of Spark's Kafka source where it has them: ``subscribe``,
         ``subscribePattern``, ``assign``, ``startingOffsets``, ``endingOffsets``, ``startingTimestamp``,
         ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
-        ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``, ``kafka.isolation.level``. Ours:
-        ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
-        ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, and
-        ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
-        given; ``transactions`` for the aborted, undecided and open ones, whatever the isolation.
+        ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``, ``minPartitions``,
+        ``maxRecordsPerPartition``, ``kafka.isolation.level``. Ours: ``topics`` (the same as ``subscribe``),
+        ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as ``kafka.isolation.level``),
+        ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, ``maxDecompressedBytes`` (of
+        one batch), ``maxRecordBytes`` (of one record's key, value and headers), ``key`` (text, taken as UTF-8) or
+        ``keyHex`` (any bytes) for the records of one key, ``keyPartitions`` (how many partitions Kafka's default
+        partitioner had to choose from, so that only the key's own is read), ``pushFilters`` (see
+        `kbatch.spark.pushdown`), and ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is
+        then ``skip`` unless it is given; ``transactions`` for the aborted, undecided and open ones, whatever the
+        isolation.
 
     Raises
     ------
@@ -177,6 +282,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         raise ValueError(f"options {' and '.join(chosen)} exclude each other")
     if "isolationlevel" in given and "kafka.isolation.level" in given:
         raise ValueError("options isolationLevel and kafka.isolation.level are the same; give one of them")
+    if "key" in given and "keyhex" in given:
+        raise ValueError("options key and keyHex exclude each other")
     if "assign" in chosen and "partitions" in given:
         raise ValueError("options assign and partitions exclude each other")
     fail_on_data_loss = get("failOnDataLoss", _boolean)
@@ -203,7 +310,14 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         crc=get("crc", _text, "verify"),
         on_error=on_error,
         timestamp_overflow=get("timestampOverflow", _text, "raise"),
+        key=get("keyHex", _hexadecimal, get("key", _utf8)),
+        key_partitions=get("keyPartitions", _count),
         split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
+        min_partitions=get("minPartitions", _count),
+        max_records_per_partition=get("maxRecordsPerPartition", _count),
+        push_filters=get("pushFilters", _boolean, False),
+        max_decompressed_bytes=get("maxDecompressedBytes", parse_size, Limits().max_decompressed_bytes),
+        max_record_bytes=get("maxRecordBytes", parse_size, MOST_ROW_BYTES),
         table=table,
     )
     return _paths(given), read
@@ -258,6 +372,23 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def _text(name: str, value: str) -> str:
     return value
+
+
+def _utf8(name: str, value: str) -> bytes:
+    return value.encode()
+
+
+def _hexadecimal(name: str, value: str) -> bytes:
+    try:
+        return bytes.fromhex(value.strip().removeprefix("0x"))
+    except ValueError:
+        raise ValueError(f"{name} must be hexadecimal digits, two a byte, got {value!r}") from None
+
+
+def _count(name: str, value: str) -> int:
+    if not re.fullmatch(r"\s*\d{1,18}\s*", value, re.ASCII) or not int(value):
+        raise ValueError(f"{name} must be a number, 1 or more, got {value!r}")
+    return int(value)
 
 
 def _boolean(name: str, value: str) -> bool:

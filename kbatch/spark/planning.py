@@ -6,11 +6,15 @@ turned into an offset. No pyspark in here.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +22,11 @@ import numpy.typing as npt
 from kbatch.checksums import crc_holds, first_bad_crc
 from kbatch.decoding import DecodeOptions
 from kbatch.errors import Fault, Finding, LogDirectoryError, TruncatedBatchError, finding_to_error
-from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus
+from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus, Limits
 from kbatch.framing import first_offsets
+from kbatch.kernels.columns import keys_equal
 from kbatch.log import Log, Segment, find_logs
-from kbatch.log.indexes import read_offset_index
+from kbatch.log.indexes import OFFSET_INDEX_DTYPE, read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable, decoded_columns
@@ -29,24 +34,34 @@ from kbatch.transactions import AbortedRanges, Transactions
 
 __all__ = [
     "LogRange",
+    "Selection",
     "Split",
+    "choose_logs",
     "log_transactions",
     "open_logs",
     "plan",
     "plan_logs",
     "plan_ranges",
     "require_markers",
+    "resolve_bounds",
     "select_logs",
     "task_tables",
 ]
 
-# Opening a file counts as reading so many bytes, so that a task isn't given thousands of tiny ones.
+# Opening a file counts as reading so many bytes, and a task opens no more than so many tiny ones.
 _OPEN_COST = 1 << 20
+_MOST_OPENED = 128
+# A task may be larger than the others by such a part of them, rather than that something small is cut off.
+_SLACK = 16
+# Logs on a remote filesystem whose offsets are looked for at a time.
+_RESOLVED_AT_ONCE = 16
 # A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
 _TABLE_BYTES = 32 << 20
 _MOST_OFFSETS = (1 << 63) - 1
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +121,68 @@ class LogRange:
     stop_offset: int | None
 
 
-def open_logs(paths: Iterable[str]) -> list[Log]:
+class Selection:
+    """Which topic-partitions the options name: asked by name, before a directory is looked into.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._pattern = None if options.topic_pattern is None else re.compile(options.topic_pattern)
+        self._assigned = None
+        if options.assign is not None:
+            self._assigned = {(topic, number) for topic, numbers in options.assign.items() for number in numbers}
+        self._seen: set[tuple[str | None, int | None]] = set()
+
+    def __call__(self, topic: str | None, partition: int | None) -> bool:
+        """Whether the log of that name is to be read; that it is there is kept in mind."""
+        self._seen.add((topic, partition))
+        if not self._names(topic, partition):
+            return False
+        most = self._options.key_partitions
+        if most is not None and partition is not None and partition >= most:
+            raise ValueError(
+                f"keyPartitions is {most}, but there is {topic}-{partition}: give the number of partitions that the "
+                "topic was written to, or leave the option out"
+            )
+        return not self._options.leaves_out(topic, partition)
+
+    def _names(self, topic: str | None, partition: int | None) -> bool:
+        options = self._options
+        if self._assigned is not None:
+            return (topic, partition) in self._assigned
+        return (
+            (options.topics is None or topic in options.topics)
+            and (self._pattern is None or (topic is not None and self._pattern.fullmatch(topic) is not None))
+            and (options.partitions is None or partition in options.partitions)
+        )
+
+    def check(self) -> None:
+        """Fail if the options name what isn't there.
+
+        Raises
+        ------
+        ValueError
+            If a topic or an assigned partition isn't among the names that were asked about.
+        """
+        present = sorted({topic for topic, _ in self._seen if topic is not None})
+        if self._assigned is not None:
+            missing = sorted(self._assigned - self._seen)
+            if missing:
+                names = ", ".join(f"{topic}-{number}" for topic, number in missing)
+                raise ValueError(f"no log of {names}; there are topics {_some(present)}")
+        unknown = sorted(set(self._options.topics or ()) - set(present))
+        if unknown:
+            raise ValueError(f"no log of topic {', '.join(map(repr, unknown))}; there are {_some(present)}")
+
+
+def open_logs(paths: Iterable[str], wanted: Callable[[str, int], bool] | None = None) -> list[Log]:
     """Open the logs under each path: a log directory, a topic-partition directory, or one ``.log`` file.
+
+    What is `wanted` in log directories is asked by name; a path that is a log itself is opened in any case.
 
     Raises
     ------
@@ -118,38 +193,38 @@ def open_logs(paths: Iterable[str]) -> list[Log]:
     for path in paths:
         if path.startswith("file:"):
             path = re.sub(r"^file:(//(?=/))?", "", path)
-        logs += [Log(path)] if os.path.isfile(path) else find_logs(path)
+        logs += [Log(path)] if os.path.isfile(path) else find_logs(path, wanted=wanted)
     # Paths may overlap: a log is read once.
     return list({os.path.realpath(log.path): log for log in reversed(logs)}.values())[::-1]
 
 
+def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
+    """Open the logs under each path that the options name; directories of other names are not looked into.
+
+    Raises
+    ------
+    LogDirectoryError
+        As `open_logs`.
+    ValueError
+        As `select_logs`.
+    """
+    selection = Selection(options)
+    logs = [log for log in open_logs(paths, selection) if selection(log.topic, log.partition)]
+    selection.check()
+    return logs
+
+
 def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
-    """Choose the topic-partitions that the options name.
+    """Choose the topic-partitions that the options name, of logs that are open.
 
     Raises
     ------
     ValueError
-        If a topic or an assigned partition isn't there.
+        If a topic or an assigned partition isn't there, or a partition that ``keyPartitions`` says isn't.
     """
-    present = sorted({log.topic for log in logs if log.topic is not None})
-    if options.assign is not None:
-        wanted = {(topic, number) for topic, numbers in options.assign.items() for number in numbers}
-        missing = sorted(wanted - {(log.topic, log.partition) for log in logs})
-        if missing:
-            names = ", ".join(f"{topic}-{number}" for topic, number in missing)
-            raise ValueError(f"no log of {names}; there are topics {_some(present)}")
-        return [log for log in logs if (log.topic, log.partition) in wanted]
-    chosen = list(logs)
-    if options.topics is not None:
-        unknown = sorted(set(options.topics) - set(present))
-        if unknown:
-            raise ValueError(f"no log of topic {', '.join(map(repr, unknown))}; there are {_some(present)}")
-        chosen = [log for log in chosen if log.topic in options.topics]
-    if options.topic_pattern is not None:
-        pattern = re.compile(options.topic_pattern)
-        chosen = [log for log in chosen if log.topic is not None and pattern.fullmatch(log.topic)]
-    if options.partitions is not None:
-        chosen = [log for log in chosen if log.partition in options.partitions]
+    selection = Selection(options)
+    chosen = [log for log in logs if selection(log.topic, log.partition)]
+    selection.check()
     return chosen
 
 
@@ -202,24 +277,32 @@ def _check_control(segment: Segment, window: npt.NDArray[np.uint8], rows: npt.ND
 
 
 def plan(
-    logs: Sequence[Log], options: ReadOptions, transactions: Sequence[Transactions | None] | None = None
+    logs: Sequence[Log],
+    options: ReadOptions,
+    transactions: Sequence[Transactions | None] | None = None,
+    *,
+    withheld: bool = True,
 ) -> list[tuple[Split, ...]]:
     """Share out the bytes of `logs` among tasks.
 
     Parameters
     ----------
     logs : sequence of Log
-        Those that are wanted (`select_logs`).
+        Those that are wanted (`choose_logs`).
     options : ReadOptions
     transactions : sequence of Transactions or None, optional
         What `log_transactions` found, where it has been asked already.
+    withheld : bool
+        Under read_committed, whether batches from the last stable offset on are read all the same, to count them.
+        Where they are not, and some would be wanted, a warning is logged.
 
     Returns
     -------
     list of tuple of Split
         The splits of each task. All together, in their order, are the logs in theirs, each byte that may be wanted
-        once. With ``on_error="stop"`` a log is never shared by tasks, since only who reads all of it knows where it
-        stops.
+        once. Tasks are of one size, as far as batches let them be, and of about ``split_bytes`` at most (an eighth
+        more, or one batch). With ``on_error="stop"`` a log is never shared by tasks, since only who reads all of it
+        knows where it stops.
 
     Raises
     ------
@@ -230,15 +313,18 @@ def plan(
         As `require_markers`: with ``on_error="raise"`` damage anywhere in a log is an error if read_committed would
         withhold records that are wanted, since it may be for that damage only.
     """
-    starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
-    ending = _resolve("ending", options.ending, logs, True)
+    bounds = resolve_bounds(logs, options)
     if transactions is None:
         transactions = log_transactions(logs, options)
-    return plan_ranges(zip(logs, starting, ending, transactions, strict=True), options)
+    ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
+    return plan_ranges(ranges, options, withheld=withheld)
 
 
 def plan_ranges(
-    ranges: Iterable[tuple[Log, int | None, int | None, Transactions | None]], options: ReadOptions
+    ranges: Iterable[tuple[Log, int | None, int | None, Transactions | None]],
+    options: ReadOptions,
+    *,
+    withheld: bool = True,
 ) -> list[tuple[Split, ...]]:
     """Share out offsets of logs among tasks, as `plan` does once it knows them.
 
@@ -248,20 +334,36 @@ def plan_ranges(
         None is the log's own end on that side; the transactions are those of the whole log, under read_committed.
     options : ReadOptions
         Its bounds are not looked at.
+    withheld : bool
+        As for `plan`.
     """
-    weighed: list[tuple[int, list[Split]]] = []
+    pieces: list[_Piece[Split]] = []
     for log, start, stop, known in ranges:
-        withheld = known.pending if known is not None else []
-        if options.on_error == "raise" and withheld and (stop is None or withheld[0][1] < stop):
+        pending = known.pending if known is not None else []
+        if options.on_error == "raise" and pending and (stop is None or pending[0][1] < stop):
             require_markers(log, options)
+        stable = None if known is None or withheld else known.last_stable_offset
+        if known is not None and stable is not None and (stop is None or stable < stop):
+            _log.warning(
+                "%s: read_committed gives nothing from offset %d on, since %d transactions are open; "
+                "option('table', 'transactions') gives them as a DataFrame",
+                log.path,
+                stable,
+                len(known.open),
+            )
+            stop = stable
+        whole = list(_log_splits(log, start, stop, known))
         if options.on_error == "stop":
             # Damage before the offsets that are wanted doesn't stop the read: seeking has passed it.
-            pieces: Iterable[list[Split]] = [list(_log_splits(log, start, stop, None, known))]
+            if whole:
+                pieces.append(_Piece([split for _, split in whole], sum(split.end - split.start for _, split in whole)))
+        elif options.max_records_per_partition is not None:
+            for segment, split in whole:
+                end = log.end_offset if split.below is None else split.below
+                pieces += _cut_by_offsets(segment, split, end, options.max_records_per_partition)
         else:
-            pieces = ([split] for split in _log_splits(log, start, stop, options.split_bytes, known))
-        for piece in pieces:
-            weighed.append((sum(split.end - split.start + _OPEN_COST for split in piece), piece))
-    return _share_out(weighed, options)
+            pieces += (_Piece([split], split.end - split.start, segment=segment) for segment, split in whole)
+    return _share_out(pieces, options)
 
 
 def plan_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange, ...]]:
@@ -272,24 +374,63 @@ def plan_logs(logs: Sequence[Log], options: ReadOptions) -> list[tuple[LogRange,
     ValueError
         As `plan`.
     """
-    starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
-    ending = _resolve("ending", options.ending, logs, True)
-    ranges = zip(logs, starting, ending, strict=True)
-    weighed = [(log.size + _OPEN_COST, [LogRange(log.path, start, stop)]) for log, start, stop in ranges]
-    return _share_out(weighed, options)
+    bounds = zip(logs, resolve_bounds(logs, options), strict=True)
+    return _share_out([_Piece([LogRange(log.path, *ends)], log.size) for log, ends in bounds], options)
 
 
-def _share_out(weighed: Iterable[tuple[int, list[T]]], options: ReadOptions) -> list[tuple[T, ...]]:
-    """Give pieces, in their order and each as a whole, to tasks of about ``split_bytes``."""
+@dataclass(slots=True)
+class _Piece(Generic[T]):
+    """What one task has to read as a whole; in one `segment`, it can be cut where a batch begins.
+
+    `size` is in bytes; `offsets` is how many it reaches over, if that matters.
+    """
+
+    parts: list[T]
+    size: int
+    offsets: int = 0
+    segment: Segment | None = None
+
+
+def _share_out(pieces: Iterable[_Piece[T]], options: ReadOptions) -> list[tuple[T, ...]]:
+    """Give pieces, in their order, to tasks of one size that is at most about ``split_bytes``."""
+    queue = deque(pieces)
+    size = sum(piece.size for piece in queue)
+    every = options.split_bytes
+    if options.min_partitions is not None:
+        every = min(every, size // options.min_partitions)
+    opening = min(_OPEN_COST, every // _MOST_OPENED)
+    left = size + opening * sum(len(piece.parts) for piece in queue)
+    most = options.split_bytes + opening
+    most_offsets = options.max_records_per_partition or _MOST_OFFSETS
+    cutter = _Cutter()
     tasks: list[tuple[T, ...]] = []
     held: list[T] = []
-    cost = 0
-    for weight, piece in weighed:
-        if held and cost + weight > options.split_bytes + _OPEN_COST:
+    cost = offsets = 0
+    while queue:
+        piece = queue.popleft()
+        # What is left is shared evenly by the tasks that are left, so that what couldn't be cut evens out.
+        count = max((options.min_partitions or 1) - len(tasks), math.ceil((left + cost) / most - 1 / _SLACK), 1)
+        share = (left + cost) / count
+        slack = share / _SLACK
+        room = share + slack - cost
+        if piece.size + opening * len(piece.parts) > room and share - cost > slack:
+            halves = cutter.cut(piece, max(1, int(share - cost) - opening), int(slack))
+            if halves is not None:
+                piece, rest = halves
+                queue.appendleft(rest)
+                left += opening
+        weight = piece.size + opening * len(piece.parts)
+        too_much = weight > room or offsets + piece.offsets > most_offsets
+        if held and too_much:
+            queue.appendleft(piece)
+        else:
+            held += piece.parts
+            cost += weight
+            left -= weight
+            offsets += piece.offsets
+        if too_much or cost >= share:
             tasks.append(tuple(held))
-            held, cost = [], 0
-        held += piece
-        cost += weight
+            held, cost, offsets = [], 0, 0
     if held:
         tasks.append(tuple(held))
     return tasks
@@ -307,6 +448,7 @@ def _split_tables(
         on_error=options.on_error,
         start_offset=split.start_offset,
         stop_offset=split.stop_offset,
+        limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
         aborted=split.aborted,
         undecided=split.undecided,
         stable_offset=split.stable_offset,
@@ -320,7 +462,8 @@ def task_tables(
 ) -> Iterator[tuple[Split, RecordTable]]:
     """Decode the splits of a task one after the other, in tables of bounded size.
 
-    A log that ``on_error="stop"`` has stopped is not gone on with: the rest of it is lost.
+    With ``options.key`` the tables have only the records of that key; batches and losses are those of all. A log that
+    ``on_error="stop"`` has stopped is not gone on with: the rest of it is lost.
 
     Parameters
     ----------
@@ -329,6 +472,8 @@ def task_tables(
     columns : tuple of str, optional
         The only columns of the records that will be asked for, of `kbatch.arrow.SPARK_COLUMNS`.
     """
+    if columns is not None and options.key is not None and "key" not in columns:
+        columns = (*columns, "key")
     stopped: set[str] = set()
     for split in splits:
         if split.log in stopped:
@@ -343,9 +488,19 @@ def task_tables(
                     stopped.add(split.log)
                 break
             _check_order(table, split)
+            if options.key is not None:
+                table = _of_key(table, options.key)
             table.topic, table.partition = split.topic, split.partition
             yield split, table
             del table
+
+
+def _of_key(table: RecordTable, key: bytes) -> RecordTable:
+    """Choose the records of one key, before anything is made of them."""
+    equal = np.empty(len(table), np.bool_)
+    rows = table.records
+    found = keys_equal(rows["key_pos"], rows["key_len"], table.data, key, equal.view(np.uint8))
+    return table if found == len(table) else table[equal] if found else table[:0]
 
 
 def _check_order(table: RecordTable, split: Split) -> None:
@@ -360,51 +515,97 @@ def _check_order(table: RecordTable, split: Split) -> None:
         )
 
 
-def _resolve(side: str, bound: Bound, logs: Sequence[Log], none_is_latest: bool) -> list[int | None]:
-    """Turn a bound into an offset for each log; None is the log's own end on that side."""
-    # The earliest offset is where the broker lets the log begin; files may hold more (DSK-R13).
-    ends = [log.start_checkpoint if side == "starting" else None for log in logs]
-    if bound.offsets is None and bound.timestamps is None and bound.timestamp is None:
-        return ends
+def resolve_bounds(logs: Sequence[Log], options: ReadOptions) -> list[tuple[int | None, int | None]]:
+    """Turn the bounds of a read into a start and a stop offset for each log; None is the log's own end on that side.
+
+    A timestamp becomes the offset of the first record with it or a later one, as in Spark's Kafka source
+    (`Log.offset_for_timestamp`): the records between need not be within the two times.
+
+    Raises
+    ------
+    ValueError
+        As `plan`.
+    """
+    for side, bound in (("starting", options.starting), ("ending", options.ending)):
+        _check_named(side, bound, logs, options)
+    if any("://" in log.path for log in logs):
+        # Every look into an object is a round trip.
+        with ThreadPoolExecutor(_RESOLVED_AT_ONCE, "kbatch-resolve") as pool:
+            return list(pool.map(_resolve, logs, [options] * len(logs)))
+    return [_resolve(log, options) for log in logs]
+
+
+def _check_named(side: str, bound: Bound, logs: Sequence[Log], options: ReadOptions) -> None:
     given = bound.offsets if bound.offsets is not None else bound.timestamps
-    if given is not None:
-        named = {(topic, number) for topic, numbers in given.items() for number in numbers}
-        read = {(log.topic, log.partition) for log in logs}
-        for text, names in (("doesn't name", read - named), ("names, but this read has no", named - read)):
-            if names:
-                listed = _some(sorted(f"{topic}-{number}" for topic, number in names))
-                raise ValueError(f"{side} offsets must be those of the partitions that are read: it {text} {listed}")
-    resolved: list[int | None] = []
-    for log, own_end in zip(logs, ends, strict=True):
-        if bound.offsets is not None:
-            offset = bound.offsets[log.topic or ""][log.partition or 0]
-            resolved.append(own_end if offset < 0 else offset)
-            continue
-        timestamp = bound.timestamp
-        if bound.timestamps is not None:
-            timestamp = bound.timestamps[log.topic or ""][log.partition or 0]
-        assert timestamp is not None
-        found = log.offset_for_timestamp(timestamp)
-        if found is None and not none_is_latest:
+    if given is None:
+        return
+    named = {(topic, number) for topic, numbers in given.items() for number in numbers}
+    read = {(log.topic, log.partition) for log in logs}
+    unknown = {name for name in named - read if not options.leaves_out(*name)}
+    for text, names in (("doesn't name", read - named), ("names, but this read has no", unknown)):
+        if names:
+            listed = _some(sorted(f"{topic}-{number}" for topic, number in names))
+            raise ValueError(f"{side} offsets must be those of the partitions that are read: it {text} {listed}")
+
+
+def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:
+    # The earliest offset is where the broker lets the log begin; files may hold more (DSK-R13).
+    start = _offset_of(log, options.starting)
+    if start is None or start < 0:
+        start = log.start_checkpoint
+    stop = _offset_of(log, options.ending)
+    if stop is not None and stop < 0:
+        stop = None
+    since, until = _timestamp_of(log, options.starting), _timestamp_of(log, options.ending)
+    if since is not None:
+        start = log.offset_for_timestamp(since, crc=options.crc, on_error=options.on_error)
+        if start is None and not options.latest_if_no_timestamp:
             raise ValueError(
-                f"{log.path}: no record at or after timestamp {timestamp}; with "
+                f"{log.path}: no record at or after timestamp {since}; with "
                 "startingOffsetsByTimestampStrategy=latest such a partition has nothing to read"
             )
-        if found is None and side == "starting":
-            found = log.end_offset
-        resolved.append(found)
-    return resolved
+        if start is None:
+            start = log.end_offset
+    if until is not None:
+        # What is before the first record of one time is before that of a later time too: it needn't be gone over again.
+        later = since is not None and since <= until
+        stop = log.offset_for_timestamp(
+            until, start_offset=start if later else None, crc=options.crc, on_error=options.on_error
+        )
+    within = options.within
+    if within.start_timestamp is not None:
+        found = log.offset_for_timestamp(
+            within.start_timestamp, start_offset=start, crc=options.crc, on_error=options.on_error
+        )
+        start = log.end_offset if found is None else found
+    if within.start_offset is not None:
+        start = within.start_offset if start is None else max(start, within.start_offset)
+    if within.stop_offset is not None:
+        stop = within.stop_offset if stop is None else min(stop, within.stop_offset)
+    return start, stop
+
+
+def _offset_of(log: Log, bound: Bound) -> int | None:
+    return None if bound.offsets is None else bound.offsets[log.topic or ""][log.partition or 0]
+
+
+def _timestamp_of(log: Log, bound: Bound) -> int | None:
+    if bound.timestamps is not None:
+        return bound.timestamps[log.topic or ""][log.partition or 0]
+    return bound.timestamp
 
 
 def _log_splits(
-    log: Log, start: int | None, stop: int | None, every: int | None, transactions: Transactions | None
-) -> Iterator[Split]:
-    """Yield the splits of a log between two offsets, in order, each of about `every` bytes at most."""
+    log: Log, start: int | None, stop: int | None, transactions: Transactions | None
+) -> Iterator[tuple[Segment, Split]]:
+    """Yield what is wanted of each segment of a log between two offsets, in order."""
     ranges = lost = stable = None
     if transactions is not None:
         ranges = AbortedRanges.from_transactions(transactions)
         lost = AbortedRanges.from_rows(transactions.undecided) if len(transactions.undecided) else None
         stable = transactions.last_stable_offset
+    if start is not None and stop is not None and start >= stop:
+        return
     for i, segment in enumerate(log.segments):
         below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
         if start is not None and below is not None and below <= start:
@@ -419,14 +620,12 @@ def _log_splits(
         if begin >= end:
             continue
         here = (segment.base_offset or 0, _MOST_OFFSETS if below is None else below)
-        aborted = None if ranges is None else ranges.within(*here)
-        undecided = None if lost is None else lost.within(*here)
-        cuts = [] if every is None else _cuts(segment, begin, end, every)
-        for first, last in zip([begin, *cuts], [*cuts, end], strict=True):
-            yield Split(
+        yield (
+            segment,
+            Split(
                 segment.path,
-                first,
-                last,
+                begin,
+                end,
                 segment.size,
                 segment.live,
                 log.topic,
@@ -434,47 +633,85 @@ def _log_splits(
                 start,
                 stop,
                 below,
-                aborted,
-                undecided,
+                None if ranges is None else ranges.within(*here),
+                None if lost is None else lost.within(*here),
                 stable,
-            )
+            ),
+        )
 
 
-def _cuts(segment: Segment, begin: int, end: int, every: int) -> list[int]:
-    """Choose bytes between `begin` and `end` where a batch begins, about `every` bytes apart.
+def _cut_by_offsets(segment: Segment, split: Split, end: int, most: int) -> Iterator[_Piece[Split]]:
+    """Cut a split where a batch begins so that no piece reaches over more than `most` offsets, `end` excluded.
+
+    A batch that has more is a piece by itself. Damage that can't be followed over ends the cutting.
+    """
+    end = end if split.stop_offset is None else min(end, split.stop_offset)
+    first = max(segment.base_offset or 0, split.start_offset or 0)
+    while True:
+        row = _good_row(segment, split.start)
+        if row is not None:
+            first = max(first, int(first_offsets(row)[0]))
+        cut = None
+        if row is not None and end - first > most:
+            position = segment.seek_offset(first + most)
+            cut = _good_row(segment, max(position, split.start + int(row["size"][0])))
+        if cut is None or cut["position"][0] >= split.end:
+            yield _Piece([split], split.end - split.start, max(0, end - first), segment)
+            return
+        reached, position = int(first_offsets(cut)[0]), int(cut["position"][0])
+        yield _Piece([replace(split, end=position)], position - split.start, max(0, reached - first), segment)
+        split, first = replace(split, start=position), reached
+
+
+def _good_row(segment: Segment, position: int) -> npt.NDArray[np.void] | None:
+    """Return the header at `position`, as an array of one row, if a batch with a good checksum begins there."""
+    for rows in segment.scan(position):
+        size = int(rows["size"][0])
+        return rows[:1] if crc_holds(segment.window(position, position + size), 0, size) else None
+    return None
+
+
+class _Cutter:
+    """Cuts pieces in two where a batch begins.
 
     Index entries are taken where the bytes agree with them; without, the headers are followed. Damage that can't be
-    followed over ends the cutting, and the rest is one piece.
+    followed over ends the cutting.
     """
-    cuts: list[int] = []
-    pieces = -(-(end - begin) // every)
-    if pieces < 2:
-        return cuts
-    # Pieces of one size: none of them a small rest.
-    step = (end - begin) / pieces
-    index = np.empty(0, np.int64)
-    offsets = index
-    if segment.base_offset is not None:
-        entries = read_offset_index(
-            segment.path.removesuffix(".log") + ".index", base_offset=segment.base_offset, log_size=segment.size
+
+    def __init__(self) -> None:
+        self._segment: Segment | None = None
+        self._index = np.empty(0, OFFSET_INDEX_DTYPE)
+
+    def cut(self, piece: _Piece[Any], room: int, slack: int) -> tuple[_Piece[Any], _Piece[Any]] | None:
+        """Cut so that the first half has about `room` bytes, up to `slack` more if batches allow it."""
+        segment = piece.segment
+        if segment is None:
+            return None
+        (split,) = piece.parts
+        target = split.start + room
+        index = self._index_of(segment)
+        entry = int(np.searchsorted(index["position"], target))
+        position: int | None = None
+        near = entry < len(index) and split.start < index["position"][entry] < min(target + slack, split.end)
+        if near and _is_boundary(segment, index["position"], index["offset"], entry):
+            position = int(index["position"][entry])
+        if position is None:
+            position = _next_batch(segment, split.start, target)
+        if position is None or position >= split.end:
+            return None
+        return (
+            replace(piece, parts=[replace(split, end=position)], size=position - split.start),
+            replace(piece, parts=[replace(split, start=position)], size=split.end - position),
         )
-        index, offsets = entries["position"], entries["offset"]
-    last = begin
-    for piece in range(1, pieces):
-        target = begin + int(piece * step)
-        if target <= last:
-            continue
-        entry = int(np.searchsorted(index, target))
-        cut: int | None = None
-        if entry < len(index) and last < index[entry] < min(target + step, end):
-            cut = int(index[entry]) if _is_boundary(segment, index, offsets, entry) else None
-        if cut is None:
-            cut = _next_batch(segment, last, target)
-        if cut is None or cut >= end:
-            break
-        cuts.append(cut)
-        last = cut
-    return cuts
+
+    def _index_of(self, segment: Segment) -> npt.NDArray[np.void]:
+        if self._segment is not segment:
+            self._segment = segment
+            self._index = np.empty(0, OFFSET_INDEX_DTYPE)
+            if segment.base_offset is not None:
+                path = segment.sibling(".index")
+                self._index = read_offset_index(path, base_offset=segment.base_offset, log_size=segment.size)
+        return self._index
 
 
 def _is_boundary(
