@@ -23,6 +23,7 @@ from kbatch.framing import first_offsets
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.spark.following import log_transactions
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions
@@ -30,7 +31,6 @@ from kbatch.transactions import AbortedRanges, Transactions
 __all__ = [
     "LogRange",
     "Split",
-    "log_transactions",
     "open_logs",
     "plan",
     "plan_logs",
@@ -153,13 +153,6 @@ def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
     return chosen
 
 
-def log_transactions(logs: Sequence[Log], options: ReadOptions) -> list[Transactions | None]:
-    """Follow the transactions of each log over its headers; None for each under read_uncommitted."""
-    if options.isolation == "read_uncommitted":
-        return [None] * len(logs)
-    return [log.transactions(crc=options.crc, on_error=options.on_error) for log in logs]
-
-
 def require_markers(log: Log, options: ReadOptions) -> None:
     """Fail where damage hides markers: what is open by those that are left may have been committed.
 
@@ -233,7 +226,7 @@ def plan(
     starting = _resolve("starting", options.starting, logs, options.latest_if_no_timestamp)
     ending = _resolve("ending", options.ending, logs, True)
     if transactions is None:
-        transactions = log_transactions(logs, options)
+        transactions = log_transactions(logs, options, list(zip(starting, ending, strict=True)))
     return plan_ranges(zip(logs, starting, ending, transactions, strict=True), options)
 
 
