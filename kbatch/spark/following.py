@@ -183,8 +183,9 @@ class FollowedLog:
             base, segment = bases[number], segments[number]
             walked = self._parts.get(base)
             closed = number + 1 < len(segments)
-            # A segment that was rolled may have got the last of its index.
-            if walked is not None and walked[0] == segment.size and (not closed or walked[1].is_closed):
+            # One that was rolled may have got the last of its index since, and the size of one that was preallocated
+            # doesn't tell.
+            if walked is not None and walked[0] == segment.size and closed and walked[1].is_closed:
                 continue
             below = bases[number + 1] if closed else None
             part = segment_transactions(segment, below, self._options, None if walked is None else walked[1])

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbatch.arrow import spark_batches
@@ -14,6 +14,7 @@ from kbatch.spark.losses import LossLog, loss_batches
 from kbatch.spark.options import ReadOptions, Table, parse_options
 from kbatch.spark.planning import open_logs, plan, plan_logs, select_logs, task_tables
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
+from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 from kbatch.spark.transactions import transaction_batches
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class KbatchDataSource(DataSource):
     null for the others, and where there is none), and last_stable_offset: from there on read_committed withholds
     everything of this log; null if nothing is open.
 
+    ``spark.readStream`` follows logs that a broker is writing, see `kbatch.spark.stream.parse_stream_options`.
+
     Filters are not pushed down (``pushFilters``): in PySpark 4.1 to 4.3 a reader with filters is kept for the loaded
     relation, so that a second query of it gives wrong rows. Options prune instead.
 
@@ -62,7 +65,14 @@ class KbatchDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's schema, for records that of Spark's Kafka source; bad options are told here first."""
-        _, options = parse_options(self.options)
+        try:
+            _, options = parse_options(self.options)
+        except ValueError as error:
+            # Spark doesn't say yet whether it will be a batch or a stream.
+            try:
+                options = parse_stream_options(self.options)[1].read
+            except ValueError:
+                raise error from None
         if options.table == "records":
             return kafka_schema(headers=options.include_headers)
         return table_schema(options.table)
@@ -71,6 +81,11 @@ class KbatchDataSource(DataSource):
         """Return the reader for the default schema, or for the columns of a user's."""
         paths, options = parse_options(self.options)
         return KbatchReader(paths, options, columns_of(schema, options.table))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream, whose columns are those of `reader`."""
+        paths, options = parse_stream_options(self.options)
+        return KbatchStreamReader(paths, options, columns_of(schema))
 
 
 class KbatchReader(DataSourceReader):
