@@ -13,8 +13,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from test_follow_transactions import generated
 from test_stream_reader import Writer
 from transaction_logs import ABORT, COMMIT
+
+from kbatch.log.committed import follow_transactions
+from kbatch.spark import following
+from kbatch.spark.options import ReadOptions
 
 pytestmark = pytest.mark.spark
 
@@ -89,7 +94,7 @@ def test_first_batch_again_with_latest(spark: Any, tmp_path: Path) -> None:
 
 
 def test_exactly_once_while_it_is_written(spark: Any, tmp_path: Path) -> None:
-    """A thread appends, rolls, opens and decides transactions; the query is stopped, and its sink dies, again and again."""
+    """A thread appends, rolls and decides transactions; the query is stopped, and its sink dies, again and again."""
     root = tmp_path / "logs"
     writers = [Writer(root, "t-0"), Writer(root, "t-1")]
     rng = np.random.default_rng(3)
@@ -176,3 +181,26 @@ def test_columns_and_refusals(spark: Any, tmp_path: Path) -> None:
     assert full.columns[-1] == "headers"
     with pytest.raises(Exception, match="endingOffsets is not valid in streaming queries"):
         run(spark, tmp_path / "logs", Sink(), tmp_path / "checkpoint", endingOffsets="latest")
+
+
+def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a Spark job, in threads, and one segment after the other: the same, for all and for some offsets."""
+    monkeypatch.setattr(following, "_JOB_BYTES", 0)
+    logs = [generated(tmp_path / f"t-{seed}", seed) for seed in range(3)]
+    for on_error in ("raise", "skip"):
+        options = ReadOptions(isolation="read_committed", on_error=on_error)  # type: ignore[arg-type]
+        follow = following.follow_options(options)
+        for ranges in (None, [(None, None), (20, 40), (35, None)]):
+            found = [
+                following.log_transactions(logs, options, ranges, session)  # type: ignore[arg-type]
+                for session in (spark, None)
+            ]
+            for i, log in enumerate(logs):
+                start, stop = (None, None) if ranges is None else ranges[i]
+                wanted = follow_transactions(log.segments, follow, start_offset=start, stop_offset=stop)
+                for each in found:
+                    got = each[i]
+                    assert got is not None
+                    assert got.aborted.tolist() == wanted.aborted.tolist()
+                    assert got.pending == wanted.pending
+    assert following.log_transactions(logs, ReadOptions(), None, spark) == [None] * 3

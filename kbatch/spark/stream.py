@@ -106,8 +106,8 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamO
         Spark's Kafka source, ``startingOffsets`` (default ``latest``) may be ``earliest``, ``latest`` or JSON with -2
         and -1 for them, and there are ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and ``maxTriggerDelay`` (such
         as ``15m``). Ours: ``maxBytesPerTrigger``, of bytes in the files. ``failOnDataLoss`` is about offsets that are
-        gone before they were read; unless ``onError`` is given, ``false`` means ``onError=skip`` too. Before PySpark 4.2
-        limits don't go with ``Trigger.AvailableNow``: it ends after one batch there.
+        gone before they were read; unless ``onError`` is given, ``false`` means ``onError=skip`` too. Before PySpark
+        4.2 limits don't go with ``Trigger.AvailableNow``: it ends after one batch there.
 
     Raises
     ------
@@ -217,9 +217,9 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._followed: dict[TopicPartition, FollowedLog] = {}
         self._stable: dict[TopicPartition, tuple[tuple[object, ...], int | None]] = {}
         self._initial: dict[str, Any] | None = None
-        self._is_new = True
         # Where the last batch ends, for PySpark that doesn't say.
         self._reached: dict[str, Any] | None = None
+        self._states: dict[TopicPartition, LogState] = {}
         self._latest: Offsets = {}
         self._until_now: Offsets | None = None
         self._is_until_now = False
@@ -228,7 +228,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what Spark asks
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins, the same each time; of a first batch that is done again, where it began."""
+        """Return where a new query begins, the same each time."""
         if self._initial is None:
             self._initial = _json(self._starts())
         return self._initial
@@ -245,7 +245,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is None:
             start = self._reached if self._reached is not None else self.initialOffset()
-        first = self._is_new and start == self._initial
+        first = start == self._initial
         begin = _offsets(start)
         ends = self._ends(begin)
         self._latest = ends
@@ -287,12 +287,12 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._reached = end
         if start == end:
-            # So a query that goes on says from where, before anything else.
-            if self._initial is None:
-                self._is_new = False
-                self._initial = end.get(_START)
+            # So PySpark before 4.2 says from where a query goes on.
             return []
-        return [InputPartition(task) for task in _again_if_gone(lambda: self._plan(_offsets(start), _offsets(end)))]
+        # A first batch that is done again begins where it did: Spark asks for the initial offset once more, and what is
+        # latest then is another.
+        begin, until = _offsets(end.get(_START, start)), _offsets(end)
+        return [InputPartition(task) for task in _again_if_gone(lambda: self._plan(begin, until))]
 
     def _plan(self, begin: Offsets, until: Offsets) -> list[tuple[_Piece, ...]]:
         gone = sorted(begin.keys() - until.keys())
@@ -357,12 +357,11 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_until_now:
             if self._until_now is None:
                 self._until_now = _again_if_gone(lambda: self._ends_now(begin))
-            # A query that goes on may have planned beyond.
-            return {key: max(end, begin.get(key, end)) for key, end in self._until_now.items()}
+            return self._until_now
         return _again_if_gone(lambda: self._ends_now(begin))
 
     def _ends_now(self, begin: Offsets) -> Offsets:
-        states = self._poll()
+        states = self._states = self._poll()
         for key in self._followed.keys() - states.keys():
             del self._followed[key]
             self._stable.pop(key, None)
@@ -467,7 +466,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self.options
         if options.max_offsets is None and options.min_offsets is None and options.max_bytes is None:
             return ends
-        states = self._poll()
+        states = self._states
         starts = {key: begin.get(key, states[key].start_offset if key in states else 0) for key in ends}
         backlog = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
         if options.min_offsets is not None and not self._is_until_now:

@@ -145,6 +145,8 @@ class WatchedLogs:
             raise LogDirectoryError(f"{root}: can't be listed: {error.strerror}", source=root) from error
         name = os.path.basename(os.path.abspath(root))
         if segment_names([entry.name for entry in inside], lambda _, base_offset: base_offset):
+            # Of any other name it isn't known which topic it is of.
+            parse_directory_name(name)
             return [(name, root)]
         return sorted((entry.name, entry.path) for entry in inside if "-" in entry.name and entry.is_dir())
 
