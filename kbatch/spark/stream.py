@@ -56,6 +56,8 @@ _EARLIEST, _LATEST = -2, -1
 _DEFAULT_DELAY = 15 * 60.0
 # The end of a query's first batch says under this key where it began. No topic has such a name.
 _START = "$start"
+# How often a task looks again for records whose file was replaced.
+_ATTEMPTS = 10
 _HINT = (
     "Some data may have been lost: retention, a truncated log or a deleted topic took it before it was read. "
     "option('failOnDataLoss', 'false') goes on from what there is"
@@ -582,26 +584,29 @@ def _inode(path: str) -> int:
 
 def _tables(pieces: Sequence[_Piece], options: StreamOptions) -> Iterator[tuple[Split, RecordTable]]:
     for piece in pieces:
-        attempts = 0
         splits: Sequence[Split] = (piece.split,)
         inodes = {piece.split.path: piece.inode}
+        attempts = 0
         while True:
-            if any(_inode(split.path) != inodes[split.path] for split in splits):
+            if attempts < _ATTEMPTS and not all(_is_same(each.path, inodes[each.path]) for each in splits):
                 # Deleted, or replaced by the log cleaner: its records are looked for again by their offsets.
                 attempts += 1
                 splits = _planned_again(piece, options)
-                inodes = {split.path: _inode(split.path) for split in splits}
-                if attempts < 10 and -1 in inodes.values():
-                    continue
+                inodes = {each.path: _inode(each.path) for each in splits}
+                continue
+            given = False
             try:
-                given = False
                 for each in task_tables(splits, options.read):
                     given = True
                     yield each
                 break
             except LogDirectoryError:
-                if given or attempts >= 10 or os.path.exists(piece.split.path):
+                if given or attempts >= _ATTEMPTS or all(os.path.exists(each.path) for each in splits):
                     raise
+
+
+def _is_same(path: str, inode: int) -> bool:
+    return inode != -1 and _inode(path) == inode
 
 
 def _planned_again(piece: _Piece, options: StreamOptions) -> Sequence[Split]:
