@@ -21,6 +21,7 @@ import kbatch
 
 pytest.importorskip("pyspark")
 
+from kbatch.spark import following
 from kbatch.spark.source import KbatchDataSource
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 
@@ -623,3 +624,44 @@ def test_missing_directory_is_an_error(tmp_path: Path) -> None:
     paths, options = parse_stream_options({"paths": json.dumps([str(tmp_path / "a"), str(tmp_path / "b")])})
     with pytest.raises(kbatch.LogDirectoryError, match=r"t-0 is in .*a.* and in .*b"):
         KbatchStreamReader(paths, options, COLUMNS).initialOffset()
+
+
+def test_what_was_followed_is_not_followed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per trigger only new bytes; a segment that the cleaner has replaced, or that was truncated, is another."""
+    walked: list[tuple[int, int]] = []
+    original = following.segment_transactions
+
+    def noted(segment: Any, below: Any, options: Any, since: Any = None) -> Any:
+        part = original(segment, below, options, since)
+        walked.append((part.base_offset, part.end - (0 if since is None else since.end)))
+        return part
+
+    monkeypatch.setattr(following, "segment_transactions", noted)
+    for on_error in ("raise", "skip"):
+        writer = Writer(tmp_path / on_error)
+        for _ in range(5):
+            writer.txn(7)
+            writer.marker(7, COMMIT)
+            writer.roll()
+        query = Query(
+            tmp_path / on_error, startingOffsets="earliest", isolationLevel="read_committed", onError=on_error
+        )
+        assert query.drain() == [0, 2, 4, 6, 8]
+        walked.clear()
+        writer.txn(7)
+        assert query.drain() == []
+        writer.marker(7, ABORT)
+        writer.records()
+        assert query.drain() == [12, 13, 14]
+        assert {base for base, _ in walked} == {10}
+        assert sum(size for _, size in walked) == writer.file.stat().st_size
+        # Retention, and a cleaner that leaves fewer bytes.
+        writer.delete_first()
+        second = segment_path(writer.path, 2)
+        swap = Path(f"{second}.swap-to-be")
+        swap.write_bytes(second.read_bytes())
+        swap.rename(second)
+        walked.clear()
+        writer.records()
+        assert query.drain() == [15, 16, 17]
+        assert {base for base, _ in walked} <= {2, 10}

@@ -148,8 +148,9 @@ class FollowedLog:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = follow_options(options)
-        # By base offset: the size that was walked and what came of it. All begin at or after `_first`.
-        self._parts: dict[int, tuple[int, SegmentTransactions]] = {}
+        # By base offset: what came of a walk, and size and inode of what was walked.
+        self._parts: dict[int, SegmentTransactions] = {}
+        self._files: dict[int, tuple[int, int]] = {}
         self._first: int | None = None
         self._open: list[OpenTransaction] = []
         self.is_whole = True
@@ -167,33 +168,30 @@ class FollowedLog:
         segments = log.segments
         bases = [segment.base_offset or 0 for segment in segments]
         sizes = dict(zip(bases, (segment.size for segment in segments), strict=True))
-        kept = [base for base in self._parts if base >= bases[0]]
-        if (
-            self._first not in sizes
-            or start < self._first
-            or any(sizes.get(base, -1) < self._parts[base][0] for base in kept)
-        ):
-            self._parts.clear()
-            first, self._open = 0, []
-            if self._options.on_error != "skip":
-                first, self._open = open_before(segments, segment_before(segments, start), self._options)
+        if self._options.on_error == "skip":
+            self._first = bases[0]
+        elif self._first not in sizes or start < self._first:
+            first, self._open = open_before(segments, segment_before(segments, start), self._options)
             self._first = bases[first]
+        self._parts = {base: part for base, part in self._parts.items() if base in sizes}
         first = bases.index(self._first)
         for number in range(first, len(segments)):
             base, segment = bases[number], segments[number]
-            walked = self._parts.get(base)
-            closed = number + 1 < len(segments)
-            # One that was rolled may have got the last of its index since, and the size of one that was preallocated
-            # doesn't tell.
-            if walked is not None and walked[0] == segment.size and closed and walked[1].is_closed:
-                continue
-            below = bases[number + 1] if closed else None
-            part = segment_transactions(segment, below, self._options, None if walked is None else walked[1])
-            self._parts[base] = (segment.size, part)
+            below = bases[number + 1] if number + 1 < len(segments) else None
+            # Another file of the same name: the log cleaner's. A smaller one: truncated by a new leader.
+            inode = _inode(segment.path)
+            size, known_inode = self._files.get(base, (0, -1))
+            part = self._parts.get(base)
+            if inode != known_inode or segment.size < size:
+                part = None
+            # One that was rolled may have got the last of its index since.
+            if part is None or not part.is_closed or below is None or size != segment.size:
+                self._parts[base] = segment_transactions(segment, below, self._options, part)
+                self._files[base] = (segment.size, inode)
         self.is_whole = all(
-            self._parts[base][1].end == sizes[base] or self._options.on_error == "skip" for base in bases[first:-1]
+            self._parts[base].end == sizes[base] or self._options.on_error == "skip" for base in bases[first:-1]
         )
-        transactions = join_transactions([self._parts[base][1] for base in bases[first:]], self._open)
+        transactions = join_transactions([self._parts[base] for base in bases[first:]], self._open)
         self._forget(bases, segment_before(segments, start))
         return transactions
 
@@ -203,6 +201,13 @@ class FollowedLog:
         # Where damage is skipped, an index may still have to tell what it cost.
         if number <= first or self._options.on_error == "skip":
             return
-        passed = [self._parts.pop(base)[1] for base in bases[first:number]]
+        passed = [self._parts.pop(base) for base in bases[first:number]]
         self._open = join_transactions(passed, self._open).open
         self._first = bases[number]
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return -1

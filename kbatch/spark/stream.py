@@ -305,12 +305,13 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = []
         inodes: dict[str, int] = {}
         for key, stop in changed.items():
+            if key in states:
+                # Before the log is opened: what is replaced later than this is noticed.
+                inodes.update(_inodes(states[key].path))
             found = self._range(key, begin.get(key), stop, states.get(key))
             if found is None:
                 continue
             log, first, last = found
-            for segment in log.segments[segment_before(log.segments, first) :]:
-                inodes[segment.path] = _inode(segment.path)
             transactions = None
             if self._is_committed:
                 transactions = self._follow(key, log, first)
@@ -573,6 +574,14 @@ def _first_offset(split: Split) -> int | None:
     except LogDirectoryError:
         return None
     return int.from_bytes(head[:8], "big") if len(head) == 17 and head[16] == 2 else None
+
+
+def _inodes(directory: str) -> dict[str, int]:
+    try:
+        with os.scandir(directory) as entries:
+            return {entry.path: entry.inode() for entry in entries if ".log" in entry.name}
+    except OSError:
+        return {}
 
 
 def _inode(path: str) -> int:
