@@ -119,7 +119,8 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamO
     Examples
     --------
     >>> from kbatch.spark.stream import parse_stream_options
-    >>> paths, stream = parse_stream_options({"path": "/data", "startingOffsets": "earliest", "maxTriggerDelay": "1m"})
+    >>> given = {"path": "/data", "startingOffsets": "earliest", "maxTriggerDelay": "1m"}
+    >>> paths, stream = parse_stream_options(given)
     >>> stream.starting, stream.max_delay, stream.fail_on_data_loss
     (-2, 60.0, True)
     """
@@ -182,7 +183,7 @@ def _duration(name: str, text: str) -> float:
     found = re.fullmatch(r"\s*(\d{1,15})\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in _UNITS:
         raise ValueError(f"{name} must be a time such as 500ms, 30s or 15m, got {text!r}")
-    return int(found[1]) * _UNITS[found[2]]
+    return float(int(found[1]) * _UNITS[found[2]])
 
 
 @dataclass(frozen=True, slots=True)
