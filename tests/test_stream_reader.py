@@ -619,6 +619,9 @@ def test_idle_partitions_cost_little(tmp_path: Path) -> None:
 def test_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(kbatch.LogDirectoryError, match="can't be listed"):
         Query(tmp_path / "none").batch()
+    for root in ("s3://bucket/logs", "hdfs:///logs"):
+        with pytest.raises(kbatch.LogDirectoryError, match="local or mounted"):
+            KbatchStreamReader(*parse_stream_options({"path": root}), COLUMNS).initialOffset()
     Writer(tmp_path / "a").records()
     Writer(tmp_path / "b").records()
     paths, options = parse_stream_options({"paths": json.dumps([str(tmp_path / "a"), str(tmp_path / "b")])})

@@ -138,6 +138,11 @@ class WatchedLogs:
         return options.partitions is None or partition in options.partitions
 
     def _directories(self, root: str) -> list[tuple[str, str]]:
+        if "://" in root:
+            raise LogDirectoryError(
+                f"{root}: a stream watches directories of a local or mounted file system; batch reads take URLs",
+                source=root,
+            )
         try:
             with os.scandir(root) as entries:
                 inside = list(entries)
