@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from kbatch.table import RecordTable
 
 __all__ = [
+    "EVENT_DTYPE",
     "AbortedRanges",
     "ListedAborts",
     "OpenTransaction",
+    "TransactionRecorder",
     "TransactionTracker",
     "Transactions",
     "control_records",
@@ -56,10 +58,17 @@ _MAX_VARINT = 5
 # A marker of Kafka takes 78 bytes. What has a bad checksum and is larger than this is no marker that was damaged.
 _MAX_MARKER_SIZE = 128
 
-# What a batch is to the tracker: a marker by its type, or one of these.
+# What a batch is to the tracker: a marker by its type, or one of these. An entry of a .txnindex may stand for one.
 _LOST = -2
 _NOTHING = -1
 _DATA = 2
+_INDEXED_ABORT = 3
+
+# What opens transactions and what ends them, in the order of a log: the base offset of a batch and its last; of an
+# entry of a .txnindex the transaction's first offset and that of its marker.
+EVENT_DTYPE = np.dtype(
+    [("producer_id", "<i8"), ("offset", "<i8"), ("last_offset", "<i8"), ("timestamp", "<i8"), ("kind", "<i8")]
+)
 
 
 # -- control records
@@ -400,7 +409,15 @@ class TransactionTracker:
             ends &= is_data
             self._drop_damaged(data, batches, origin, chosen[order], grouped, starts, ends, opens)
         events = np.sort(order[opens | ~is_data])
-        self._follow(batches[chosen[events]], kinds[events])
+        rows = batches[chosen[events]]
+        out = np.empty(len(rows), EVENT_DTYPE)
+        out["producer_id"], out["offset"], out["last_offset"] = (
+            rows[name] for name in ("producer_id", "base_offset", "last_offset")
+        )
+        horizon = (rows["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
+        out["timestamp"] = np.where(horizon, NO_TIMESTAMP, rows["base_timestamp"])
+        out["kind"] = kinds[events]
+        self.replay(out)
 
     def _markers(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.int16]:
         """Tell ABORT, COMMIT, a lost marker and nothing apart.
@@ -470,29 +487,33 @@ class TransactionTracker:
                     break
                 i, count = i + count, 2 * count
 
-    def _follow(self, rows: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> None:
-        """Go through what may open a transaction and what ends one, in the order of the log."""
-        aborts = rows[kinds == ControlType.ABORT]
+    def replay(self, events: npt.NDArray[np.void]) -> None:
+        """Go through what a `TransactionRecorder` has written down of the next part of the log.
+
+        Parameters
+        ----------
+        events : ndarray of EVENT_DTYPE
+        """
+        aborts = events[events["kind"] == ControlType.ABORT]
         self._marker_producers.frombytes(aborts["producer_id"].tobytes())
         # A consumer looks at a marker's last offset (TXN-R2).
         self._marker_offsets.frombytes(aborts["last_offset"].tobytes())
-        horizon = (rows["attributes"] & ATTRIBUTE_DELETE_HORIZON) != 0
-        timestamps = np.where(horizon, NO_TIMESTAMP, rows["base_timestamp"])
-        is_open, queue = self._open, self._queue
-        for kind, producer_id, offset, timestamp in zip(
-            kinds.tolist(), rows["producer_id"].tolist(), rows["base_offset"].tolist(), timestamps.tolist(), strict=True
-        ):
+        is_open = self._open
+        for producer_id, offset, last_offset, timestamp, kind in events.tolist():
             if kind == _DATA:
                 if producer_id not in is_open:
                     is_open[producer_id] = transaction = (offset, producer_id, timestamp)
-                    heapq.heappush(queue, transaction)
+                    heapq.heappush(self._queue, transaction)
+                continue
+            if kind == _INDEXED_ABORT:
+                self.abort(producer_id, offset, last_offset)
                 continue
             ended = is_open.pop(producer_id, None)
             if ended is not None and kind == ControlType.ABORT:
                 self._record(self._aborted, ended, offset)
             elif ended is not None and kind == _LOST:
                 self._record(self._undecided, ended, offset)
-        if len(queue) > 2 * len(is_open) + 64:
+        if len(self._queue) > 2 * len(is_open) + 64:
             self._queue = sorted(is_open.values())
 
     def _record(self, ends: array[int], ended: tuple[int, int, int], offset: int) -> None:
@@ -558,6 +579,76 @@ class TransactionTracker:
         for column in (self._aborted, self._marker_producers, self._marker_offsets):
             del column[:]
         return aborted, markers
+
+
+class TransactionRecorder(TransactionTracker):
+    """Writes down what a part of a log says about transactions, where it isn't known what is open before it.
+
+    `add` and `abort` are those of the tracker. A tracker that replays the `events` of one part after the other comes to
+    what it would have come to over the batches themselves.
+
+    Parameters
+    ----------
+    check_crc, limits
+        As for the tracker.
+    events : ndarray of EVENT_DTYPE, optional
+        Those of a recorder that came before: it is gone on with.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kbatch
+    >>> from kbatch.transactions import TransactionRecorder, TransactionTracker
+    >>> recorder = TransactionRecorder()
+    >>> recorder.add(np.empty(0, np.uint8), kbatch.scan(b""), 0)
+    >>> tracker = TransactionTracker()
+    >>> tracker.replay(recorder.events)
+    >>> tracker.result().open
+    []
+    """
+
+    def __init__(
+        self,
+        *,
+        check_crc: bool = True,
+        limits: Limits | None = None,
+        events: npt.NDArray[np.void] | None = None,
+    ) -> None:
+        super().__init__(check_crc=check_crc, limits=limits)
+        self._parts: list[npt.NDArray[np.void]] = []
+        if events is not None:
+            self.replay(events)
+
+    @property
+    def events(self) -> npt.NDArray[np.void]:
+        """What was written down so far."""
+        return np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])
+
+    def replay(self, events: npt.NDArray[np.void]) -> None:
+        """Write events down, but for the opening of what is open already."""
+        if not len(events):
+            return
+        order = _by_producer(events["producer_id"])
+        grouped = events[order]
+        starts = np.ones(len(order), np.bool_)
+        starts[1:] = grouped["producer_id"][1:] != grouped["producer_id"][:-1]
+        opened = np.fromiter((p in self._open for p in grouped["producer_id"][starts].tolist()), np.bool_)
+        kept = np.ones(len(events), np.bool_)
+        kept[order[starts]] = ~opened | (grouped["kind"][starts] != _DATA)
+        for event in grouped[np.append(starts[1:], True)].tolist():
+            producer_id, offset, _, timestamp, kind = event
+            if kind != _DATA:
+                # An entry of an index may end it or not: then the next batch may be needed again, and does no harm.
+                self._open.pop(producer_id, None)
+            elif producer_id not in self._open:
+                self._open[producer_id] = (offset, producer_id, timestamp)
+        self._parts.append(events[kept])
+
+    def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
+        """Write down that an entry of a ``.txnindex`` tells of a marker; whether it is applied shows in the replay."""
+        event = (producer_id, first_offset, last_offset, NO_TIMESTAMP, _INDEXED_ABORT)
+        self.replay(np.array([event], EVENT_DTYPE))
+        return False
 
 
 # -- what read_committed leaves out

@@ -19,8 +19,9 @@ from kbatch.cli import main
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+from kbatch.spark.following import log_transactions
 from kbatch.spark.options import ReadOptions, parse_options
-from kbatch.spark.planning import log_transactions, open_logs, plan, task_tables
+from kbatch.spark.planning import open_logs, plan, task_tables
 
 pa = pytest.importorskip("pyarrow")
 

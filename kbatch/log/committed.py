@@ -1,14 +1,15 @@
 """What the whole of a log says about its transactions, for read_committed.
 
 A marker may stand in a later table, segment or task than the records that it decides. So the log's headers are followed
-once, from its first batch to its last, before anything is decoded.
+before anything is decoded: each segment by itself (`segment_transactions`), in threads or tasks, and what they tell is
+joined in the order of the log (`join_transactions`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +18,30 @@ import numpy.typing as npt
 from kbatch.checksums import good_crcs
 from kbatch.decoding import DecodeOptions, counts_for_transactions
 from kbatch.errors import KbatchError
-from kbatch.format import ABORTED_DTYPE
+from kbatch.format import (
+    ABORTED_DTYPE,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_TRANSACTIONAL,
+    NO_TIMESTAMP,
+)
 from kbatch.framing import first_offsets
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
-from kbatch.transactions import Transactions, TransactionTracker
+from kbatch.transactions import OpenTransaction, TransactionRecorder, Transactions, TransactionTracker
 
-__all__ = ["follow_transactions"]
+__all__ = [
+    "SegmentTransactions",
+    "follow_transactions",
+    "join_transactions",
+    "open_before",
+    "segment_before",
+    "segment_transactions",
+    "within_offsets",
+]
 
 _WINDOW = 16 << 20
+_MOST_OFFSETS = (1 << 63) - 1
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
 # An entry of a .txnindex file, with its version (TXI-R1).
 _ENTRY_SIZE = 34
@@ -41,7 +57,42 @@ class _Index(NamedTuple):
 _NO_INDEX = _Index(_NO_ENTRIES, False)
 
 
-def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> Transactions:
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentTransactions:
+    """What the headers of one segment tell about transactions, whatever is open before it. Small, and can be pickled.
+
+    Attributes
+    ----------
+    base_offset : int
+    end : int
+        Byte up to which the headers were followed; 0 if it was by the bytes, over damage.
+    events : ndarray of EVENT_DTYPE
+        What opens transactions and what ends them.
+    index : tuple
+        Under ``on_error="skip"`` what its ``.txnindex`` says.
+    is_closed : bool
+        Whether another segment follows, so that it isn't written any more.
+    """
+
+    base_offset: int
+    end: int
+    events: npt.NDArray[np.void]
+    index: _Index = _NO_INDEX
+    is_closed: bool = True
+
+
+# How `follow_transactions` has segments walked: as the built-in `map`, which does it one after the other when asked.
+Walk = Callable[[Callable[[int], SegmentTransactions], Sequence[int]], Iterable[SegmentTransactions]]
+
+
+def follow_transactions(
+    segments: Sequence[Segment],
+    options: DecodeOptions,
+    *,
+    start_offset: int | None = None,
+    stop_offset: int | None = None,
+    walk: Walk = map,
+) -> Transactions:
     """Follow the transactions of a log over its batch headers.
 
     Parameters
@@ -51,10 +102,17 @@ def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> 
         left (TXI-R6).
     options : DecodeOptions
         What damage means (`on_error`, `crc`, `limits`).
+    start_offset, stop_offset : int, optional
+        What is wanted is what concerns these offsets. It begins at the segment of `start_offset`, or the one before, if
+        producer snapshots say what is open there, and ends where everything that began below `stop_offset` is decided.
+    walk : callable, optional
+        To have segments walked side by side: it is given a function and the numbers of segments, in order, and returns
+        an iterable of what the function makes of them. What isn't needed any more is not asked of it.
 
     Returns
     -------
     Transactions
+        With offsets given, those that reach into them, and the last stable offset if it lies below `stop_offset`.
 
     Notes
     -----
@@ -67,24 +125,194 @@ def follow_transactions(segments: Sequence[Segment], options: DecodeOptions) -> 
     ABORT marker. Where the header of a marker is still there, and only its checksum is bad, an index without such an
     entry tells that it was a COMMIT: the index lists every abort. The bytes come first: where they contradict the
     index, or no damage is, it isn't looked at.
+
+    With "skip" the log is followed from its beginning whatever `start_offset` is: damage may have cost markers, and the
+    same offsets are then withheld from every read.
     """
-    tracker = TransactionTracker(check_crc=options.crc == "verify", limits=options.limits)
-    indexes: list[_Index] = []
-    for i, segment in enumerate(segments):
-        below = segments[i + 1].base_offset if i + 1 < len(segments) else None
-        indexes.append(_read_index(segment, below) if options.on_error == "skip" else _NO_INDEX)
-        entries = indexes[-1].entries
-        if options.on_error == "skip" and _is_damaged(segment, entries):
-            _follow_bytes(segment, tracker, options, entries)
-        else:
-            with segment.open() as file:
-                for window, rows in file.walk_windows(0):
-                    tracker.add(window, rows, int(rows["position"][0]))
-    return _judge(tracker.result(), indexes, [segment.base_offset or 0 for segment in segments])
+    first, already_open = 0, list[OpenTransaction]()
+    if start_offset is not None and options.on_error != "skip":
+        first, already_open = open_before(segments, segment_before(segments, start_offset), options)
+    tracker = TransactionTracker(already_open)
+    parts = []
+
+    def one(number: int) -> SegmentTransactions:
+        return segment_transactions(segments[number], _below(segments, number), options)
+
+    for part in walk(one, range(first, len(segments))):
+        parts.append(part)
+        tracker.replay(part.events)
+        after = first + len(parts)
+        if stop_offset is None or after == len(segments) or (segments[after].base_offset or 0) < stop_offset:
+            continue
+        known = tracker.result()
+        if all(begun >= stop_offset for _, begun in known.pending):
+            break
+    transactions = _judge(tracker.result(), parts)
+    return within_offsets(transactions, start_offset, stop_offset)
 
 
-def _judge(transactions: Transactions, indexes: Sequence[_Index], base_offsets: Sequence[int]) -> Transactions:
+def join_transactions(
+    parts: Sequence[SegmentTransactions], already_open: Iterable[OpenTransaction] = ()
+) -> Transactions:
+    """Tell what segments that follow each other say together.
+
+    Parameters
+    ----------
+    parts : sequence of SegmentTransactions
+    already_open : iterable of OpenTransaction
+        What is open before the first of them.
+    """
+    tracker = TransactionTracker(already_open)
+    for part in parts:
+        tracker.replay(part.events)
+    return _judge(tracker.result(), parts)
+
+
+def within_offsets(transactions: Transactions, start_offset: int | None, stop_offset: int | None) -> Transactions:
+    """Choose the transactions that reach into some offsets; the last stable offset counts if it lies below the end.
+
+    Undecided ones count that ended before, too: damage cost their markers, whatever a read makes of that.
+    """
+    if start_offset is None and stop_offset is None:
+        return transactions
+    start = 0 if start_offset is None else start_offset
+    stop = _MOST_OFFSETS if stop_offset is None else stop_offset
+    aborted, undecided = transactions.aborted, transactions.undecided
+    still = [each for each in transactions.open if each.first_offset < stop]
+    return Transactions(
+        aborted[(aborted["last_offset"] >= start) & (aborted["first_offset"] < stop)],
+        still,
+        still[0].first_offset if still else None,
+        undecided[undecided["first_offset"] < stop],
+    )
+
+
+def segment_before(segments: Sequence[Segment], offset: int) -> int:
+    """Return the number of the last segment that begins at or before `offset`, else 0."""
+    bases = [segment.base_offset or 0 for segment in segments]
+    return max(0, int(np.searchsorted(bases, offset, "right")) - 1)
+
+
+def _below(segments: Sequence[Segment], number: int) -> int | None:
+    return segments[number + 1].base_offset if number + 1 < len(segments) else None
+
+
+def open_before(segments: Sequence[Segment], number: int, options: DecodeOptions) -> tuple[int, list[OpenTransaction]]:
+    """Say from which segment on a log can be followed for what segment `number` holds, and what is open there.
+
+    Returns
+    -------
+    int
+        The segment before it, or 0.
+    list of OpenTransaction
+        Those that are open at its beginning. First batches that were deleted since don't count (TXI-R6).
+
+    Notes
+    -----
+    A broker writes a ``.snapshot`` when it rolls a segment: the producers, and where the transaction of each began
+    that is open (TXI-R7; ``ProducerStateManager.takeSnapshot``). Those that have expired are left out, but never with
+    an open transaction. Nothing in the file says of which log it is, or of which time. So the snapshots of two segments
+    in a row are asked, and the segment between them: what is open in the first has to have its batches in the log, and
+    the headers have to lead from the first to the second. Else the log is followed from its beginning.
+    """
+    before = number - 1
+    if before <= 0:
+        return 0, []
+    begun, ended = _snapshot(segments, before, options), _snapshot(segments, number, options)
+    if begun is None or ended is None:
+        return 0, []
+    tracker = TransactionTracker(begun)
+    tracker.replay(segment_transactions(segments[before], _below(segments, before), options).events)
+    return (before, begun) if tracker.result().open == ended else (0, [])
+
+
+def _snapshot(segments: Sequence[Segment], number: int, options: DecodeOptions) -> list[OpenTransaction] | None:
+    """Return what is open by the snapshot of a segment, if it can be true; by first offset."""
+    segment = segments[number]
+    try:
+        producers = segment.producer_snapshot()
+    except (KbatchError, OSError):
+        return None
+    if producers is None or segment.base_offset is None or np.any(producers["last_offset"] >= segment.base_offset):
+        return None
+    still = producers[producers["current_txn_first_offset"] >= 0]
+    if np.any(still["current_txn_first_offset"] >= segment.base_offset):
+        return None
+    found = []
+    for producer_id, offset in zip(
+        still["producer_id"].tolist(), still["current_txn_first_offset"].tolist(), strict=True
+    ):
+        row = _batch_at(segments, offset, options)
+        if row is None or int(row["producer_id"]) != producer_id:
+            return None
+        horizon = int(row["attributes"]) & ATTRIBUTE_DELETE_HORIZON
+        timestamp = NO_TIMESTAMP if horizon else int(row["base_timestamp"])
+        found.append(OpenTransaction(producer_id, offset, timestamp))
+    return sorted(found, key=lambda each: (each.first_offset, each.producer_id))
+
+
+def _batch_at(segments: Sequence[Segment], offset: int, options: DecodeOptions) -> np.void | None:
+    """Return the header of the good transactional batch that begins at `offset`, if there is one."""
+    segment = segments[segment_before(segments, offset)]
+    with segment.open() as file:
+        for window, rows in file.walk_windows(segment.seek_offset(offset)):
+            row: np.void = rows[0]
+            kind = int(row["attributes"]) & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
+            if int(row["base_offset"]) != offset or kind != ATTRIBUTE_TRANSACTIONAL or int(row["magic"]) != 2:
+                return None
+            if options.crc == "verify" and not good_crcs(window, rows[:1], int(row["position"]))[0]:
+                return None
+            return row
+    return None
+
+
+def segment_transactions(
+    segment: Segment, below: int | None, options: DecodeOptions, since: SegmentTransactions | None = None
+) -> SegmentTransactions:
+    """Follow the headers of one segment of a log.
+
+    Parameters
+    ----------
+    segment : Segment
+    below : int or None
+        Where the next segment begins.
+    options : DecodeOptions
+    since : SegmentTransactions, optional
+        What this gave of the segment when its file was shorter: it is gone on with.
+    """
+    index = _read_index(segment, below) if options.on_error == "skip" else _NO_INDEX
+    entries = index.entries
+    if since is not None and since.end and since.index.entries.tolist() == entries[: len(since.index.entries)].tolist():
+        recorder, end = _recorder(options, since), since.end
+        entries = entries[len(since.index.entries) :]
+    else:
+        recorder, end = _recorder(options), 0
+    there = np.zeros(len(entries), np.bool_)
+    with segment.open() as file:
+        for window, rows in file.walk_windows(end):
+            start = int(rows["position"][0])
+            recorder.add(window, rows, start)
+            end = int(rows["position"][-1] + rows["size"][-1])
+            if len(entries):
+                markers = rows[np.isin(rows["last_offset"], entries["last_offset"])]
+                good = markers[good_crcs(window, markers, start)] if len(markers) else markers
+                there |= np.isin(entries["last_offset"], good["last_offset"])
+        # Then the walk doesn't tell all: it doesn't reach the end, or a marker of the index isn't there.
+        damaged = options.on_error == "skip" and not (there.all() and file.tail_at(end).kind in ("none", "zeros"))
+    if damaged:
+        recorder, end = _recorder(options), 0
+        _follow_bytes(segment, recorder, options, index.entries)
+    return SegmentTransactions(segment.base_offset or 0, end, recorder.events, index, below is not None)
+
+
+def _recorder(options: DecodeOptions, since: SegmentTransactions | None = None) -> TransactionRecorder:
+    events = None if since is None else since.events
+    return TransactionRecorder(check_crc=options.crc == "verify", limits=options.limits, events=events)
+
+
+def _judge(transactions: Transactions, parts: Sequence[SegmentTransactions]) -> Transactions:
     """Decide by the indexes what lost markers left undecided."""
+    indexes, base_offsets = [part.index for part in parts], [part.base_offset for part in parts]
     undecided, aborted = transactions.undecided, transactions.aborted
     if not len(undecided) or not any(index.is_whole or len(index.entries) for index in indexes):
         return transactions
@@ -130,19 +358,6 @@ def _read_index(segment: Segment, below: int | None) -> _Index:
     if below is not None:
         sound &= entries["last_offset"] < below
     return _Index(entries[sound], size == len(entries) * _ENTRY_SIZE and bool(sound.all()))
-
-
-def _is_damaged(segment: Segment, entries: npt.NDArray[np.void]) -> bool:
-    """Whether a walk over headers doesn't tell all: it doesn't reach the end, or a marker of the index isn't there."""
-    there = np.zeros(len(entries), np.bool_)
-    end = 0
-    with segment.open() as file:
-        for window, rows in file.walk_windows(0):
-            end = int(rows["position"][-1] + rows["size"][-1])
-            markers = rows[np.isin(rows["last_offset"], entries["last_offset"])]
-            good = markers[good_crcs(window, markers, int(rows["position"][0]))] if len(markers) else markers
-            there |= np.isin(entries["last_offset"], good["last_offset"])
-        return file.tail_at(end).kind not in ("none", "zeros") or not there.all()
 
 
 def _follow_bytes(

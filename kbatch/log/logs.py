@@ -350,7 +350,9 @@ class Log:
         stopped = False
         transactions = None
         if options.isolation == "read_committed":
-            transactions = follow_transactions(self.segments, options)
+            transactions = follow_transactions(
+                self.segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
+            )
             options = committed(options, transactions)
         for segment in self._segments_for(options.start_offset, options.stop_offset):
             if stopped and not segment.size:

@@ -29,10 +29,11 @@ from kbatch.decoding import Isolation
 from kbatch.errors import KbatchError, LogDirectoryError, finding_to_error
 from kbatch.framing import scan_part
 from kbatch.log import Log
+from kbatch.spark.following import log_transactions
 from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.options import ReadOptions
 from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, FileReport, least, most, reports_of
-from kbatch.spark.planning import log_transactions, open_logs, plan, select_logs
+from kbatch.spark.planning import open_logs, plan, select_logs
 from kbatch.spark.session import spark_session
 from kbatch.transactions import Transactions
 
@@ -274,7 +275,7 @@ def export(
         ready = time.monotonic()
         cores = max(1, spark.sparkContext.defaultParallelism)
         share = sum(log.size for log in logs) // cores + 1
-        transactions = log_transactions(logs, options)
+        transactions = log_transactions(logs, options, spark=spark)
         split_bytes = min(options.split_bytes, max(share, _MIN_SPLIT_BYTES))
         tasks = plan(logs, replace(options, split_bytes=split_bytes), transactions)
         attempts = os.path.join(staging, "attempts")

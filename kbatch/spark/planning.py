@@ -28,6 +28,7 @@ from kbatch.kernels.columns import keys_equal
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.spark.following import log_transactions
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable, decoded_columns
 from kbatch.transactions import AbortedRanges, Transactions
@@ -37,7 +38,6 @@ __all__ = [
     "Selection",
     "Split",
     "choose_logs",
-    "log_transactions",
     "open_logs",
     "plan",
     "plan_logs",
@@ -228,13 +228,6 @@ def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
     return chosen
 
 
-def log_transactions(logs: Sequence[Log], options: ReadOptions) -> list[Transactions | None]:
-    """Follow the transactions of each log over its headers; None for each under read_uncommitted."""
-    if options.isolation == "read_uncommitted":
-        return [None] * len(logs)
-    return [log.transactions(crc=options.crc, on_error=options.on_error) for log in logs]
-
-
 def require_markers(log: Log, options: ReadOptions) -> None:
     """Fail where damage hides markers: what is open by those that are left may have been committed.
 
@@ -315,7 +308,7 @@ def plan(
     """
     bounds = resolve_bounds(logs, options)
     if transactions is None:
-        transactions = log_transactions(logs, options)
+        transactions = log_transactions(logs, options, bounds)
     ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
     return plan_ranges(ranges, options, withheld=withheld)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kbatch.arrow import spark_batches
@@ -18,6 +18,7 @@ from kbatch.spark.options import MOST_ROW_BYTES, ReadOptions, Table, parse_optio
 from kbatch.spark.planning import choose_logs, plan, plan_logs, task_tables
 from kbatch.spark.pushdown import pushed, require_sound
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
+from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 from kbatch.spark.transactions import transaction_batches
 from kbatch.table import RecordTable
 
@@ -53,6 +54,8 @@ class KbatchDataSource(DataSource):
     null for the others, and where there is none), and last_stable_offset: from there on read_committed withholds
     everything of this log; null if nothing is open.
 
+    ``spark.readStream`` follows logs that a broker is writing, see `kbatch.spark.stream.parse_stream_options`.
+
     A query's filters don't prune, since PySpark would give wrong rows then (`kbatch.spark.pushdown`); options do. With
     ``key`` or ``keyHex`` the records of one key are chosen before any row is made, and with ``keyPartitions`` too, only
     the partition that Kafka's default partitioner sends the key to is read.
@@ -76,7 +79,14 @@ class KbatchDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's schema, for records that of Spark's Kafka source; bad options are told here first."""
-        _, options = parse_options(self.options)
+        try:
+            _, options = parse_options(self.options)
+        except ValueError as error:
+            # Spark doesn't say yet whether it will be a batch or a stream.
+            try:
+                options = parse_stream_options(self.options)[1].read
+            except ValueError:
+                raise error from None
         if options.push_filters:
             require_sound()
         if options.table == "records":
@@ -91,6 +101,11 @@ class KbatchDataSource(DataSource):
             require_sound()
             return PushdownReader(paths, options, columns)
         return KbatchReader(paths, options, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream, whose columns are those of `reader`."""
+        paths, options = parse_stream_options(self.options)
+        return KbatchStreamReader(paths, options, columns_of(schema))
 
 
 class KbatchReader(DataSourceReader):

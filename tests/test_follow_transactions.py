@@ -1,0 +1,268 @@
+"""What a read of some offsets has to know of a log's transactions: less than all of it, and the same."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from log_batches import segment_path
+from oracle import three
+from transaction_logs import ABORT, COMMIT, damaged, marker, txn
+
+import kbatch
+from kbatch.decoding import DecodeOptions
+from kbatch.log import Segment, committed
+from kbatch.log.committed import (
+    follow_transactions,
+    join_transactions,
+    open_before,
+    segment_transactions,
+    within_offsets,
+)
+from kbatch.log.state import read_producer_snapshot
+from kbatch.transactions import Transactions
+
+RAISE = DecodeOptions()
+
+
+def plain(transactions: Transactions) -> tuple[object, ...]:
+    return (
+        transactions.aborted.tolist(),
+        transactions.open,
+        transactions.last_stable_offset,
+        transactions.undecided.tolist(),
+    )
+
+
+def snapshot(directory: Path, base_offset: int, producers: dict[int, tuple[int, int]]) -> None:
+    """Write a ``.snapshot``: of each producer the last offset and where its open transaction began, -1 without one."""
+    body = struct.pack(">i", len(producers)) + b"".join(
+        struct.pack(">qhiqiqiq", pid, 0, 0, last, 0, 1000, 0, first) for pid, (last, first) in producers.items()
+    )
+    path = segment_path(directory, base_offset, ".snapshot")
+    path.write_bytes(struct.pack(">hI", 1, crc32c(body)) + body)
+
+
+def generated(directory: Path, seed: int, *, segments: int = 6, producers: int = 4) -> kbatch.Log:
+    """A log of several segments with the snapshots that a broker writes when it rolls them."""
+    rng = np.random.default_rng(seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    offset = 0
+    state: dict[int, tuple[int, int]] = {}
+    for number in range(segments):
+        if number:
+            snapshot(directory, offset, state)
+        base, batches, entries = offset, [], []
+        for _ in range(int(rng.integers(3, 12))):
+            pid = int(rng.integers(producers))
+            last, first = state.get(pid, (-1, -1))
+            if pid == 0:
+                batches.append(three(offset))
+                offset += 3
+            elif first >= 0 and rng.random() < 0.4:
+                kind = ABORT if rng.random() < 0.5 else COMMIT
+                batches.append(marker(offset, pid, kind))
+                state[pid] = (last, -1)
+                if kind == ABORT:
+                    stable = min((each for _, each in state.values() if each >= 0), default=offset + 1)
+                    entries.append(struct.pack(">hqqqq", 0, pid, first, offset, stable))
+                offset += 1
+            else:
+                n = int(rng.integers(1, 4))
+                batches.append(txn(offset, pid, n))
+                state[pid] = (offset + n - 1, offset if first < 0 else first)
+                offset += n
+        segment_path(directory, base).write_bytes(b"".join(batches))
+        if entries:
+            segment_path(directory, base, ".txnindex").write_bytes(b"".join(entries))
+    return kbatch.Log(directory)
+
+
+def check_ranges(log: kbatch.Log, options: DecodeOptions = RAISE, step: int = 1) -> int:
+    """Compare every range of offsets with the full walk; return how many walks were shorter."""
+    whole = follow_transactions(log.segments, options)
+    end = log.end_offset
+    borders = sorted({*range(0, end + 2, max(step, end // 9)), *(segment.base_offset or 0 for segment in log.segments)})
+    shorter = 0
+    for i, start in enumerate([None, *borders]):
+        for stop in [*borders[i:], None]:
+            asked: list[int] = []
+
+            def walk(one: Callable[[int], object], numbers: Sequence[int], asked: list[int] = asked) -> object:
+                for number in numbers:
+                    asked.append(number)
+                    yield one(number)
+
+            found = follow_transactions(log.segments, options, start_offset=start, stop_offset=stop, walk=walk)  # type: ignore[arg-type]
+            assert plain(found) == plain(within_offsets(whole, start, stop)), (start, stop)
+            shorter += len(asked) < len(log.segments)
+    return shorter
+
+
+def snapshots(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.snapshot"))
+
+
+def test_golden_logs_for_all_ranges(golden: Path) -> None:
+    """TXI-R4, TXI-R7: as the full walk, for every start and stop, with and without skipping damage."""
+    log = kbatch.Log(golden / "logs" / "txn-0")
+    assert len(log.segments) == 3
+    assert check_ranges(log) > 0
+    for path in sorted((golden / "logs").iterdir()):
+        if path.is_dir() and any(path.glob("*.txnindex")):
+            check_ranges(kbatch.Log(path), DecodeOptions(on_error="skip"), step=100)
+
+
+def test_snapshots_of_the_golden_log_are_used(golden: Path) -> None:
+    log = kbatch.Log(golden / "logs" / "txn-0")
+    first, still = open_before(log.segments, 2, DecodeOptions())
+    assert first == 1
+    producers = read_producer_snapshot(segment_path(Path(log.path), log.segments[1].base_offset or 0, ".snapshot"))
+    wanted = producers[producers["current_txn_first_offset"] >= 0]
+    assert sorted((t.producer_id, t.first_offset) for t in still) == sorted(
+        zip(wanted["producer_id"].tolist(), wanted["current_txn_first_offset"].tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_generated_logs_for_all_ranges(tmp_path: Path, seed: int) -> None:
+    log = generated(tmp_path / "t-0", seed)
+    assert check_ranges(log) > 0
+    check_ranges(log, DecodeOptions(on_error="skip"), step=9)
+    # Without the index of a segment, and one that is read from a retained part (TXI-R6).
+    segment_path(tmp_path / "t-0", 0).unlink()
+    check_ranges(kbatch.Log(tmp_path / "t-0"), step=9)
+
+
+def test_snapshots_missing_damaged_and_stale(tmp_path: Path) -> None:
+    """What the bytes contradict isn't believed: then the log is followed from its beginning."""
+    for seed in range(4):
+        directory = tmp_path / f"{seed}-0"
+        log = generated(directory, seed)
+        files = {path: path.read_bytes() for path in snapshots(directory)}
+        bases = [segment.base_offset or 0 for segment in log.segments]
+
+        def restored(files: dict[Path, bytes] = files) -> None:
+            for path, data in files.items():
+                path.write_bytes(data)
+
+        for path in files:
+            path.unlink()
+            check_ranges(log, step=95)
+            restored()
+        for path, data in files.items():
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+            check_ranges(log, step=95)
+            restored()
+        # Of another segment: of the one before, of the first, of the last.
+        for other in range(1, len(bases)):
+            for path in files:
+                path.write_bytes(files[segment_path(directory, bases[other], ".snapshot")])
+                check_ranges(log, step=95)
+                restored()
+        # Producers that never were, and a transaction that never began.
+        for path in files:
+            snapshot(directory, int(path.stem), {1: (0, 0), 77: (int(path.stem) - 1, 1)})
+            check_ranges(log, step=95)
+            restored()
+        for path in files:
+            snapshot(directory, int(path.stem), {1: (int(path.stem) + 5, -1)})
+            check_ranges(log, step=95)
+            restored()
+
+
+def test_damage_before_the_range_is_followed_where_it_is_skipped(tmp_path: Path) -> None:
+    for seed in range(8):
+        directory = tmp_path / f"{seed}-0"
+        log = generated(directory, seed)
+        rng = np.random.default_rng(seed)
+        for segment in log.segments:
+            rows = next(iter(segment.scan()))
+            data = bytearray(Path(segment.path).read_bytes())
+            row = rows[int(rng.integers(len(rows)))]
+            data[int(row["position"]) + int(rng.choice([17, 21, 22, 50]))] ^= 0x40
+            Path(segment.path).write_bytes(data)
+        log = kbatch.Log(directory)
+        check_ranges(log, DecodeOptions(on_error="skip"), step=9)
+
+
+def test_the_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log of 40 segments a read of one needs a handful."""
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    for number in range(40):
+        base = 10 * number
+        batches = [txn(base, 7, 2), marker(base + 2, 7, ABORT), txn(base + 3, 8), marker(base + 4, 8, COMMIT)]
+        if number == 20:
+            batches = batches[:1]
+        if number == 21:
+            batches = [marker(base, 7, ABORT), *batches[2:]]
+        segment_path(directory, base).write_bytes(b"".join(batches))
+        if number:
+            snapshot(directory, base, {7: (base - 10, base - 10 if number == 21 else -1)})
+    log = kbatch.Log(directory)
+    opened: list[str] = []
+    original = Segment.open
+
+    def counted(self: Segment) -> object:
+        opened.append(self.path)
+        return original(self)
+
+    monkeypatch.setattr(Segment, "open", counted)
+    found = follow_transactions(log.segments, DecodeOptions(), start_offset=200, stop_offset=205)
+    assert found.aborted.tolist() == [(7, 200, 210, 211)]
+    assert len(set(opened)) == 3
+    # What is open is given with its timestamp, from its first batch.
+    whole = follow_transactions(log.segments[:21], DecodeOptions())
+    assert follow_transactions(log.segments[:21], DecodeOptions(), start_offset=205).open == whole.open
+
+
+def test_parts_can_be_joined_from_anywhere(tmp_path: Path) -> None:
+    """Segments followed by themselves, in threads, pickled, in pieces as their file grows: the same."""
+    for seed in range(10):
+        log = generated(tmp_path / f"{seed}-0", seed, segments=4)
+        for options in (DecodeOptions(), DecodeOptions(on_error="skip")):
+            whole = plain(follow_transactions(log.segments, options))
+            with ThreadPoolExecutor(3) as pool:
+                assert plain(follow_transactions(log.segments, options, walk=pool.map)) == whole
+            parts = []
+            for i, segment in enumerate(log.segments):
+                below = log.segments[i + 1].base_offset if i + 1 < len(log.segments) else None
+                ends = [0, *(np.cumsum(next(iter(segment.scan()))["size"]).tolist())]
+                growing = Segment(segment.path)
+                part = None
+                for end in ends:
+                    growing.size = end
+                    part = segment_transactions(growing, below, options, part)
+                assert part is not None
+                assert part.end == segment.size
+                once = segment_transactions(segment, below, options)
+                assert part.events.tolist() == once.events.tolist()
+                parts.append(pickle.loads(pickle.dumps(part)))
+            assert plain(join_transactions(parts)) == whole
+
+
+def test_a_part_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many windows of one long transaction give one event."""
+    path = segment_path(tmp_path, 0)
+    path.write_bytes(b"".join(txn(i, 7) for i in range(500)))
+    monkeypatch.setattr("kbatch.log.segment.WALK_WINDOW", 1000)
+    part = segment_transactions(Segment(path), None, DecodeOptions())
+    assert len(part.events) == 1
+    assert committed.join_transactions([part]).last_stable_offset == 0
+
+
+def test_lost_markers_in_parts(tmp_path: Path) -> None:
+    path = segment_path(tmp_path, 0)
+    path.write_bytes(three(0) + txn(3, 7) + damaged(marker(4, 7, ABORT)) + txn(5, 7) + marker(6, 7, COMMIT))
+    segment_path(tmp_path, 10).write_bytes(damaged(marker(10, 8, COMMIT)) + three(11))
+    log = kbatch.Log(tmp_path)
+    for options in (DecodeOptions(on_error="skip"), DecodeOptions()):
+        assert follow_transactions(log.segments, options).undecided.tolist() == [(7, 3, 4, 5)]
+        check_ranges(log, options)

@@ -1,0 +1,206 @@
+"""``spark.readStream.format("kbatch")`` over logs that are being written; see test_stream_reader.py for the reader."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyspark")
+
+from test_follow_transactions import generated
+from test_stream_reader import Writer
+from transaction_logs import ABORT, COMMIT
+
+from kbatch.log.committed import follow_transactions
+from kbatch.spark import following
+from kbatch.spark.options import ReadOptions
+
+pytestmark = pytest.mark.spark
+
+Rows = dict[int, list[tuple[str, int, int]]]
+
+
+class Sink:
+    """Keeps the rows of each batch, as an idempotent sink would: a batch that is done again takes the place of itself.
+
+    `fails` says at which calls it dies, before or after the rows are kept.
+    """
+
+    def __init__(self, fails: Callable[[int], bool] = lambda call: False) -> None:
+        self.batches: Rows = {}
+        self.calls = 0
+        self.fails = fails
+
+    def __call__(self, frame: Any, number: int) -> None:
+        rows = [tuple(row) for row in frame.select("topic", "partition", "offset").collect()]
+        self.calls += 1
+        if number in self.batches:
+            # Done again, a batch is the same.
+            assert sorted(self.batches[number]) == sorted(rows)
+        self.batches[number] = rows
+        if self.fails(self.calls):
+            raise RuntimeError("the sink died")
+
+    @property
+    def rows(self) -> list[tuple[str, int, int]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+def begin(spark: Any, root: Path, sink: Sink, checkpoint: Path, *, once: bool = True, **options: str) -> Any:
+    frame = spark.readStream.format("kbatch").options(**options).load(str(root))
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="100 milliseconds")).start()
+
+
+def run(spark: Any, *args: Any, **options: str) -> None:
+    query = begin(spark, *args, **options)
+    assert query.awaitTermination(120)
+
+
+def test_all_that_is_there_and_then_what_is_new(spark: Any, tmp_path: Path) -> None:
+    root, sink = tmp_path / "logs", Sink()
+    writer = Writer(root)
+    for _ in range(5):
+        writer.records()
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "6"}
+    run(spark, root, sink, tmp_path / "checkpoint", **options)
+    assert [offset for *_, offset in sink.rows] == list(range(15))
+    if hasattr(__import__("pyspark.sql.streaming.datasource", fromlist=["x"]), "ReadMaxRows"):
+        assert [len(sink.batches[n]) for n in sorted(sink.batches)] == [6, 6, 3]
+    writer.roll()
+    writer.records()
+    Writer(root, "u-1").records()
+    run(spark, root, sink, tmp_path / "checkpoint", **options)
+    assert sink.rows == [("t", 0, offset) for offset in range(18)] + [("u", 1, offset) for offset in range(3)]
+
+
+def test_first_batch_again_with_latest(spark: Any, tmp_path: Path) -> None:
+    """A query that dies in its first batch goes on from what was latest when it began."""
+    root = tmp_path / "logs"
+    writer = Writer(root)
+    writer.records()
+    sink = Sink(lambda call: call == 1)
+    with pytest.raises(Exception, match="the sink died"):
+        run(spark, root, sink, tmp_path / "checkpoint")
+    writer.records()
+    run(spark, root, sink, tmp_path / "checkpoint")
+    assert [offset for *_, offset in sink.rows] == [3, 4, 5]
+
+
+def test_exactly_once_while_it_is_written(spark: Any, tmp_path: Path) -> None:
+    """A thread appends, rolls and decides transactions; the query is stopped, and its sink dies, again and again."""
+    root = tmp_path / "logs"
+    writers = [Writer(root, "t-0"), Writer(root, "t-1")]
+    rng = np.random.default_rng(3)
+    committed: list[tuple[str, int, int]] = []
+    done = threading.Event()
+
+    def write() -> None:
+        still: list[dict[int, list[int]]] = [{}, {}]
+        for _ in range(300):
+            done.wait(0.05)
+            which, pid = int(rng.integers(2)), int(rng.integers(1, 4))
+            writer, action = writers[which], rng.random()
+            if action < 0.4:
+                committed.extend(("t", which, writer.next + i) for i in range(3))
+                writer.records()
+            elif action < 0.6:
+                still[which].setdefault(pid, []).append(writer.next)
+                writer.txn(pid)
+            elif action < 0.9 and pid in still[which]:
+                offsets = still[which].pop(pid)
+                kind = COMMIT if rng.random() < 0.6 else ABORT
+                committed.extend(("t", which, offset) for offset in offsets if kind == COMMIT)
+                writer.marker(pid, kind)
+            elif action > 0.95:
+                writer.roll()
+        for which, rest in enumerate(still):
+            for pid in rest:
+                writers[which].marker(pid, ABORT)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    options = {
+        "startingOffsets": "earliest",
+        "isolationLevel": "read_committed",
+        "maxOffsetsPerTrigger": "60",
+        "splitBytes": "2000",
+    }
+    sink = Sink()
+    try:
+        for number in range(3):
+            sink.calls = 0
+            if number % 2:
+                sink.fails = lambda call: call == 2
+                query = begin(spark, root, sink, tmp_path / "checkpoint", once=False, **options)
+                with pytest.raises(Exception, match="the sink died"):
+                    query.awaitTermination(120)
+            else:
+                sink.fails = lambda call: False
+                query = begin(spark, root, sink, tmp_path / "checkpoint", once=False, **options)
+                deadline = time.monotonic() + 60
+                while sink.calls < 2 and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                query.stop()
+    finally:
+        done.set()
+        thread.join()
+    sink.fails = lambda call: False
+    run(spark, root, sink, tmp_path / "checkpoint", **options)
+    assert sink.rows == sorted(committed)
+    assert len(sink.batches) > 3
+
+
+def test_retention_ran_ahead(spark: Any, tmp_path: Path) -> None:
+    root, sink = tmp_path / "logs", Sink()
+    writer = Writer(root)
+    writer.records()
+    run(spark, root, sink, tmp_path / "checkpoint", startingOffsets="earliest")
+    writer.records()
+    writer.roll()
+    writer.records()
+    writer.delete_first()
+    with pytest.raises(Exception, match="t-0: offsets 3 to 5 were deleted before they were read"):
+        run(spark, root, sink, tmp_path / "checkpoint", startingOffsets="earliest")
+    run(spark, root, sink, tmp_path / "checkpoint", startingOffsets="earliest", failOnDataLoss="false")
+    assert [offset for *_, offset in sink.rows] == [0, 1, 2, 6, 7, 8]
+
+
+def test_columns_and_refusals(spark: Any, tmp_path: Path) -> None:
+    Writer(tmp_path / "logs").records()
+    frame = spark.readStream.format("kbatch").schema("offset long, value binary").load(str(tmp_path / "logs"))
+    assert frame.isStreaming
+    assert frame.columns == ["offset", "value"]
+    full = spark.readStream.format("kbatch").option("includeHeaders", "true").load(str(tmp_path / "logs"))
+    assert full.columns[-1] == "headers"
+    with pytest.raises(Exception, match="endingOffsets is not valid in streaming queries"):
+        run(spark, tmp_path / "logs", Sink(), tmp_path / "checkpoint", endingOffsets="latest")
+
+
+def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a Spark job, in threads, and one segment after the other: the same, for all and for some offsets."""
+    monkeypatch.setattr(following, "_JOB_BYTES", 0)
+    logs = [generated(tmp_path / f"t-{seed}", seed) for seed in range(3)]
+    for on_error in ("raise", "skip"):
+        options = ReadOptions(isolation="read_committed", on_error=on_error)  # type: ignore[arg-type]
+        follow = following.follow_options(options)
+        for ranges in (None, [(None, None), (20, 40), (35, None)]):
+            found = [
+                following.log_transactions(logs, options, ranges, session)  # type: ignore[arg-type]
+                for session in (spark, None)
+            ]
+            for i, log in enumerate(logs):
+                start, stop = (None, None) if ranges is None else ranges[i]
+                wanted = follow_transactions(log.segments, follow, start_offset=start, stop_offset=stop)
+                for each in found:
+                    got = each[i]
+                    assert got is not None
+                    assert got.aborted.tolist() == wanted.aborted.tolist()
+                    assert got.pending == wanted.pending
+    assert following.log_transactions(logs, ReadOptions(), None, spark) == [None] * 3

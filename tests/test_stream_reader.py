@@ -1,0 +1,670 @@
+"""The stream's reader asked as Spark asks it, without Spark: a broker is played by a writer of segments."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from log_batches import segment_path
+from oracle import three
+from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
+
+import kbatch
+
+pytest.importorskip("pyspark")
+
+from kbatch.spark import following
+from kbatch.spark.source import KbatchDataSource
+from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
+
+COLUMNS = ("topic", "partition", "offset")
+
+
+class Writer:
+    """Appends to the log of a partition as a broker does."""
+
+    def __init__(self, root: Path, name: str = "t-0", base: int = 0) -> None:
+        self.path = root / name
+        self.path.mkdir(parents=True)
+        self.next = base
+        self.roll()
+
+    def roll(self) -> None:
+        self.file = segment_path(self.path, self.next)
+        self.file.touch()
+
+    def append(self, raw: bytes, count: int) -> None:
+        with open(self.file, "ab") as file:
+            file.write(raw)
+        self.next += count
+
+    def records(self, count: int = 3) -> None:
+        self.append(data(self.next, count=count), count)
+
+    def txn(self, pid: int, count: int = 1) -> None:
+        self.append(txn(self.next, pid, count), count)
+
+    def marker(self, pid: int, kind: int) -> None:
+        self.append(marker(self.next, pid, kind), 1)
+
+    def delete_first(self) -> None:
+        first = sorted(self.path.glob("*.log"))[0]
+        first.rename(f"{first}.deleted")
+
+
+class Query:
+    """Does what Spark's micro-batches do; offsets go through JSON as in a checkpoint."""
+
+    def __init__(self, root: Path, *, tells_seen: bool = False, **options: str) -> None:
+        self.tells_seen = tells_seen
+        self.root, self.options = root, options
+        self.log: list[dict[str, Any]] = []
+        self.committed = 0
+        self.rows: list[tuple[str, int, int]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        paths, options = parse_stream_options({"path": str(self.root), **self.options})
+        self.reader = KbatchStreamReader(paths, options, COLUMNS)
+        if self.log and self.tells_seen:
+            # Before PySpark 4.2: AcceptsLatestSeenOffset.setLatestSeenOffset
+            self.reader.partitions(self.log[-1], self.log[-1])
+
+    def start(self) -> dict[str, Any]:
+        if self.committed:
+            return self.log[self.committed - 1]
+        return json.loads(json.dumps(self.reader.initialOffset()))
+
+    def plan(self) -> bool:
+        """Log the end of the next batch, unless one is logged or nothing is new."""
+        if len(self.log) > self.committed:
+            return True
+        start = self.start()
+        end = json.loads(json.dumps(self.reader.latestOffset(start, None)))
+        if self.committed and end == start:
+            return False
+        self.log.append(end)
+        return True
+
+    def read(self) -> list[tuple[str, int, int]]:
+        rows = []
+        for partition in self.reader.partitions(self.start(), self.log[-1]):
+            for batch in self.reader.read(partition):
+                rows += list(zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True))
+        return rows
+
+    def batch(self) -> list[int] | None:
+        if not self.plan():
+            return None
+        rows = self.read()
+        self.committed = len(self.log)
+        self.rows += rows
+        return [offset for _, _, offset in rows]
+
+    def drain(self) -> list[int]:
+        out: list[int] = []
+        while (batch := self.batch()) is not None:
+            out += batch
+        return out
+
+
+def test_starts_at_the_end_and_reads_what_comes(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.records()
+    query = Query(tmp_path)
+    assert query.reader.initialOffset() == query.reader.initialOffset() == {"t": {"0": 3}}
+    assert query.drain() == []
+    writer.records()
+    writer.roll()
+    writer.records()
+    assert query.batch() == [3, 4, 5, 6, 7, 8]
+    assert query.batch() is None
+    assert query.log[-1] == {"t": {"0": 9}}
+
+
+def test_first_batch_is_done_again_from_where_it_began(tmp_path: Path) -> None:
+    """A query that died before its first commit: `latest` is what it was then."""
+    writer = Writer(tmp_path)
+    writer.records()
+    for starting, tells_seen in (("latest", False), ("earliest", False), ("latest", True)):
+        query = Query(tmp_path, tells_seen=tells_seen, startingOffsets=starting)
+        first = writer.next if starting == "latest" else 0
+        query.start()
+        writer.records()
+        assert query.plan()
+        until = writer.next
+        writer.records()
+        query.restart()
+        assert query.batch() == list(range(first, until))
+        query.restart()
+        assert query.drain() == list(range(until, writer.next))
+
+
+def test_starting_offsets(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    for _ in range(4):
+        writer.records()
+    assert Query(tmp_path, startingOffsets='{"t": {"0": 7}}').drain() == [7, 8, 9, 10, 11]
+    assert Query(tmp_path, startingOffsets='{"t": {"0": -2}}').drain() == list(range(12))
+    assert Query(tmp_path, startingOffsets='{"t": {"0": -1}}').drain() == []
+    with pytest.raises(ValueError, match="names, but there is no u-1"):
+        Query(tmp_path, startingOffsets='{"t": {"0": 0}, "u": {"1": 0}}').batch()
+    with pytest.raises(ValueError, match="doesn't name t-0"):
+        Query(tmp_path, startingOffsets='{"u": {"1": 0}}').batch()
+    rows = kbatch.scan(writer.file.read_bytes())
+    later = str(int(rows["max_timestamp"].max()) + 1)
+    with pytest.raises(ValueError, match="no record at or after"):
+        Query(tmp_path, startingTimestamp=later).batch()
+    assert Query(tmp_path, startingTimestamp=later, startingOffsetsByTimestampStrategy="latest").drain() == []
+    assert Query(tmp_path, startingTimestamp="0").drain() == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingOffsets": "latest"}, "not valid in streaming"),
+        ({"endingTimestamp": "1"}, "not valid in streaming"),
+        ({"table": "losses"}, "not valid in streaming"),
+        ({"onError": "stop"}, "not valid in streaming"),
+        ({"startingOffsets": "soon"}, "earliest, latest or JSON"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "earliest, latest or JSON"),
+        ({"maxOffsetsPerTrigger": "0"}, "positive"),
+        ({"maxTriggerDelay": "soon"}, "a time such as"),
+        ({"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "must not be more"),
+        ({"nonsense": "1"}, "unknown option"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_stream_options({"path": "/x", **options})
+
+
+def test_losing_offsets_and_losing_bytes_are_two_things() -> None:
+    for options, fails, on_error in (
+        ({}, True, "raise"),
+        ({"failOnDataLoss": "false"}, False, "skip"),
+        ({"onError": "skip"}, True, "skip"),
+        ({"onError": "raise", "failOnDataLoss": "false"}, False, "raise"),
+    ):
+        stream = parse_stream_options({"path": "/x", **options})[1]  # type: ignore[dict-item]
+        assert (stream.fail_on_data_loss, stream.read.on_error) == (fails, on_error)
+    # Batch reads and streams share the schema; what is of one only is told by its reader.
+    assert KbatchDataSource({"path": "/x", "maxOffsetsPerTrigger": "5"}).schema()
+    with pytest.raises(ValueError, match="unknown option"):
+        KbatchDataSource({"path": "/x", "maxOffsetsPerTrigger": "5"}).reader(KbatchDataSource({"path": "/x"}).schema())
+
+
+def test_partial_batches_and_zeros_are_the_end(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest")
+    assert query.drain() == [0, 1, 2]
+    whole = three(3)
+    for at in range(1, len(whole)):
+        with open(writer.file, "ab") as file:
+            file.write(whole[at - 1 : at])
+        assert query.batch() is None
+    with open(writer.file, "ab") as file:
+        file.write(whole[-1:])
+    assert query.drain() == [3, 4, 5]
+    # A file that was preallocated: the size doesn't change, and a batch may be there in part.
+    size = writer.file.stat().st_size
+    with open(writer.file, "ab") as file:
+        file.write(bytes(4096))
+    assert query.batch() is None
+    raw = three(6)
+    with open(writer.file, "r+b") as file:
+        file.seek(size)
+        file.write(raw[:-5])
+    fresh = Query(tmp_path, startingOffsets="earliest")
+    assert fresh.drain() == [0, 1, 2, 3, 4, 5]
+
+
+def test_preallocated_file_goes_on(tmp_path: Path) -> None:
+    """FRM-R7: the size of the file tells nothing then."""
+    writer = Writer(tmp_path)
+    writer.file.write_bytes(bytes(4096))
+    query = Query(tmp_path, startingOffsets="earliest")
+    assert query.drain() == []
+    position = 0
+    for base in (0, 3, 6):
+        raw = three(base)
+        for part in (raw[:70], raw):
+            with open(writer.file, "r+b") as file:
+                file.seek(position)
+                file.write(part)
+            assert query.drain() == ([] if part is not raw else [base, base + 1, base + 2])
+        position += len(raw)
+
+
+def test_new_partitions_begin_at_their_beginning(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.records()
+    query = Query(tmp_path)
+    assert query.drain() == []
+    Writer(tmp_path, "u-3").records()
+    (tmp_path / "empty-0").mkdir()
+    assert query.drain() == [0, 1, 2]
+    Writer(tmp_path, "v-0", base=7).records()
+    with pytest.raises(kbatch.LogDirectoryError, match="v-0: found while running, begins at offset 7"):
+        query.batch()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    assert query.drain() == [7, 8, 9]
+    marked = Writer(tmp_path, "w-0.0123456789abcdef0123456789abcdef-delete")
+    marked.records()
+    assert query.batch() is None
+
+
+def test_choice_of_topics(tmp_path: Path) -> None:
+    for name in ("a-0", "a-1", "b-0"):
+        Writer(tmp_path, name).records()
+    everything = {"startingOffsets": "earliest"}
+    for options, wanted in (
+        ({"subscribe": "a"}, {("a", 0), ("a", 1)}),
+        ({"subscribePattern": "b|c"}, {("b", 0)}),
+        ({"assign": '{"a": [1], "c": [0]}'}, {("a", 1)}),
+        ({"partitions": "0"}, {("a", 0), ("b", 0)}),
+    ):
+        query = Query(tmp_path, **everything, **options)
+        query.drain()
+        assert {row[:2] for row in query.rows} == wanted
+    # One partition's directory.
+    query = Query(tmp_path / "b-0", **everything)
+    assert query.drain() == [0, 1, 2]
+
+
+def lossy(query: Query, caplog: pytest.LogCaptureFixture, message: str) -> None:
+    """The batch that is logged fails; with failOnDataLoss=false it warns."""
+    with pytest.raises(kbatch.LogDirectoryError, match=message):
+        query.batch()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "kbatch"):
+        query.drain()
+    assert any(kbatch_message in record.getMessage() for record in caplog.records for kbatch_message in [message])
+
+
+def test_segments_deleted_by_retention(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer(tmp_path)
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest")
+    assert query.drain() == [0, 1, 2]
+    writer.records()
+    writer.roll()
+    writer.records()
+    writer.delete_first()
+    lossy(query, caplog, "t-0: offsets 3 to 5 were deleted before they were read")
+    assert [offset for *_, offset in query.rows] == [0, 1, 2, 6, 7, 8]
+
+
+def test_log_start_offset_advanced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """DSK-R13: DeleteRecords leaves the bytes in the segment."""
+    writer = Writer(tmp_path)
+    query = Query(tmp_path, startingOffsets="earliest")
+    query.drain()
+    for _ in range(3):
+        writer.records()
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 4\n")
+    lossy(query, caplog, "t-0: offsets 0 to 3 were deleted")
+    assert [offset for *_, offset in query.rows] == [4, 5, 6, 7, 8]
+
+
+def test_partition_that_vanishes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer(tmp_path)
+    Writer(tmp_path, "u-0")
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest")
+    query.drain()
+    writer.path.rename(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
+    lossy(query, caplog, "t-0: the log is gone")
+    # Created anew, it is a new one.
+    shutil.rmtree(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
+    Writer(tmp_path).records()
+    assert query.drain() == [0, 1, 2]
+
+
+def test_log_truncated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A new leader: offsets go backwards. As Spark's Kafka source, it goes on from where the log ends then."""
+    writer = Writer(tmp_path)
+    writer.records()
+    size = writer.file.stat().st_size
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest")
+    query.drain()
+    os.truncate(writer.file, size)
+    lossy(query, caplog, "t-0: the end went back from offset 6 to 3")
+    writer.next = 3
+    writer.records(2)
+    assert query.drain() == [3, 4]
+
+
+def test_truncated_after_it_was_planned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer(tmp_path)
+    writer.records()
+    size = writer.file.stat().st_size
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest")
+    query.plan()
+    os.truncate(writer.file, size)
+    lossy(query, caplog, "t-0: offsets 3 to 5 are gone; the log ends at 3")
+    assert [offset for *_, offset in query.rows] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("how", ["gone", "compacted"])
+def test_segment_replaced_after_it_was_planned(tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    """Deleted: the policy decides. Replaced by the cleaner: its records are found again."""
+    writer = Writer(tmp_path)
+    writer.records()
+    writer.records()
+    first = writer.file
+    writer.roll()
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest", splitBytes="1")
+    query.plan()
+    partitions = query.reader.partitions(query.start(), query.log[-1])
+    assert len(partitions) == 3
+    if how == "gone":
+        first.unlink()
+    else:
+        swap = Path(f"{first}.tmp")
+        swap.write_bytes(data(1, count=1) + data(2, count=1) + data(4, count=1))
+        swap.rename(first)
+
+    def rows() -> list[int]:
+        return [o for p in partitions for b in query.reader.read(p) for o in b.column("offset").to_pylist()]
+
+    if how == "compacted":
+        assert rows() == [1, 2, 4, 6, 7, 8]
+        return
+    with pytest.raises(kbatch.LogDirectoryError, match="t-0: offsets 0 to 2 were deleted after they were planned"):
+        rows()
+    paths, options = parse_stream_options({"path": str(tmp_path), "failOnDataLoss": "false"})
+    query.reader = KbatchStreamReader(paths, options, COLUMNS)
+    with caplog.at_level(logging.WARNING, "kbatch"):
+        assert rows() == [6, 7, 8]
+    assert [r.getMessage()[:24] for r in caplog.records] == ["t-0: offsets 0 to 2 were", "t-0: offsets 3 to 5 were"]
+
+
+def test_rate_limits_are_shared_in_proportion(tmp_path: Path) -> None:
+    big, small = Writer(tmp_path, "t-0"), Writer(tmp_path, "t-1")
+    for _ in range(30):
+        big.records(3)
+    small.records(3)
+    query = Query(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    assert query.batch() == [*range(9), 0]
+    batches = []
+    while (batch := query.batch()) is not None:
+        batches.append(len(batch))
+    assert max(batches) <= 11
+    assert sorted(row[1:] for row in query.rows) == [(0, i) for i in range(90)] + [(1, i) for i in range(3)]
+    assert [row[2] for row in query.rows if row[1] == 0] == list(range(90))
+
+
+def test_limits_for_spark_without_admission_control(tmp_path: Path) -> None:
+    """Before PySpark 4.2 `latestOffset()` isn't told where the batch begins."""
+    writer = Writer(tmp_path)
+    for _ in range(4):
+        writer.records()
+    query = Query(tmp_path, tells_seen=True, startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    told = query.reader.latestOffset
+    rows = []
+    for restart in (False, True, False):
+        if restart:
+            query.restart()
+        query.reader.latestOffset = lambda *_: told.__func__(query.reader)  # type: ignore[assignment, attr-defined]
+        rows.append(query.batch())
+    assert rows == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
+    assert query.batch() is None
+
+
+def test_bytes_per_trigger(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    for number in range(9):
+        writer.records()
+        if number % 4 == 3:
+            writer.roll()
+    size = len(three(0))
+    query = Query(tmp_path, startingOffsets="earliest", maxBytesPerTrigger=str(2 * size))
+    batches = []
+    while (batch := query.batch()) is not None:
+        batches.append(batch)
+    assert [offset for batch in batches for offset in batch] == list(range(27))
+    assert [len(batch) for batch in batches] == [6, 6, 6, 6, 3]
+    # At least a batch.
+    query = Query(tmp_path, startingOffsets="earliest", maxBytesPerTrigger="1")
+    assert query.batch() == [0, 1, 2]
+
+
+def test_wait_for_enough(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1h")
+    assert query.batch() == [0, 1, 2]
+    writer.records()
+    assert query.batch() is None
+    writer.records()
+    assert query.batch() == [3, 4, 5, 6, 7, 8]
+    writer.records()
+    assert query.batch() is None
+    query.reader._last_batch -= 3601
+    assert query.batch() == [9, 10, 11]
+
+
+def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    for _ in range(4):
+        writer.records()
+    query = Query(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="5", minOffsetsPerTrigger="4")
+    query.reader.prepareForTriggerAvailableNow()
+    rows = query.batch()
+    writer.records()
+    Writer(tmp_path, "u-0").records()
+    assert rows is not None
+    assert rows + query.drain() == list(range(12))
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    query.drain()
+    assert len(query.rows) == 18
+
+
+def test_limits_that_spark_passes(tmp_path: Path) -> None:
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+    writer = Writer(tmp_path)
+    writer.records()
+    writer.records()
+    reader = Query(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="2").reader
+    assert reader.getDefaultReadLimit() == limits.ReadMaxRows(2)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, reader.getDefaultReadLimit())["t"] == {"0": 2}
+    assert reader.latestOffset(start, limits.ReadAllAvailable())["t"] == {"0": 6}
+    assert reader.reportLatestOffset() == {"t": {"0": 6}}
+    assert Query(tmp_path).reader.getDefaultReadLimit() == limits.ReadAllAvailable()
+
+
+def test_committed_only_up_to_the_last_stable_offset(tmp_path: Path) -> None:
+    """LSO-R1: an open transaction is waited for, over rolled segments; aborted ones are left out."""
+    writer = Writer(tmp_path)
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest", isolationLevel="read_committed")
+    assert query.drain() == [0, 1, 2]
+    writer.txn(7, 2)
+    writer.txn(8)
+    writer.roll()
+    writer.records()
+    assert query.batch() is None
+    writer.marker(8, ABORT)
+    assert query.batch() is None
+    writer.roll()
+    writer.marker(7, COMMIT)
+    assert query.drain() == [3, 4, 6, 7, 8]
+    writer.txn(7)
+    assert query.drain() == []
+    query.restart()
+    writer.marker(7, ABORT)
+    writer.records()
+    assert query.drain() == [13, 14, 15]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_exactly_once_over_restarts(tmp_path: Path, on_error: str) -> None:
+    """A writer of transactions that rolls and deletes, a query that dies anywhere: equal to what a batch read gives."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        root = tmp_path / str(seed)
+        writers = [Writer(root, "t-0"), Writer(root, "t-1")]
+        committed = seed % 2 == 0
+        options = {"isolationLevel": "read_committed"} if committed else {}
+        if seed % 3:
+            options["maxOffsetsPerTrigger"] = str(int(rng.integers(1, 12)))
+        query = Query(root, startingOffsets="earliest", splitBytes="150", onError=on_error, **options)
+        opened: list[set[int]] = [set(), set()]
+        for _ in range(120):
+            which = int(rng.integers(2))
+            writer, still = writers[which], opened[which]
+            pid = int(rng.integers(1, 4))
+            action = rng.random()
+            if action < 0.3:
+                writer.records(int(rng.integers(1, 4)))
+            elif action < 0.5:
+                writer.txn(pid, int(rng.integers(1, 4)))
+                still.add(pid)
+            elif action < 0.7 and pid in still:
+                writer.marker(pid, int(rng.integers(2)))
+                still.discard(pid)
+            elif action < 0.8:
+                writer.roll()
+            elif action < 0.9:
+                query.batch()
+            elif action < 0.95 and query.plan():
+                query.read()
+                query.restart()
+            else:
+                query.restart()
+        for writer, still in zip(writers, opened, strict=True):
+            for pid in still:
+                writer.marker(pid, COMMIT)
+        query.drain()
+        wanted = [
+            ("t", log.partition, offset)
+            for log in kbatch.find_logs(root)
+            for table in log.tables(isolation="read_committed" if committed else "read_uncommitted")
+            for offset in table.records["offset"].tolist()
+        ]
+        assert sorted(query.rows) == wanted
+
+
+def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer(tmp_path)
+    writer.records()
+    writer.append(damaged(three(3)), 3)
+    query = Query(tmp_path, startingOffsets="earliest", onError="skip")
+    # At the very end it may be being written.
+    assert query.drain() == [0, 1, 2]
+    writer.records()
+    with caplog.at_level(logging.WARNING, "kbatch"):
+        assert query.drain() == [6, 7, 8]
+    assert "bytes lost" in caplog.text
+    with pytest.raises(kbatch.CrcMismatchError):
+        Query(tmp_path, startingOffsets="earliest").drain()
+    # Bytes that no batch begins with, and one behind them.
+    for bad in (b"\x7f" * 40, damaged(three(9), 8), struct.pack(">qi", 9, 5) + bytes(40)):
+        size = writer.file.stat().st_size
+        with open(writer.file, "ab") as file:
+            file.write(bad + three(12))
+        query = Query(tmp_path, startingOffsets="earliest", onError="skip")
+        assert query.drain() == [0, 1, 2, 6, 7, 8, 12, 13, 14]
+        with pytest.raises(kbatch.KbatchError):
+            Query(tmp_path, startingOffsets='{"t": {"0": 6}}').drain()
+        os.truncate(writer.file, size)
+
+
+def test_damage_that_hides_markers(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.txn(7)
+    writer.append(struct.pack(">qi", 1, 5) + bytes(60), 1)
+    writer.marker(7, COMMIT)
+    writer.roll()
+    writer.records()
+    query = Query(tmp_path, startingOffsets="earliest", isolationLevel="read_committed")
+    with pytest.raises(kbatch.CorruptBatchError):
+        query.batch()
+    query = Query(tmp_path, startingOffsets="earliest", isolationLevel="read_committed", onError="skip")
+    assert query.drain() == [0, 3, 4, 5]
+
+
+def test_idle_partitions_cost_little(tmp_path: Path) -> None:
+    for number in range(1000):
+        path = tmp_path / f"t-{number}"
+        path.mkdir()
+        segment_path(path, 0).write_bytes(three(0))
+    query = Query(tmp_path, startingOffsets="earliest", isolationLevel="read_committed")
+    assert len(query.drain()) == 3000
+    start = query.start()
+    began = time.process_time()
+    for _ in range(3):
+        assert query.reader.latestOffset(start, None) == start
+    assert (time.process_time() - began) / 3 < 0.5
+
+
+def test_missing_directory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(kbatch.LogDirectoryError, match="can't be listed"):
+        Query(tmp_path / "none").batch()
+    for root in ("s3://bucket/logs", "hdfs:///logs"):
+        with pytest.raises(kbatch.LogDirectoryError, match="local or mounted"):
+            KbatchStreamReader(*parse_stream_options({"path": root}), COLUMNS).initialOffset()
+    Writer(tmp_path / "a").records()
+    Writer(tmp_path / "b").records()
+    paths, options = parse_stream_options({"paths": json.dumps([str(tmp_path / "a"), str(tmp_path / "b")])})
+    with pytest.raises(kbatch.LogDirectoryError, match=r"t-0 is in .*a.* and in .*b"):
+        KbatchStreamReader(paths, options, COLUMNS).initialOffset()
+
+
+def test_what_was_followed_is_not_followed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per trigger only new bytes; a segment that the cleaner has replaced, or that was truncated, is another."""
+    walked: list[tuple[int, int]] = []
+    original = following.segment_transactions
+
+    def noted(segment: Any, below: Any, options: Any, since: Any = None) -> Any:
+        part = original(segment, below, options, since)
+        walked.append((part.base_offset, part.end - (0 if since is None else since.end)))
+        return part
+
+    monkeypatch.setattr(following, "segment_transactions", noted)
+    for on_error in ("raise", "skip"):
+        writer = Writer(tmp_path / on_error)
+        for _ in range(5):
+            writer.txn(7)
+            writer.marker(7, COMMIT)
+            writer.roll()
+        query = Query(
+            tmp_path / on_error, startingOffsets="earliest", isolationLevel="read_committed", onError=on_error
+        )
+        assert query.drain() == [0, 2, 4, 6, 8]
+        walked.clear()
+        writer.txn(7)
+        assert query.drain() == []
+        writer.marker(7, ABORT)
+        writer.records()
+        assert query.drain() == [12, 13, 14]
+        assert {base for base, _ in walked} == {10}
+        assert sum(size for _, size in walked) == writer.file.stat().st_size
+        # Retention, and a cleaner that leaves fewer bytes.
+        writer.delete_first()
+        second = segment_path(writer.path, 2)
+        swap = Path(f"{second}.swap-to-be")
+        swap.write_bytes(second.read_bytes())
+        swap.rename(second)
+        walked.clear()
+        writer.records()
+        assert query.drain() == [15, 16, 17]
+        assert {base for base, _ in walked} <= {2, 10}
