@@ -28,7 +28,18 @@ from kbatch.kernels.buffers import allocate
 if TYPE_CHECKING:
     import pyarrow.fs
 
-__all__ = ["LOCAL", "Entry", "LocalFile", "RemoteFile", "Storage", "bytes_read", "filesystem", "is_url", "locate"]
+__all__ = [
+    "LOCAL",
+    "Entry",
+    "LocalFile",
+    "RemoteFile",
+    "Storage",
+    "bytes_read",
+    "filesystem",
+    "identity",
+    "is_url",
+    "locate",
+]
 
 _URL = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+)://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"file:(?://(?=/))?")
@@ -270,10 +281,6 @@ class Storage:
         """Return a path that tells the names of its directories."""
         return path.rstrip("/") if self.remote else os.path.abspath(path)
 
-    def identity(self, path: str) -> str:
-        """Return what is the same for all paths of one file."""
-        return re.sub(r"^s3[an]://", "s3://", path.rstrip("/")) if self.remote else os.path.realpath(path)
-
     def find(self, path: str) -> Entry | None:
         """Say what is at a path, None if there is nothing.
 
@@ -305,7 +312,7 @@ class Storage:
         """
         if not self.remote:
             with os.scandir(directory) as found:
-                return {entry.name: Entry(entry.is_dir()) for entry in found}
+                return {entry.name: Entry(_is_directory(entry)) for entry in found}
         fs, inner = _fresh(directory, self.options)
         try:
             infos = fs.get_file_info(_pyarrow_fs().FileSelector(inner, recursive=False))
@@ -362,6 +369,14 @@ def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = Non
     return LOCAL, _FILE_URL.sub("", text, count=1) if text.startswith("file:/") else text
 
 
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A symbolic link that leads nowhere.
+        return False
+
+
 def _fresh(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
     """Return the filesystem, to be asked for what is there now: fsspec's remember their listings, but logs grow."""
     fs, inner = filesystem(path, options)
@@ -369,6 +384,11 @@ def _fresh(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem
     if handler is not None:
         handler.fs.invalidate_cache()
     return fs, inner
+
+
+def identity(path: str) -> str:
+    """Return what is the same for all paths or URLs of one file."""
+    return re.sub(r"^s3[an]://", "s3://", path.rstrip("/")) if is_url(path) else os.path.realpath(path)
 
 
 def _entry(info: Any) -> Entry:

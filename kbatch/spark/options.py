@@ -20,6 +20,8 @@ DEFAULT_SPLIT_BYTES = 128 << 20
 
 # What Spark puts among the options by itself: load()'s argument (one path, or several as a JSON list).
 _SPARK_OWN = {"path", "paths"}
+# Options that begin so are those of the filesystem that a URL is in (`kbatch.log.storage.filesystem`).
+_STORAGE = "storage."
 _OPTIONS = (
     "assign",
     "crc",
@@ -97,6 +99,8 @@ class ReadOptions:
     table : str
         What the rows of the data source are: "records"; "losses", what damage costs a read with these options; or
         "transactions", those that read_committed leaves out or withholds.
+    storage : dict of str to str
+        Options of the filesystem where the path is a URL. They may be secrets, and aren't shown.
     """
 
     topics: tuple[str, ...] | None = None
@@ -114,6 +118,7 @@ class ReadOptions:
     timestamp_overflow: Overflow = "raise"
     split_bytes: int = DEFAULT_SPLIT_BYTES
     table: Table = "records"
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
@@ -146,7 +151,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``,
         ``startingOffsetsByTimestampStrategy``, ``failOnDataLoss``, ``includeHeaders``, ``kafka.isolation.level``. Ours:
         ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
-        ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, and
+        ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``,
+        ``storage.NAME``, an option of the filesystem that a URL is in (`kbatch.log.storage.filesystem`), and
         ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
         given; ``transactions`` for the aborted, undecided and open ones, whatever the isolation.
 
@@ -164,9 +170,10 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     """
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower(): name for name in _OPTIONS}
-    unknown = sorted(set(given) - set(known) - _SPARK_OWN)
+    storage = {name.removeprefix(_STORAGE): value for name, value in given.items() if name.startswith(_STORAGE)}
+    unknown = sorted(name for name in set(given) - set(known) - _SPARK_OWN if not name.startswith(_STORAGE))
     if unknown:
-        raise ValueError(f"unknown option {', '.join(map(repr, unknown))}; known are {', '.join(_OPTIONS)}")
+        raise ValueError(f"unknown option {', '.join(map(repr, unknown))}; known are {', '.join(_OPTIONS)}, storage.*")
 
     def get(name: str, parse: Callable[[str, str], Any], default: Any = None) -> Any:
         value = given.get(name.lower())
@@ -205,6 +212,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         timestamp_overflow=get("timestampOverflow", _text, "raise"),
         split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
         table=table,
+        storage=storage,
     )
     return _paths(given), read
 

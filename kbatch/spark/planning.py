@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,8 +21,8 @@ from kbatch.errors import Fault, Finding, LogDirectoryError, TruncatedBatchError
 from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus
 from kbatch.framing import first_offsets
 from kbatch.log import Log, Segment, find_logs
-from kbatch.log.indexes import read_offset_index
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.log.storage import identity, locate
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions
@@ -106,8 +106,10 @@ class LogRange:
     stop_offset: int | None
 
 
-def open_logs(paths: Iterable[str]) -> list[Log]:
-    """Open the logs under each path: a log directory, a topic-partition directory, or one ``.log`` file.
+def open_logs(paths: Iterable[str], storage_options: Mapping[str, str] | None = None) -> list[Log]:
+    """Open the logs under each path or URL: a log directory, a topic-partition directory, or one ``.log`` file.
+
+    Each directory is listed once, and sizes are those of the listing where it has them.
 
     Raises
     ------
@@ -116,11 +118,16 @@ def open_logs(paths: Iterable[str]) -> list[Log]:
     """
     logs: list[Log] = []
     for path in paths:
-        if path.startswith("file:"):
-            path = re.sub(r"^file:(//(?=/))?", "", path)
-        logs += [Log(path)] if os.path.isfile(path) else find_logs(path)
+        storage, path = locate(path, storage_options)
+        # Remotely a question costs a request: there a name tells.
+        is_file = path.endswith(".log") if storage.remote else os.path.isfile(path)
+        logs += (
+            [Log(path, storage_options=storage_options)]
+            if is_file
+            else find_logs(path, storage_options=storage_options)
+        )
     # Paths may overlap: a log is read once.
-    return list({os.path.realpath(log.path): log for log in reversed(logs)}.values())[::-1]
+    return list({identity(log.path): log for log in reversed(logs)}.values())[::-1]
 
 
 def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
@@ -295,10 +302,13 @@ def _share_out(weighed: Iterable[tuple[int, list[T]]], options: ReadOptions) -> 
     return tasks
 
 
+def _segment(split: Split, options: ReadOptions) -> Segment:
+    return Segment(split.path, live=split.live, storage_options=options.storage, size=split.size)
+
+
 def _split_tables(split: Split, options: ReadOptions) -> Generator[RecordTable, None, bool]:
     """Decode a split, as `read_tables` does."""
-    segment = Segment(split.path, live=split.live)
-    segment.size = split.size
+    segment = _segment(split, options)
     decode = DecodeOptions(
         include_control=options.include_control,
         crc=options.crc,
@@ -320,7 +330,7 @@ def task_tables(splits: Sequence[Split], options: ReadOptions) -> Iterator[tuple
     stopped: set[str] = set()
     for split in splits:
         if split.log in stopped:
-            yield split, lost_table(Segment(split.path, live=split.live), split.start, split.end, NOT_REACHED)
+            yield split, lost_table(_segment(split, options), split.start, split.end, NOT_REACHED)
             continue
         tables = _split_tables(split, options)
         while True:
@@ -443,9 +453,7 @@ def _cuts(segment: Segment, begin: int, end: int, every: int) -> list[int]:
     index = np.empty(0, np.int64)
     offsets = index
     if segment.base_offset is not None:
-        entries = read_offset_index(
-            segment.path.removesuffix(".log") + ".index", base_offset=segment.base_offset, log_size=segment.size
-        )
+        entries = segment.offset_index()
         index, offsets = entries["position"], entries["offset"]
     last = begin
     for piece in range(1, pieces):

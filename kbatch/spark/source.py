@@ -83,7 +83,7 @@ class KbatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each task; its value is a tuple of `Split`, or of `LogRange` for transactions."""
-        logs = select_logs(open_logs(self.paths), self.options)
+        logs = select_logs(open_logs(self.paths, self.options.storage), self.options)
         tasks = plan_logs(logs, self.options) if self.options.table == "transactions" else plan(logs, self.options)
         return [InputPartition(task) for task in tasks]
 
