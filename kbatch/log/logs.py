@@ -556,13 +556,13 @@ def _open(storage: Storage, path: str, wanted: str = "file or directory") -> dic
         if entry is not None and not entry.is_directory:
             return None
     try:
-        return _list(storage, path)
-    except LogDirectoryError:
+        return storage.list(path)
+    except OSError as error:
         entry = storage.find(path)
         if entry is None:
             raise LogDirectoryError(f"{path}: no such {wanted}", source=path) from None
         if entry.is_directory:
-            raise
+            raise _not_listed(path, error) from error
         return None
 
 
@@ -570,7 +570,11 @@ def _list(storage: Storage, directory: str) -> dict[str, Entry]:
     try:
         return storage.list(directory)
     except OSError as error:
-        raise LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory) from error
+        raise _not_listed(directory, error) from error
+
+
+def _not_listed(directory: str, error: OSError) -> LogDirectoryError:
+    return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
 
 
 def _list_all(parent: _Directory, names: list[str]) -> list[_Directory]:

@@ -195,9 +195,10 @@ def _s3(fs: Any, bucket: str, given: dict[str, Any]) -> Any:
     arguments.setdefault("connect_timeout", 5.0)
     if "endpoint_override" in arguments:
         arguments.setdefault("region", "us-east-1")
-    elif "region" not in arguments and not (os.environ.get("AWS_REGION") or os.environ.get("AWS_ENDPOINT_URL")):
-        arguments["region"] = fs.resolve_s3_region(bucket)
-    return fs.S3FileSystem(**arguments)
+    made = fs.S3FileSystem(**arguments)
+    if "region" in arguments or any(os.environ.get(name) for name in ("AWS_REGION", "AWS_ENDPOINT_URL")):
+        return made
+    return fs.S3FileSystem(**arguments, region=fs.resolve_s3_region(bucket))
 
 
 def _fsspec(fs: Any, scheme: str, root: str, given: dict[str, Any]) -> Any:

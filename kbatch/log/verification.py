@@ -523,15 +523,21 @@ def _check_snapshot(path: str, report: Report, storage: Storage | None = None) -
         report.add(path, error.position or 0, _without_place(error, path))
 
 
-def verify_snapshot(path: str, *, tell: Callable[[Finding], None] | None = None) -> Report:
+def verify_snapshot(
+    path: str, *, tell: Callable[[Finding], None] | None = None, storage: Storage | None = None
+) -> Report:
     """Check a ``.snapshot`` file: its version, its checksum, its size."""
     report = Report(tell=tell)
-    _check_snapshot(path, report)
+    _check_snapshot(path, report, storage)
     return report
 
 
 def verify_transaction_index(
-    path: str, segments: Sequence[Segment], *, tell: Callable[[Finding], None] | None = None
+    path: str,
+    segments: Sequence[Segment],
+    *,
+    tell: Callable[[Finding], None] | None = None,
+    storage: Storage | None = None,
 ) -> Report:
     """Check a ``.txnindex`` file against the markers of its log; by itself, if there are no segments."""
     report = Report(tell=tell)
@@ -540,7 +546,7 @@ def verify_transaction_index(
         return report
     report.side_files += 1
     try:
-        read_transaction_index(path)
+        read_transaction_index(path, storage=storage)
     except KbatchError as error:
         report.add(path, error.position or 0, _without_place(error, path))
     return report
