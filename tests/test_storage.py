@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from log_batches import batch, write_segment
 
 import kbatch
 from kbatch.cli import main
@@ -136,11 +137,8 @@ def test_a_plan_lists_each_directory_once_and_asks_for_little(memory: str, reque
 
 def large_log(directory: Path, batches: int = 400, size: int = 10_000) -> Path:
     """A log without index files of batches of about `size` bytes."""
-    log = directory / "large-0"
-    log.mkdir()
-    data = b"".join(kbatch.encode([bytes(size)], base_offset=i, timestamps=[i]) for i in range(batches))
-    (log / f"{0:020d}.log").write_bytes(data)
-    return log
+    write_segment(directory / "large-0", 0, [batch(i, [i], value=bytes(size)) for i in range(batches)])
+    return directory / "large-0"
 
 
 def test_a_seek_reads_few_bytes_and_a_walk_reads_none_twice(tmp_path: Path) -> None:
@@ -440,7 +438,10 @@ def test_the_interpreter_ends_cleanly(s3: S3) -> None:
 
 
 def test_local_logs_need_no_pyarrow() -> None:
-    code = f"import kbatch, sys; kbatch.find_logs({str(GOLDEN)!r}); print(*(m in sys.modules for m in ('pyarrow', 'fsspec')))"
+    code = (
+        f"import kbatch, sys; kbatch.find_logs({str(GOLDEN)!r})\n"
+        "print(*(module in sys.modules for module in ('pyarrow', 'fsspec')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["False", "False"]
 

@@ -149,7 +149,7 @@ class Log:
         self.mark: str | None = None
         # A directory of any name may hold segments.
         with contextlib.suppress(LogDirectoryError):
-            names = [os.path.basename(segment.path) for segment in self.segments]
+            names = (os.path.basename(segment.path) for segment in self.segments)
             self.topic, self.partition, self.mark = name_of_log(directory, names)
         self._end: tuple[np.void | None, Tail] | None = None
 
@@ -546,6 +546,8 @@ class _Directory(NamedTuple):
     @property
     def has_segments(self) -> bool:
         # Which ones a .swap covers doesn't matter: it is a segment itself.
+        if any(parse_segment_name(name) is not None for name in self.listing):
+            return True
         return bool(segment_names(self.listing, lambda _, base_offset: base_offset))
 
 
@@ -595,7 +597,7 @@ def _is_named_log(directory: _Directory, marked: bool) -> bool:
     """Whether there are segments in a directory, and the names tell the topic-partition."""
     if not directory.has_segments:
         return False
-    names = [name for name in directory.listing if parse_segment_name(name) is not None]
+    names = (name for name in directory.listing if parse_segment_name(name) is not None)
     try:
         mark = name_of_log(directory.storage.absolute(directory.path), names).mark
     except LogDirectoryError:

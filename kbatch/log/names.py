@@ -152,12 +152,13 @@ def name_of_log(directory: str, segments: Iterable[str]) -> DirectoryName:
     DirectoryName(topic='t', partition=7, mark=None)
     """
     parent, _, name = directory.rpartition("/")
-    names = list(segments)
+    names = iter(segments)
+    first = next(names, "")
     found = None
-    if names and all(_LOCAL_TIERED.fullmatch(each) for each in names):
+    if _LOCAL_TIERED.fullmatch(first) and all(map(_LOCAL_TIERED.fullmatch, names)):
         match = _LOCAL_TIERED_DIRECTORY.fullmatch(name)
         found = None if match is None else (match[1], int(match[2]))
-    elif names and all(map(is_aiven_name, names)) and _PARTITION.fullmatch(name):
+    elif is_aiven_name(first) and all(map(is_aiven_name, names)) and _PARTITION.fullmatch(name):
         topic = parse_topic_id_name(parent.rpartition("/")[2])
         found = None if topic is None else (topic, int(name))
     if found is not None and found[1] <= _INT32_MAX:
@@ -231,7 +232,7 @@ def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) 
         end = max(next_offset(name, base_offset) for base_offset, name in swaps.items())
         covered = range(min(swaps), max(end, min(swaps)))
     chosen = [
-        segment._replace(swapped=frozenset(swapped.get(segment.base_offset, ())))
+        segment._replace(swapped=frozenset(swapped.get(segment.base_offset, ()))) if swapped else segment
         for segment in segments
         # One without a batch covers nothing, but is renamed over the file of its name all the same.
         if segment.base_offset not in covered and swaps.get(segment.base_offset) != f"{segment.name}.swap"
