@@ -131,6 +131,10 @@ def test_a_plan_lists_each_directory_once_and_asks_for_little(memory: str, reque
     assert all(count == 1 for (kind, path), count in requests.items() if kind == "get" and path.endswith("index"))
     assert all(count <= 8 for (kind, _), count in requests.items() if kind == "get")
     tasks = pickle.loads(pickle.dumps(tasks))
+    for log in logs:
+        assert log.end_offset == kbatch.Log(GOLDEN / f"{log.topic}-0").end_offset
+        assert [log.segments[-1].seek_offset(offset) for offset in (0, 300, 3000)]
+    assert all(count == 1 for (kind, path), count in requests.items() if kind == "get" and path.endswith("index"))
     rows = sum(len(table) for task in tasks for _, table in task_tables(task, options))
     assert rows == sum(len(table) for name in NAMES for table in kbatch.Log(GOLDEN / name).tables())
 
@@ -448,9 +452,6 @@ def test_local_logs_need_no_pyarrow() -> None:
 
 @pytest.mark.spark
 def test_spark_reads_s3(s3: S3, spark: Any) -> None:
-    from kbatch.spark import KbatchDataSource
-
-    spark.dataSource.register(KbatchDataSource)
     reader = spark.read.format("kbatch").option("splitBytes", "20k")
     for name, value in s3[1].items():
         reader = reader.option(f"storage.{name}", value)

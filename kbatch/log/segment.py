@@ -14,7 +14,7 @@ from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
-from kbatch.log.indexes import OFFSET_INDEX_DTYPE, read_offset_index, read_time_index
+from kbatch.log.indexes import OFFSET_INDEX_DTYPE, TIME_INDEX_DTYPE, read_offset_index, read_time_index
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, RemoteFile, Storage, locate
@@ -197,7 +197,7 @@ class Segment:
     (1825, 15707)
     """
 
-    __slots__ = ("_is_plain", "_listing", "_swapped", "base_offset", "live", "path", "size", "storage")
+    __slots__ = ("_indexes", "_is_plain", "_listing", "_swapped", "base_offset", "live", "path", "size", "storage")
 
     def __init__(
         self,
@@ -242,6 +242,8 @@ class Segment:
         self._swapped = swapped
         # What stands beside a local segment is looked for when it is asked for: it costs nothing.
         self._listing = listing if storage.remote else None
+        # Remote index files are read once; a segment is what its files hold when it is made.
+        self._indexes: dict[str, npt.NDArray[np.void]] = {}
         self._is_plain = not is_aiven_name(os.path.basename(path))
         self.live = live
         if size is None:
@@ -457,11 +459,7 @@ class Segment:
     def _start_for_timestamp(self, file: SegmentFile, timestamp: int, use_indexes: bool) -> int:
         if not use_indexes or self.base_offset is None:
             return 0
-        if not self.has(".timeindex"):
-            return 0
-        index = read_time_index(
-            self.sibling(".timeindex"), base_offset=self.base_offset, log_size=file.size, storage=self.storage
-        )
+        index = self.time_index(file.size)
         entry = int(np.searchsorted(index["timestamp"], timestamp, "left")) - 1
         if entry < 0:
             return 0
@@ -502,16 +500,30 @@ class Segment:
     def offset_index(self, log_size: int | None = None) -> npt.NDArray[np.void]:
         """Read the sound part of the segment's ``.index`` file, as `kbatch.log.indexes.read_offset_index` does.
 
-        Empty without the file, or where the segment's name has no offset.
+        Empty without the file, or where the segment's name has no offset. Entries are for the first `log_size` bytes.
         """
-        if self.base_offset is None or not self.has(".index"):
-            return np.empty(0, OFFSET_INDEX_DTYPE)
-        return read_offset_index(
-            self.sibling(".index"),
-            base_offset=self.base_offset,
-            log_size=self.size if log_size is None else log_size,
-            storage=self.storage,
+        return self._index(".index", OFFSET_INDEX_DTYPE, log_size)
+
+    def time_index(self, log_size: int | None = None) -> npt.NDArray[np.void]:
+        """Read the sound part of the segment's ``.timeindex`` file, likewise; see `read_time_index`."""
+        return self._index(".timeindex", TIME_INDEX_DTYPE, log_size)
+
+    def _index(self, suffix: str, dtype: np.dtype[np.void], log_size: int | None) -> npt.NDArray[np.void]:
+        if self.base_offset is None:
+            return np.empty(0, dtype)
+        size = self.size if log_size is None else log_size
+        if suffix in self._indexes and size == self.size:
+            return self._indexes[suffix]
+        read = read_offset_index if suffix == ".index" else read_time_index
+        there = self.has(suffix)
+        index = (
+            read(self.sibling(suffix), base_offset=self.base_offset, log_size=size, storage=self.storage)
+            if there
+            else np.empty(0, dtype)
         )
+        if self.storage.remote and size == self.size:
+            self._indexes[suffix] = index
+        return index
 
     def has(self, suffix: str) -> bool:
         """Whether there is a file with this suffix (`sibling`), by the listing that the segment is from."""
