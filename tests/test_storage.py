@@ -205,6 +205,28 @@ def test_what_is_cut_or_replaced_meanwhile_is_told(memory: str) -> None:
         list(log.tables())
 
 
+def test_the_start_checkpoint_counts_and_a_request_that_fails_is_an_error(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = fsspec.filesystem("memory")
+    path = "/kb/logs/log-start-offset-checkpoint"
+    fs.pipe(path, b"0\n1\ncodec-none 0 1000\n")
+    assert [log.start_offset for log in kbatch.find_logs(memory)] == [1000, 0, 0]
+    log = kbatch.Log(f"{memory}/codec-none-0")
+    assert log.start_offset == 1000
+    fs.pipe(path, b"0\n1\ncodec-none 0 1001\n\n")
+    cat_file = type(fs).cat_file
+
+    def failing(self: Any, name: str, *positional: Any, **named: Any) -> bytes:
+        if name == path:
+            raise OSError("reset by peer")
+        return bytes(cat_file(self, name, *positional, **named))
+
+    monkeypatch.setattr(type(fs), "cat_file", failing)
+    with pytest.raises(LogDirectoryError, match=r"memory://kb/logs/log-start-offset-checkpoint: can't be read: reset"):
+        _ = kbatch.find_logs(memory)[0].start_offset
+
+
 def test_the_last_object_may_end_within_a_batch(memory: str) -> None:
     path = "/kb/logs/codec-none-0/00000000000000001825.log"
     fs = fsspec.filesystem("memory")
@@ -227,6 +249,7 @@ def test_what_urls_and_options_cannot_be() -> None:
         assert "secret" not in str(caught.value)
     for options, text in (
         ({"nosuch": "1"}, "nosuch"),
+        ({"anonymous": 1}, "must be true or false, got '1'"),
         ({"anonymous": "maybe"}, "must be true or false"),
         ({"implementation": "own"}, "must be pyarrow or fsspec"),
     ):

@@ -637,12 +637,15 @@ def _segments(storage: Storage, directory: str, listing: Mapping[str, Entry], us
 
 def _checkpoint(storage: Storage, path: str, entry: Entry | None) -> dict[tuple[str, int], int]:
     """Read a checkpoint file, once for all logs of a directory; `entry` is what a listing says of it."""
+    entry = entry if entry is not None and entry.size is not None else storage.find(path)
+    if entry is None:
+        return {}
     try:
-        entry = entry if entry is not None and entry.size is not None else storage.find(path)
-        if entry is None:
-            return {}
         return _read_checkpoint(path, entry.mtime, entry.size, tuple(sorted(storage.options.items())))
-    except (OSError, LogDirectoryError):
+    except LogDirectoryError as error:
+        # That a request failed says nothing about the file.
+        if storage.remote and isinstance(error.__cause__, OSError):
+            raise
         return {}
 
 

@@ -118,7 +118,7 @@ def filesystem(url: str, options: Mapping[str, str] | None = None) -> tuple[pyar
     machine's role. They are refused in the URL itself, which stands in tables and errors. A filesystem is made once for
     a process and its options.
     """
-    given = dict(options or {})
+    given = _texts(options)
     found = _URL.match(url)
     if found is None or found["scheme"].lower() == "file":
         fs = _pyarrow_fs()
@@ -159,11 +159,20 @@ def _filesystem(scheme: str, authority: str, options: tuple[tuple[str, str], ...
         return fs.FileSystem.from_uri(f"{root}/{query}")[0]
     except TypeError as error:
         raise ValueError(f"{root}: storage options {', '.join(given)}: {error}") from error
-    except (OSError, fs_errors()) as error:
+    except (OSError, _arrow_error()) as error:
         raise LogDirectoryError(f"{root}: {_reason(error)}", source=root) from error
 
 
-def fs_errors() -> type[Exception]:
+def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
+    """Return options as Spark and a command line have them: as text."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in (options or {}).items()
+        if value is not None
+    }
+
+
+def _arrow_error() -> type[Exception]:
     """Return what pyarrow raises for a URL or an option that it doesn't take."""
     import pyarrow
 
@@ -267,7 +276,7 @@ class Storage:
     __slots__ = ("options", "remote")
 
     def __init__(self, options: Mapping[str, str] | None = None, *, remote: bool = False) -> None:
-        self.options = dict(options or {})
+        self.options = _texts(options)
         self.remote = remote
 
     def __repr__(self) -> str:
