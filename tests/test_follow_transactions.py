@@ -252,7 +252,7 @@ def test_a_part_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """Many windows of one long transaction give one event."""
     path = segment_path(tmp_path, 0)
     path.write_bytes(b"".join(txn(i, 7) for i in range(500)))
-    monkeypatch.setattr("kbatch.log.segment.WALK_WINDOW", 1000)
+    monkeypatch.setattr("kbatch.log.segment._WALK_WINDOW", 1000)
     part = segment_transactions(Segment(path), None, DecodeOptions())
     assert len(part.events) == 1
     assert committed.join_transactions([part]).last_stable_offset == 0

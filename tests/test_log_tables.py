@@ -16,7 +16,7 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.errors import CorruptBatchError, CrcMismatchError, LogDirectoryError, TruncatedBatchError
 from kbatch.log import Log, find_logs
-from kbatch.log.segment import MOST_MAPPED
+from kbatch.log.storage import MOST_MAPPED
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"
 MAGIC_2 = sorted(path.name for path in GOLDEN.iterdir())

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kbatch.checksums import crc_holds
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
-from kbatch.cli.inputs import Input, base_offset_of, find_inputs
+from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
 from kbatch.decoding import DecodeOptions
 from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
@@ -73,7 +73,10 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         epilog=_EPILOG + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory, or a URL of one"
+    )
+    add_storage_option(parser)
     parser.add_argument("--records", action="store_true", help="a line a record, not a line a batch")
     parser.add_argument(
         "--format", choices=("json", "kafka"), default="json", help="how lines look (default: %(default)s)"
@@ -136,7 +139,7 @@ def _count(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    inputs = find_inputs(arguments.paths)
+    inputs = find_inputs(arguments.paths, storage_options=storage_options(arguments))
     dump = _Dump(arguments)
     try:
         for each in inputs:
@@ -336,11 +339,11 @@ _KAFKA_ENTRIES = {
 
 def _entries(each: Input) -> npt.NDArray[np.void]:
     if each.kind == "snapshot":
-        return read_producer_snapshot(each.path)
+        return read_producer_snapshot(each.path, storage=each.storage)
     if each.kind == "txnindex":
-        return read_transaction_index(each.path)
+        return read_transaction_index(each.path, storage=each.storage)
     read = stored_offset_entries if each.kind == "index" else stored_time_entries
-    entries, _ = read(each.path)
+    entries, _ = read(each.path, each.storage)
     entries["offset"] += base_offset_of(each.path)
     return entries
 

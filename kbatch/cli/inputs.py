@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import Segment
+from kbatch.log.storage import LOCAL, Storage, locate
 
-__all__ = ["Input", "Kind", "base_offset_of", "find_inputs"]
+__all__ = ["Input", "Kind", "add_storage_option", "base_offset_of", "find_inputs", "storage_options"]
 
 Kind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
 
@@ -36,12 +38,15 @@ class Input:
         Of a log; one for a single ``.log`` or ``.checkpoint`` file.
     log : Log or None
         The log, where the path is a directory or a ``.log`` file.
+    storage : Storage
+        The filesystem of the path.
     """
 
     path: str
     kind: Kind
     segments: list[Segment]
     log: Log | None = None
+    storage: Storage = field(default=LOCAL)
 
     @property
     def name(self) -> str:
@@ -51,42 +56,75 @@ class Input:
         return f"{self.log.topic}-{self.log.partition}"
 
 
-def find_inputs(paths: Iterable[str], *, logs_only: bool = False) -> list[Input]:
+def add_storage_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--storage-option``, for paths that are URLs."""
+    parser.add_argument(
+        "--storage-option",
+        dest="storage_options",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=_storage_option,
+        help="for a PATH that is a URL such as s3://bucket/logs: an option of its filesystem, such as "
+        "endpoint_override=http://host:port; may be repeated",
+    )
+
+
+def _storage_option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError("must be NAME=VALUE")
+    return name, value
+
+
+def storage_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return what `add_storage_option` has parsed."""
+    return dict(arguments.storage_options)
+
+
+def find_inputs(
+    paths: Iterable[str], *, logs_only: bool = False, storage_options: Mapping[str, str] | None = None
+) -> list[Input]:
     """Find what the paths are.
 
     Parameters
     ----------
     paths : iterable of str
-        Each a segment, a file beside one, a topic-partition directory, or a broker's log directory.
+        Each a segment, a file beside one, a topic-partition directory, or a broker's log directory; local, or a URL.
     logs_only : bool
         Whether files beside segments are refused.
+    storage_options : mapping of str to str, optional
+        For URLs; see `kbatch.log.storage.filesystem`.
 
     Raises
     ------
     LogDirectoryError
         If a path is none of these.
     """
-    return [found for path in paths for found in _find(path, logs_only)]
+    return [found for path in paths for found in _find(path, logs_only, storage_options)]
 
 
-def _find(path: str, logs_only: bool) -> list[Input]:
-    if os.path.isdir(path):
+def _find(path: str, logs_only: bool, options: Mapping[str, str] | None) -> list[Input]:
+    storage, path = locate(path, options)
+    entry = storage.find(path)
+    if entry is None:
+        raise LogDirectoryError(f"{path}: no such file or directory", source=path)
+    if entry.is_directory:
         try:
-            names = os.listdir(path)
+            names = storage.list(path)
         except OSError as error:
             raise LogDirectoryError(f"{path}: can't be listed: {error.strerror}", source=path) from error
-        logs = [Log(path)] if any(parse_segment_name(name) is not None for name in names) else find_logs(path)
-        return [Input(log.path, "log", log.segments, log) for log in logs]
-    if not os.path.exists(path):
-        raise LogDirectoryError(f"{path}: no such file or directory", source=path)
+        is_log = any(parse_segment_name(name) is not None for name in names)
+        logs = [Log(path, storage_options=options)] if is_log else find_logs(path, storage_options=options)
+        return [Input(log.path, "log", log.segments, log, storage) for log in logs]
     suffix = os.path.splitext(path)[1]
     if suffix == ".log":
-        log = Log(path)
+        log = Log(path, storage_options=options)
         # What may stand at the end of a log's last segment is damage in any other (DSK-R14).
-        log.segments[0].live = _is_last(path)
-        return [Input(path, "log", log.segments, log)]
+        log.segments[0].live = log.segments[0].live and _is_last(storage, path)
+        return [Input(path, "log", log.segments, log, storage)]
     if suffix == ".checkpoint":
-        return [Input(path, "log", [Segment(path, live=False)])]
+        return [Input(path, "log", [Segment(path, live=False, storage_options=options)], storage=storage)]
     kind = _SIDE_KINDS.get(suffix)
     if kind is None or logs_only:
         known = "'.log'" if logs_only else f"'.log', {', '.join(map(repr, _SIDE_KINDS))}"
@@ -96,15 +134,15 @@ def _find(path: str, logs_only: bool) -> list[Input]:
     if kind in ("index", "timeindex"):
         # Their offsets are relative to that of the name.
         base_offset_of(path)
-    return [Input(path, kind, [])]
+    return [Input(path, kind, [], storage=storage)]
 
 
-def _is_last(path: str) -> bool:
+def _is_last(storage: Storage, path: str) -> bool:
     """Whether no segment of a later offset stands beside this one."""
-    directory, name = os.path.split(os.path.abspath(path))
+    directory, name = os.path.split(storage.absolute(path))
     base_offset = parse_segment_name(name)
     try:
-        others = [parse_segment_name(other) for other in os.listdir(directory)]
+        others = [parse_segment_name(other) for other in storage.list(directory)]
     except OSError:
         return True
     return base_offset is None or all(other is None or other <= base_offset for other in others)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from kbatch.cli.inputs import Input, find_inputs
+from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
 from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
 from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
 
@@ -40,7 +40,8 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         epilog=_EPILOG + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory, or a URL of one")
+    add_storage_option(parser)
     parser.add_argument("--headers-only", action="store_true", help="follow batch headers, decode nothing")
     parser.add_argument("--details", action="store_true", help="more than a line a topic-partition")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
@@ -49,7 +50,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    inputs = find_inputs(arguments.paths, logs_only=True)
+    inputs = find_inputs(arguments.paths, logs_only=True, storage_options=storage_options(arguments))
     total = sum(segment.size for each in inputs for segment in each.segments)
     found: list[tuple[Input, LogStatistics]] = []
     done = 0

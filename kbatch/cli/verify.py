@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kbatch.cli.inputs import Input, find_inputs
+from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
 from kbatch.cli.terminal import ProgressLine, format_size
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
@@ -56,14 +56,17 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         epilog=_EPILOG + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory, or a URL of one"
+    )
+    add_storage_option(parser)
     parser.add_argument("--json", action="store_true", help="print what was found as one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    inputs = find_inputs(arguments.paths)
+    inputs = find_inputs(arguments.paths, storage_options=storage_options(arguments))
     total = sum(segment.size for each in inputs for segment in each.segments)
     reports = []
     done = 0
@@ -91,22 +94,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _verify(each: Input, tell: Callable[[Finding], None] | None, progress: Callable[[int], None]) -> Report:
     if each.kind == "log":
-        whole = each.log is not None and os.path.isdir(each.log.path)
+        whole = each.log is not None and not each.log.path.endswith(".log")
         return verify_log(each.segments, whole=whole, tell=tell, progress=progress)
     if each.kind == "snapshot":
-        return verify_snapshot(each.path, tell=tell)
+        return verify_snapshot(each.path, tell=tell, storage=each.storage)
     if each.kind == "txnindex":
-        return verify_transaction_index(each.path, _log_around(each.path), tell=tell)
+        return verify_transaction_index(each.path, _log_around(each), tell=tell, storage=each.storage)
     segment = os.path.splitext(each.path)[0] + ".log"
-    if not os.path.exists(segment):
+    if each.storage.find(segment) is None:
         raise LogDirectoryError(f"{each.path}: its segment isn't there: {segment}", source=each.path)
-    return verify_index(each.path, Segment(segment), tell=tell)
+    return verify_index(each.path, Segment(segment, storage_options=each.storage.options), tell=tell)
 
 
-def _log_around(path: str) -> list[Segment]:
-    directory = os.path.dirname(path)
-    if any(parse_segment_name(name) is not None for name in os.listdir(directory or ".")):
-        return Log(directory or ".").segments
+def _log_around(each: Input) -> list[Segment]:
+    directory = os.path.dirname(each.path) or "."
+    if any(parse_segment_name(name) is not None for name in each.storage.list(directory)):
+        return Log(directory, storage_options=each.storage.options).segments
     return []
 
 

@@ -7,7 +7,6 @@ joined in the order of the log (`join_transactions`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -351,7 +350,8 @@ def _read_index(segment: Segment, below: int | None) -> _Index:
     path = segment.sibling(".txnindex")
     try:
         entries = segment.transaction_index()
-        size = os.path.getsize(path) if os.path.exists(path) else None
+        found = segment.storage.find(path) if segment.has(".txnindex") else None
+        size = None if found is None else found.size
     except (KbatchError, OSError):
         return _NO_INDEX
     sound = (entries["producer_id"] >= 0) & (entries["first_offset"] < entries["last_offset"])

@@ -6,13 +6,12 @@ out (``kbatch.log.segment``). A file that is missing, unreadable or of no whole 
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError
 from kbatch.format import SHORTEST_ENTRY
+from kbatch.log.storage import Storage, locate
 
 __all__ = [
     "OFFSET_INDEX_DTYPE",
@@ -32,7 +31,9 @@ _STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _MOST_STORED = 1 << 30
 
 
-def read_offset_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArray[np.void]:
+def read_offset_index(
+    path: str, *, base_offset: int, log_size: int, storage: Storage | None = None
+) -> npt.NDArray[np.void]:
     """Read the sound part of an ``.index`` file.
 
     Parameters
@@ -42,6 +43,8 @@ def read_offset_index(path: str, *, base_offset: int, log_size: int) -> npt.NDAr
         The segment's, from its name.
     log_size : int
         Bytes of the segment's ``.log`` file.
+    storage : Storage, optional
+        Where `path` is a URL that needs options.
 
     Returns
     -------
@@ -49,7 +52,7 @@ def read_offset_index(path: str, *, base_offset: int, log_size: int) -> npt.NDAr
         ``offset`` is absolute: the last offset of what was appended at ``position`` (DSK-R2). Both ascend strictly, and
         every position lies within the log. The zero tail of a preallocated file is left out (DSK-R4).
     """
-    stored = _read_entries(path, _STORED_OFFSET_ENTRY, log_size)
+    stored = _read_entries(path, _STORED_OFFSET_ENTRY, log_size, storage)
     offset = stored["offset"].astype(np.int64)
     position = stored["position"].astype(np.int64)
     sound = (offset >= 0) & (position >= 0) & (position < log_size)
@@ -60,7 +63,9 @@ def read_offset_index(path: str, *, base_offset: int, log_size: int) -> npt.NDAr
     return entries
 
 
-def read_time_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArray[np.void]:
+def read_time_index(
+    path: str, *, base_offset: int, log_size: int, storage: Storage | None = None
+) -> npt.NDArray[np.void]:
     """Read the sound part of a ``.timeindex`` file.
 
     Parameters
@@ -70,6 +75,8 @@ def read_time_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArra
         The segment's, from its name.
     log_size : int
         Bytes of the segment's ``.log`` file.
+    storage : Storage, optional
+        Where `path` is a URL that needs options.
 
     Returns
     -------
@@ -77,7 +84,7 @@ def read_time_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArra
         ``timestamp`` (ms) is the largest of the segment up to the batch that holds ``offset``, which is absolute
         (DSK-R3). Neither descends. The zero tail of a preallocated file is left out (DSK-R4).
     """
-    stored = _read_entries(path, _STORED_TIME_ENTRY, log_size)
+    stored = _read_entries(path, _STORED_TIME_ENTRY, log_size, storage)
     timestamp = stored["timestamp"].astype(np.int64)
     offset = stored["offset"].astype(np.int64)
     sound = (timestamp >= 0) & (offset >= 0) & ~((timestamp == 0) & (offset == 0))
@@ -88,7 +95,7 @@ def read_time_index(path: str, *, base_offset: int, log_size: int) -> npt.NDArra
     return entries
 
 
-def stored_offset_entries(path: str) -> tuple[npt.NDArray[np.void], int]:
+def stored_offset_entries(path: str, storage: Storage | None = None) -> tuple[npt.NDArray[np.void], int]:
     """Read all entries of an ``.index`` file as they are stored, sound or not.
 
     Returns
@@ -103,10 +110,10 @@ def stored_offset_entries(path: str) -> tuple[npt.NDArray[np.void], int]:
     LogDirectoryError
         If the file can't be read.
     """
-    return _stored(path, _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE)
+    return _stored(path, _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE, storage)
 
 
-def stored_time_entries(path: str) -> tuple[npt.NDArray[np.void], int]:
+def stored_time_entries(path: str, storage: Storage | None = None) -> tuple[npt.NDArray[np.void], int]:
     """Read all entries of a ``.timeindex`` file as they are stored, sound or not.
 
     Returns
@@ -121,14 +128,14 @@ def stored_time_entries(path: str) -> tuple[npt.NDArray[np.void], int]:
     LogDirectoryError
         If the file can't be read.
     """
-    return _stored(path, _STORED_TIME_ENTRY, TIME_INDEX_DTYPE)
+    return _stored(path, _STORED_TIME_ENTRY, TIME_INDEX_DTYPE, storage)
 
 
-def _stored(path: str, entry: np.dtype[np.void], dtype: np.dtype[np.void]) -> tuple[npt.NDArray[np.void], int]:
+def _stored(
+    path: str, entry: np.dtype[np.void], dtype: np.dtype[np.void], storage: Storage | None
+) -> tuple[npt.NDArray[np.void], int]:
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(_MOST_STORED)
+        data, size = (storage or locate(path)[0]).read(path, _MOST_STORED)
     except OSError as error:
         raise LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path) from error
     stored = np.frombuffer(data, entry, count=len(data) // entry.itemsize)
@@ -141,14 +148,14 @@ def _stored(path: str, entry: np.dtype[np.void], dtype: np.dtype[np.void]) -> tu
     return entries, size
 
 
-def _read_entries(path: str, entry: np.dtype[np.void], log_size: int) -> npt.NDArray[np.void]:
+def _read_entries(path: str, entry: np.dtype[np.void], log_size: int, storage: Storage | None) -> npt.NDArray[np.void]:
     """Read a whole number of entries, no more than a log of this size can have."""
+    most = (log_size // SHORTEST_ENTRY + 1) * entry.itemsize
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size % entry.itemsize:
-                return np.empty(0, entry)
-            data = file.read((log_size // SHORTEST_ENTRY + 1) * entry.itemsize)
+        data, size = (storage or locate(path)[0]).read(path, most)
     except OSError:
+        return np.empty(0, entry)
+    if size % entry.itemsize:
         return np.empty(0, entry)
     return np.frombuffer(data, entry, count=len(data) // entry.itemsize)
 

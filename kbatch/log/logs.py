@@ -7,8 +7,10 @@ import functools
 import operator
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,14 @@ from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, committed, d
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
 from kbatch.log.committed import follow_transactions
-from kbatch.log.names import parse_directory_name, segment_names
+from kbatch.log.names import (
+    is_remote_name,
+    name_of_log,
+    parse_directory_name,
+    parse_segment_name,
+    parse_topic_id_name,
+    segment_names,
+)
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
@@ -26,6 +35,7 @@ from kbatch.log.state import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
+from kbatch.log.storage import Entry, Storage, locate
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
@@ -33,6 +43,9 @@ __all__ = ["Log", "find_logs"]
 
 # A table's size, in bytes, where a segment is read for what follows damage.
 _DAMAGED_TABLE_BYTES = 16 << 20
+# So many directories of a remote filesystem are listed at a time: each is a round trip.
+_LISTED_AT_ONCE = 16
+_START_CHECKPOINT = "log-start-offset-checkpoint"
 
 
 class Log:
@@ -45,11 +58,14 @@ class Log:
     Parameters
     ----------
     path : str or path
-        A topic-partition directory, or one ``.log`` file.
+        A topic-partition directory, or one ``.log`` file; local, or a URL such as ``s3://bucket/logs/topic-0``. The
+        directories of tiered storage that are known (DSK-R18, `kbatch.log.names.name_of_log`) are logs too.
     use_indexes : bool
         Whether ``.index`` and ``.timeindex`` files may say where to begin. They are only used where they agree with the
         bytes of the log; see `Segment.seek_offset` and `Segment.seek_timestamp` for what that rules out. Without them
         every seek follows the batch headers from the beginning of a segment.
+    storage_options : mapping of str to str, optional
+        For a URL; see `kbatch.log.storage.filesystem`.
 
     Attributes
     ----------
@@ -67,7 +83,8 @@ class Log:
     ------
     LogDirectoryError
         If there is no such path, no segment in the directory, the file is no ``.log`` file, or the batches of a
-        ``.log.swap`` file can't be followed: what it replaces isn't known then.
+        ``.log.swap`` file can't be followed: what it replaces isn't known then. If the filesystem of a URL can't be
+        reached.
 
     Examples
     --------
@@ -79,12 +96,42 @@ class Log:
     160
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, use_indexes: bool = True) -> None:
-        self.path = os.fspath(path)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        use_indexes: bool = True,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        storage, text = locate(path, storage_options)
+        self._init(storage, text, None, None, use_indexes)
+
+    @classmethod
+    def _listed(cls, found: _Directory, root: Mapping[str, Entry] | None) -> Log:
+        """Make a log of a directory that was listed, under a root that was."""
+        log = cls.__new__(cls)
+        log._init(found.storage, found.path, found.listing, root, True)
+        return log
+
+    def _init(
+        self,
+        storage: Storage,
+        path: str,
+        listing: Mapping[str, Entry] | None,
+        root: Mapping[str, Entry] | None,
+        use_indexes: bool,
+    ) -> None:
+        self.path = path
         self.use_indexes = use_indexes
-        absolute = os.path.abspath(self.path)
-        if os.path.isdir(absolute):
-            self.segments = _segments(self.path, _list(self.path), use_indexes)
+        self._storage = storage
+        # Local files are looked for when they are asked for.
+        self._root = root if storage.remote else None
+        self._is_file = False
+        absolute = storage.absolute(path)
+        if listing is None:
+            listing = _open(storage, path)
+        if listing is not None:
+            self.segments = _segments(storage, path, listing, use_indexes)
             if not self.segments:
                 raise LogDirectoryError(
                     f"{self.path}: no segment (20 digits and '.log') in this directory; "
@@ -92,20 +139,22 @@ class Log:
                     source=self.path,
                 )
             directory = absolute
-        elif os.path.isfile(absolute):
+        else:
             if not absolute.endswith(".log"):
                 raise LogDirectoryError(f"{self.path}: not a '.log' file", source=self.path)
-            self.segments = [Segment(self.path)]
+            name = os.path.basename(absolute)
+            self.segments = [Segment(path, live=not is_remote_name(name), storage_options=storage.options)]
+            self._is_file = True
             directory = os.path.dirname(absolute)
-        else:
-            raise LogDirectoryError(f"{self.path}: no such file or directory", source=self.path)
         self._directory = directory
+        self._listing = listing if storage.remote else None
         self.topic: str | None = None
         self.partition: int | None = None
         self.mark: str | None = None
         # A directory of any name may hold segments.
         with contextlib.suppress(LogDirectoryError):
-            self.topic, self.partition, self.mark = parse_directory_name(os.path.basename(directory))
+            names = (os.path.basename(segment.path) for segment in self.segments)
+            self.topic, self.partition, self.mark = name_of_log(directory, names)
         self._end: tuple[np.void | None, Tail] | None = None
 
     def __repr__(self) -> str:
@@ -153,10 +202,13 @@ class Log:
         first = self.segments[0].base_offset
         if first is None or self.topic is None or self.partition is None or self.mark is not None:
             return None
-        if self._directory != os.path.abspath(self.path):
+        if self._is_file or is_remote_name(os.path.basename(self.segments[0].path)):
             return None
-        path = os.path.join(os.path.dirname(self._directory), "log-start-offset-checkpoint")
-        offset = _checkpoint(path).get((self.topic, self.partition), 0)
+        if self._root is not None and _START_CHECKPOINT not in self._root:
+            return None
+        path = self._storage.join(os.path.dirname(self._directory), _START_CHECKPOINT)
+        entry = None if self._root is None else self._root[_START_CHECKPOINT]
+        offset = _checkpoint(self._storage, path, entry).get((self.topic, self.partition), 0)
         return offset if first < offset <= self.end_offset else None
 
     @property
@@ -172,8 +224,8 @@ class Log:
         LogDirectoryError
             As `kbatch.log.state.read_leader_epochs`.
         """
-        path = os.path.join(self._directory, "leader-epoch-checkpoint")
-        return read_leader_epochs(path) if os.path.exists(path) else np.empty(0, LEADER_EPOCH_DTYPE)
+        path = self._beside("leader-epoch-checkpoint")
+        return np.empty(0, LEADER_EPOCH_DTYPE) if path is None else read_leader_epochs(path, storage=self._storage)
 
     @property
     def topic_id(self) -> uuid.UUID | None:
@@ -184,8 +236,15 @@ class Log:
         LogDirectoryError
             As `kbatch.log.state.read_partition_metadata`.
         """
-        path = os.path.join(self._directory, "partition.metadata")
-        return read_partition_metadata(path).topic_id if os.path.exists(path) else None
+        path = self._beside("partition.metadata")
+        return None if path is None else read_partition_metadata(path, storage=self._storage).topic_id
+
+    def _beside(self, name: str) -> str | None:
+        """Return the path of a file of the directory, if it is there."""
+        path = self._storage.join(self._directory, name)
+        if self._storage.remote and self._listing is not None:
+            return path if name in self._listing else None
+        return path if self._storage.find(path) is not None else None
 
     @property
     def end_offset(self) -> int:
@@ -471,14 +530,20 @@ class Log:
 
 
 def find_logs(
-    root: str | os.PathLike[str], *, marked: bool = False, wanted: Callable[[str, int], bool] | None = None
+    root: str | os.PathLike[str],
+    *,
+    marked: bool = False,
+    wanted: Callable[[str, int], bool] | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> list[Log]:
     """Find the logs of every topic-partition under a broker's log directory.
 
     Parameters
     ----------
     root : str or path
-        A broker's log directory (``log.dirs``), or a topic-partition directory itself.
+        A broker's log directory (``log.dirs``), or a topic-partition directory itself; local, or a URL such as
+        ``s3://bucket/logs``. Also the root of tiered storage, in the layouts that are known (DSK-R18): that of Kafka's
+        ``LocalTieredStorage``, and that of Aiven's plugin.
     marked : bool
         Whether to give the directories too that are marked ``-delete``, ``-future`` or ``-stray`` (DSK-R9): what is
         about to be deleted, copied from another log directory, or not the broker's by the cluster's metadata. Their
@@ -486,6 +551,8 @@ def find_logs(
     wanted : callable, optional
         Asked with the topic and the partition of each directory's name; where it says no, the directory is not looked
         into.
+    storage_options : mapping of str to str, optional
+        For a URL; see `kbatch.log.storage.filesystem`.
 
     Returns
     -------
@@ -503,29 +570,105 @@ def find_logs(
     >>> [log.topic for log in kbatch.find_logs("tests/golden/logs") if log.topic.startswith("codec-l")]
     ['codec-lz4']
     """
-    root = os.fspath(root)
-    if not os.path.exists(root):
-        raise LogDirectoryError(f"{root}: no such directory", source=root)
-    if not os.path.isdir(root):
-        raise LogDirectoryError(f"{root}: not a directory", source=root)
-    names = _list(root)
-    if _is_log(os.path.basename(os.path.abspath(root)), marked) and _has_segments(names):
-        return [Log(root)]
-    logs = []
-    refused = False
-    for name in names:
-        path = os.path.join(root, name)
-        if not _is_log(name, marked):
+    storage, path = locate(root, storage_options)
+    listing = _open(storage, path, "directory")
+    if listing is None:
+        raise LogDirectoryError(f"{path}: not a directory", source=path)
+    here = _Directory(storage, path, listing)
+    if _is_named_log(here, marked):
+        return [Log._listed(here, None)]
+    by_name = [name for name, entry in listing.items() if entry.is_directory and _is_log(name, marked)]
+    chosen = [name for name in by_name if wanted is None or wanted(*parse_directory_name(name)[:2])]
+    # In tiered storage what is in a directory tells its topic-partition.
+    tiered = [name for name, entry in listing.items() if entry.is_directory and parse_topic_id_name(name) is not None]
+    found = _list_all(here, [*chosen, *(name for name in tiered if name not in by_name)])
+    logs = [Log._listed(each, listing) for each in found if _is_named_log(each, marked)]
+    # Aiven's plugin has a directory for the topic, and in it one for each partition.
+    topics = [each for each in found if not each.has_segments and parse_topic_id_name(os.path.basename(each.path))]
+    for directory in [here, *topics]:
+        topic = parse_topic_id_name(os.path.basename(storage.absolute(directory.path)))
+        if topic is None:
             continue
-        if wanted is not None and not wanted(*parse_directory_name(name)[:2]):
-            refused = True
-        elif os.path.isdir(path) and _has_segments(_list(path)):
-            logs.append(Log(path))
-    if not logs and not refused:
+        numbers = [name for name, entry in directory.listing.items() if entry.is_directory and name.isdecimal()]
+        numbers = [name for name in numbers if wanted is None or wanted(topic, int(name))]
+        logs += [Log._listed(each, None) for each in _list_all(directory, numbers) if _is_named_log(each, marked)]
+    there = len(logs) + len(by_name) - len(chosen) + len(topics)
+    if wanted is not None:
+        logs = [log for log in logs if wanted(log.topic or "", log.partition or 0)]
+    if not logs and (wanted is None or not there):
         raise LogDirectoryError(
-            f"{root}: no topic-partition directory ('topic-0', with segments) in this directory", source=root
+            f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
         )
     return sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or ""))
+
+
+class _Directory(NamedTuple):
+    """A directory that was listed."""
+
+    storage: Storage
+    path: str
+    listing: Mapping[str, Entry]
+
+    @property
+    def has_segments(self) -> bool:
+        # Which ones a .swap covers doesn't matter: it is a segment itself.
+        if any(parse_segment_name(name) is not None for name in self.listing):
+            return True
+        return bool(segment_names(self.listing, lambda _, base_offset: base_offset))
+
+
+def _open(storage: Storage, path: str, wanted: str = "file or directory") -> dict[str, Entry] | None:
+    """List a directory; None if the path is a file."""
+    if storage.remote and path.endswith(".log"):
+        entry = storage.find(path)
+        if entry is not None and not entry.is_directory:
+            return None
+    try:
+        return storage.list(path)
+    except OSError as error:
+        entry = storage.find(path)
+        if entry is None:
+            raise LogDirectoryError(f"{path}: no such {wanted}", source=path) from None
+        if entry.is_directory:
+            raise _not_listed(path, error) from error
+        return None
+
+
+def _list(storage: Storage, directory: str) -> dict[str, Entry]:
+    try:
+        return storage.list(directory)
+    except OSError as error:
+        raise _not_listed(directory, error) from error
+
+
+def _not_listed(directory: str, error: OSError) -> LogDirectoryError:
+    return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
+
+
+def _list_all(parent: _Directory, names: list[str]) -> list[_Directory]:
+    """List directories, each once; remote ones several at a time."""
+    storage = parent.storage
+
+    def one(name: str) -> _Directory:
+        path = storage.join(parent.path, name)
+        return _Directory(storage, path, _list(storage, path))
+
+    if not storage.remote or len(names) < 2:
+        return [one(name) for name in names]
+    with ThreadPoolExecutor(_LISTED_AT_ONCE, "kbatch-list") as pool:
+        return list(pool.map(one, names))
+
+
+def _is_named_log(directory: _Directory, marked: bool) -> bool:
+    """Whether there are segments in a directory, and the names tell the topic-partition."""
+    if not directory.has_segments:
+        return False
+    names = (name for name in directory.listing if parse_segment_name(name) is not None)
+    try:
+        mark = name_of_log(directory.storage.absolute(directory.path), names).mark
+    except LogDirectoryError:
+        return False
+    return marked or mark is None
 
 
 def _is_log(name: str, marked: bool) -> bool:
@@ -536,50 +679,47 @@ def _is_log(name: str, marked: bool) -> bool:
     return marked or mark is None
 
 
-def _list(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError as error:
-        raise LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory) from error
-
-
-def _has_segments(names: list[str]) -> bool:
-    # Which ones a .swap covers doesn't matter: it is a segment itself.
-    return bool(segment_names(names, lambda _, base_offset: base_offset))
-
-
-def _segments(directory: str, names: list[str], use_indexes: bool) -> list[Segment]:
+def _segments(storage: Storage, directory: str, listing: Mapping[str, Entry], use_indexes: bool) -> list[Segment]:
     def next_offset(name: str, base_offset: int) -> int:
-        path = os.path.join(directory, name)
-        row, tail = Segment(path, live=False).last_batch(use_indexes=use_indexes)
+        segment = Segment.listed(storage, directory, name, listing, live=False)
+        row, tail = segment.last_batch(use_indexes=use_indexes)
         if tail.kind == "damaged":
             raise LogDirectoryError(
-                f"{path}, byte {tail.position}: no batch can begin here, so that it isn't known which segments the "
-                "file would replace; read the '.log' files one by one",
-                source=path,
+                f"{segment.path}, byte {tail.position}: no batch can begin here, so that it isn't known which segments "
+                "the file would replace; read the '.log' files one by one",
+                source=segment.path,
                 position=tail.position,
             )
         return base_offset if row is None else int(row["last_offset"]) + 1
 
-    chosen = segment_names(names, next_offset)
+    chosen = segment_names(listing, next_offset)
+    last = len(chosen) - 1
     return [
-        Segment(os.path.join(directory, name), live=i + 1 == len(chosen), swapped=swapped)
+        # What is in tiered storage was closed before.
+        Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
         for i, (_, name, swapped) in enumerate(chosen)
     ]
 
 
-def _checkpoint(path: str) -> dict[tuple[str, int], int]:
-    """Read a checkpoint file, once for all logs of a directory."""
+def _checkpoint(storage: Storage, path: str, entry: Entry | None) -> dict[tuple[str, int], int]:
+    """Read a checkpoint file, once for all logs of a directory; `entry` is what a listing says of it."""
+    entry = entry if entry is not None and entry.size is not None else storage.find(path)
+    if entry is None:
+        return {}
     try:
-        status = os.stat(path)
-        return _read_checkpoint(path, status.st_mtime_ns, status.st_size)
-    except (OSError, LogDirectoryError):
+        return _read_checkpoint(path, entry.mtime, entry.size, tuple(sorted(storage.options.items())))
+    except LogDirectoryError as error:
+        # That a request failed says nothing about the file.
+        if storage.remote and isinstance(error.__cause__, OSError):
+            raise
         return {}
 
 
 @functools.lru_cache(maxsize=16)
-def _read_checkpoint(path: str, _mtime: int, _size: int) -> dict[tuple[str, int], int]:
-    return read_offset_checkpoint(path)
+def _read_checkpoint(
+    path: str, _mtime: int, _size: int | None, options: tuple[tuple[str, str], ...]
+) -> dict[tuple[str, int], int]:
+    return read_offset_checkpoint(path, storage=locate(path, dict(options))[0])
 
 
 def _begins_before(segment: Segment, offset: int) -> bool:

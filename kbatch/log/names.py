@@ -8,12 +8,30 @@ from typing import NamedTuple
 
 from kbatch.errors import LogDirectoryError
 
-__all__ = ["DirectoryName", "SegmentName", "parse_directory_name", "parse_segment_name", "segment_names"]
+__all__ = [
+    "DirectoryName",
+    "SegmentName",
+    "is_aiven_name",
+    "is_remote_name",
+    "name_of_log",
+    "parse_directory_name",
+    "parse_segment_name",
+    "parse_topic_id_name",
+    "segment_names",
+]
 
 _MARKED = re.compile(r"(?P<name>\S+-\S+)\.\S+-(?P<mark>delete|future|stray)")
 _MARKS = ("-delete", "-future", "-stray")
 # Tiered storage puts the segment's id between the offset and the suffix (DSK-R18).
 _SEGMENT = re.compile(r"(\d{20})(?:-[\w-]+)?\.log")
+# Kafka prints ids in URL-safe base64; after 21 characters two bits are left for the last one.
+_ID = r"[A-Za-z0-9_-]{21}[AQgw]"
+# Kafka's LocalTieredStorage doesn't pad the offset, Aiven's plugin does.
+_LOCAL_TIERED = re.compile(rf"(0|[1-9]\d{{0,18}})-{_ID}\.log", re.ASCII)
+_AIVEN = re.compile(rf"\d{{20}}-{_ID}\.log", re.ASCII)
+_LOCAL_TIERED_DIRECTORY = re.compile(rf"([a-zA-Z0-9._-]+)-(\d{{1,10}})-{_ID}", re.ASCII)
+_TOPIC_ID = re.compile(rf"([a-zA-Z0-9._-]+)-{_ID}", re.ASCII)
+_PARTITION = re.compile(r"\d{1,10}", re.ASCII)
 _TEMPORARY = re.compile(r"(?P<offset>\d{20})(?P<suffix>\.\w+)\.(?P<mark>cleaned|swap)", re.ASCII)
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -77,11 +95,75 @@ def parse_segment_name(name: str) -> int | None:
     1631
     >>> parse_segment_name("00000000000000001631.log.deleted")
     """
-    match = _SEGMENT.fullmatch(name)
+    match = _SEGMENT.fullmatch(name) or _LOCAL_TIERED.fullmatch(name)
     if match is None:
         return None
     base_offset = int(match[1])
     return base_offset if base_offset <= _INT64_MAX else None
+
+
+def is_aiven_name(name: str) -> bool:
+    """Whether a file's name is that of a segment which Aiven's plugin for tiered storage has uploaded (DSK-R18)."""
+    return _AIVEN.fullmatch(name) is not None
+
+
+def is_remote_name(name: str) -> bool:
+    """Whether a file's name is that of a segment in tiered storage: it is uploaded whole, and never written again."""
+    return is_aiven_name(name) or _LOCAL_TIERED.fullmatch(name) is not None
+
+
+def parse_topic_id_name(name: str) -> str | None:
+    """Return the topic of a directory ``topic-topicId``, None for other names.
+
+    Examples
+    --------
+    >>> parse_topic_id_name("page-views-MWJ6FHTfRYy67jzwZdeqSQ")
+    'page-views'
+    """
+    match = _TOPIC_ID.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def name_of_log(directory: str, segments: Iterable[str]) -> DirectoryName:
+    """Tell the topic-partition of a directory by its path, and by the names of the segments in it.
+
+    Parameters
+    ----------
+    directory : str
+        Its path, with that of its parent.
+    segments : iterable of str
+        Names of ``.log`` files.
+
+    Raises
+    ------
+    LogDirectoryError
+        If the names don't tell.
+
+    Notes
+    -----
+    Beside a broker's own ``topic-0`` two layouts of tiered storage are known (DSK-R18): that of Kafka's
+    ``LocalTieredStorage``, ``topic-0-topicId/1631-segmentId.log``, and that of Aiven's plugin,
+    ``topic-topicId/0/00000000000000001631-segmentId.log``. A directory counts as one of these only if all segments in
+    it are named so.
+
+    Examples
+    --------
+    >>> name_of_log("/tier/t-MWJ6FHTfRYy67jzwZdeqSQ/7", ["00000000000000000012-tqimKeZwStOEOwRzT3L5oQ.log"])
+    DirectoryName(topic='t', partition=7, mark=None)
+    """
+    parent, _, name = directory.rpartition("/")
+    names = iter(segments)
+    first = next(names, "")
+    found = None
+    if _LOCAL_TIERED.fullmatch(first) and all(map(_LOCAL_TIERED.fullmatch, names)):
+        match = _LOCAL_TIERED_DIRECTORY.fullmatch(name)
+        found = None if match is None else (match[1], int(match[2]))
+    elif is_aiven_name(first) and all(map(is_aiven_name, names)) and _PARTITION.fullmatch(name):
+        topic = parse_topic_id_name(parent.rpartition("/")[2])
+        found = None if topic is None else (topic, int(name))
+    if found is not None and found[1] <= _INT32_MAX:
+        return DirectoryName(*found, None)
+    return parse_directory_name(name)
 
 
 class SegmentName(NamedTuple):
@@ -150,7 +232,7 @@ def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) 
         end = max(next_offset(name, base_offset) for base_offset, name in swaps.items())
         covered = range(min(swaps), max(end, min(swaps)))
     chosen = [
-        segment._replace(swapped=frozenset(swapped.get(segment.base_offset, ())))
+        segment._replace(swapped=frozenset(swapped.get(segment.base_offset, ()))) if swapped else segment
         for segment in segments
         # One without a batch covers nothing, but is renamed over the file of its name all the same.
         if segment.base_offset not in covered and swaps.get(segment.base_offset) != f"{segment.name}.swap"

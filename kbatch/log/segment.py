@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
-import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.checksums import crc_holds
-from kbatch.errors import Finding, LogDirectoryError
+from kbatch.errors import Finding, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
-from kbatch.kernels.buffers import allocate
-from kbatch.log.indexes import read_offset_index, read_time_index
-from kbatch.log.names import parse_segment_name
+from kbatch.log.indexes import OFFSET_INDEX_DTYPE, TIME_INDEX_DTYPE, read_offset_index, read_time_index
+from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
+from kbatch.log.storage import Entry, RemoteFile, Storage, locate
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["Segment", "SegmentFile", "Tail"]
 
-# How many bytes a walk over headers looks at together: few at first, since a seek mostly ends there, and then more.
-WALK_WINDOW = 4 << 20
+# How many bytes a walk over headers looks at together: few at first, since it may end soon, then twice as many.
 _FIRST_WINDOW = 64 << 10
-# Python's mapping holds a file descriptor of its own, and a table holds its window: whoever keeps many tables must not
-# run out of descriptors. Beyond so many mapped windows the others are read.
-MOST_MAPPED = 64
-_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+_WALK_WINDOW = 4 << 20
 _ZERO_BLOCK = 1 << 16
+_MOST_MANIFEST = 16 << 20
 
 
 class Tail(NamedTuple):
@@ -63,16 +59,16 @@ class SegmentFile:
     Windows outlive it: a mapped one holds its mapping, a read one its memory.
     """
 
-    def __init__(self, path: str, size: int, live: bool) -> None:
+    def __init__(self, path: str, size: int, live: bool, storage: Storage) -> None:
         self.path = path
         self.size = size
         self.live = live
         self._zeros: tuple[int, int] | None = None
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by __exit__)
+            self._file = storage.open(path, size)
         except OSError as error:
             raise _unreadable(path, error) from error
-        now = os.fstat(self._file.fileno()).st_size
+        now = self._file.size
         if now < size:
             if not live:
                 self._file.close()
@@ -91,29 +87,15 @@ class SegmentFile:
         """Return the bytes from `start` up to `stop`, read-only; fewer if the file has been cut since."""
         if stop <= start:
             return byte_array(b"")
-        if self.live:
-            return self._read(start, stop - start)
-        if len(_mapped) >= MOST_MAPPED:
-            return self._read(start, stop - start)
-        aligned = start - start % mmap.ALLOCATIONGRANULARITY
         try:
-            mapped = mmap.mmap(self._file.fileno(), stop - aligned, access=mmap.ACCESS_READ, offset=aligned)
+            window = self._file.window(start, stop, mapped=not self.live)
         except ValueError as error:
             raise _shrunk(self.path) from error
-        _mapped.add(mapped)
-        return byte_array(mapped)[start - aligned :]
-
-    def _read(self, start: int, size: int) -> npt.NDArray[np.uint8]:
-        block = allocate(size)
-        view = memoryview(block)
-        self._file.seek(start)
-        done = 0
-        while done < size:
-            n = self._file.readinto(view[done:])
-            if not n:
-                break
-            done += n
-        return byte_array(view[:done])
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        if isinstance(self._file, RemoteFile) and not self.live and start + len(window) < min(stop, self.size):
+            raise _shrunk(self.path)
+        return window
 
     def entry_size(self, position: int) -> int | None:
         """Return the bytes that the entry at `position` says it takes, None if too few remain to say."""
@@ -134,7 +116,7 @@ class SegmentFile:
     ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Walk as `walk` does, and yield the bytes too, from the first batch of the rows on."""
         end = self.size if stop is None else min(stop, self.size)
-        size = most = _FIRST_WINDOW
+        step = size = _FIRST_WINDOW
         while position < end:
             window = self.window(position, min(position + size, end))
             scan = scan_part(window, origin=position)
@@ -148,7 +130,7 @@ class SegmentFile:
             position += scan.consumed
             if scan.finding is not None or scan.consumed == 0:
                 return
-            size = most = min(4 * most, WALK_WINDOW)
+            step = size = min(2 * step, _WALK_WINDOW)
 
     def tail_at(self, position: int) -> Tail:
         """Say what stands at `position`, the end of the last whole batch."""
@@ -192,10 +174,15 @@ class Segment:
         that a broker cuts underneath ends the process (DSK-R19). True for the last segment of a log.
     swapped : collection of str
         Suffixes of files beside it, such as ``".txnindex"``, in whose place their ``.swap`` is read.
+    storage_options : mapping of str to str, optional
+        Where `path` is a URL: as for `kbatch.log.storage.filesystem`.
+    size : int, optional
+        Bytes of the file, where they are known; else it is asked for.
 
     Attributes
     ----------
     path : str
+        Or URL.
     base_offset : int or None
         From the file's name (DSK-R1): no batch of the segment begins before it. None if the name is another.
     size : int
@@ -210,24 +197,94 @@ class Segment:
     (1825, 15707)
     """
 
-    __slots__ = ("_swapped", "base_offset", "live", "path", "size")
+    __slots__ = ("_indexes", "_is_plain", "_listing", "_swapped", "base_offset", "live", "path", "size", "storage")
 
-    def __init__(self, path: str | os.PathLike[str], *, live: bool = True, swapped: Collection[str] = ()) -> None:
-        self.path = os.fspath(path)
-        self.base_offset = parse_segment_name(os.path.basename(self.path).removesuffix(".swap"))
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        live: bool = True,
+        swapped: Collection[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        size: int | None = None,
+    ) -> None:
+        storage, text = locate(path, storage_options)
+        self._init(storage, text, live, swapped, size, None)
+
+    @classmethod
+    def listed(
+        cls,
+        storage: Storage,
+        directory: str,
+        name: str,
+        listing: Mapping[str, Entry],
+        *,
+        live: bool,
+        swapped: Collection[str] = (),
+    ) -> Segment:
+        """Make a segment from a listing of its directory."""
+        segment = cls.__new__(cls)
+        segment._init(storage, storage.join(directory, name), live, swapped, listing[name].size, listing)
+        return segment
+
+    def _init(
+        self,
+        storage: Storage,
+        path: str,
+        live: bool,
+        swapped: Collection[str],
+        size: int | None,
+        listing: Mapping[str, Entry] | None,
+    ) -> None:
+        self.storage = storage
+        self.path = path
+        self.base_offset = parse_segment_name(os.path.basename(path).removesuffix(".swap"))
         self._swapped = swapped
-        try:
-            self.size = os.stat(self.path).st_size
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
+        # What stands beside a local segment is looked for when it is asked for: it costs nothing.
+        self._listing = listing if storage.remote else None
+        # Remote index files are read once; a segment is what its files hold when it is made.
+        self._indexes: dict[str, npt.NDArray[np.void]] = {}
+        self._is_plain = not is_aiven_name(os.path.basename(path))
         self.live = live
+        if size is None:
+            try:
+                size = os.stat(path).st_size if not storage.remote else None
+            except OSError as error:
+                raise _unreadable(path, error) from error
+        if size is None:
+            found = storage.find(path)
+            if found is None or found.is_directory:
+                raise LogDirectoryError(f"{path}: no such file", source=path)
+            size = found.size
+        self.size: int = size or 0
 
     def __repr__(self) -> str:
         return f"<kbatch Segment {self.path!r}, {self.size} bytes>"
 
     def open(self) -> SegmentFile:
         """Open the file, to be used in a ``with`` block."""
-        return SegmentFile(self.path, self.size, self.live)
+        if not self._is_plain:
+            self._check_manifest()
+        return SegmentFile(self.path, self.size, self.live, self.storage)
+
+    def _check_manifest(self) -> None:
+        """Refuse a file of which the manifest beside it says that it isn't the segment's bytes."""
+        path = self.sibling(".rsm-manifest")
+        if self._has(path):
+            try:
+                manifest = json.loads(self.storage.read(path, _MOST_MANIFEST)[0])
+                done = [name for name in ("compression", "encryption") if manifest.get(name)]
+            except FileNotFoundError:
+                done = []
+            except (OSError, ValueError, AttributeError) as error:
+                raise LogDirectoryError(f"{path}: no manifest that can be read: {error}", source=path) from error
+            if done:
+                raise UnsupportedFormatError(
+                    f"{self.path}: uploaded in chunks with {' and '.join(done)}, as its .rsm-manifest says, so that it "
+                    "isn't the segment's bytes; read the topic through a broker, or upload without these",
+                    source=self.path,
+                )
+        self._is_plain = True
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes of the file from `start` up to `stop`, without what lies beyond its size.
@@ -306,7 +363,7 @@ class Segment:
             if row is None or not _whole(file, row):
                 return self.size
             end = int(row["position"] + row["size"])
-            following = next(file.walk(end, end + WALK_WINDOW), None)
+            following = next(file.walk(end, end + _WALK_WINDOW), None)
             if following is not None and first_offsets(following[:1])[0] <= row["last_offset"]:
                 return self.size
             # The base offset of a compressed message set isn't known, and -1: it may begin below.
@@ -341,9 +398,9 @@ class Segment:
             As `kbatch.log.state.read_transaction_index`; a marker below the segment's base offset is an error too.
         """
         path = self.sibling(".txnindex")
-        if not os.path.exists(path):
+        if not self.has(".txnindex"):
             return np.empty(0, ABORTED_DTYPE)
-        aborted = read_transaction_index(path)
+        aborted = read_transaction_index(path, storage=self.storage)
         # Kafka's TransactionIndex.sanityCheck; they ascend, so that the first tells.
         if len(aborted) and self.base_offset is not None and aborted["last_offset"][0] < self.base_offset:
             raise LogDirectoryError(
@@ -368,7 +425,7 @@ class Segment:
             As `kbatch.log.state.read_producer_snapshot`.
         """
         path = os.path.join(os.path.dirname(self.path), f"{self.base_offset or 0:020d}.snapshot")
-        return read_producer_snapshot(path) if os.path.exists(path) else None
+        return read_producer_snapshot(path, storage=self.storage) if self._has(path) else None
 
     # -- seeking
 
@@ -402,7 +459,7 @@ class Segment:
     def _start_for_timestamp(self, file: SegmentFile, timestamp: int, use_indexes: bool) -> int:
         if not use_indexes or self.base_offset is None:
             return 0
-        index = read_time_index(self.sibling(".timeindex"), base_offset=self.base_offset, log_size=file.size)
+        index = self.time_index(file.size)
         entry = int(np.searchsorted(index["timestamp"], timestamp, "left")) - 1
         if entry < 0:
             return 0
@@ -438,8 +495,46 @@ class Segment:
         return file.tail_at(end).kind in ("none", "zeros") if last else end == stop
 
     def _offset_index(self, file: SegmentFile) -> npt.NDArray[np.void]:
-        assert self.base_offset is not None
-        return read_offset_index(self.sibling(".index"), base_offset=self.base_offset, log_size=file.size)
+        return self.offset_index(file.size)
+
+    def offset_index(self, log_size: int | None = None) -> npt.NDArray[np.void]:
+        """Read the sound part of the segment's ``.index`` file, as `kbatch.log.indexes.read_offset_index` does.
+
+        Empty without the file, or where the segment's name has no offset. Entries are for the first `log_size` bytes.
+        """
+        return self._index(".index", OFFSET_INDEX_DTYPE, log_size)
+
+    def time_index(self, log_size: int | None = None) -> npt.NDArray[np.void]:
+        """Read the sound part of the segment's ``.timeindex`` file, likewise; see `read_time_index`."""
+        return self._index(".timeindex", TIME_INDEX_DTYPE, log_size)
+
+    def _index(self, suffix: str, dtype: np.dtype[np.void], log_size: int | None) -> npt.NDArray[np.void]:
+        if self.base_offset is None:
+            return np.empty(0, dtype)
+        size = self.size if log_size is None else log_size
+        if suffix in self._indexes and size == self.size:
+            return self._indexes[suffix]
+        read = read_offset_index if suffix == ".index" else read_time_index
+        there = self.has(suffix)
+        index = (
+            read(self.sibling(suffix), base_offset=self.base_offset, log_size=size, storage=self.storage)
+            if there
+            else np.empty(0, dtype)
+        )
+        if self.storage.remote and size == self.size:
+            self._indexes[suffix] = index
+        return index
+
+    def has(self, suffix: str) -> bool:
+        """Whether there is a file with this suffix (`sibling`), by the listing that the segment is from."""
+        return self._has(self.sibling(suffix))
+
+    def _has(self, path: str) -> bool:
+        if not self.storage.remote:
+            return os.path.exists(path)
+        if self._listing is not None:
+            return os.path.basename(path) in self._listing
+        return self.storage.find(path) is not None
 
     def sibling(self, suffix: str) -> str:
         """Return the path of the file with this suffix, such as ``".index"``, that belongs to the segment."""

@@ -2,6 +2,8 @@
 
 An index file is a hint, and one that can't be read has no entries (`kbatch.log.indexes`). These files are no hints:
 they say what the segments alone don't, so that damage in them is an error.
+
+A path is a local path or a URL; `storage` is where a URL needs options (`kbatch.log.storage`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from crc32c import crc32c
 
 from kbatch.errors import CrcMismatchError, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE
+from kbatch.log.storage import Storage, locate
 
 __all__ = [
     "LEADER_EPOCH_DTYPE",
@@ -82,7 +85,7 @@ class PartitionMetadata(NamedTuple):
     topic_id: uuid.UUID
 
 
-def read_transaction_index(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
+def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read the aborted transactions of a ``.txnindex`` file (TXI-R1, TXI-R2).
 
     An entry stands in the index of the segment with the transaction's marker; its first offset may lie in an earlier
@@ -107,7 +110,7 @@ def read_transaction_index(path: str | os.PathLike[str]) -> npt.NDArray[np.void]
     [30, 50, 88]
     """
     path = os.fspath(path)
-    data = _read(path)
+    data = _read(path, storage)
     stored = np.frombuffer(data, _STORED_ABORTED, count=len(data) // _STORED_ABORTED.itemsize)
     wrong = np.flatnonzero(stored["version"] != _ABORTED_VERSION)
     last = stored["last_offset"].astype(np.int64)
@@ -131,7 +134,7 @@ def read_transaction_index(path: str | os.PathLike[str]) -> npt.NDArray[np.void]
     return _as(stored, ABORTED_DTYPE)
 
 
-def read_producer_snapshot(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
+def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read the producers of a ``.snapshot`` file: their state before the offset in the file's name (DSK-R6).
 
     Kafka's ``ProducerStateManager`` is the source.
@@ -161,7 +164,7 @@ def read_producer_snapshot(path: str | os.PathLike[str]) -> npt.NDArray[np.void]
     [1002, 1004]
     """
     path = os.fspath(path)
-    data = _read(path)
+    data = _read(path, storage)
     if len(data) < _PRODUCER_HEADER:
         raise LogDirectoryError(
             f"{path}, byte {len(data)}: ends within the {_PRODUCER_HEADER} bytes of its header",
@@ -192,7 +195,7 @@ def read_producer_snapshot(path: str | os.PathLike[str]) -> npt.NDArray[np.void]
     return _as(np.frombuffer(data, _STORED_PRODUCER, offset=_PRODUCER_HEADER), PRODUCER_DTYPE)
 
 
-def read_leader_epochs(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
+def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read a ``leader-epoch-checkpoint`` file: at which offset each leader epoch began (DSK-R11).
 
     Returns
@@ -210,7 +213,7 @@ def read_leader_epochs(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
     epochs = np.array(
         [
             (_integer(path, number, parts[0], _INT32), _integer(path, number, parts[1], _INT64))
-            for number, parts in _checkpoint(path, 2, "epoch and start offset")
+            for number, parts in _checkpoint(path, 2, "epoch and start offset", storage)
         ],
         LEADER_EPOCH_DTYPE,
     )
@@ -218,7 +221,9 @@ def read_leader_epochs(path: str | os.PathLike[str]) -> npt.NDArray[np.void]:
     return epochs
 
 
-def read_offset_checkpoint(path: str | os.PathLike[str]) -> dict[tuple[str, int], int]:
+def read_offset_checkpoint(
+    path: str | os.PathLike[str], *, storage: Storage | None = None
+) -> dict[tuple[str, int], int]:
     """Read a file of an offset for each topic-partition (DSK-R11).
 
     These are a log directory's ``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``,
@@ -238,11 +243,11 @@ def read_offset_checkpoint(path: str | os.PathLike[str]) -> dict[tuple[str, int]
     path = os.fspath(path)
     return {
         (parts[0], _integer(path, number, parts[1], _INT32)): _integer(path, number, parts[2], _INT64)
-        for number, parts in _checkpoint(path, 3, "topic, partition and offset")
+        for number, parts in _checkpoint(path, 3, "topic, partition and offset", storage)
     }
 
 
-def read_partition_metadata(path: str | os.PathLike[str]) -> PartitionMetadata:
+def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | None = None) -> PartitionMetadata:
     """Read a ``partition.metadata`` file (DSK-R12).
 
     Returns
@@ -257,7 +262,7 @@ def read_partition_metadata(path: str | os.PathLike[str]) -> PartitionMetadata:
         If the file can't be read or is of another format.
     """
     path = os.fspath(path)
-    lines = _lines(path)
+    lines = _lines(path, storage)
     fields = []
     for number, name in enumerate(("version:", "topic_id:"), start=1):
         parts = _SPACES.split(lines[number - 1]) if len(lines) >= number else []
@@ -276,7 +281,7 @@ def read_partition_metadata(path: str | os.PathLike[str]) -> PartitionMetadata:
     return PartitionMetadata(version, uuid.UUID(bytes=id_bytes))
 
 
-def read_meta_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | None = None) -> dict[str, str]:
     """Read a log directory's ``meta.properties`` (DSK-R10), or another file of Java properties.
 
     Returns
@@ -292,7 +297,7 @@ def read_meta_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     path = os.fspath(path)
     properties = {}
     number = 0
-    lines = iter(_lines(path))
+    lines = iter(_lines(path, storage))
     for line in lines:
         number += 1
         line = line.lstrip(" \t\f")
@@ -330,12 +335,12 @@ def _unescaped(path: str, number: int, text: str) -> str:
     return _ESCAPE.sub(character, text)
 
 
-def _checkpoint(path: str, columns: int, wanted: str) -> list[tuple[int, list[str]]]:
+def _checkpoint(path: str, columns: int, wanted: str, storage: Storage | None) -> list[tuple[int, list[str]]]:
     """Return the entries of a checkpoint file, each with the number of its line.
 
     As for Kafka's ``CheckpointFile``, a file that ends before its count has no entries: a broker makes it empty.
     """
-    lines = _lines(path)
+    lines = _lines(path, storage)
     if lines:
         version = _integer(path, 1, lines[0], _INT32)
         if version != _CHECKPOINT_VERSION:
@@ -375,25 +380,22 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}... ({len(text)} characters)"
 
 
-def _lines(path: str) -> list[str]:
+def _lines(path: str, storage: Storage | None) -> list[str]:
     # Java ends lines at these only; Python's splitlines() has more.
-    lines = re.split(r"\r\n|\n|\r", _read(path).decode("utf-8", "replace"))
+    lines = re.split(r"\r\n|\n|\r", _read(path, storage).decode("utf-8", "replace"))
     if not lines[-1]:
         lines.pop()
     return lines
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, storage: Storage | None = None) -> bytes:
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > _MAX_FILE:
-                raise LogDirectoryError(
-                    f"{path}: {size} bytes, {_MAX_FILE} are the most for a file of this kind", source=path
-                )
-            return file.read(_MAX_FILE)
+        data, size = (storage or locate(path)[0]).read(path, _MAX_FILE)
     except OSError as error:
         raise LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path) from error
+    if size > _MAX_FILE:
+        raise LogDirectoryError(f"{path}: {size} bytes, {_MAX_FILE} are the most for a file of this kind", source=path)
+    return data
 
 
 def _as(stored: npt.NDArray[np.void], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:

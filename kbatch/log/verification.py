@@ -18,9 +18,11 @@ from kbatch.decoding import DecodeOptions
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import BatchStatus, Limits
 from kbatch.log.indexes import stored_offset_entries, stored_time_entries
+from kbatch.log.names import is_remote_name
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
+from kbatch.log.storage import Storage
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
 
@@ -151,8 +153,8 @@ def verify_log(
         done += segment.size
     if whole:
         _check_transactions(segments, options, lost, report)
-        for path in _snapshots(segments):
-            _check_snapshot(path, report)
+        for storage, path in _snapshots(segments):
+            _check_snapshot(path, report, storage)
     return report
 
 
@@ -278,12 +280,12 @@ class _Order:
 
 def _index_check(segment: Segment, suffix: str, report: Report) -> _OffsetIndexCheck | _TimeIndexCheck | None:
     path = segment.sibling(suffix)
-    if segment.base_offset is None or not os.path.exists(path):
+    if segment.base_offset is None or not segment.has(suffix):
         return None
     report.side_files += 1
     read = stored_offset_entries if suffix == ".index" else stored_time_entries
     try:
-        entries, size = read(path)
+        entries, size = read(path, segment.storage)
     except LogDirectoryError as error:
         report.add(path, 0, str(error))
         return None
@@ -403,9 +405,10 @@ class _TimeIndexCheck:
 
 def _size_now(segment: Segment) -> int:
     try:
-        return os.stat(segment.path).st_size
-    except OSError:
-        return segment.size
+        found = segment.storage.find(segment.path)
+    except KbatchError:
+        found = None
+    return segment.size if found is None or found.size is None else found.size
 
 
 def verify_index(path: str, segment: Segment, *, tell: Callable[[Finding], None] | None = None) -> Report:
@@ -428,8 +431,8 @@ def _check_transactions(
 ) -> None:
     """Compare the ``.txnindex`` files with what the markers say (TXI-R2, TXI-R5)."""
     paths = [segment.sibling(".txnindex") for segment in segments]
-    indexed = [os.path.exists(path) for path in paths]
-    if not segments or not (any(indexed) or any(os.path.exists(segment.sibling(".index")) for segment in segments)):
+    indexed = [segment.has(".txnindex") for segment in segments]
+    if not segments or not (any(indexed) or any(segment.has(".index") for segment in segments)):
         return
     aborted = _aborted(segments, options)
     for i, (segment, path) in enumerate(zip(segments, paths, strict=True)):
@@ -439,11 +442,11 @@ def _check_transactions(
         if indexed[i]:
             report.side_files += 1
             try:
-                listed = read_transaction_index(path)
+                listed = read_transaction_index(path, storage=segment.storage)
             except KbatchError as error:
                 report.add(path, error.position or 0, _without_place(error, path))
                 continue
-        elif not os.path.exists(segment.sibling(".index")):
+        elif not segment.has(".index"):
             continue
         if lost:
             text = "not compared with the markers: what damage took may have been one"
@@ -458,12 +461,13 @@ def _check_transactions(
 
 def _aborted(segments: Sequence[Segment], options: DecodeOptions) -> npt.NDArray[np.void]:
     """Follow the markers, from the transactions on that were open where the log begins (TXI-R7)."""
-    first = segments[0].sibling(".snapshot")
+    first = segments[0]
     begun: list[OpenTransaction] = []
     producers = None
-    if os.path.exists(first):
+    # In tiered storage it is the state after the segment.
+    if first.has(".snapshot") and not is_remote_name(os.path.basename(first.path)):
         try:
-            producers = read_producer_snapshot(first)
+            producers = read_producer_snapshot(first.sibling(".snapshot"), storage=first.storage)
         except KbatchError:
             producers = None
     if producers is not None:
@@ -504,30 +508,36 @@ def _compare(
         report.add(path, _TRANSACTION_ENTRY * len(listed), text)
 
 
-def _snapshots(segments: Sequence[Segment]) -> Iterator[str]:
-    for directory in sorted({os.path.dirname(segment.path) for segment in segments}):
-        for name in sorted(os.listdir(directory or ".")):
+def _snapshots(segments: Sequence[Segment]) -> Iterator[tuple[Storage, str]]:
+    for directory, storage in sorted({os.path.dirname(segment.path): segment.storage for segment in segments}.items()):
+        for name in sorted(storage.list(directory or ".")):
             if name.endswith(".snapshot"):
-                yield os.path.join(directory, name)
+                yield storage, storage.join(directory, name)
 
 
-def _check_snapshot(path: str, report: Report) -> None:
+def _check_snapshot(path: str, report: Report, storage: Storage | None = None) -> None:
     report.side_files += 1
     try:
-        read_producer_snapshot(path)
+        read_producer_snapshot(path, storage=storage)
     except KbatchError as error:
         report.add(path, error.position or 0, _without_place(error, path))
 
 
-def verify_snapshot(path: str, *, tell: Callable[[Finding], None] | None = None) -> Report:
+def verify_snapshot(
+    path: str, *, tell: Callable[[Finding], None] | None = None, storage: Storage | None = None
+) -> Report:
     """Check a ``.snapshot`` file: its version, its checksum, its size."""
     report = Report(tell=tell)
-    _check_snapshot(path, report)
+    _check_snapshot(path, report, storage)
     return report
 
 
 def verify_transaction_index(
-    path: str, segments: Sequence[Segment], *, tell: Callable[[Finding], None] | None = None
+    path: str,
+    segments: Sequence[Segment],
+    *,
+    tell: Callable[[Finding], None] | None = None,
+    storage: Storage | None = None,
 ) -> Report:
     """Check a ``.txnindex`` file against the markers of its log; by itself, if there are no segments."""
     report = Report(tell=tell)
@@ -536,7 +546,7 @@ def verify_transaction_index(
         return report
     report.side_files += 1
     try:
-        read_transaction_index(path)
+        read_transaction_index(path, storage=storage)
     except KbatchError as error:
         report.add(path, error.position or 0, _without_place(error, path))
     return report

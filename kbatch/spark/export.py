@@ -259,7 +259,7 @@ def export(
             f"table={options.table} is for the data source: an export writes records, and losses beside them"
         )
     out = _check_out(out)
-    logs = select_logs(open_logs([logdir]), options)
+    logs = select_logs(open_logs([logdir], options.storage), options)
     if not logs:
         raise LogDirectoryError(f"{logdir}: none of its topic-partitions is chosen", source=logdir)
     for log in logs:

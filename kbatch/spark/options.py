@@ -33,6 +33,8 @@ MOST_ROW_BYTES = (1 << 31) - 16 - 1024
 
 # What Spark puts among the options by itself: load()'s argument (one path, or several as a JSON list).
 _SPARK_OWN = {"path", "paths"}
+# Options that begin so are those of the filesystem that a URL is in (`kbatch.log.storage.filesystem`).
+_STORAGE = "storage."
 _OPTIONS = (
     "assign",
     "crc",
@@ -159,6 +161,8 @@ class ReadOptions:
         "transactions", those that read_committed leaves out or withholds.
     within : Within
         What filters that were pushed down leave. No option sets it.
+    storage : dict of str to str
+        Options of the filesystem where the path is a URL. They may be secrets, and aren't shown.
     """
 
     topics: tuple[str, ...] | None = None
@@ -184,6 +188,7 @@ class ReadOptions:
     max_record_bytes: int = MOST_ROW_BYTES
     table: Table = "records"
     within: Within = Within()
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
@@ -251,9 +256,10 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         one batch), ``maxRecordBytes`` (of one record's key, value and headers), ``key`` (text, taken as UTF-8) or
         ``keyHex`` (any bytes) for the records of one key, ``keyPartitions`` (how many partitions Kafka's default
         partitioner had to choose from, so that only the key's own is read), ``pushFilters`` (see
-        `kbatch.spark.pushdown`), and ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is
-        then ``skip`` unless it is given; ``transactions`` for the aborted, undecided and open ones, whatever the
-        isolation.
+        `kbatch.spark.pushdown`), ``storage.NAME``, an option of the filesystem that a URL is in
+        (`kbatch.log.storage.filesystem`), and ``table``: ``records``; ``losses`` for what damage costs, where
+        ``onError`` is then ``skip`` unless it is given; ``transactions`` for the aborted, undecided and open ones,
+        whatever the isolation.
 
     Raises
     ------
@@ -269,9 +275,10 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     """
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower(): name for name in _OPTIONS}
-    unknown = sorted(set(given) - set(known) - _SPARK_OWN)
+    storage = {name.removeprefix(_STORAGE): value for name, value in given.items() if name.startswith(_STORAGE)}
+    unknown = sorted(name for name in set(given) - set(known) - _SPARK_OWN if not name.startswith(_STORAGE))
     if unknown:
-        raise ValueError(f"unknown option {', '.join(map(repr, unknown))}; known are {', '.join(_OPTIONS)}")
+        raise ValueError(f"unknown option {', '.join(map(repr, unknown))}; known are {', '.join(_OPTIONS)}, storage.*")
 
     def get(name: str, parse: Callable[[str, str], Any], default: Any = None) -> Any:
         value = given.get(name.lower())
@@ -319,6 +326,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         max_decompressed_bytes=get("maxDecompressedBytes", parse_size, Limits().max_decompressed_bytes),
         max_record_bytes=get("maxRecordBytes", parse_size, MOST_ROW_BYTES),
         table=table,
+        storage=storage,
     )
     return _paths(given), read
 

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -26,8 +26,9 @@ from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus, Limits
 from kbatch.framing import first_offsets
 from kbatch.kernels.columns import keys_equal
 from kbatch.log import Log, Segment, find_logs
-from kbatch.log.indexes import OFFSET_INDEX_DTYPE, read_offset_index
+from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.log.storage import identity, locate
 from kbatch.spark.following import log_transactions
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable, decoded_columns
@@ -179,10 +180,16 @@ class Selection:
             raise ValueError(f"no log of topic {', '.join(map(repr, unknown))}; there are {_some(present)}")
 
 
-def open_logs(paths: Iterable[str], wanted: Callable[[str, int], bool] | None = None) -> list[Log]:
-    """Open the logs under each path: a log directory, a topic-partition directory, or one ``.log`` file.
+def open_logs(
+    paths: Iterable[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    wanted: Callable[[str, int], bool] | None = None,
+) -> list[Log]:
+    """Open the logs under each path or URL: a log directory, a topic-partition directory, or one ``.log`` file.
 
-    What is `wanted` in log directories is asked by name; a path that is a log itself is opened in any case.
+    Each directory is listed once, and sizes are those of the listing where it has them. What is `wanted` in log
+    directories is asked by name; a path that is a log itself is opened in any case.
 
     Raises
     ------
@@ -191,11 +198,15 @@ def open_logs(paths: Iterable[str], wanted: Callable[[str, int], bool] | None = 
     """
     logs: list[Log] = []
     for path in paths:
-        if path.startswith("file:"):
-            path = re.sub(r"^file:(//(?=/))?", "", path)
-        logs += [Log(path)] if os.path.isfile(path) else find_logs(path, wanted=wanted)
+        storage, path = locate(path, storage_options)
+        # Remotely a question costs a request: there a name tells.
+        is_file = path.endswith(".log") if storage.remote else os.path.isfile(path)
+        if is_file:
+            logs.append(Log(path, storage_options=storage_options))
+        else:
+            logs += find_logs(path, wanted=wanted, storage_options=storage_options)
     # Paths may overlap: a log is read once.
-    return list({os.path.realpath(log.path): log for log in reversed(logs)}.values())[::-1]
+    return list({identity(log.path): log for log in reversed(logs)}.values())[::-1]
 
 
 def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
@@ -209,7 +220,7 @@ def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
         As `select_logs`.
     """
     selection = Selection(options)
-    logs = [log for log in open_logs(paths, selection) if selection(log.topic, log.partition)]
+    logs = [log for log in open_logs(paths, options.storage, wanted=selection) if selection(log.topic, log.partition)]
     selection.check()
     return logs
 
@@ -429,12 +440,15 @@ def _share_out(pieces: Iterable[_Piece[T]], options: ReadOptions) -> list[tuple[
     return tasks
 
 
+def _segment(split: Split, options: ReadOptions) -> Segment:
+    return Segment(split.path, live=split.live, storage_options=options.storage, size=split.size)
+
+
 def _split_tables(
     split: Split, options: ReadOptions, columns: tuple[str, ...] | None
 ) -> Generator[RecordTable, None, bool]:
     """Decode a split, as `read_tables` does; `columns` is what is wanted of its records."""
-    segment = Segment(split.path, live=split.live)
-    segment.size = split.size
+    segment = _segment(split, options)
     decode = DecodeOptions(
         include_control=options.include_control,
         crc=options.crc,
@@ -470,7 +484,7 @@ def task_tables(
     stopped: set[str] = set()
     for split in splits:
         if split.log in stopped:
-            yield split, lost_table(Segment(split.path, live=split.live), split.start, split.end, NOT_REACHED)
+            yield split, lost_table(_segment(split, options), split.start, split.end, NOT_REACHED)
             continue
         tables = _split_tables(split, options, columns)
         while True:
@@ -702,8 +716,7 @@ class _Cutter:
             self._segment = segment
             self._index = np.empty(0, OFFSET_INDEX_DTYPE)
             if segment.base_offset is not None:
-                path = segment.sibling(".index")
-                self._index = read_offset_index(path, base_offset=segment.base_offset, log_size=segment.size)
+                self._index = segment.offset_index()
         return self._index
 
 

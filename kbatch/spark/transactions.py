@@ -65,7 +65,7 @@ def transaction_batches(
     """
     schema = pa.schema([TRANSACTION_SCHEMA.field(name) for name in columns])
     for wanted in ranges:
-        log = Log(wanted.path)
+        log = Log(wanted.path, storage_options=options.storage)
         if options.on_error == "raise":
             require_markers(log, options)
         transactions = log.transactions(crc=options.crc, on_error=options.on_error)
