@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from kbatch.arrow import Overflow
 from kbatch.decoding import Crc, Isolation, OnError
+from kbatch.spark.value_options import VALUE_OPTIONS, ValueOptions
 
 __all__ = ["DEFAULT_SPLIT_BYTES", "Bound", "ReadOptions", "Table", "parse_options", "parse_size"]
 
@@ -43,6 +44,7 @@ _OPTIONS = (
     "table",
     "timestampOverflow",
     "topics",
+    *VALUE_OPTIONS,
 )
 _EARLIEST, _LATEST = -2, -1
 
@@ -97,6 +99,8 @@ class ReadOptions:
     table : str
         What the rows of the data source are: "records"; "losses", what damage costs a read with these options; or
         "transactions", those that read_committed leaves out or withholds.
+    values : ValueOptions
+        How keys and values are parsed.
     """
 
     topics: tuple[str, ...] | None = None
@@ -114,6 +118,7 @@ class ReadOptions:
     timestamp_overflow: Overflow = "raise"
     split_bytes: int = DEFAULT_SPLIT_BYTES
     table: Table = "records"
+    values: ValueOptions = ValueOptions()
 
     def __post_init__(self) -> None:
         _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
@@ -148,7 +153,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``topics`` (the same as ``subscribe``), ``partitions`` (such as ``0,2,5-7``), ``isolationLevel`` (the same as
         ``kafka.isolation.level``), ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, and
         ``table``: ``records``; ``losses`` for what damage costs, where ``onError`` is then ``skip`` unless it is
-        given; ``transactions`` for the aborted, undecided and open ones, whatever the isolation.
+        given; ``transactions`` for the aborted, undecided and open ones, whatever the isolation. What is in keys and
+        values: ``valueFormat``, ``keyFormat`` and what goes with them (`ValueOptions.parse`).
 
     Raises
     ------
@@ -205,6 +211,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         timestamp_overflow=get("timestampOverflow", _text, "raise"),
         split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
         table=table,
+        values=ValueOptions.parse(options),
     )
     return _paths(given), read
 

@@ -15,6 +15,7 @@ from kbatch.spark.options import ReadOptions, Table, parse_options
 from kbatch.spark.planning import open_logs, plan, plan_logs, select_logs, task_tables
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.transactions import transaction_batches
+from kbatch.spark.values import ValueColumns, columns_for, parsers_of, value_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +45,11 @@ class KbatchDataSource(DataSource):
     null for the others, and where there is none), and last_stable_offset: from there on read_committed withholds
     everything of this log; null if nothing is open.
 
+    ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) gives values
+    in place of bytes, and a last column ``value_bad`` with the bytes of those that are none; the options that go with it
+    are those of `kbatch.spark.value_options.ValueOptions.parse`. A schema of json that isn't given, by ``valueSchema`` or
+    a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
+
     Filters are not pushed down (``pushFilters``): in PySpark 4.1 to 4.3 a reader with filters is kept for the loaded
     relation, so that a second query of it gives wrong rows. Options prune instead.
 
@@ -62,24 +68,34 @@ class KbatchDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's schema, for records that of Spark's Kafka source; bad options are told here first."""
-        _, options = parse_options(self.options)
+        paths, options = parse_options(self.options)
         if options.table == "records":
-            return kafka_schema(headers=options.include_headers)
+            schema = kafka_schema(headers=options.include_headers)
+            if options.values.parsed:
+                logs = select_logs(open_logs(paths), options)
+                schema = value_schema(schema, parsers_of(options.values, logs, options))
+            return schema
         return table_schema(options.table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for the default schema, or for the columns of a user's."""
         paths, options = parse_options(self.options)
+        if options.table == "records" and options.values.parsed:
+            columns, values = columns_for(schema, options, lambda: select_logs(open_logs(paths), options))
+            return KbatchReader(paths, options, columns, values)
         return KbatchReader(paths, options, columns_of(schema, options.table))
 
 
 class KbatchReader(DataSourceReader):
     """Plans the splits on the driver, and reads them in tasks. It has plain values only: it is pickled."""
 
-    def __init__(self, paths: list[str], options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, paths: list[str], options: ReadOptions, columns: tuple[str, ...], values: ValueColumns | None = None
+    ) -> None:
         self.paths = paths
         self.options = options
         self.columns = columns
+        self.values = values
 
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each task; its value is a tuple of `Split`, or of `LogRange` for transactions."""
@@ -90,7 +106,8 @@ class KbatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one partition names."""
         # Spark makes InputPartition(None) of an empty list.
-        yield from _BATCHES[self.options.table](partition.value or (), self.columns, self.options)
+        for batch in _BATCHES[self.options.table](partition.value or (), self.columns, self.options):
+            yield batch if self.values is None else self.values.apply(batch)
 
 
 def _records(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
