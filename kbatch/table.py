@@ -299,8 +299,8 @@ class RecordTable:
         Parameters
         ----------
         schema : pyarrow.Schema or DataType, optional
-            Fields of the objects, or the type of any JSON (`kbatch.values.JsonParser` tells which). Default is what most
-            of a sample of the table have (`kbatch.values.infer_json`).
+            Fields of the objects, or the type of any JSON (`kbatch.values.JsonParser` tells which). Default is what
+            most of a sample of the table have (`kbatch.values.infer_json`).
         on : {"value", "key"}
         unknown : {"ignore", "bad"}, optional
             What becomes of a value with a field that the schema doesn't have: it is left out; or the value is bad.
@@ -345,8 +345,9 @@ class RecordTable:
         Parameters
         ----------
         schema : str, path, dict, list or mapping of int
-            The writer's schema: itself (JSON text or what that is in Python), or an ``.avsc`` file. With ``"confluent"``
-            also the schema of each id: a mapping, or a directory with files ``<id>.avsc``. Nothing is fetched.
+            The writer's schema: itself (JSON text or what that is in Python), or an ``.avsc`` file. With
+            ``"confluent"`` also the schema of each id: a mapping, or a directory with files ``<id>.avsc``. Nothing is
+            fetched.
         framing : {"none", "confluent"}
             Whether Confluent's five bytes stand before each datum.
         reader_schema : str, path, dict or list, optional
@@ -365,11 +366,11 @@ class RecordTable:
         ValueError
             If a schema is none, contains itself, or can't be read as the reader's.
         """
-        from kbatch.values.avro import AvroParser, read_schema
+        from kbatch.values.avro import AvroParser, read_schema, read_schemas
         from kbatch.values.parsed import ParsedValues
 
         reader = None if reader_schema is None else read_schema(reader_schema)
-        return ParsedValues.of(self, on, AvroParser(read_schema(schema), framing, reader))
+        return ParsedValues.of(self, on, AvroParser(read_schemas(schema), framing, reader))
 
     def values_protobuf(
         self,

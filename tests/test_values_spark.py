@@ -86,6 +86,38 @@ def test_parsers_survive_pickling(tmp_path: Path) -> None:
         assert copy.parse(column).values.equals(parser.parse(column).values)
 
 
+def test_batches_as_the_export_hands_them_over() -> None:
+    """Its transform: values in their places, what is bad behind all, batches of the schema that was told before."""
+    pytest.importorskip("pyspark")
+    import pyarrow as pa
+
+    from kbatch.arrow import spark_batches, spark_schema
+    from kbatch.spark.options import ReadOptions
+    from kbatch.spark.values import value_columns
+
+    assert value_columns(ValueOptions(), [], ReadOptions()) is None
+    options = ValueOptions(FormatOptions("string"), FormatOptions("struct", "n:<u4"))
+    made = value_columns(options, [], ReadOptions())
+    assert made is not None
+    columns = pickle.loads(pickle.dumps(made))
+    names = ("offset", "value", "key")
+    schema = columns.schema(spark_schema(names))
+    assert schema.names == ["offset", "value", "key", "key_bad", "value_bad"]
+    assert schema.field("value").type == pa.struct([("n", pa.int64())])
+    table = table_of([b"\1\0\0\0", None, b"x"], [b"a", b"\xff", None])
+    (batch,) = (columns.apply(batch) for batch in spark_batches(table, names))
+    assert batch.schema.equals(schema)
+    assert batch.to_pydict() == {
+        "offset": [0, 1, 2],
+        "value": [{"n": 1}, None, None],
+        "key": ["a", None, None],
+        "key_bad": [None, b"\xff", None],
+        "value_bad": [None, None, b"x"],
+    }
+    # A file without keys has none to parse.
+    assert columns.schema(spark_schema(["value"])).names == ["value", "value_bad"]
+
+
 @pytest.mark.spark
 def test_json_with_a_schema_from_a_sample(spark: Any, tmp_path: Path) -> None:
     values = [b'{"id":1,"tags":["a"],"in":{"x":1.5}}', b"oops", None, b'{"id":2,"new":1}', b'{"id":"x"}']

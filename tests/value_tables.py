@@ -14,9 +14,7 @@ Values = Sequence[bytes | None]
 
 def batch_of(values: Values, keys: Values | None = None, base_offset: int = 0) -> bytes:
     keys = [None] * len(values) if keys is None else keys
-    records = [
-        oracle.encode_record(i, i, key, value) for i, (key, value) in enumerate(zip(keys, values, strict=True))
-    ]
+    records = [oracle.encode_record(i, i, key, value) for i, (key, value) in enumerate(zip(keys, values, strict=True))]
     return oracle.build_batch(records, base_offset=base_offset, max_timestamp=1000 + max(0, len(values) - 1))
 
 

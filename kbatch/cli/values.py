@@ -14,19 +14,19 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the group of flags to a command's parser; `value_options` reads them."""
     group = parser.add_argument_group(
         "what is in keys and values",
-        "Bytes are written as they are, unless a format is named. What is none of the format and its schema isn't lost: "
-        "its bytes stand in the column value_bad (key_bad).",
+        "Bytes are written as they are, unless a format is named. What is none of the format and its schema isn't "
+        "lost: its bytes stand in the column value_bad (key_bad).",
     )
     for on, flag in (("value", "values"), ("key", "keys")):
         group.add_argument(
-            f"--{flag}", choices=_FORMATS, default="binary", help=f"format of {on}s (default: %(default)s)"
+            f"--{flag}", choices=_FORMATS, default="binary", help=f"format of {flag} (default: %(default)s)"
         )
         group.add_argument(
             f"--{on}-schema",
             metavar="SCHEMA",
             help="json: Spark's DDL, such as 'id bigint, tags array<string>', or a file of it (default: what a sample "
-            "of the logs has); avro: an .avsc file, or a directory of <id>.avsc; protobuf: protoc's descriptor set, or a "
-            ".proto file; struct: such as 'id:>i8,price:>f8'",
+            "of the logs has); avro: an .avsc file, or a directory of <id>.avsc; protobuf: protoc's descriptor set, or "
+            "a .proto file; struct: such as 'id:>i8,price:>f8'",
         )
         group.add_argument(
             f"--{on}-framing",
@@ -41,8 +41,8 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{on}-unknown-fields",
             choices=("ignore", "bad"),
-            help="json: leave out fields that the schema doesn't have, or take the value as bad (default: ignore with a "
-            "schema that is given, else bad)",
+            help="json: leave out fields that the schema doesn't have, or take the value as bad (default: ignore with "
+            "a schema that is given, else bad)",
         )
 
 

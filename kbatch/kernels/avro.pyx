@@ -1,11 +1,11 @@
 """Avro datums -> columns, by a schema that was compiled to a table of nodes.
 
-Each datum is bytes of its own, so that one that isn't of the schema can't reach into the next: it gives a null and a verdict.
-Counts and lengths are compared with the bytes that remain. Items that take no bytes (null, an empty record) are bounded by
-a datum's own size and a constant, since their count is bounded by nothing else.
+Each datum is bytes of its own, so that one that isn't of the schema can't reach into the next: it gives a null and a
+verdict. Counts and lengths are compared with the bytes that remain. Items that take no bytes (null, an empty record)
+are bounded by a datum's own size and a constant, since their count is bounded by nothing else.
 """
 
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
@@ -61,7 +61,7 @@ cdef struct Node:
     int32_t count
     int32_t least  # bytes that a datum of it takes at least
     int32_t null_branch  # of a union, or -1
-    uint64_t limit_low  # of a decimal: 10 ** precision
+    uint64_t limit_low  # of a decimal: 10 ** precision; of a time of day: what it is less than
     uint64_t limit_high
     # What has been decoded of it.
     int64_t rows
@@ -167,7 +167,7 @@ cdef Verdict push_null(Node* nodes, const int32_t* children, int32_t number) noe
     cdef Node* node = &nodes[number]
     cdef uint8_t nothing[16]
     cdef int32_t i
-    cdef int64_t k
+    cdef int64_t _k
     cdef Verdict verdict
     memset(nothing, 0, 16)
     if node.kind == K_NULLABLE:
@@ -184,7 +184,7 @@ cdef Verdict push_null(Node* nodes, const int32_t* children, int32_t number) noe
         if not push_offset(node, nodes[item_of(nodes, children, children[node.first])].rows):
             return V_MEMORY
     elif node.kind == K_FIXED:
-        for k in range(node.size):
+        for _k in range(node.size):
             if not push_data(node, nothing, 1):
                 return V_MEMORY
     elif node.kind != K_NULL:
@@ -231,7 +231,7 @@ cdef Verdict read_decimal(Node* node, Cursor* c, int64_t length) noexcept nogil:
 
 
 cdef Verdict read_items(Node* nodes, const int32_t* children, Node* node, Cursor* c) noexcept nogil:
-    cdef int64_t count, size, i
+    cdef int64_t count, size, _i
     cdef Verdict verdict
     cdef int32_t k
     cdef int32_t least = 0
@@ -258,7 +258,7 @@ cdef Verdict read_items(Node* nodes, const int32_t* children, Node* node, Cursor
             if count > c.free_items:
                 return V_COUNT
             c.free_items -= count
-        for i in range(count):
+        for _i in range(count):
             for k in range(node.count):
                 verdict = read(nodes, children, children[node.first + k], c)
                 if verdict != V_FINE:
@@ -301,6 +301,8 @@ cdef Verdict read(Node* nodes, const int32_t* children, int32_t number, Cursor* 
         verdict = read_long(c, &n)
         if verdict != V_FINE:
             return verdict
+        if node.limit_low and (n < 0 or <uint64_t> n >= node.limit_low):
+            return V_RANGE
         if kind == K_LONG:
             if not push_data(node, &n, 8):
                 return V_MEMORY

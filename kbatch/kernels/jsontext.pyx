@@ -1,8 +1,8 @@
 """JSON texts -> lines that a parser can't take for more or for less than one value each.
 
-`check` looks at the structure alone: what is a string, and how deep brackets go. A text that passes has no comma, colon or
-closing bracket outside of its own brackets, so that within ``{"v":...}`` it is one value or a parser's error, and can't reach
-into its neighbours. What is inside the brackets is for the parser to judge.
+`check` looks at the structure alone: what is a string, and how deep brackets go. A text that passes has no comma, colon
+or closing bracket outside of its own brackets, so that within ``{"v":...}`` it is one value or a parser's error, and
+can't reach into its neighbours. What is inside the brackets is for the parser to judge.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t

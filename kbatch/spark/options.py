@@ -118,7 +118,7 @@ class ReadOptions:
     timestamp_overflow: Overflow = "raise"
     split_bytes: int = DEFAULT_SPLIT_BYTES
     table: Table = "records"
-    values: ValueOptions = ValueOptions()
+    values: ValueOptions = field(default_factory=ValueOptions)
 
     def __post_init__(self) -> None:
         _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))

@@ -45,10 +45,10 @@ class KbatchDataSource(DataSource):
     null for the others, and where there is none), and last_stable_offset: from there on read_committed withholds
     everything of this log; null if nothing is open.
 
-    ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) gives values
-    in place of bytes, and a last column ``value_bad`` with the bytes of those that are none; the options that go with it
-    are those of `kbatch.spark.value_options.ValueOptions.parse`. A schema of json that isn't given, by ``valueSchema`` or
-    a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
+    ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) gives
+    values in place of bytes, and a last column ``value_bad`` with the bytes of those that are none; the options that go
+    with it are those of `kbatch.spark.value_options.ValueOptions.parse`. A schema of json that isn't given, by
+    ``valueSchema`` or a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
 
     Filters are not pushed down (``pushFilters``): in PySpark 4.1 to 4.3 a reader with filters is kept for the loaded
     relation, so that a second query of it gives wrong rows. Options prune instead.

@@ -32,9 +32,9 @@ class FormatOptions:
     format : {"binary", "string", "json", "avro", "protobuf", "struct"}
         ``"binary"`` leaves bytes as they are.
     schema : str or None
-        For json Spark's DDL, None for what a sample has; for avro a schema's JSON, the path of an ``.avsc`` file or of a
-        directory with ``<id>.avsc``; for protobuf the path of a descriptor set or a ``.proto`` file; for struct
-        ``name:code,...`` with NumPy's codes.
+        For json Spark's DDL, or a file of it, None for what a sample has; for avro a schema's JSON, the path of an
+        ``.avsc`` file or of a directory with ``<id>.avsc``; for protobuf the path of a descriptor set or a ``.proto``
+        file; for struct ``name:code,...`` with NumPy's codes. Files are read where options are, on the driver.
     schema_file : str or None
         A file that holds it instead.
     reader_schema : str or None
@@ -91,7 +91,7 @@ class FormatOptions:
             If the schema is none.
         MissingDependencyError
         """
-        from kbatch.values.avro import AvroParser, read_schema
+        from kbatch.values.avro import AvroParser, read_schema, read_schemas
         from kbatch.values.ddl import parse_ddl
         from kbatch.values.fixed import FixedParser
         from kbatch.values.json import JsonParser, infer_json
@@ -104,7 +104,7 @@ class FormatOptions:
             return TextParser()
         if self.format == "avro":
             reader = None if self.reader_schema is None else read_schema(self.reader_schema)
-            return AvroParser(read_schema(self.schema or str(self.schema_file)), self.framing, reader)
+            return AvroParser(read_schemas(self.schema or str(self.schema_file)), self.framing, reader)
         if self.format == "protobuf":
             return ProtobufParser(read_descriptors(self.schema or str(self.schema_file)), self.message, self.framing)
         text = self._text()
@@ -150,13 +150,14 @@ class ValueOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ValueOptions:
-        """Read the options ``valueFormat``, ``valueSchema``, ``valueSchemaFile``, ``valueReaderSchema``, ``valueFraming``,
-        ``valueMessage``, ``valueUnknownFields``, and those of keys.
+        """Read what Spark's options say of values and keys.
 
         Parameters
         ----------
         options : mapping of str to str
-            Names in any case; others are passed over.
+            ``valueFormat``, ``valueSchema``, ``valueSchemaFile``, ``valueReaderSchema``, ``valueFraming``,
+            ``valueMessage``, ``valueUnknownFields``, which are the attributes of `FormatOptions`, and the same of keys
+            (``keyFormat``, ...). Names in any case; others are passed over.
 
         Raises
         ------

@@ -1,9 +1,10 @@
-"""Batches with bytes -> batches with values: what the data source and the export put between decoding and their output."""
+"""Batches with bytes -> batches with values: what stands between decoding and the output of data source and export."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from kbatch.log import Log
 from kbatch.spark.options import ReadOptions
-from kbatch.spark.schema import columns_of
+from kbatch.spark.schema import columns_of, kafka_schema
 from kbatch.spark.value_options import ValueOptions
 from kbatch.values.parsed import On, Parser, parse_column, sample
 
@@ -27,8 +28,8 @@ _SAMPLED_BYTES = 1 << 20
 def spark_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that Spark has for an Arrow type: without unsigned integers, and times as microseconds.
 
-    Unsigned integers become the next wider ones, uint64 decimal(20, 0); a time of day the integer that it is; what has no
-    type, strings.
+    Unsigned integers become the next wider ones, uint64 decimal(20, 0); a time of day the integer that it is; what has
+    no type, strings.
     """
     types = pa.types
     if types.is_struct(kind):
@@ -76,7 +77,9 @@ class ValueColumns:
         for on, parser in self.parsers.items():
             at = schema.get_field_index(on)
             if at >= 0:
-                schema = schema.set(at, pa.field(on, spark_type(parser.type))).append(pa.field(f"{on}_bad", pa.binary()))
+                schema = schema.set(at, pa.field(on, spark_type(parser.type))).append(
+                    pa.field(f"{on}_bad", pa.binary())
+                )
         return schema if self.columns is None else pa.schema([schema.field(name) for name in self.columns])
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -180,12 +183,9 @@ def value_columns(values: ValueOptions, logs: Sequence[Log], options: ReadOption
 
 def value_schema(schema: StructType, parsers: Mapping[On, Parser]) -> StructType:
     """Return a schema of records with values in place of bytes, and then the columns of what is bad."""
-    fields = [_spark_field(field.name, parsers[field.name]) if field.name in parsers else field for field in schema]
+    parsed = {str(on): StructField(on, from_arrow_type(spark_type(parser.type))) for on, parser in parsers.items()}
+    fields = [parsed.get(field.name, field) for field in schema]
     return StructType([*fields, *(StructField(f"{on}_bad", BinaryType()) for on in parsers)])
-
-
-def _spark_field(name: str, parser: Parser) -> StructField:
-    return StructField(name, from_arrow_type(spark_type(parser.type)))
 
 
 def columns_for(
@@ -216,22 +216,23 @@ def columns_for(
             parsers[on] = of_side.json_parser(to_arrow_type(wanted[on].dataType, timezone="UTC"))
         else:
             parsers |= parsers_of(ValueOptions(**{on: of_side}), logs(), options)
+    whole = {field.name: field.dataType for field in value_schema(kafka_schema(headers=True), parsers)}
     columns: list[str] = []
     plain = []
     for field in schema:
-        on = field.name.removesuffix("_bad")
-        if on not in parsers:
+        of = field.name.removesuffix("_bad")
+        if of not in parsers:
             plain.append(field)
             columns.append(field.name)
             continue
-        kind = BinaryType() if field.name != on else from_arrow_type(spark_type(parsers[on].type))  # type: ignore[index]
+        kind = whole[field.name]
         if field.dataType != kind or not field.nullable:
             raise ValueError(
                 f"schema: column {field.name!r} is {kind.simpleString()} and may be null, not "
                 f"{field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
             )
-        if on not in columns:
-            columns.append(on)
+        if of not in columns:
+            columns.append(of)
     if plain:
         columns_of(StructType(plain), "records")
     if len(wanted) != len(schema.fields):

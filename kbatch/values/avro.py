@@ -1,7 +1,7 @@
 """Avro datums -> an Arrow column: a schema compiled for `kbatch.kernels.avro`, and its columns put together.
 
-Source: the Avro specification 1.11 (schemas, binary encoding, logical types, schema resolution). Types are those of Spark's
-``from_avro``: a union with null is what may be null, any other a struct of its branches (``member0``, ``member1``, ...).
+Source: the Avro specification 1.11 (schemas, binary encoding, logical types, schema resolution). As in Spark's
+``from_avro`` a union with null is what may be null, any other a struct of its branches (``member0``, ``member1``, ...).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbatch.values.parsed import Parsed, Slices, slices_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AvroParser", "Schema", "read_schema"]
+__all__ = ["AvroParser", "Schema", "read_schema", "read_schemas"]
 
 # What may be given as a schema: its JSON text, or what that is in Python.
 Schema = str | dict[str, Any] | list[Any]
@@ -59,7 +59,7 @@ _VERDICTS = (
     "",
     "ends within the datum",
     "a number of more than 10 bytes",
-    "a number that int32 doesn't hold",
+    "a number that int32 doesn't hold, or that is no time of day",
     "a boolean that is neither 0 nor 1",
     "a length that is negative, or more than the bytes that remain",
     "a string that isn't UTF-8",
@@ -79,6 +79,8 @@ _PRIMITIVES = {
     "bytes": Kind.BYTES,
     "string": Kind.STRING,
 }
+# Times of day, and how many there are.
+_TIMES = {(Kind.INT, "time-millis"): 86_400_000, (Kind.LONG, "time-micros"): 86_400_000_000}
 _LEAST = {Kind.NULL: 0, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.RECORD: 0, Kind.FIXED: 0, Kind.DECIMAL_FIXED: 0}
 
 
@@ -171,6 +173,8 @@ class _Compiler:
             "local-timestamp-micros": pa.timestamp("us"),
             "local-timestamp-nanos": pa.timestamp("ns"),
         }
+        if (kind, logical) in _TIMES:
+            node.limit = _TIMES[kind, logical]
         if kind == Kind.INT and logical in of_int:
             return of_int[logical]
         if kind == Kind.LONG and logical in of_long:
@@ -333,15 +337,15 @@ class _Decoder:
 def _loaded(schema: Schema) -> Any:
     if not isinstance(schema, str):
         return schema
+    if schema.strip() in _PRIMITIVES:
+        return schema.strip()
     try:
         return json.loads(schema)
     except ValueError as error:
-        if schema.strip() in _PRIMITIVES:
-            return schema.strip()
         raise ValueError(f"no Avro schema: not JSON: {error}") from None
 
 
-def read_schema(source: Schema | Mapping[int, Schema] | os.PathLike[str]) -> Schema | dict[int, Schema]:
+def read_schemas(source: Schema | Mapping[int, Schema] | os.PathLike[str]) -> Schema | dict[int, Schema]:
     """Read a schema from where it is.
 
     Parameters
@@ -360,26 +364,42 @@ def read_schema(source: Schema | Mapping[int, Schema] | os.PathLike[str]) -> Sch
         If there is no such file, or none in the directory.
     """
     if isinstance(source, Mapping) and source and all(isinstance(key, int) for key in source):
-        return {key: read_schema(each) for key, each in source.items()}  # type: ignore[misc, arg-type]
-    if isinstance(source, str) and (source.lstrip()[:1] in ("{", "[", '"') or source.strip() in _PRIMITIVES):
-        return source
-    if not isinstance(source, str | os.PathLike):
+        return {int(key): read_schema(each) for key, each in source.items()}
+    if not isinstance(source, str | os.PathLike) or _is_schema(source):
         return source  # type: ignore[return-value]
     path = os.fspath(source)
-    try:
-        if os.path.isdir(path):
-            names = [name for name in os.listdir(path) if name.endswith(".avsc") and name[:-5].isdecimal()]
-            if not names:
-                raise ValueError(f"{path}: no file in it is named <id>.avsc")
-            return {int(name[:-5]): _text_of(os.path.join(path, name)) for name in names}
+    if not os.path.isdir(path):
         return _text_of(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: no Avro schema can be read from it: {error}") from None
+    names = [name for name in os.listdir(path) if name.endswith(".avsc") and name[:-5].isdecimal()]
+    if not names:
+        raise ValueError(f"{path}: no file in it is named <id>.avsc")
+    by_id: dict[int, Schema] = {int(name[:-5]): _text_of(os.path.join(path, name)) for name in names}
+    return by_id
+
+
+def read_schema(source: Schema | os.PathLike[str]) -> Schema:
+    """Read one schema, as it is or from an ``.avsc`` file.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file.
+    """
+    if not isinstance(source, str | os.PathLike) or _is_schema(source):
+        return source  # type: ignore[return-value]
+    return _text_of(os.fspath(source))
+
+
+def _is_schema(source: object) -> bool:
+    return isinstance(source, str) and (source.lstrip()[:1] in ("{", "[", '"') or source.strip() in _PRIMITIVES)
 
 
 def _text_of(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: no Avro schema can be read from it: {error}") from None
 
 
 def _resolved(pa: Any, array: Any, writer: _Node, reader: _Node, where: str = "") -> Any:
@@ -388,9 +408,8 @@ def _resolved(pa: Any, array: Any, writer: _Node, reader: _Node, where: str = ""
         writer = writer.children[0]
     while reader.kind == Kind.NULLABLE:
         reader = reader.children[0]
-    if array.type.equals(reader.type) and writer.kind == reader.kind and writer.names == reader.names:
-        if writer.kind != Kind.ENUM or set(writer.symbols) <= set(reader.symbols):
-            return array
+    if array.type.equals(reader.type) and writer.kind == reader.kind and set(writer.symbols) <= set(reader.symbols):
+        return array
     kinds = (writer.kind, reader.kind)
     if kinds == (Kind.RECORD, Kind.RECORD):
         children = []
@@ -492,7 +511,7 @@ class AvroParser:
 
     def _schemas(self) -> dict[int | None, Schema]:
         if isinstance(self.schema, Mapping) and all(isinstance(key, int) for key in self.schema):
-            return dict(self.schema)
+            return {int(key): schema for key, schema in self.schema.items()}
         return {None: self.schema}  # type: ignore[dict-item]
 
     @property

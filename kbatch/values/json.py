@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
 
-# Brackets within brackets. Arrow's parser crashes on a field of 100,000 of them that no schema names.
+# Brackets within brackets. Arrow's parser crashes on 100,000 of them where it has to find a type for them.
 MAX_DEPTH = 256
 
 Unknown = Literal["ignore", "bad"]
 
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
-# A block that is refused is parsed in pieces of so many rows, and by halves where those are refused. To find one that is
-# bad takes 20 calls of 50 us; where more than a few are, Python looks through the rest of the piece, for 10 us a row.
+# A block that is refused is parsed in pieces of so many rows, and by halves where those are refused. To find one that
+# is bad takes 20 calls of 50 us; where more than a few are, Python looks through the rest of the piece, for 10 us a row.
 _PIECE_ROWS = 256
 _FEW_BAD = 3
 _UNSCREENED = 1 << 62
 # Arrow parses blocks of a buffer in parallel.
 _BLOCK_BYTES = 2 << 20
+
+# Of a schema that is inferred: every field costs memory for every value.
+_MOST_FIELDS = 1000
 
 # How Arrow names a field of `{"v":...}`.
 _FIELD = re.compile(r"Column\(/v/?([^)]*)\)")
@@ -74,8 +77,7 @@ class JsonParser:
         Of the values. A field that a value doesn't have is null. Texts are taken as they are for string and binary, in
         ISO 8601 for date32 and timestamp; numbers for integers only if they are written as such. Maps can't be had.
     unknown : {"ignore", "bad"}
-        What becomes of a value with a field that the type doesn't have: it is left out; or the value is bad, unless the
-        field is null.
+        What becomes of a value with a field that the type doesn't have: it is left out; or the value is bad.
 
     A name twice in an object makes it bad, where the type has it. ``NaN`` and ``Infinity`` are numbers, as Python's
     json module writes them.
@@ -104,7 +106,7 @@ class JsonParser:
             row: _VERDICTS[verdict]
             for row, verdict in zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
         }
-        good: list[tuple[npt.NDArray[np.int64], pa.Array]] = []
+        good: list[tuple[npt.NDArray[np.int64], Any]] = []
         self._parse(pa, slices, rows[verdicts == 0], good, bad)
         places = np.concatenate([np.empty(0, np.int64), *(part for part, _ in good)])
         values = pa.concat_arrays([part for _, part in good]) if good else pa.nulls(0, self.type)
@@ -116,7 +118,7 @@ class JsonParser:
         pa: Any,
         slices: Slices,
         rows: npt.NDArray[np.int64],
-        good: list[tuple[npt.NDArray[np.int64], pa.Array]],
+        good: list[tuple[npt.NDArray[np.int64], Any]],
         bad: dict[int, str],
         screen: int = _UNSCREENED,
     ) -> None:
@@ -135,21 +137,16 @@ class JsonParser:
                 # Can't be, after `check`; if it is, no row is given to another record.
                 raise pa.ArrowInvalid(f"{len(rows)} texts gave {table.num_rows} values")
             values = table.column(0)
-            extra = _has_more(pa, values, self.type) if self.unknown == "bad" else None
             values = _fitted(pa, values, self.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
             if len(rows) == 1:
-                bad[int(rows[0])] = _FIELD.sub(
-                    r"field '\1'", str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
-                )
+                row = int(rows[0])
+                text = str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
+                # Python's words where it finds something too: the same, whichever way a row was found bad.
+                bad[row] = self._screen(pa, slices.row(row)) or _FIELD.sub(r"field '\1'", text)
             else:
                 self._parse_refused(pa, slices, rows, good, bad, screen)
             return
-        if extra is not None and extra.any():
-            for row in rows[extra].tolist():
-                bad[row] = "has a field that the schema doesn't have"
-            values = values.filter(pa.array(~extra))
-            rows = rows[~extra]
         good.append((rows, values))
 
     def _parse_refused(
@@ -157,7 +154,7 @@ class JsonParser:
         pa: Any,
         slices: Slices,
         rows: npt.NDArray[np.int64],
-        good: list[tuple[npt.NDArray[np.int64], pa.Array]],
+        good: list[tuple[npt.NDArray[np.int64], Any]],
         bad: dict[int, str],
         screen: int,
     ) -> None:
@@ -187,7 +184,7 @@ class JsonParser:
         block = max(1, buffer.size) if small else _BLOCK_BYTES
         options = pyarrow.json.ParseOptions(
             explicit_schema=pa.schema([("v", wire)]),
-            unexpected_field_behavior="ignore" if self.unknown == "ignore" else "infer",
+            unexpected_field_behavior="ignore" if self.unknown == "ignore" else "error",
         )
         while True:
             try:
@@ -204,13 +201,13 @@ class JsonParser:
     def _screen(self, pa: Any, text: bytes) -> str | None:
         """Say what is bad of a text, as far as Arrow would certainly refuse it too."""
         try:
-            value = json.loads(text, parse_int=_digits)
+            value = json.loads(text, parse_int=_Digits)
         except ValueError as error:
             return str(error)
         return _misfit(pa, value, self.type, self.unknown == "bad")
 
 
-class _digits(str):  # noqa: N801 - it stands for a number
+class _Digits(str):
     """An integer as it is written: no conversion, which is slow for long ones."""
 
 
@@ -249,33 +246,6 @@ def _cast(pa: Any, array: Any, kind: Any) -> Any:
     return array if array.type.equals(kind) else array.cast(kind)
 
 
-def _has_more(pa: Any, values: Any, kind: Any) -> npt.NDArray[np.bool_]:
-    """Tell which rows have a field that the type doesn't have, and that isn't null."""
-    if values.type.equals(kind):
-        return np.zeros(len(values), np.bool_)
-    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    return np.concatenate([np.zeros(0, np.bool_), *(_more_of(pa, chunk, kind) for chunk in chunks)])
-
-
-def _more_of(pa: Any, array: Any, kind: Any) -> npt.NDArray[np.bool_]:
-    more = np.zeros(len(array), np.bool_)
-    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
-        known = {field.name: field.type for field in kind}
-        for field in array.type:
-            child = array.field(field.name)
-            if field.name in known:
-                more |= _more_of(pa, child, known[field.name])
-            elif child.null_count < len(child):
-                more |= np.asarray(child.is_valid())
-    elif pa.types.is_list(kind) and pa.types.is_list(array.type):
-        of_items = _more_of(pa, array.flatten(), kind.value_type)
-        if of_items.any():
-            import pyarrow.compute
-
-            more[np.asarray(pyarrow.compute.list_parent_indices(array))[of_items]] = True
-    return more
-
-
 def _misfit(pa: Any, value: Any, kind: Any, whole: bool) -> str | None:
     """Say why Arrow can't take a value as a type, as far as that is certain."""
     if value is None:
@@ -288,9 +258,8 @@ def _misfit(pa: Any, value: Any, kind: Any, whole: bool) -> str | None:
             found = _misfit(pa, value.get(field.name), field.type, whole)
             if found:
                 return f"{field.name}: {found}"
-        if whole and any(value[name] is not None for name in value.keys() - {field.name for field in kind}):
-            return "has a field that the schema doesn't have"
-        return None
+        more = value.keys() - {field.name for field in kind} if whole else ()
+        return f"field {min(more)!r} isn't in the schema" if more else None
     if types.is_list(kind):
         if not isinstance(value, list):
             return f"found {_kind(value)}, wanted an array"
@@ -298,16 +267,16 @@ def _misfit(pa: Any, value: Any, kind: Any, whole: bool) -> str | None:
     if types.is_boolean(kind):
         fits = isinstance(value, bool)
     elif types.is_integer(kind) or types.is_floating(kind):
-        fits = isinstance(value, _digits | float) and not (types.is_integer(kind) and isinstance(value, float))
+        fits = isinstance(value, _Digits | float) and not (types.is_integer(kind) and isinstance(value, float))
     elif types.is_string(kind) or types.is_large_string(kind) or types.is_timestamp(kind) or types.is_date32(kind):
-        fits = isinstance(value, str) and not isinstance(value, _digits)
+        fits = isinstance(value, str) and not isinstance(value, _Digits)
     else:
         return None
     return None if fits else f"found {_kind(value)}, wanted {kind}"
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, _digits | float):
+    if isinstance(value, _Digits | float):
         return "a number"
     return {bool: "a boolean", str: "a string", list: "an array", dict: "an object"}.get(type(value), "null")
 
@@ -316,6 +285,7 @@ class _Seen:
     """What samples had at one place of their structure."""
 
     def __init__(self) -> None:
+        self.times = 0
         self.counts: dict[str, int] = {}
         self.fields: dict[str, _Seen] = {}
         self.items: _Seen | None = None
@@ -323,6 +293,7 @@ class _Seen:
         self.wide = False
 
     def add(self, value: Any) -> None:
+        self.times += 1
         if value is None:
             return
         kind = _kind(value)
@@ -336,20 +307,27 @@ class _Seen:
                 self.items.add(item)
         elif isinstance(value, float):
             self.float = True
-        elif isinstance(value, _digits):
+        elif isinstance(value, _Digits):
             # Longer ones than decimal128 has digits are as good as a float can have them.
             self.float |= len(value) > 38
             self.wide |= len(value) > 18 and not -(2**63) <= int(value[:40]) < 2**63
 
-    def type(self, pa: Any) -> Any:
+    def all_times(self) -> Iterator[int]:
+        """Yield how often each field below was there."""
+        for seen in (*self.fields.values(), *([self.items] if self.items else [])):
+            yield seen.times
+            yield from seen.all_times()
+
+    def type(self, pa: Any, more_than: int = 0) -> Any:
         if not self.counts:
             return pa.string()
         kind = max(self.counts, key=lambda name: self.counts[name])
         if kind == "an object":
-            return pa.struct([(name, field.type(pa)) for name, field in self.fields.items()])
+            fields = [(name, seen) for name, seen in self.fields.items() if seen.times > more_than]
+            return pa.struct([(name, seen.type(pa, more_than)) for name, seen in fields])
         if kind == "an array":
             assert self.items is not None
-            return pa.list_(self.items.type(pa))
+            return pa.list_(self.items.type(pa, more_than))
         if kind == "a number":
             return pa.float64() if self.float else pa.decimal128(38, 0) if self.wide else pa.int64()
         return pa.bool_() if kind == "a boolean" else pa.string()
@@ -368,7 +346,7 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
     pyarrow.DataType
         Where samples disagree about a field, the kind that is more frequent. Integers are int64, or decimal128(38, 0)
         where one doesn't fit; with any other number among them float64. What is always null is a string; so are texts
-        that look like times.
+        that look like times. Of more than a thousand fields the rarer ones are left out.
 
     Examples
     --------
@@ -387,7 +365,8 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
         if verdict[0]:
             continue
         try:
-            seen.add(json.loads(text, parse_int=_digits))
+            seen.add(json.loads(text, parse_int=_Digits))
         except ValueError:
             continue
-    return seen.type(pa)
+    times = sorted(seen.all_times(), reverse=True)
+    return seen.type(pa, times[_MOST_FIELDS] if len(times) > _MOST_FIELDS else 0)

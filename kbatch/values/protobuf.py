@@ -1,7 +1,7 @@
 """Protobuf messages -> an Arrow column, by the `protobuf` package: its C parser, then a column for each field.
 
-Types are those of Spark's ``from_protobuf``: enums are strings, and a field that tells whether it is there is null where it
-isn't (messages, ``optional``, those of a ``oneof``, all of proto2).
+Types are those of Spark's ``from_protobuf``: enums are strings, and a field that tells whether it is there is null
+where it isn't (messages, ``optional``, those of a ``oneof``, all of proto2).
 """
 
 from __future__ import annotations
@@ -155,7 +155,16 @@ class ProtobufParser:
                     except (DecodeError, ValueError) as error:
                         errors[row] = str(error)
                 messages.append(made)
-            parts.append(_messages(pa, messages, read.DESCRIPTOR, self.type))
+            try:
+                parts.append(_messages(pa, messages, read.DESCRIPTOR, self.type))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError):
+                # Of proto2 the parser takes strings that aren't UTF-8.
+                for row, message in enumerate(messages, start):
+                    try:
+                        parts.append(_messages(pa, [message], read.DESCRIPTOR, self.type))
+                    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError) as error:
+                        errors[row] = f"a string that isn't UTF-8: {error}"
+                        parts.append(pa.nulls(1, self.type))
         bad = sorted(errors)
         values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
         return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad])
