@@ -1,4 +1,4 @@
-"""Avro values as columns, against fastavro: generated schemas and datums, damage, framing, resolution, hostile counts."""
+"""Avro values as columns, against fastavro: generated schemas and datums, damage, framing, resolution, counts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from oracle import zigzag
 from value_tables import table_of
 
-pa = pytest.importorskip("pyarrow")
-fastavro = pytest.importorskip("fastavro")
+pytest.importorskip("pyarrow")
+pytest.importorskip("fastavro")
+
+import fastavro
+import pyarrow as pa
 
 from kbatch.kernels.avro import Columns
 from kbatch.values import AvroParser
@@ -244,7 +247,7 @@ def test_a_schema_with_every_name_there_is() -> None:
     ],
 )
 def test_what_is_wrong_with_a_datum(schema: Any, datum: bytes, error: str) -> None:
-    good = {"null": b"", "double": bytes(8)}.get(schema if isinstance(schema, str) else "", None)
+    good = {"null": b"", "double": bytes(8)}.get(schema if isinstance(schema, str) else "")
     parsed = table_of([datum, good]).values_avro(schema)
     assert parsed.bad.tolist() == [0]
     assert error in parsed.errors[0]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from value_tables import table_of
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
+
 
 from kbatch.values.fixed import parse_dtype
 

@@ -14,7 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from value_tables import table_of
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from kbatch.kernels.jsontext import check, join
 from kbatch.values import JsonParser, infer_json
@@ -160,7 +162,7 @@ def test_many_rows_with_bad_ones_among_them(share: int) -> None:
 
 def test_values_larger_than_a_block() -> None:
     """One of 5 MB and ones around it: Arrow's blocks are 2 MiB."""
-    values = [b'{"name":"a"}', json.dumps({"name": "x" * 5_000_000}).encode(), b'{"name":"b"}'] + [b"[]"]
+    values = [b'{"name":"a"}', json.dumps({"name": "x" * 5_000_000}).encode(), b'{"name":"b"}', b"[]"]
     parsed, bad, _ = parse_column(JsonParser(pa.struct(list(SCHEMA))), [pa.array(values, pa.binary())])
     assert [value and len(value["name"]) for value in parsed.to_pylist()] == [1, 5_000_000, 1, None]
     assert bad.tolist() == [3]

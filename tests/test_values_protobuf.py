@@ -11,7 +11,7 @@ import pytest
 from oracle import zigzag
 from value_tables import table_of
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 pytest.importorskip("google.protobuf")
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

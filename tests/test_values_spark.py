@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from value_tables import table_of, write_log
 
-pytest.importorskip("pyarrow")
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.spark.value_options import FormatOptions, ValueOptions
@@ -61,8 +61,18 @@ def test_flags_of_the_command_line() -> None:
     assert value_options(parser.parse_args([])) == ValueOptions()
     made = value_options(
         parser.parse_args(
-            ["--values", "avro", "--value-schema", "x.avsc", "--value-framing", "confluent", "--keys", "struct"]
-            + ["--key-schema", ">i8"]
+            [
+                "--values",
+                "avro",
+                "--value-schema",
+                "x.avsc",
+                "--value-framing",
+                "confluent",
+                "--keys",
+                "struct",
+                "--key-schema",
+                ">i8",
+            ]
         )
     )
     assert made == ValueOptions(FormatOptions("struct", ">i8"), FormatOptions("avro", "x.avsc", framing="confluent"))

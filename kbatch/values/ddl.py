@@ -1,4 +1,4 @@
-"""Schemas written as Spark's DDL (``id bigint, tags array<string>``) -> Arrow types; without Spark, whose parser is in Java."""
+"""Spark's DDL (``id bigint, tags array<string>``) -> Arrow types; without Spark, whose parser is in Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Confluent's serializers put before a value: byte 0, the schema's id (int32, big-endian), and for Protobuf the message.
+"""What Confluent's serializers put before a value: byte 0, the schema's id (4 bytes, big-endian), for Protobuf a path.
 
 Source: Confluent Schema Registry, "Wire format" (Formats, Serializers, and Deserializers).
 """

@@ -31,7 +31,7 @@ Unknown = Literal["ignore", "bad"]
 
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
 # A block that is refused is parsed in pieces of so many rows, and by halves where those are refused. To find one that
-# is bad takes 20 calls of 50 us; where more than a few are, Python looks through the rest of the piece, for 10 us a row.
+# is bad takes 20 calls of 50 us; where more than a few are, Python looks through the rest, for 10 us a row.
 _PIECE_ROWS = 256
 _FEW_BAD = 3
 _UNSCREENED = 1 << 62

@@ -158,10 +158,9 @@ class ParsedValues:
     Examples
     --------
     >>> import kbatch
-    >>> table = kbatch.decode(kbatch.encode([b'{"a":1}', b"oops", None]))  # doctest: +SKIP
-    >>> parsed = table.values_json()  # doctest: +SKIP
-    >>> parsed.values.to_pylist(), parsed.bad.tolist()  # doctest: +SKIP
-    ([{'a': 1}, None, None], [1])
+    >>> parsed = kbatch.decode(b"").values_text()
+    >>> parsed.values.type, parsed.bad, parsed.to_arrow(["offset"]).column_names
+    (DataType(string), array([], dtype=int64), ['value', 'offset', 'value_bad'])
     """
 
     table: RecordTable
