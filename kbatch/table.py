@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     import pyarrow
 
     from kbatch.arrow import Binary
+    from kbatch.values.avro import Schema
+    from kbatch.values.framing import Framing
+    from kbatch.values.json import Unknown
+    from kbatch.values.parsed import On, ParsedValues
 
 __all__ = ["Loss", "RecordTable"]
 
@@ -371,6 +376,174 @@ class RecordTable:
             where = self._where(bad)
             raise ValueError(f"{where}: dtype {dtype} wants values of {dtype.itemsize} bytes, found {found}")
         return out["value"]
+
+    def values_json(
+        self,
+        schema: pyarrow.Schema | pyarrow.DataType | None = None,
+        *,
+        on: On = "value",
+        unknown: Unknown | None = None,
+    ) -> ParsedValues:
+        """Return values, or keys, that are JSON as an Arrow column; bad ones are named and kept.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema or DataType, optional
+            Fields of the objects, or the type of any JSON (`kbatch.values.JsonParser` tells which). Default is what
+            most of a sample of the table have (`kbatch.values.infer_json`).
+        on : {"value", "key"}
+        unknown : {"ignore", "bad"}, optional
+            What becomes of a value with a field that the schema doesn't have: it is left out; or the value is bad.
+            Default is to ignore such fields with a schema that is given, and "bad" with one from a sample.
+
+        Returns
+        -------
+        ParsedValues
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        TypeError
+            If the schema has a type that no JSON is read as.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.decode(b"").values_json().values.to_pylist()
+        []
+        """
+        from kbatch.values.json import JsonParser, infer_json, type_of
+        from kbatch.values.parsed import ParsedValues, sample
+
+        if schema is None:
+            parser = JsonParser(infer_json(sample(self, on)), unknown or "bad")
+        else:
+            parser = JsonParser(type_of(schema), unknown or "ignore")
+        return ParsedValues.of(self, on, parser)
+
+    def values_avro(
+        self,
+        schema: Schema | Mapping[int, Schema] | os.PathLike[str],
+        *,
+        framing: Framing = "none",
+        reader_schema: Schema | os.PathLike[str] | None = None,
+        on: On = "value",
+    ) -> ParsedValues:
+        """Return values, or keys, that are Avro datums as an Arrow column; bad ones are named and kept.
+
+        Parameters
+        ----------
+        schema : str, path, dict, list or mapping of int
+            The writer's schema: itself (JSON text or what that is in Python), or an ``.avsc`` file. With
+            ``"confluent"`` also the schema of each id: a mapping, or a directory with files ``<id>.avsc``. Nothing is
+            fetched.
+        framing : {"none", "confluent"}
+            Whether Confluent's five bytes stand before each datum.
+        reader_schema : str, path, dict or list, optional
+            What values are to look like, by Avro's schema resolution. Default is the schema, of several that of the
+            highest id.
+        on : {"value", "key"}
+
+        Returns
+        -------
+        ParsedValues
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        ValueError
+            If a schema is none, contains itself, or can't be read as the reader's.
+        """
+        from kbatch.values.avro import AvroParser, read_schema, read_schemas
+        from kbatch.values.parsed import ParsedValues
+
+        reader = None if reader_schema is None else read_schema(reader_schema)
+        return ParsedValues.of(self, on, AvroParser(read_schemas(schema), framing, reader))
+
+    def values_protobuf(
+        self,
+        descriptors: bytes | str | os.PathLike[str],
+        message: str | None = None,
+        *,
+        framing: Framing = "none",
+        on: On = "value",
+    ) -> ParsedValues:
+        """Return values, or keys, that are Protobuf messages as an Arrow column; bad ones are named and kept.
+
+        Parameters
+        ----------
+        descriptors : bytes or path
+            What ``protoc --include_imports --descriptor_set_out=FILE`` writes, or that file; or a ``.proto`` file, if
+            grpcio-tools is installed.
+        message : str, optional
+            Full name of the message. Default is the first one of the file.
+        framing : {"none", "confluent"}
+            Whether Confluent's prefix with the message's path stands before each.
+        on : {"value", "key"}
+
+        Returns
+        -------
+        ParsedValues
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow or protobuf.
+        ValueError
+            If there is no such message, or it contains itself.
+        """
+        from kbatch.values.parsed import ParsedValues
+        from kbatch.values.protobuf import ProtobufParser, read_descriptors
+
+        return ParsedValues.of(self, on, ProtobufParser(read_descriptors(descriptors), message, framing))
+
+    def values_struct(self, dtype: npt.DTypeLike, *, on: On = "value") -> ParsedValues:
+        """Return values, or keys, of a fixed width as an Arrow column; those of another length are bad, and kept.
+
+        Parameters
+        ----------
+        dtype : dtype or str
+            As for `values_as`, which gives a NumPy array and takes no bad ones; also ``"id:>i8,price:>f8"``.
+        on : {"value", "key"}
+
+        Returns
+        -------
+        ParsedValues
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        TypeError, ValueError
+            If `dtype` is none, or one that no bytes could be.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.decode(b"").values_struct("id:>i8,price:>f8").values.type
+        StructType(struct<id: int64, price: double>)
+        """
+        from kbatch.values.fixed import FixedParser
+        from kbatch.values.parsed import ParsedValues
+
+        return ParsedValues.of(self, on, FixedParser(dtype))
+
+    def values_text(self, *, on: On = "value") -> ParsedValues:
+        """Return values, or keys, as strings; those that aren't UTF-8 are bad, and kept.
+
+        Parameters
+        ----------
+        on : {"value", "key"}
+
+        Returns
+        -------
+        ParsedValues
+        """
+        from kbatch.values.parsed import ParsedValues, TextParser
+
+        return ParsedValues.of(self, on, TextParser())
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:
         """Return the records as an Arrow table; see `kbatch.arrow.to_arrow`."""

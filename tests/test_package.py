@@ -26,8 +26,8 @@ LAYERS = [
     {"checksums", "codecs", "pooled"},
     {"framing"},
     {"transactions"},
-    # A table offers its views as methods, which import `arrow` when they are called.
-    {"table", "arrow"},
+    # A table offers its views as methods, which import `arrow` and `values` when they are called.
+    {"table", "arrow", "values"},
     {"decoding", "protocol"},
     {"stable"},
     {"streaming"},

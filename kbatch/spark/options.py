@@ -15,6 +15,7 @@ from kbatch.arrow import Overflow
 from kbatch.decoding import Crc, Isolation, OnError
 from kbatch.format import Limits
 from kbatch.spark.partitioner import key_partition
+from kbatch.spark.value_options import VALUE_OPTIONS, ValueOptions
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",
@@ -66,6 +67,7 @@ _OPTIONS = (
     "table",
     "timestampOverflow",
     "topics",
+    *VALUE_OPTIONS,
 )
 _EARLIEST, _LATEST = -2, -1
 
@@ -163,6 +165,8 @@ class ReadOptions:
         What filters that were pushed down leave. No option sets it.
     storage : dict of str to str
         Options of the filesystem where the path is a URL. They may be secrets, and aren't shown.
+    values : ValueOptions
+        How keys and values are parsed.
     """
 
     topics: tuple[str, ...] | None = None
@@ -189,6 +193,7 @@ class ReadOptions:
     table: Table = "records"
     within: Within = Within()
     storage: dict[str, str] = field(default_factory=dict, repr=False)
+    values: ValueOptions = field(default_factory=ValueOptions)
 
     def __post_init__(self) -> None:
         _one_of("isolationLevel", self.isolation, ("read_uncommitted", "read_committed"))
@@ -259,7 +264,8 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         `kbatch.spark.pushdown`), ``storage.NAME``, an option of the filesystem that a URL is in
         (`kbatch.log.storage.filesystem`), and ``table``: ``records``; ``losses`` for what damage costs, where
         ``onError`` is then ``skip`` unless it is given; ``transactions`` for the aborted, undecided and open ones,
-        whatever the isolation.
+        whatever the isolation. What is in keys and values: ``valueFormat``, ``keyFormat`` and what goes with them
+        (`ValueOptions.parse`).
 
     Raises
     ------
@@ -327,6 +333,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         max_record_bytes=get("maxRecordBytes", parse_size, MOST_ROW_BYTES),
         table=table,
         storage=storage,
+        values=ValueOptions.parse(options),
     )
     return _paths(given), read
 

@@ -117,7 +117,8 @@ def _narrow(options: ReadOptions, one: Any) -> tuple[ReadOptions, bool]:
         if within.start_timestamp is not None:
             since = max(since, within.start_timestamp)
         return replace(options, within=replace(within, start_timestamp=since)), False
-    if column == "key" and kind == "EqualTo" and isinstance(value, bytes | bytearray):
+    raw = "key" not in options.values.parsed
+    if column == "key" and raw and kind == "EqualTo" and isinstance(value, bytes | bytearray):
         if options.key is not None and options.key != value:
             return replace(options, within=replace(within, nothing=True)), True
         return replace(options, key=bytes(value)), True

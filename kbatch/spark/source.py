@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kbatch.arrow import spark_batches
-from kbatch.errors import LimitExceededError
-from kbatch.spark.losses import LossLog, loss_batches
-from kbatch.spark.options import MOST_ROW_BYTES, ReadOptions, Table, parse_options
+from kbatch.spark.losses import loss_batches
+from kbatch.spark.options import ReadOptions, parse_options
 from kbatch.spark.planning import choose_logs, plan, plan_logs, task_tables
 from kbatch.spark.pushdown import pushed, require_sound
+from kbatch.spark.rows import record_batches
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 from kbatch.spark.transactions import transaction_batches
-from kbatch.table import RecordTable
+from kbatch.spark.values import ValueColumns, columns_for, parsers_of, value_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,10 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["KbatchDataSource", "KbatchReader", "PushdownReader", "register"]
 
 _log = logging.getLogger(__name__)
-
-# From so many bytes on a record is told of: 300 MiB pass through a heap of 1 GiB, and 400 MiB end the JVM.
-_LARGE = 64 << 20
-_SIZED = ("key", "value", "headers")
 
 
 class KbatchDataSource(DataSource):
@@ -55,6 +48,11 @@ class KbatchDataSource(DataSource):
     everything of this log; null if nothing is open.
 
     ``spark.readStream`` follows logs that a broker is writing, see `kbatch.spark.stream.parse_stream_options`.
+
+    ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) gives
+    values in place of bytes, and a last column ``value_bad`` with the bytes of those that are none; the options that go
+    with it are those of `kbatch.spark.value_options.ValueOptions.parse`. A schema of json that isn't given, by
+    ``valueSchema`` or a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
 
     A query's filters don't prune, since PySpark would give wrong rows then (`kbatch.spark.pushdown`); options do. With
     ``key`` or ``keyHex`` the records of one key are chosen before any row is made, and with ``keyPartitions`` too, only
@@ -80,41 +78,56 @@ class KbatchDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the table's schema, for records that of Spark's Kafka source; bad options are told here first."""
         try:
-            _, options = parse_options(self.options)
+            paths, options = parse_options(self.options)
         except ValueError as error:
             # Spark doesn't say yet whether it will be a batch or a stream.
             try:
-                options = parse_stream_options(self.options)[1].read
+                paths, stream = parse_stream_options(self.options)
             except ValueError:
                 raise error from None
+            options = stream.read
         if options.push_filters:
             require_sound()
         if options.table == "records":
-            return kafka_schema(headers=options.include_headers)
+            schema = kafka_schema(headers=options.include_headers)
+            if options.values.parsed:
+                logs = choose_logs(paths, options)
+                schema = value_schema(schema, parsers_of(options.values, logs, options))
+            return schema
         return table_schema(options.table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for the default schema, or for the columns of a user's."""
         paths, options = parse_options(self.options)
-        columns = columns_of(schema, options.table)
+        columns, values = _columns(schema, paths, options)
         if options.push_filters and options.table == "records":
             require_sound()
-            return PushdownReader(paths, options, columns)
-        return KbatchReader(paths, options, columns)
+            return PushdownReader(paths, options, columns, values)
+        return KbatchReader(paths, options, columns, values)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream, whose columns are those of `reader`."""
         paths, options = parse_stream_options(self.options)
-        return KbatchStreamReader(paths, options, columns_of(schema))
+        return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
+
+
+def _columns(schema: StructType, paths: list[str], options: ReadOptions) -> tuple[tuple[str, ...], ValueColumns | None]:
+    """Return the columns to decode for a schema, and what is made of them."""
+    if options.table == "records" and options.values.parsed:
+        return columns_for(schema, options, lambda: choose_logs(paths, options))
+    return columns_of(schema, options.table), None
 
 
 class KbatchReader(DataSourceReader):
     """Plans the splits on the driver, and reads them in tasks. It has plain values only: it is pickled."""
 
-    def __init__(self, paths: list[str], options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, paths: list[str], options: ReadOptions, columns: tuple[str, ...], values: ValueColumns | None = None
+    ) -> None:
         self.paths = paths
         self.options = options
         self.columns = columns
+        self.values = values
 
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each task; its value is a tuple of `Split`, or of `LogRange` for transactions."""
@@ -126,7 +139,13 @@ class KbatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one partition names."""
         # Spark makes InputPartition(None) of an empty list.
-        yield from _BATCHES[self.options.table](partition.value or (), self.columns, self.options)
+        task, columns, options = partition.value or (), self.columns, self.options
+        if options.table == "transactions":
+            return transaction_batches(task, columns, options)
+        if options.table == "losses":
+            # Of the records nothing is asked for.
+            return loss_batches(task_tables(task, options, ()), columns)
+        return record_batches(task_tables(task, options, columns), columns, options, self.values)
 
 
 class PushdownReader(KbatchReader):
@@ -136,65 +155,6 @@ class PushdownReader(KbatchReader):
         """Narrow the options, and return the filters that Spark has to apply all the same."""
         self.options, left = pushed(self.options, filters)
         return left
-
-
-def _records(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    losses = LossLog(_log, "option('table', 'losses') gives all of them as a DataFrame")
-    for split, table in task_tables(task, options, columns):
-        losses.add(split.path, table.losses)
-        _check_sizes(table, columns, options)
-        yield from spark_batches(table, columns, overflow=options.timestamp_overflow)
-        del table
-    losses.close()
-
-
-def _losses(task: tuple[Any, ...], columns: tuple[str, ...], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    # Of the records nothing is asked for.
-    return loss_batches(task_tables(task, options, ()), columns)
-
-
-def _check_sizes(table: RecordTable, columns: tuple[str, ...], options: ReadOptions) -> None:
-    """Tell of records that may be too much for the JVM before it has them: it dies without saying of what."""
-    if len(table.data) <= min(options.max_record_bytes, _LARGE):
-        return
-    sizes = np.zeros(len(table), np.int64)
-    for column in ("key", "value"):
-        if column in columns:
-            sizes += np.maximum(table.records[f"{column}_len"], 0)
-    if "headers" in columns:
-        for length in ("key_len", "value_len"):
-            np.add.at(sizes, table.headers["record"], np.maximum(table.headers[length], 0))
-    for row in np.flatnonzero(sizes > min(options.max_record_bytes, _LARGE)).tolist():
-        batch = table.batches[table.records["batch"][row]]
-        position, first, record = int(batch["position"]), int(batch["base_offset"]), row - int(batch["first_record"])
-        where = f"{table.source}, byte {position}, base offset {first}, record {record}"
-        what = f"{sizes[row]} bytes of {', '.join(column for column in _SIZED if column in columns)}"
-        if sizes[row] > options.max_record_bytes:
-            most = (
-                f"a row of Spark {MOST_ROW_BYTES}" if options.max_record_bytes == MOST_ROW_BYTES else "maxRecordBytes"
-            )
-            raise LimitExceededError(
-                f"{where}: {what}, {most} at most; a schema without the large column reads the others, and "
-                f"kbatch.Log({os.path.dirname(table.source or '')!r}).tables(start_offset={first}) the record itself",
-                source=table.source,
-                position=position,
-                base_offset=first,
-                record=record,
-            )
-        _log.warning(
-            "%s: %s; Spark's JVM takes about four times as much of its heap: if it dies of that, give executors more "
-            "memory, or leave the column out by a schema",
-            where,
-            what,
-        )
-
-
-# What a task makes of the value of its partition.
-_BATCHES: dict[Table, Callable[[tuple[Any, ...], tuple[str, ...], ReadOptions], Iterator[pa.RecordBatch]]] = {
-    "records": _records,
-    "losses": _losses,
-    "transactions": transaction_batches,
-}
 
 
 def register(spark: SparkSession) -> None:

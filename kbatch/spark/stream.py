@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kbatch.arrow import spark_batches
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log, Segment
 from kbatch.log.committed import segment_before
 from kbatch.spark.following import FollowedLog
-from kbatch.spark.losses import LossLog
 from kbatch.spark.options import PerPartition, ReadOptions, parse_options, parse_size
 from kbatch.spark.planning import Split, plan_ranges, require_markers, task_tables
+from kbatch.spark.rows import Transform, record_batches
 from kbatch.spark.watching import LogState, TopicPartition, WatchedLogs, open_log
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
@@ -209,12 +208,17 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Directories to watch, on a file system that the driver and the executors have mounted.
     options : StreamOptions
     columns : tuple of str
+    values : Transform, optional
+        What is made of the batches.
     """
 
-    def __init__(self, paths: list[str], options: StreamOptions, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, paths: list[str], options: StreamOptions, columns: tuple[str, ...], values: Transform | None = None
+    ) -> None:
         self.paths = paths
         self.options = options
         self.columns = columns
+        self.values = values
         # What follows is of the driver's one process; a restart begins without.
         self._watched: WatchedLogs | None = None
         self._followed: dict[TopicPartition, FollowedLog] = {}
@@ -322,13 +326,8 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one partition names."""
-        read = self.options.read
-        losses = LossLog(_log, "a batch read with option('table', 'losses') gives all of them as a DataFrame")
-        for split, table in _tables(partition.value or (), self.options, self.columns):
-            losses.add(split.path, table.losses)
-            yield from spark_batches(table, self.columns, overflow=read.timestamp_overflow)
-            del table
-        losses.close()
+        tables = _tables(partition.value or (), self.options, self.columns)
+        return record_batches(tables, self.columns, self.options.read, self.values)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: no more is kept than the next batch needs."""

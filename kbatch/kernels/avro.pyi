@@ -1,0 +1,19 @@
+import numpy as np
+import numpy.typing as npt
+
+class Columns:
+    def __init__(
+        self, nodes: npt.NDArray[np.int32], limits: npt.NDArray[np.uint64], children: npt.NDArray[np.int32]
+    ) -> None: ...
+    def decode(
+        self,
+        offsets: npt.NDArray[np.int32],
+        content: npt.NDArray[np.uint8],
+        wanted: npt.NDArray[np.uint8],
+        skip: int,
+        verdicts: npt.NDArray[np.uint8],
+        places: npt.NDArray[np.int32],
+    ) -> None: ...
+    def column(
+        self, number: int
+    ) -> tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.int32]]: ...

@@ -1,0 +1,240 @@
+"""Batches with bytes -> batches with values: what stands between decoding and the output of data source and export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from kbatch.log import Log
+from kbatch.spark.options import ReadOptions
+from kbatch.spark.schema import columns_of, kafka_schema
+from kbatch.spark.value_options import ValueOptions
+from kbatch.values.parsed import On, Parser, parse_column, sample
+
+__all__ = ["ValueColumns", "columns_for", "parsers_of", "spark_type", "value_columns", "value_schema"]
+
+# A schema is inferred from so many logs at most, and so many bytes of each.
+_SAMPLED_LOGS = 20
+_SAMPLED_BYTES = 1 << 20
+
+
+def spark_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that Spark has for an Arrow type: without unsigned integers, and times as microseconds.
+
+    Unsigned integers become the next wider ones, uint64 decimal(20, 0); a time of day the integer that it is; what has
+    no type, strings.
+    """
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([pa.field(field.name, spark_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(spark_type(kind.key_type), spark_type(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", spark_type(kind.value_type)))
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_time32(kind):
+        return pa.int32()
+    if types.is_time64(kind):
+        return pa.int64()
+    if types.is_null(kind) or types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return pa.binary()
+    wider = {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+    }
+    return wider.get(kind, kind)
+
+
+@dataclass(frozen=True)
+class ValueColumns:
+    """Parses the columns ``key`` and ``value`` of batches. Picklable; it is what the export calls a transform.
+
+    Attributes
+    ----------
+    parsers : mapping of {"key", "value"} to Parser
+    columns : tuple of str or None
+        Which columns of the result are wanted, in this order; None is all of them.
+    """
+
+    parsers: Mapping[On, Parser]
+    columns: tuple[str, ...] | None = None
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of what `apply` makes: values in place of bytes, then ``key_bad`` and ``value_bad``."""
+        for on, parser in self.parsers.items():
+            at = schema.get_field_index(on)
+            if at >= 0:
+                schema = schema.set(at, pa.field(on, spark_type(parser.type))).append(
+                    pa.field(f"{on}_bad", pa.binary())
+                )
+        return schema if self.columns is None else pa.schema([schema.field(name) for name in self.columns])
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Parse a batch; the bytes of what is bad stand in ``key_bad`` and ``value_bad``, which are null elsewhere."""
+        schema = self.schema(batch.schema)
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        for on, parser in self.parsers.items():
+            raw = columns.get(on)
+            if raw is None:
+                continue
+            values, bad = _spark_values(parser, raw)
+            columns[on] = values
+            mask = np.zeros(len(raw), np.bool_)
+            mask[bad] = True
+            columns[f"{on}_bad"] = pyarrow.compute.if_else(pa.array(mask), raw, pa.scalar(None, pa.binary()))
+        return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _spark_values(parser: Parser, raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Parse, and give values Spark's types; a value that those can't hold is bad."""
+    kind = spark_type(parser.type)
+    chunked, bad, _ = parse_column(parser, [raw])
+    values = chunked.combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, parser.type)
+    if values.type.equals(kind):
+        return values, bad
+    parts: list[pa.Array] = [pa.nulls(0, kind)]
+    beyond: list[int] = []
+    _cast_by_halves(values, 0, kind, parts, beyond)
+    return pa.concat_arrays(parts), np.union1d(bad, np.array(beyond, np.int64))
+
+
+def _cast_by_halves(values: pa.Array, first: int, kind: pa.DataType, parts: list[pa.Array], beyond: list[int]) -> None:
+    """Cast an array, and name the rows (from `first` on) that can't be: timestamps that microseconds don't hold."""
+    try:
+        parts.append(_cast(values, kind))
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            parts.append(pa.nulls(1, kind))
+            beyond.append(first)
+            return
+        half = len(values) // 2
+        _cast_by_halves(values.slice(0, half), first, kind, parts, beyond)
+        _cast_by_halves(values.slice(half), first + half, kind, parts, beyond)
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast; Arrow's own cast takes no maps apart, and finds nanoseconds lost where Spark has none."""
+    types = pa.types
+    if values.type.equals(kind):
+        return values
+    if types.is_struct(kind):
+        children = [_cast(values.field(i), kind.field(i).type) for i in range(kind.num_fields)]
+        mask = values.is_null() if values.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if types.is_map(kind):
+        pairs = [_cast(values.keys, kind.key_type), _cast(values.items, kind.item_type)]
+        below = pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(
+            kind, len(values), values.buffers()[:2], values.null_count, values.offset, children=[below]
+        )
+    if types.is_list(values.type) and types.is_list(kind):
+        below = _cast(values.values, kind.value_type)
+        return pa.Array.from_buffers(
+            kind, len(values), values.buffers()[:2], values.null_count, values.offset, children=[below]
+        )
+    if types.is_timestamp(values.type) and values.type.unit == "ns":
+        values = pyarrow.compute.floor_temporal(values, unit="microsecond")
+    return values.cast(kind)
+
+
+def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes]:
+    """Return keys or values from the beginnings of logs, for a schema; damage is passed over."""
+    found: list[bytes] = []
+    chosen = logs[:: max(1, -(-len(logs) // _SAMPLED_LOGS))]
+    share = max(1, 2000 // max(1, len(chosen)))
+    for log in chosen:
+        for table in log.tables(crc=options.crc, on_error="skip", max_bytes=_SAMPLED_BYTES):
+            if len(table):
+                found += sample(table, on, share)
+                break
+    return found
+
+
+def parsers_of(values: ValueOptions, logs: Sequence[Log], options: ReadOptions) -> dict[On, Parser]:
+    """Return the parsers that options ask for; a schema of json that isn't given comes from a sample of the logs."""
+    parsers: dict[On, Parser] = {}
+    for on in values.parsed:
+        made = getattr(values, on).parser(lambda on=on: sample_logs(logs, options, on))
+        if made is not None:
+            parsers[on] = made
+    return parsers
+
+
+def value_columns(values: ValueOptions, logs: Sequence[Log], options: ReadOptions) -> ValueColumns | None:
+    """Return what the export puts between decoding and writing; None if bytes stay bytes."""
+    parsers = parsers_of(values, logs, options)
+    return ValueColumns(parsers) if parsers else None
+
+
+def value_schema(schema: StructType, parsers: Mapping[On, Parser]) -> StructType:
+    """Return a schema of records with values in place of bytes, and then the columns of what is bad."""
+    parsed = {str(on): StructField(on, from_arrow_type(spark_type(parser.type))) for on, parser in parsers.items()}
+    fields = [parsed.get(field.name, field) for field in schema]
+    return StructType([*fields, *(StructField(f"{on}_bad", BinaryType()) for on in parsers)])
+
+
+def columns_for(
+    schema: StructType, options: ReadOptions, logs: Callable[[], Sequence[Log]]
+) -> tuple[tuple[str, ...], ValueColumns]:
+    """Return what a schema asks for, the default one or a user's: the columns to decode, and what is made of them.
+
+    Parameters
+    ----------
+    schema : StructType
+        With json the types of its ``key`` and ``value`` are those to parse, so that nothing is inferred again.
+    options : ReadOptions
+    logs : callable
+        Gives the logs that a sample is taken of, where one is needed.
+
+    Raises
+    ------
+    ValueError
+        If a column isn't there, or has another type.
+    """
+    wanted = {field.name: field for field in schema}
+    parsers: dict[On, Parser] = {}
+    for on in options.values.parsed:
+        if on not in wanted and f"{on}_bad" not in wanted:
+            continue
+        of_side = getattr(options.values, on)
+        if of_side.format == "json" and on in wanted:
+            parsers[on] = of_side.json_parser(to_arrow_type(wanted[on].dataType, timezone="UTC"))
+        else:
+            parsers |= parsers_of(ValueOptions(**{on: of_side}), logs(), options)
+    whole = {field.name: field.dataType for field in value_schema(kafka_schema(headers=True), parsers)}
+    columns: list[str] = []
+    plain = []
+    for field in schema:
+        of = field.name.removesuffix("_bad")
+        if of not in parsers:
+            plain.append(field)
+            columns.append(field.name)
+            continue
+        kind = whole[field.name]
+        if field.dataType != kind or not field.nullable:
+            raise ValueError(
+                f"schema: column {field.name!r} is {kind.simpleString()} and may be null, not "
+                f"{field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
+            )
+        if of not in columns:
+            columns.append(of)
+    if plain:
+        columns_of(StructType(plain), "records")
+    if len(wanted) != len(schema.fields):
+        raise ValueError(f"schema: must have columns, each once, got {', '.join(schema.names)}")
+    return tuple(columns), ValueColumns(parsers, tuple(schema.names))

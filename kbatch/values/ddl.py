@@ -1,0 +1,162 @@
+"""Spark's DDL (``id bigint, tags array<string>``) -> Arrow types; without Spark, whose parser is in Java."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from kbatch.arrow import require
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["parse_ddl"]
+
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[^\W]+|[<>(),:])", re.UNICODE)
+_MAX_DEPTH = 64
+
+
+def parse_ddl(text: str) -> pa.DataType:
+    """Read a schema: fields (``a int, b struct<c: string>``) for a struct, or one type (``array<int>``).
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from kbatch.values.ddl import parse_ddl
+    >>> parse_ddl("id bigint, at timestamp, tags array<string>")
+    StructType(struct<id: int64, at: timestamp[us, tz=UTC], tags: list<element: string>>)
+    """
+    reader = _Reader(text)
+    try:
+        kind = reader.type(0)
+        if reader.done:
+            return kind
+    except ValueError:
+        pass
+    reader = _Reader(text)
+    kind = reader.struct("", 0)
+    if not reader.done:
+        raise reader.error("the end")
+    return kind
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.pa = require("pyarrow", "arrow", "a schema")
+        self.text = text
+        self.at = 0
+        pa = self.pa
+        self.simple = {
+            "boolean": pa.bool_(),
+            "byte": pa.int8(),
+            "tinyint": pa.int8(),
+            "short": pa.int16(),
+            "smallint": pa.int16(),
+            "int": pa.int32(),
+            "integer": pa.int32(),
+            "long": pa.int64(),
+            "bigint": pa.int64(),
+            "float": pa.float32(),
+            "real": pa.float32(),
+            "double": pa.float64(),
+            "string": pa.string(),
+            "binary": pa.binary(),
+            "date": pa.date32(),
+            "timestamp": pa.timestamp("us", "UTC"),
+            "timestamp_ltz": pa.timestamp("us", "UTC"),
+            "timestamp_ntz": pa.timestamp("us"),
+        }
+
+    @property
+    def done(self) -> bool:
+        return not self.text[self.at :].strip()
+
+    def error(self, wanted: str) -> ValueError:
+        found = self.text[self.at :].strip()[:30] or "the end"
+        return ValueError(f"schema {self.text[:100]!r}: wanted {wanted} at character {self.at}, found {found!r}")
+
+    def peek(self) -> str:
+        match = _TOKEN.match(self.text, self.at)
+        return match.group(1) if match else ""
+
+    def take(self) -> str:
+        match = _TOKEN.match(self.text, self.at)
+        if match is None:
+            return ""
+        self.at = match.end()
+        return match.group(1)
+
+    def want(self, token: str) -> None:
+        if self.peek() != token:
+            raise self.error(f"{token!r}")
+        self.take()
+
+    def type(self, depth: int) -> Any:
+        pa = self.pa
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"schema: nested deeper than {_MAX_DEPTH}")
+        start = self.at
+        name = self.take().lower()
+        if name in self.simple:
+            return self.simple[name]
+        if name in ("decimal", "numeric", "dec"):
+            digits = [10, 0]
+            if self.peek() == "(":
+                self.take()
+                digits = [self.number(), 0]
+                if self.peek() == ",":
+                    self.take()
+                    digits[1] = self.number()
+                self.want(")")
+            if not 1 <= digits[0] <= 38 or digits[1] > digits[0]:
+                raise ValueError(f"schema: decimal({digits[0]}, {digits[1]}) can't be: 38 digits at most")
+            return pa.decimal128(*digits)
+        if name in ("array", "map", "struct"):
+            self.want("<")
+            if name == "struct":
+                kind = pa.struct([]) if self.peek() == ">" else self.struct(">", depth + 1)
+            elif name == "array":
+                kind = pa.list_(pa.field("element", self.type(depth + 1)))
+            else:
+                key = self.type(depth + 1)
+                self.want(",")
+                kind = pa.map_(key, self.type(depth + 1))
+            self.want(">")
+            return kind
+        self.at = start
+        raise self.error("a type")
+
+    def number(self) -> int:
+        if not re.fullmatch(r"\d{1,3}", self.peek(), re.ASCII):
+            raise self.error("a number")
+        return int(self.take())
+
+    def struct(self, end: str, depth: int) -> Any:
+        """Read fields up to `end`, which is left."""
+        fields: list[tuple[str, Any]] = []
+        while True:
+            name = self.peek()
+            if not name or (name[0] != "`" and not re.fullmatch(r"\w+", name)):
+                raise self.error("a field's name")
+            self.take()
+            if self.peek() == ":":
+                self.take()
+            # A field may be missing in any value, so that NOT NULL is no promise that could be kept.
+            fields.append((name[1:-1].replace("``", "`") if name[0] == "`" else name, self.type(depth)))
+            if self.peek().lower() == "not":
+                self.take()
+                if self.take().lower() != "null":
+                    raise self.error("NOT NULL")
+            if self.peek().lower() == "comment":
+                self.take()
+                self.take()
+            if self.peek() != ",":
+                break
+            self.take()
+        names = [name for name, _ in fields]
+        if len(set(names)) != len(names):
+            raise ValueError(f"schema {self.text[:100]!r}: a field is named twice")
+        return self.pa.struct(fields)

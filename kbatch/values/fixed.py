@@ -1,0 +1,108 @@
+"""Fixed-width structs -> an Arrow column: one gather into a NumPy structured array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.arrow import require
+from kbatch.values.parsed import Parsed, slices_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["FixedParser", "parse_dtype"]
+
+
+def parse_dtype(text: str) -> np.dtype[Any]:
+    """Read a dtype from text: ``"id:>i8,price:>f8"`` for a struct, ``">i8"`` for one number.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from kbatch.values.fixed import parse_dtype
+    >>> parse_dtype("id:>i8,flag:u1"), parse_dtype(">i4")
+    (dtype([('id', '>i8'), ('flag', 'u1')]), dtype('>i4'))
+    """
+    try:
+        if ":" not in text:
+            return np.dtype(text.strip())
+        pairs = [part.rpartition(":") for part in text.split(",")]
+        return np.dtype([(name.strip(), code.strip()) for name, _, code in pairs])
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{text!r} is no struct: wanted NAME:CODE,... with codes of NumPy such as >i8: {error}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class FixedParser:
+    """Values of one size.
+
+    Attributes
+    ----------
+    dtype : dtype
+        With the byte order of the bytes: Java's ``LongSerializer`` writes ``">i8"``. Numbers, booleans, ``S`` and ``V``
+        (binary; of ``S`` NULs at the end are left out), structs of them, and arrays of a fixed length. Padding is
+        passed over.
+    type : pyarrow.DataType
+        Integers, unsigned ones too, as they are.
+    """
+
+    dtype: npt.DTypeLike
+    type: pa.DataType = field(init=False)
+
+    def __post_init__(self) -> None:
+        pa = require("pyarrow", "arrow", "values_struct()")
+        dtype = parse_dtype(self.dtype) if isinstance(self.dtype, str) else np.dtype(self.dtype)
+        if dtype.hasobject or dtype.itemsize == 0:
+            raise TypeError(f"dtype {dtype} has no bytes that a value could hold")
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "type", _column(pa, np.empty(0, dtype)).type)
+
+    def parse(self, column: pa.Array) -> Parsed:
+        """Parse a binary array."""
+        pa = require("pyarrow", "arrow", "values_struct()")
+        dtype = np.dtype(self.dtype)
+        slices = slices_of(column)
+        starts = slices.offsets[:-1].astype(np.int64)
+        lengths = slices.offsets[1:] - starts
+        good = slices.valid & (lengths == dtype.itemsize)
+        out = np.zeros((len(starts), dtype.itemsize), np.uint8)
+        if len(starts) and good.all():
+            out[:] = slices.content[starts[0] : starts[0] + out.size].reshape(out.shape)
+        else:
+            rows = np.flatnonzero(good)
+            out[rows] = slices.content[starts[rows, None] + np.arange(dtype.itemsize)]
+        # Through a structured dtype, so that a subarray is one element.
+        made = np.ascontiguousarray(out).reshape(-1).view([("value", dtype)])["value"]
+        bad = np.flatnonzero(slices.valid & ~good).astype(np.int64, copy=False)
+        errors = [f"{length} bytes, wanted {dtype.itemsize}" for length in lengths[bad].tolist()]
+        return Parsed(_column(pa, made, None if good.all() else ~good), bad, errors)
+
+
+def _column(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> Any:
+    """Return an array as an Arrow array in the machine's byte order, null where `mask` is True."""
+    if array.dtype.names is not None:
+        fields = [_column(pa, array[name], mask) for name in array.dtype.names]
+        names = list(array.dtype.names)
+        return pa.StructArray.from_arrays(fields, names, mask=None if mask is None else pa.array(mask))
+    if array.ndim > 1:
+        width = array.shape[1]
+        items = _column(pa, array.reshape(-1, *array.shape[2:]), None if mask is None else np.repeat(mask, width))
+        # A list, since Spark has no list of a fixed size.
+        offsets = np.arange(len(array) + 1, dtype=np.int32) * width
+        kind = pa.list_(items.type)
+        valid = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
+        return pa.Array.from_buffers(kind, len(array), [valid, pa.py_buffer(offsets)], children=[items])
+    if array.dtype.kind in "SV":
+        return pa.array(array.tolist(), pa.binary(), mask=mask) if len(array) else pa.array([], pa.binary())
+    if array.dtype.kind == "U":
+        raise TypeError("dtype U is NumPy's own 4 bytes a character; text is S, or values of another format")
+    return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), mask=mask)

@@ -1,0 +1,98 @@
+"""What Confluent's serializers put before a value: byte 0, the schema's id (4 bytes, big-endian), for Protobuf a path.
+
+Source: Confluent Schema Registry, "Wire format" (Formats, Serializers, and Deserializers).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.values.parsed import Slices
+
+__all__ = ["PREFIX_BYTES", "Framing", "Prefixes", "check_framing", "message_path", "read_prefixes"]
+
+Framing = Literal["none", "confluent"]
+
+PREFIX_BYTES = 5
+# Messages within messages; `protoc` allows no such depth.
+_MOST_INDEXES = 64
+
+
+def check_framing(framing: Framing) -> None:
+    """Raise ValueError unless it is one of those known."""
+    if framing not in get_args(Framing):
+        raise ValueError(f"framing must be one of {', '.join(get_args(Framing))}, got {framing!r}")
+
+
+class Prefixes(NamedTuple):
+    """The schema ids of a column: -1 where there is no prefix, or the row is null; and for the former why."""
+
+    ids: npt.NDArray[np.int64]
+    errors: dict[int, str]
+
+
+def read_prefixes(slices: Slices) -> Prefixes:
+    """Read the prefix of every row."""
+    starts = slices.offsets[:-1].astype(np.int64)
+    lengths = slices.offsets[1:] - starts
+    long_enough = slices.valid & (lengths >= PREFIX_BYTES)
+    rows = np.flatnonzero(long_enough)
+    prefixes = slices.content[starts[rows, None] + np.arange(PREFIX_BYTES)]
+    framed = prefixes[:, 0] == 0
+    ids = np.full(len(starts), -1, np.int64)
+    ids[rows[framed]] = np.ascontiguousarray(prefixes[framed, 1:]).view(">u4").ravel()
+    errors = {
+        row: f"no Confluent framing: {length} bytes, the prefix alone has {PREFIX_BYTES}"
+        for row in np.flatnonzero(slices.valid & ~long_enough).tolist()
+        for length in (int(lengths[row]),)
+    }
+    for row, first in zip(rows[~framed].tolist(), prefixes[~framed, 0].tolist(), strict=True):
+        errors[row] = f"no Confluent framing: its first byte is {first}, wanted 0"
+    return Prefixes(ids, errors)
+
+
+def message_path(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Read a Protobuf message's path in its file (a count and indexes, zigzag varints; 0 alone is the first message).
+
+    Returns
+    -------
+    path : tuple of int
+        Index of the top-level message, then of the message within it, and so on.
+    at : int
+        Byte where the message begins.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from kbatch.values.framing import message_path
+    >>> message_path(bytes([0]), 0), message_path(bytes([4, 2, 0]), 0)
+    (((0,), 1), ((1, 0), 3))
+    """
+    count, at = _varint(data, at)
+    if not 0 <= count <= _MOST_INDEXES:
+        raise ValueError(f"its message path has {count} indexes, at most {_MOST_INDEXES} are read")
+    if count == 0:
+        return (0,), at
+    path = []
+    for _ in range(count):
+        index, at = _varint(data, at)
+        path.append(index)
+    return tuple(path), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        if at >= len(data):
+            raise ValueError("its message path is cut")
+        value |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+    raise ValueError("its message path has a number of more than 5 bytes")

@@ -1,0 +1,372 @@
+"""JSON texts -> an Arrow column, by Arrow's own parser.
+
+Texts become lines ``{"v":TEXT}`` of one buffer, which Arrow parses at once. `kbatch.kernels.jsontext` makes sure before
+that no text can reach out of its line; a block that Arrow refuses is halved until what is bad stands alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.arrow import require
+from kbatch.kernels.jsontext import check, join
+from kbatch.values.parsed import Parsed, Slices, expand, slices_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
+
+# Brackets within brackets. Arrow's parser crashes on 100,000 of them where it has to find a type for them.
+MAX_DEPTH = 256
+
+Unknown = Literal["ignore", "bad"]
+
+_PREFIX, _SUFFIX = b'{"v":', b"}\n"
+# A block that is refused is parsed in pieces of so many rows, and by halves where those are refused. To find one that
+# is bad takes 20 calls of 50 us; where more than a few are, Python looks through the rest, for 10 us a row.
+_PIECE_ROWS = 256
+_FEW_BAD = 3
+_UNSCREENED = 1 << 62
+# Arrow parses blocks of a buffer in parallel.
+_BLOCK_BYTES = 2 << 20
+
+# Of a schema that is inferred: every field costs memory for every value.
+_MOST_FIELDS = 1000
+
+# How Arrow names a field of `{"v":...}`.
+_FIELD = re.compile(r"Column\(/v/?([^)]*)\)")
+
+# By the numbers of `Verdict` in kernels/jsontext.pyx.
+_VERDICTS = (
+    "",
+    "no JSON value: empty",
+    "a control character",
+    "a string that isn't UTF-8",
+    "a character outside of strings that JSON doesn't have",
+    f"brackets nested deeper than {MAX_DEPTH}",
+    "goes on after its first value",
+    "a string or bracket is open at its end",
+)
+
+
+def type_of(schema: pa.Schema | pa.DataType) -> pa.DataType:
+    """Return the type of values with the fields of a schema; a type is itself."""
+    pa = require("pyarrow", "arrow", "values_json()")
+    if isinstance(schema, pa.Schema):
+        return pa.struct(list(schema))
+    if not isinstance(schema, pa.DataType):
+        raise TypeError(f"schema must be a pyarrow.Schema or DataType, got {type(schema).__name__}")
+    return schema
+
+
+@dataclass(frozen=True)
+class JsonParser:
+    """JSON of any kind at the top: objects, arrays, strings, numbers.
+
+    Attributes
+    ----------
+    type : pyarrow.DataType
+        Of the values. A field that a value doesn't have is null. Texts are taken as they are for string and binary, in
+        ISO 8601 for date32 and timestamp; numbers for integers only if they are written as such. Maps can't be had.
+    unknown : {"ignore", "bad"}
+        What becomes of a value with a field that the type doesn't have: it is left out; or the value is bad.
+
+    A name twice in an object makes it bad, where the type has it. ``NaN`` and ``Infinity`` are numbers, as Python's
+    json module writes them.
+    """
+
+    type: pa.DataType
+    unknown: Unknown = "ignore"
+
+    def __post_init__(self) -> None:
+        pa = require("pyarrow", "arrow", "values_json()")
+        if self.unknown not in ("ignore", "bad"):
+            raise ValueError(f"unknown must be 'ignore' or 'bad', got {self.unknown!r}")
+        try:
+            self._parse_lines(b'{"v":null}\n', _wire_type(pa, self.type))
+        except pa.ArrowNotImplementedError as error:
+            raise TypeError(f"no JSON can be read as {self.type}: {error}") from None
+
+    def parse(self, column: pa.Array) -> Parsed:
+        """Parse a binary array."""
+        pa = require("pyarrow", "arrow", "values_json()")
+        slices = slices_of(column)
+        rows = np.flatnonzero(slices.valid).astype(np.int64, copy=False)
+        verdicts = np.zeros(len(rows), np.uint8)
+        check(slices.offsets, slices.content, rows, verdicts, MAX_DEPTH)
+        bad = {
+            row: _VERDICTS[verdict]
+            for row, verdict in zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
+        }
+        good: list[tuple[npt.NDArray[np.int64], Any]] = []
+        self._parse(pa, slices, rows[verdicts == 0], good, bad)
+        places = np.concatenate([np.empty(0, np.int64), *(part for part, _ in good)])
+        values = pa.concat_arrays([part for _, part in good]) if good else pa.nulls(0, self.type)
+        order = sorted(bad)
+        return Parsed(expand(values, places, len(column)), np.array(order, np.int64), [bad[row] for row in order])
+
+    def _parse(
+        self,
+        pa: Any,
+        slices: Slices,
+        rows: npt.NDArray[np.int64],
+        good: list[tuple[npt.NDArray[np.int64], Any]],
+        bad: dict[int, str],
+        screen: int = _UNSCREENED,
+    ) -> None:
+        """Add what Arrow makes of rows to `good`, in their order, and to `bad` what it refuses.
+
+        `screen` is how many rows may be bad in all before Python looks through the rest of a piece.
+        """
+        if not len(rows):
+            return
+        lengths = slices.offsets[rows + 1].astype(np.int64) - slices.offsets[rows]
+        out = np.empty(int(lengths.sum()) + len(rows) * (len(_PREFIX) + len(_SUFFIX)), np.uint8)
+        written = join(slices.offsets, slices.content, rows, _PREFIX, _SUFFIX, out)
+        try:
+            table = self._parse_lines(out[:written], _wire_type(pa, self.type))
+            if table.num_rows != len(rows):
+                # Can't be, after `check`; if it is, no row is given to another record.
+                raise pa.ArrowInvalid(f"{len(rows)} texts gave {table.num_rows} values")
+            values = table.column(0)
+            values = _fitted(pa, values, self.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+            if len(rows) == 1:
+                row = int(rows[0])
+                text = str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
+                # Python's words where it finds something too: the same, whichever way a row was found bad.
+                bad[row] = self._screen(pa, slices.row(row)) or _FIELD.sub(r"field '\1'", text)
+            else:
+                self._parse_refused(pa, slices, rows, good, bad, screen)
+            return
+        good.append((rows, values))
+
+    def _parse_refused(
+        self,
+        pa: Any,
+        slices: Slices,
+        rows: npt.NDArray[np.int64],
+        good: list[tuple[npt.NDArray[np.int64], Any]],
+        bad: dict[int, str],
+        screen: int,
+    ) -> None:
+        """Parse rows, of which some are bad, in pieces; and those that are refused by halves."""
+        if len(rows) > _PIECE_ROWS:
+            for start in range(0, len(rows), _PIECE_ROWS):
+                self._parse(pa, slices, rows[start : start + _PIECE_ROWS], good, bad, len(bad) + _FEW_BAD)
+            return
+        if len(bad) >= screen:
+            found = {row: reason for row in rows.tolist() if (reason := self._screen(pa, slices.row(row)))}
+            if found:
+                bad.update(found)
+                rows = np.array([row for row in rows.tolist() if row not in found], np.int64)
+                self._parse(pa, slices, rows, good, bad, screen)
+                return
+        half = len(rows) // 2
+        self._parse(pa, slices, rows[:half], good, bad, screen)
+        self._parse(pa, slices, rows[half:], good, bad, screen)
+
+    def _parse_lines(self, lines: Any, wire: pa.DataType) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.json
+
+        buffer = pa.py_buffer(lines)
+        # A line must fit a block; small buffers aren't worth threads.
+        small = buffer.size <= _BLOCK_BYTES
+        block = max(1, buffer.size) if small else _BLOCK_BYTES
+        options = pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([("v", wire)]),
+            unexpected_field_behavior="ignore" if self.unknown == "ignore" else "error",
+        )
+        while True:
+            try:
+                return pyarrow.json.read_json(
+                    pa.BufferReader(buffer),
+                    read_options=pyarrow.json.ReadOptions(use_threads=not small, block_size=block),
+                    parse_options=options,
+                )
+            except pa.ArrowInvalid as error:
+                if block >= buffer.size or "straddling" not in str(error):
+                    raise
+                block = min(buffer.size, 8 * block)
+
+    def _screen(self, pa: Any, text: bytes) -> str | None:
+        """Say what is bad of a text, as far as Arrow would certainly refuse it too."""
+        try:
+            value = json.loads(text, parse_int=_Digits)
+        except ValueError as error:
+            return str(error)
+        return _misfit(pa, value, self.type, self.unknown == "bad")
+
+
+class _Digits(str):
+    """An integer as it is written: no conversion, which is slow for long ones."""
+
+
+def _wire_type(pa: Any, kind: Any) -> Any:
+    """Return what Arrow is asked to parse: dates are texts, which it parses as timestamps only."""
+    if pa.types.is_date32(kind):
+        return pa.timestamp("s")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_wire_type(pa, field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_wire_type(pa, kind.value_type)))
+    return kind
+
+
+def _fitted(pa: Any, values: Any, kind: Any) -> Any:
+    """Return a chunked array as one array of exactly the type."""
+    array = values.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, values.type)
+    return array if array.type.equals(kind) else _cast(pa, array, kind)
+
+
+def _cast(pa: Any, array: Any, kind: Any) -> Any:
+    """Cast, leaving out fields that the type doesn't have."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        children = [_cast(pa, array.field(field.name), field.type) for field in kind]
+        mask = array.is_null() if array.null_count else None
+        if not children:
+            return pa.array([None if not ok else {} for ok in array.is_valid().to_pylist()], kind)
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        items = _cast(pa, array.values, kind.value_type)
+        return pa.Array.from_buffers(
+            kind, len(array), array.buffers()[:2], array.null_count, array.offset, children=[items]
+        )
+    return array if array.type.equals(kind) else array.cast(kind)
+
+
+def _misfit(pa: Any, value: Any, kind: Any, whole: bool) -> str | None:
+    """Say why Arrow can't take a value as a type, as far as that is certain."""
+    if value is None:
+        return None
+    types = pa.types
+    if types.is_struct(kind):
+        if not isinstance(value, dict):
+            return f"found {_kind(value)}, wanted an object"
+        for field in kind:
+            found = _misfit(pa, value.get(field.name), field.type, whole)
+            if found:
+                return f"{field.name}: {found}"
+        more = value.keys() - {field.name for field in kind} if whole else ()
+        return f"field {min(more)!r} isn't in the schema" if more else None
+    if types.is_list(kind):
+        if not isinstance(value, list):
+            return f"found {_kind(value)}, wanted an array"
+        return next((found for item in value if (found := _misfit(pa, item, kind.value_type, whole))), None)
+    if types.is_boolean(kind):
+        fits = isinstance(value, bool)
+    elif types.is_integer(kind) or types.is_floating(kind):
+        fits = isinstance(value, _Digits | float) and not (types.is_integer(kind) and isinstance(value, float))
+    elif types.is_string(kind) or types.is_large_string(kind) or types.is_timestamp(kind) or types.is_date32(kind):
+        fits = isinstance(value, str) and not isinstance(value, _Digits)
+    else:
+        return None
+    return None if fits else f"found {_kind(value)}, wanted {kind}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, _Digits | float):
+        return "a number"
+    return {bool: "a boolean", str: "a string", list: "an array", dict: "an object"}.get(type(value), "null")
+
+
+class _Seen:
+    """What samples had at one place of their structure."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.counts: dict[str, int] = {}
+        self.fields: dict[str, _Seen] = {}
+        self.items: _Seen | None = None
+        self.float = False
+        self.wide = False
+
+    def add(self, value: Any) -> None:
+        self.times += 1
+        if value is None:
+            return
+        kind = _kind(value)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if isinstance(value, dict):
+            for name, item in value.items():
+                self.fields.setdefault(name, _Seen()).add(item)
+        elif isinstance(value, list):
+            self.items = self.items or _Seen()
+            for item in value:
+                self.items.add(item)
+        elif isinstance(value, float):
+            self.float = True
+        elif isinstance(value, _Digits):
+            # Longer ones than decimal128 has digits are as good as a float can have them.
+            self.float |= len(value) > 38
+            self.wide |= len(value) > 18 and not -(2**63) <= int(value[:40]) < 2**63
+
+    def all_times(self) -> Iterator[int]:
+        """Yield how often each field below was there."""
+        for seen in (*self.fields.values(), *([self.items] if self.items else [])):
+            yield seen.times
+            yield from seen.all_times()
+
+    def type(self, pa: Any, more_than: int = 0) -> Any:
+        if not self.counts:
+            return pa.string()
+        kind = max(self.counts, key=lambda name: self.counts[name])
+        if kind == "an object":
+            fields = [(name, seen) for name, seen in self.fields.items() if seen.times > more_than]
+            return pa.struct([(name, seen.type(pa, more_than)) for name, seen in fields])
+        if kind == "an array":
+            assert self.items is not None
+            return pa.list_(self.items.type(pa, more_than))
+        if kind == "a number":
+            return pa.float64() if self.float else pa.decimal128(38, 0) if self.wide else pa.int64()
+        return pa.bool_() if kind == "a boolean" else pa.string()
+
+
+def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
+    """Return the type that most of some JSON texts have.
+
+    Parameters
+    ----------
+    samples : iterable of bytes or None
+        Null, and what is no JSON, is passed over.
+
+    Returns
+    -------
+    pyarrow.DataType
+        Where samples disagree about a field, the kind that is more frequent. Integers are int64, or decimal128(38, 0)
+        where one doesn't fit; with any other number among them float64. What is always null is a string; so are texts
+        that look like times. Of more than a thousand fields the rarer ones are left out.
+
+    Examples
+    --------
+    >>> from kbatch.values import infer_json
+    >>> infer_json([b'{"a": 1}', b'{"a": 2.5, "b": ["x"]}'])
+    StructType(struct<a: double, b: list<item: string>>)
+    """
+    pa = require("pyarrow", "arrow", "values_json()")
+    seen = _Seen()
+    for text in samples:
+        if text is None:
+            continue
+        verdict = np.zeros(1, np.uint8)
+        content = np.frombuffer(text, np.uint8)
+        check(np.array([0, len(text)], np.int32), content, np.zeros(1, np.int64), verdict, MAX_DEPTH)
+        if verdict[0]:
+            continue
+        try:
+            seen.add(json.loads(text, parse_int=_Digits))
+        except ValueError:
+            continue
+    times = sorted(seen.all_times(), reverse=True)
+    return seen.type(pa, times[_MOST_FIELDS] if len(times) > _MOST_FIELDS else 0)

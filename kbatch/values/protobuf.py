@@ -1,0 +1,261 @@
+"""Protobuf messages -> an Arrow column, by the `protobuf` package: its C parser, then a column for each field.
+
+Types are those of Spark's ``from_protobuf``: enums are strings, and a field that tells whether it is there is null
+where it isn't (messages, ``optional``, those of a ``oneof``, all of proto2).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kbatch.arrow import require
+from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, message_path, read_prefixes
+from kbatch.values.parsed import Parsed, slices_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ProtobufParser", "read_descriptors"]
+
+# Messages that are objects at one time.
+_ROWS = 4096
+_MAX_DEPTH = 64
+
+
+def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:
+    """Return a descriptor set: given as bytes, or as the path of one, or of a ``.proto`` file (`grpcio-tools`)."""
+    if isinstance(source, bytes):
+        return source
+    if os.fspath(source).endswith(".proto"):
+        return _compiled(source)
+    try:
+        with open(source, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ValueError(f"{os.fspath(source)}: no descriptor set can be read from it: {error}") from None
+
+
+def _compiled(path: str | os.PathLike[str]) -> bytes:
+    """Compile a ``.proto`` file to a descriptor set, with what it imports from its own directory.
+
+    Raises
+    ------
+    MissingDependencyError
+        Without grpcio-tools.
+    ValueError
+        If it can't be compiled.
+    """
+    protoc = require("grpc_tools.protoc", "protobuf", "a .proto file (grpcio-tools; or give protoc's descriptor set)")
+    import tempfile
+
+    path = os.fspath(path)
+    included = os.path.join(os.path.dirname(os.path.abspath(str(protoc.__file__))), "_proto")
+    with tempfile.TemporaryDirectory() as directory:
+        out = os.path.join(directory, "set")
+        folder = os.path.dirname(os.path.abspath(path))
+        arguments = ["protoc", f"-I{folder}", f"-I{included}", "--include_imports", f"--descriptor_set_out={out}"]
+        if protoc.main([*arguments, os.path.join(folder, os.path.basename(path))]) or not os.path.exists(out):
+            raise ValueError(f"{path}: protoc refuses it; its messages stand above")
+        with open(out, "rb") as file:
+            return file.read()
+
+
+@dataclass(frozen=True)
+class ProtobufParser:
+    """Protobuf's binary encoding.
+
+    Attributes
+    ----------
+    descriptors : bytes
+        A ``FileDescriptorSet``: what ``protoc --include_imports --descriptor_set_out=FILE`` writes.
+    message : str, optional
+        Full name of the message. Default is the first of the set's last file.
+    framing : {"none", "confluent"}
+        Whether byte 0, the schema's id and the message's path stand before the message. The id isn't looked at; a
+        value whose path is that of another message is bad.
+
+    Raises
+    ------
+    ValueError
+        If `descriptors` is none, has no such message, or the message contains itself.
+    """
+
+    descriptors: bytes
+    message: str | None = None
+    framing: Framing = "none"
+
+    def __post_init__(self) -> None:
+        check_framing(self.framing)
+        require("google.protobuf", "protobuf", "values_protobuf()")
+        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+        pa = require("pyarrow", "arrow", "values_protobuf()")
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(self.descriptors).file
+            if not files:
+                raise ValueError("it has no file")
+            for file in files:
+                pool.Add(file)
+            name = self.message
+            if name is None:
+                last = pool.FindFileByName(files[-1].name)
+                name = next(iter(last.message_types_by_name.values())).full_name
+            found = pool.FindMessageTypeByName(name)
+        except KeyError:
+            raise ValueError(f"no message {self.message!r} among the descriptors; give its full name") from None
+        except StopIteration:
+            raise ValueError(f"{files[-1].name} has no message; name one") from None
+        except (message.DecodeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"no descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}"
+            ) from None
+        object.__setattr__(self, "_pool", pool)
+        object.__setattr__(self, "_class", message_factory.GetMessageClass(found))
+        object.__setattr__(self, "_type", _struct(pa, found, ()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProtobufParser, (self.descriptors, self.message, self.framing)
+
+    @property
+    def type(self) -> pa.DataType:
+        """A struct with the message's fields."""
+        return self._type  # type: ignore[attr-defined]
+
+    def parse(self, column: pa.Array) -> Parsed:
+        """Parse a binary array."""
+        pa = require("pyarrow", "arrow", "values_protobuf()")
+        from google.protobuf.message import DecodeError
+
+        read = self._class  # type: ignore[attr-defined]
+        errors: dict[int, str] = {}
+        framed = self.framing == "confluent"
+        path = _path(read.DESCRIPTOR)
+        if framed:
+            errors = read_prefixes(slices_of(column)).errors
+        parts = []
+        for start in range(0, len(column), _ROWS):
+            messages: list[Any] = []
+            for row, data in enumerate(column.slice(start, _ROWS).to_pylist(), start):
+                made = None
+                if data is not None and row not in errors:
+                    try:
+                        if framed:
+                            its_path, at = message_path(data, PREFIX_BYTES)
+                            if its_path != path:
+                                raise ValueError(
+                                    f"its message path is {list(its_path)}, that of the message {list(path)}"
+                                )
+                            data = data[at:]
+                        made = read.FromString(data)
+                    except (DecodeError, ValueError) as error:
+                        errors[row] = str(error)
+                messages.append(made)
+            try:
+                parts.append(_messages(pa, messages, read.DESCRIPTOR, self.type))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError):
+                # Of proto2 the parser takes strings that aren't UTF-8.
+                for row, message in enumerate(messages, start):
+                    try:
+                        parts.append(_messages(pa, [message], read.DESCRIPTOR, self.type))
+                    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError) as error:
+                        errors[row] = f"a string that isn't UTF-8: {error}"
+                        parts.append(pa.nulls(1, self.type))
+        bad = sorted(errors)
+        values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
+        return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad])
+
+
+def _path(descriptor: Any) -> tuple[int, ...]:
+    """Return a message's indexes: in its file, or in the message that it stands in."""
+    outer = descriptor.containing_type
+    if outer is None:
+        names = list(descriptor.file.message_types_by_name)
+        return (names.index(descriptor.name),)
+    return (*_path(outer), [nested.name for nested in outer.nested_types].index(descriptor.name))
+
+
+def _struct(pa: Any, descriptor: Any, above: tuple[str, ...]) -> Any:
+    if descriptor.full_name in above:
+        raise ValueError(f"message {descriptor.full_name} contains itself, which columns can't")
+    if len(above) > _MAX_DEPTH:
+        raise ValueError(f"messages nested deeper than {_MAX_DEPTH} can't be columns")
+    above = (*above, descriptor.full_name)
+    return pa.struct([(field.name, _field_type(pa, field, above)) for field in descriptor.fields])
+
+
+def _field_type(pa: Any, field: Any, above: tuple[str, ...]) -> Any:
+    if _is_map(field):
+        key, item = field.message_type.fields
+        return pa.map_(_scalar_type(pa, key, above), _scalar_type(pa, item, above))
+    kind = _scalar_type(pa, field, above)
+    return pa.list_(kind) if field.is_repeated else kind
+
+
+def _scalar_type(pa: Any, field: Any, above: tuple[str, ...]) -> Any:
+    if field.message_type is not None:
+        return _struct(pa, field.message_type, above)
+    return {
+        field.CPPTYPE_INT32: pa.int32(),
+        field.CPPTYPE_INT64: pa.int64(),
+        field.CPPTYPE_UINT32: pa.uint32(),
+        field.CPPTYPE_UINT64: pa.uint64(),
+        field.CPPTYPE_DOUBLE: pa.float64(),
+        field.CPPTYPE_FLOAT: pa.float32(),
+        field.CPPTYPE_BOOL: pa.bool_(),
+        field.CPPTYPE_ENUM: pa.string(),
+        field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
+    }[field.cpp_type]
+
+
+def _is_map(field: Any) -> bool:
+    return bool(field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry)
+
+
+def _messages(pa: Any, messages: list[Any], descriptor: Any, kind: Any) -> Any:
+    """Return messages, some of them None, as a struct array."""
+    mask = np.array([message is None for message in messages], np.bool_)
+    children = []
+    for field, of_field in zip(descriptor.fields, kind, strict=True):
+        name = field.name
+        if _is_map(field) or field.is_repeated:
+            children.append(_repeated(pa, messages, field, of_field.type))
+        elif field.has_presence:
+            column = [getattr(m, name) if m is not None and m.HasField(name) else None for m in messages]
+            children.append(_column(pa, column, field, of_field.type))
+        else:
+            column = [None if m is None else getattr(m, name) for m in messages]
+            children.append(_column(pa, column, field, of_field.type))
+    missing = pa.array(mask) if mask.any() else None
+    if not children:
+        return pa.array([None if m is None else {} for m in messages], kind)
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
+
+
+def _column(pa: Any, values: list[Any], field: Any, kind: Any) -> Any:
+    if field.message_type is not None:
+        return _messages(pa, values, field.message_type, kind)
+    if field.enum_type is not None:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        # An open enum keeps numbers that it has no name for.
+        values = [None if value is None else names.get(value, str(value)) for value in values]
+    return pa.array(values, kind)
+
+
+def _repeated(pa: Any, messages: list[Any], field: Any, kind: Any) -> Any:
+    lists = [() if m is None else getattr(m, field.name) for m in messages]
+    offsets = np.zeros(len(messages) + 1, np.int32)
+    np.cumsum([len(items) for items in lists], out=offsets[1:])
+    bits = pa.py_buffer(np.packbits([m is not None for m in messages], bitorder="little"))
+    if _is_map(field):
+        key, item = field.message_type.fields
+        keys = _column(pa, [each for items in lists for each in items], key, kind.key_type)
+        values = _column(pa, [items[each] for items in lists for each in items], item, kind.item_type)
+        below = pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
+    else:
+        below = _column(pa, [each for items in lists for each in items], field, kind.value_type)
+    return pa.Array.from_buffers(kind, len(messages), [bits, pa.py_buffer(offsets)], children=[below])

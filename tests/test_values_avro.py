@@ -1,0 +1,423 @@
+"""Avro values as columns, against fastavro: generated schemas and datums, damage, framing, resolution, counts."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import zigzag
+from value_tables import table_of
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("fastavro")
+
+import fastavro
+import pyarrow as pa
+
+from kbatch.kernels.avro import Columns
+from kbatch.values import AvroParser
+
+PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
+    "null": st.none(),
+    "boolean": st.booleans(),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(allow_nan=False, width=32),
+    "double": st.floats(allow_nan=False),
+    "bytes": st.binary(max_size=6),
+    "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+}
+LOGICAL: list[tuple[dict[str, Any], st.SearchStrategy[Any]]] = [
+    ({"type": "int", "logicalType": "date"}, st.dates()),
+    (
+        {"type": "int", "logicalType": "time-millis"},
+        st.times().map(lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000)),
+    ),
+    ({"type": "long", "logicalType": "time-micros"}, st.times()),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, st.datetimes()),
+    (
+        {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        st.integers(-(10**9) + 1, 10**9 - 1).map(lambda n: Decimal(n).scaleb(-2)),
+    ),
+    ({"type": "string", "logicalType": "uuid"}, st.uuids()),
+]
+Case = tuple[Any, st.SearchStrategy[Any], Callable[[Any], Any]]
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+@st.composite
+def cases(draw: st.DrawFn, depth: int = 3, names: list[int] | None = None) -> Case:
+    """A schema, what writes it, and what a column has for a written value."""
+    names = [0] if names is None else names
+    kinds = ["primitive", "logical", "enum", "fixed"]
+    if depth:
+        kinds += ["array", "map", "record", "record", "nullable", "union"]
+    kind = draw(st.sampled_from(kinds))
+    names[0] += 1
+    name = f"N{names[0]}"
+    if kind == "primitive":
+        schema = draw(st.sampled_from(sorted(PRIMITIVES)))
+        return schema, PRIMITIVES[schema], same
+    if kind == "logical":
+        schema, values = draw(st.sampled_from(LOGICAL))
+        return schema, values, str if schema["logicalType"] == "uuid" else same
+    if kind == "enum":
+        return {"type": "enum", "name": name, "symbols": ["A", "B", "C"]}, st.sampled_from("ABC"), same
+    if kind == "fixed":
+        size = draw(st.integers(0, 5))
+        return {"type": "fixed", "name": name, "size": size}, st.binary(min_size=size, max_size=size), same
+    if kind == "record":
+        fields = [draw(cases(depth - 1, names)) for _ in range(draw(st.integers(0, 4)))]
+        schema = {
+            "type": "record",
+            "name": name,
+            "fields": [{"name": f"f{i}", "type": f[0]} for i, f in enumerate(fields)],
+        }
+        values = st.fixed_dictionaries({f"f{i}": f[1] for i, f in enumerate(fields)})
+        return schema, values, lambda v: {f"f{i}": f[2](v[f"f{i}"]) for i, f in enumerate(fields)}
+    if kind == "union":
+        # Branches that fastavro can tell apart by the value.
+        branches = draw(st.permutations(["null", "boolean", "long", "string"]))[: draw(st.integers(2, 4))]
+        schema = list(branches)
+        values = st.one_of([PRIMITIVES[branch] for branch in branches])
+        present = [branch for branch in branches if branch != "null"]
+        if len(present) == 1:
+            return schema, values, same
+        types = {"boolean": bool, "long": int, "string": str}
+
+        def members(value: Any) -> Any:
+            if value is None:
+                return None
+            return {f"member{i}": value if type(value) is types[b] else None for i, b in enumerate(present)}
+
+        return schema, values, members
+    item, values, of_item = draw(cases(depth - 1, names))
+    if kind == "nullable":
+        if item == "null" or isinstance(item, list):
+            return item, values, of_item
+        schema = draw(st.sampled_from([["null", item], [item, "null"]]))
+        return schema, st.none() | values, lambda v: None if v is None else of_item(v)
+    if kind == "array":
+        return {"type": "array", "items": item}, st.lists(values, max_size=4), lambda v: [of_item(each) for each in v]
+    keys = PRIMITIVES["string"]
+    return (
+        {"type": "map", "values": item},
+        st.dictionaries(keys, values, max_size=3),
+        lambda v: [(key, of_item(each)) for key, each in v.items()],
+    )
+
+
+def write(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def read(schema: Any, data: bytes) -> Any:
+    """Read by fastavro, and refuse what remains."""
+    stream = io.BytesIO(data)
+    value = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
+    if stream.read(1):
+        raise ValueError("bytes remain")
+    return value
+
+
+@given(cases(), st.data())
+def test_what_fastavro_writes_is_read(case: Case, data: st.DataObject) -> None:
+    schema, values, expected = case
+    wanted = data.draw(st.lists(values, min_size=1, max_size=6))
+    datums = [write(schema, value) for value in wanted]
+    parsed = table_of([None, *datums]).values_avro(json.dumps(schema))
+    assert parsed.bad.tolist() == []
+    parsed.values.validate(full=True)
+    assert parsed.values.to_pylist() == [None, *map(expected, wanted)]
+
+
+@given(cases(), st.data())
+def test_nothing_is_lost(case: Case, data: st.DataObject) -> None:
+    """Damaged datums among good ones: what is read is what fastavro reads, and neighbours are as they were."""
+    schema, values, expected = case
+    good = [write(schema, data.draw(values)) for _ in range(2)]
+    damaged = bytearray(data.draw(st.sampled_from(good)) or b"\0")
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    datums = [good[0], cut, None, bytes(damaged) + b"\0", good[1], data.draw(st.binary(max_size=10))]
+    parsed = table_of(datums).values_avro(schema)
+    parsed.values.validate(full=True)
+    # Not as Python's values: a damaged time may be one that Python doesn't hold.
+    found = parsed.values.combine_chunks()
+    bad = parsed.bad.tolist()
+    assert 0 not in bad
+    assert 4 not in bad
+    assert parsed.bad_values == [datums[row] for row in bad]
+    assert len(parsed.errors) == len(bad)
+    assert not any(found[row].is_valid for row in bad)
+    alone = AvroParser(schema)
+    for row, datum in enumerate(datums):
+        if datum is None:
+            assert not found[row].is_valid
+            assert row not in bad
+            continue
+        one = alone.parse(pa.array([datum], pa.binary()))
+        assert (one.bad.tolist() == [0]) == (row in bad)
+        assert one.values.to_string() == found.slice(row, 1).to_string()
+        if row in (0, 4):
+            assert found[row].as_py() == expected(read(schema, datum))
+
+
+def test_a_schema_with_every_name_there_is() -> None:
+    """Namespaces, named types used again, logical types in their places, and the types that come out."""
+    schema = {
+        "type": "record",
+        "name": "a.b.R",
+        "fields": [
+            {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["X", "Y"]}},
+            {"name": "e2", "type": "E"},
+            {"name": "e3", "type": ["null", "a.b.E"]},
+            {
+                "name": "s",
+                "type": {"type": "record", "name": "c.S", "fields": [{"name": "t", "type": ["null", "a.b.E"]}]},
+            },
+            {"name": "s2", "type": {"type": "array", "items": "c.S"}},
+            {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "d", "type": {"type": "fixed", "name": "D", "size": 4, "logicalType": "decimal", "precision": 9}},
+            {"name": "w", "type": {"type": {"type": "int", "logicalType": "date"}}},
+            {"name": "o", "type": {"type": "int", "logicalType": "no-such"}},
+        ],
+    }
+    assert str(AvroParser(schema).type) == (
+        "struct<e: string, e2: string, e3: string, s: struct<t: string>, s2: list<item: struct<t: string>>, "
+        "t: timestamp[ms, tz=UTC], d: decimal128(9, 0), w: date32[day], o: int32>"
+    )
+    datum = bytes([0, 2, 2, 0, 2, 2, 4, 0, 2, 0, 0, 2]) + (-7).to_bytes(4, "big", signed=True) + b"\2\3"
+    found = table_of([datum]).values_avro(schema)
+    assert found.errors == []
+    row = found.values[0].as_py()
+    assert (row["e"], row["e2"], row["e3"], row["s"], row["s2"]) == (
+        "X",
+        "Y",
+        "X",
+        {"t": "Y"},
+        [{"t": None}, {"t": "X"}],
+    )
+    assert (row["d"], row["w"].isoformat(), row["o"]) == (Decimal(-7), "1970-01-02", -2)
+
+
+@pytest.mark.parametrize(
+    ("schema", "datum", "error"),
+    [
+        ("long", b"", "ends within"),
+        ("long", b"\xff" * 10 + b"\1", "more than 10 bytes"),
+        ("long", b"\xff" * 9 + b"\2", "more than 10 bytes"),
+        ("int", zigzag(2**31), "int32"),
+        ({"type": "int", "logicalType": "time-millis"}, zigzag(86_400_000), "time of day"),
+        ({"type": "long", "logicalType": "time-micros"}, zigzag(-1), "time of day"),
+        ("boolean", b"\2", "boolean"),
+        ("string", zigzag(-1), "a length"),
+        ("string", zigzag(5) + b"abc", "a length"),
+        ("string", zigzag(1) + b"\xff", "UTF-8"),
+        ("double", b"1234567", "ends within"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, zigzag(1), "symbol"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, zigzag(-1), "symbol"),
+        (["null", "int"], zigzag(2), "branch"),
+        (["null", "int"], zigzag(-1), "branch"),
+        ({"type": "array", "items": "int"}, zigzag(2**40), "count of items"),
+        ({"type": "array", "items": "int"}, zigzag(-(2**63)), "count of items"),
+        ({"type": "array", "items": "int"}, zigzag(-1) + zigzag(99), "a length"),
+        ({"type": "array", "items": "null"}, zigzag(2**40) + b"\0", "count of items"),
+        ({"type": "map", "values": "null"}, zigzag(3) + b"\0\0", "count of items"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2}, zigzag(1) + b"\x64", "precision"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 38}, zigzag(17) + b"\1" + bytes(16), "precision"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2}, zigzag(0), "precision"),
+        ("null", b"\0", "remain"),
+        ("int", b"\0\0", "byte 1: bytes remain"),
+    ],
+)
+def test_what_is_wrong_with_a_datum(schema: Any, datum: bytes, error: str) -> None:
+    good = {"null": b"", "double": bytes(8)}.get(schema if isinstance(schema, str) else "")
+    parsed = table_of([datum, good]).values_avro(schema)
+    assert parsed.bad.tolist() == [0]
+    assert error in parsed.errors[0]
+    assert parsed.values.to_pylist()[0] is None
+
+
+def test_decimals_at_their_edges() -> None:
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0}
+    most = 10**38 - 1
+    numbers = [0, 1, -1, 127, 128, -128, -129, most, -most, most + 1, -most - 1]
+    datums = []
+    for number in numbers:
+        size = max(1, (number.bit_length() + 8) // 8)
+        datums.append(zigzag(size) + number.to_bytes(size, "big", signed=True))
+    longer = (5).to_bytes(20, "big"), (-5).to_bytes(20, "big", signed=True)
+    parsed = table_of(datums + [zigzag(20) + each for each in longer]).values_avro(schema)
+    assert parsed.values.to_pylist() == [*map(Decimal, numbers[:-2]), None, None, Decimal(5), Decimal(-5)]
+    assert parsed.bad.tolist() == [9, 10]
+
+
+def test_items_without_bytes_are_bounded() -> None:
+    """2**40 nulls take five bytes; and arrays of arrays of them don't add up either."""
+    schema = {"type": "array", "items": {"type": "array", "items": "null"}}
+    inner = zigzag(1000) + b"\0"
+    datums = [zigzag(2) + inner * 2 + b"\0", zigzag(1) + inner + b"\0", zigzag(1) + zigzag(2**62) + b"\0\0"]
+    tracemalloc.start()
+    parsed = table_of(datums).values_avro(schema)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert parsed.bad.tolist() == [0, 2]
+    assert peak < 1 << 20
+    assert parsed.values.to_pylist() == [None, [[None] * 1000], None]
+
+
+def test_blocks_with_their_size() -> None:
+    """A negative count is followed by the block's size; several blocks are one array."""
+    datum = zigzag(-2) + zigzag(2) + zigzag(1) + zigzag(2) + zigzag(1) + zigzag(3) + b"\0"
+    assert read({"type": "array", "items": "int"}, datum) == [1, 2, 3]
+    assert table_of([datum]).values_avro({"type": "array", "items": "int"}).values.to_pylist() == [[1, 2, 3]]
+
+
+def test_confluents_framing() -> None:
+    one = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    two = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "string", "default": "none"}],
+    }
+
+    def framed(number: int, datum: bytes) -> bytes:
+        return b"\0" + number.to_bytes(4, "big") + datum
+
+    values = [
+        framed(9, zigzag(2**40) + zigzag(1) + b"x"),
+        framed(3, zigzag(5)),
+        framed(4, b""),
+        b"\1\0\0\0\3" + zigzag(5),
+        b"\0\0\0",
+        None,
+        framed(3, b""),
+        framed(2**32 - 1, b""),
+    ]
+    parsed = table_of(values).values_avro({3: one, 9: two}, framing="confluent")
+    assert parsed.values.to_pylist() == [{"a": 2**40, "b": "x"}, {"a": 5, "b": "none"}] + [None] * 6
+    assert parsed.bad.tolist() == [2, 3, 4, 6, 7]
+    assert parsed.errors == [
+        "schema id 4 isn't among those given (3, 9)",
+        "no Confluent framing: its first byte is 1, wanted 0",
+        "no Confluent framing: 3 bytes, the prefix alone has 5",
+        "byte 5: ends within the datum",
+        "schema id 4294967295 isn't among those given (3, 9)",
+    ]
+    # One schema for all ids; and a reader's schema that is neither.
+    parsed = table_of(values[1:2]).values_avro(one, framing="confluent", reader_schema=two)
+    assert parsed.values.to_pylist() == [{"a": 5, "b": "none"}]
+    assert table_of([None]).values_avro({3: one}, framing="confluent").values.to_pylist() == [None]
+    with pytest.raises(ValueError, match="schemas by id"):
+        table_of(values).values_avro({3: one})
+    with pytest.raises(ValueError, match="framing must be"):
+        table_of(values).values_avro(one, framing="glue")  # type: ignore[arg-type]
+
+
+RESOLVED: list[tuple[Any, Any, Any]] = [
+    ("int", "long", 7),
+    ("int", "double", 7),
+    ("float", "double", 1.5),
+    ("string", "bytes", "ab"),
+    ({"type": "array", "items": "int"}, {"type": "array", "items": "double"}, [1, 2]),
+    ({"type": "map", "values": "int"}, {"type": "map", "values": "long"}, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("writer", "reader", "value"), RESOLVED)
+def test_schema_resolution_as_fastavro_does_it(writer: Any, reader: Any, value: Any) -> None:
+    def record(kind: Any, extra: list[Any]) -> dict[str, Any]:
+        return {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}, *extra]}
+
+    written = record(writer, [{"name": "gone", "type": "int"}])
+    extra = [
+        {"name": "s", "type": "string", "default": "d"},
+        {"name": "n", "type": ["null", "int"], "default": None},
+        {"name": "renamed", "aliases": ["gone"], "type": "long"},
+    ]
+    read_as = record(reader, extra)
+    datum = write(written, {"f": value, "gone": 3})
+    wanted = fastavro.schemaless_reader(
+        io.BytesIO(datum), fastavro.parse_schema(written), fastavro.parse_schema(read_as)
+    )
+    if isinstance(value, dict):
+        wanted["f"] = list(wanted["f"].items())
+    parsed = table_of([None, datum, b""]).values_avro(written, reader_schema=read_as)
+    assert parsed.values.to_pylist() == [None, wanted, None]
+    assert parsed.bad.tolist() == [2]
+
+
+def test_schemas_that_can_not_be_columns() -> None:
+    node: dict[str, Any] = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
+    deep: Any = "int"
+    for _ in range(100):
+        deep = {"type": "array", "items": deep}
+    for schema, message in [
+        (node, "contains itself"),
+        (deep, "nested deeper"),
+        ("{", "not JSON"),
+        ('{"type":"record","name":"R"}', "has no 'fields'"),
+        ({"type": "no"}, "no Avro type"),
+        ([["int"]], "union within a union"),
+        ({"type": "fixed", "name": "F", "size": -1}, "size"),
+        ("/no/such/file.avsc", "can be read"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            table_of([b"1"]).values_avro(schema)
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    more = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "int"}]}
+    with pytest.raises(ValueError, match=r"field b: the writer has none"):
+        table_of([b"1"]).values_avro(record, reader_schema=more)
+    with pytest.raises(ValueError, match="can't be read as"):
+        table_of([b"1"]).values_avro("string", reader_schema="int")
+
+
+def test_schemas_from_files(tmp_path: Path) -> None:
+    (tmp_path / "1.avsc").write_text('"int"')
+    (tmp_path / "12.avsc").write_text('"long"')
+    (tmp_path / "readme.txt").write_text("no schema")
+    values = [b"\0\0\0\0\1\2", b"\0\0\0\0\x0c\4"]
+    parsed = table_of(values).values_avro(tmp_path, framing="confluent")
+    assert (parsed.values.type, parsed.values.to_pylist()) == (pa.int64(), [1, 2])
+    assert table_of([b"\2"]).values_avro(str(tmp_path / "1.avsc")).values.to_pylist() == [1]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"<id>\.avsc"):
+        table_of(values).values_avro(tmp_path / "empty", framing="confluent")
+
+
+def test_the_kernel_refuses_tables_that_lead_nowhere() -> None:
+    limits = np.zeros((1, 2), np.uint64)
+    for node, children in [
+        ((12, 0, 0, 1, 1, -1), [0]),
+        ((12, 0, 0, 0, 1, -1), []),
+        ((14, 0, 5, 1, 1, -1), [0]),
+        ((13, 0, 0, 1, 1, -1), [0]),
+        ((8, -1, 0, 0, 1, -1), []),
+    ]:
+        with pytest.raises(ValueError, match="node 0"):
+            Columns(np.array([node], np.int32), limits, np.array(children, np.int32))
+    columns = Columns(np.array([(3, 0, 0, 0, 1, -1)], np.int32), limits, np.zeros(0, np.int32))
+    one = np.ones(1, np.uint8)
+    for offsets in ([0, 2], [1, 0], [-1, 1]):
+        with pytest.raises(IndexError):
+            columns.decode(np.array(offsets, np.int32), one, one, 0, one.copy(), np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="as many"):
+        columns.decode(np.zeros(3, np.int32), one, one, 0, one.copy(), np.zeros(1, np.int32))
+    with pytest.raises(IndexError):
+        columns.column(1)

@@ -1,0 +1,77 @@
+"""Values of a fixed width as columns, against NumPy; and text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from value_tables import table_of
+
+pytest.importorskip("pyarrow")
+
+
+from kbatch.values.fixed import parse_dtype
+
+STRUCT = np.dtype(
+    [("id", ">i8"), ("flag", "u1"), ("at", [("x", "<f4"), ("y", ">f4")]), ("v", ">i2", (2, 3)), ("s", "S3")]
+)
+
+
+@given(st.lists(st.none() | st.binary(min_size=32, max_size=32) | st.binary(max_size=40), max_size=20))
+def test_nothing_is_lost(values: list[bytes | None]) -> None:
+    assert STRUCT.itemsize == 32
+    parsed = table_of(values).values_struct(STRUCT)
+    parsed.values.validate(full=True)
+    bad = [row for row, value in enumerate(values) if value is not None and len(value) != 32]
+    assert parsed.bad.tolist() == bad
+    assert parsed.bad_values == [values[row] for row in bad]
+    assert parsed.errors == [f"{len(values[row] or b'')} bytes, wanted 32" for row in bad]
+    for value, found in zip(values, parsed.values.to_pylist(), strict=True):
+        if value is None or len(value) != 32:
+            assert found is None
+            continue
+        wanted = np.frombuffer(value, STRUCT)[0]
+        assert (found["id"], found["flag"], found["s"]) == (wanted["id"], wanted["flag"], wanted["s"])
+        assert np.array_equal(found["v"], wanted["v"])
+        assert np.array_equal([found["at"]["x"], found["at"]["y"]], list(wanted["at"]), equal_nan=True)
+
+
+def test_one_number_and_keys() -> None:
+    parsed = table_of([b"v"] * 3, [(7).to_bytes(8, "big"), b"", None]).values_struct(">i8", on="key")
+    assert parsed.values.to_pylist() == [7, None, None]
+    assert parsed.bad.tolist() == [1]
+    assert table_of([b"\1", b"\0"]).values_struct("?").values.to_pylist() == [True, False]
+
+
+@pytest.mark.parametrize("text", ["id", "id:>i8,", "id:zz", "a:i4,a:i4", ":i4:"])
+def test_text_that_is_no_dtype(text: str) -> None:
+    with pytest.raises(ValueError, match="is no struct"):
+        parse_dtype(text)
+
+
+@pytest.mark.parametrize("dtype", ["O", "V0", "U3"])
+def test_dtypes_that_no_bytes_are(dtype: Any) -> None:
+    with pytest.raises(TypeError, match="dtype"):
+        table_of([b""]).values_struct(np.dtype(dtype))
+
+
+@given(
+    st.lists(st.none() | st.text(max_size=5).map(lambda t: t.encode("utf-8", "surrogatepass")) | st.binary(max_size=4))
+)
+def test_text(values: list[bytes | None]) -> None:
+    parsed = table_of(values).values_text()
+    bad = set(parsed.bad.tolist())
+    for row, (value, found) in enumerate(zip(values, parsed.values.to_pylist(), strict=True)):
+        if value is None:
+            assert found is None
+            assert row not in bad
+        elif row in bad:
+            assert found is None
+            with pytest.raises(UnicodeDecodeError):
+                value.decode()
+        else:
+            assert found == value.decode()
+    assert parsed.bad_values == [values[row] for row in sorted(bad)]

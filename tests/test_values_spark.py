@@ -1,0 +1,223 @@
+"""Parsed keys and values by way of Spark: options, schemas, bad ones, projections."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from value_tables import table_of, write_log
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+
+from kbatch.cli.values import add_value_arguments, value_options
+from kbatch.spark.value_options import FormatOptions, ValueOptions
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+AVRO = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "tags", "type": {"type": "map", "values": ["null", "int"]}},
+        {"name": "kind", "type": {"type": "enum", "name": "K", "symbols": ["A", "B"]}},
+        {"name": "sizes", "type": {"type": "array", "items": "float"}},
+    ],
+}
+
+
+def load(spark: Any, path: str, schema: str | None = None, **options: str) -> Any:
+    reader = spark.read.format("kbatch").options(**options)
+    return (reader.schema(schema) if schema else reader).load(path)
+
+
+def test_options_say_what_does_not_fit() -> None:
+    assert ValueOptions.parse({"VALUEFORMAT": "JSON", "keyformat": "string"}).parsed == ("key", "value")
+    assert ValueOptions.parse({}) == ValueOptions()
+    for options, message in [
+        ({"valueFormat": "xml"}, "must be one of"),
+        ({"valueFormat": "avro"}, "needs a schema"),
+        ({"valueFormat": "string", "valueSchema": "a int"}, "format string has no a schema"),
+        ({"valueFormat": "json", "valueFraming": "confluent"}, "no framing"),
+        ({"keySchema": "a int"}, "keyFormat"),
+        ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude"),
+        ({"valueFormat": "json", "valueUnknownFields": "keep"}, "'ignore' or 'bad'"),
+        ({"valueFormat": "avro", "valueSchema": "{}", "valueFraming": "glue"}, "framing must be"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ValueOptions.parse(options)
+
+
+def test_flags_of_the_command_line() -> None:
+    parser = argparse.ArgumentParser()
+    add_value_arguments(parser)
+    assert value_options(parser.parse_args([])) == ValueOptions()
+    made = value_options(
+        parser.parse_args(
+            [
+                "--values",
+                "avro",
+                "--value-schema",
+                "x.avsc",
+                "--value-framing",
+                "confluent",
+                "--keys",
+                "struct",
+                "--key-schema",
+                ">i8",
+            ]
+        )
+    )
+    assert made == ValueOptions(FormatOptions("struct", ">i8"), FormatOptions("avro", "x.avsc", framing="confluent"))
+    with pytest.raises(ValueError, match="--keys: format avro needs a schema"):
+        value_options(parser.parse_args(["--keys", "avro"]))
+
+
+def test_parsers_survive_pickling(tmp_path: Path) -> None:
+    (tmp_path / "r.avsc").write_text(json.dumps(AVRO))
+    for options in (
+        FormatOptions("json", "a int"),
+        FormatOptions("avro", str(tmp_path / "r.avsc"), framing="confluent"),
+        FormatOptions("struct", "a:>i8"),
+        FormatOptions("string"),
+    ):
+        parser = options.parser(list)
+        assert parser is not None
+        copy = pickle.loads(pickle.dumps(parser))
+        assert copy.type == parser.type
+        column = table_of([b"x", None]).to_arrow(columns=["value"]).column(0).chunk(0)
+        assert copy.parse(column).values.equals(parser.parse(column).values)
+
+
+def test_batches_as_the_export_hands_them_over() -> None:
+    """Its transform: values in their places, what is bad behind all, batches of the schema that was told before."""
+    pytest.importorskip("pyspark")
+    import pyarrow as pa
+
+    from kbatch.arrow import spark_batches, spark_schema
+    from kbatch.spark.options import ReadOptions
+    from kbatch.spark.values import value_columns
+
+    assert value_columns(ValueOptions(), [], ReadOptions()) is None
+    options = ValueOptions(FormatOptions("string"), FormatOptions("struct", "n:<u4"))
+    made = value_columns(options, [], ReadOptions())
+    assert made is not None
+    columns = pickle.loads(pickle.dumps(made))
+    names = ("offset", "value", "key")
+    schema = columns.schema(spark_schema(names))
+    assert schema.names == ["offset", "value", "key", "key_bad", "value_bad"]
+    assert schema.field("value").type == pa.struct([("n", pa.int64())])
+    table = table_of([b"\1\0\0\0", None, b"x"], [b"a", b"\xff", None])
+    (batch,) = (columns.apply(batch) for batch in spark_batches(table, names))
+    assert batch.schema.equals(schema)
+    assert batch.to_pydict() == {
+        "offset": [0, 1, 2],
+        "value": [{"n": 1}, None, None],
+        "key": ["a", None, None],
+        "key_bad": [None, b"\xff", None],
+        "value_bad": [None, None, b"x"],
+    }
+    # A file without keys has none to parse.
+    assert columns.schema(spark_schema(["value"])).names == ["value", "value_bad"]
+
+
+@pytest.mark.spark
+def test_json_with_a_schema_from_a_sample(spark: Any, tmp_path: Path) -> None:
+    values = [b'{"id":1,"tags":["a"],"in":{"x":1.5}}', b"oops", None, b'{"id":2,"new":1}', b'{"id":"x"}']
+    keys = [b"a", b"\xff", None, b"", b"b"]
+    root = write_log(tmp_path, "t", values * 50, keys * 50)
+    frame = load(spark, root, valueFormat="json", keyFormat="string")
+    assert frame.schema["value"].dataType.simpleString() == (
+        "struct<id:bigint,tags:array<string>,in:struct<x:double>,new:bigint>"
+    )
+    assert frame.columns == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "key_bad", "value_bad",
+    ]  # fmt: skip
+    rows = frame.orderBy("offset").limit(5).collect()
+    assert [row.value and row.value.asDict(True) for row in rows] == [
+        {"id": 1, "tags": ["a"], "in": {"x": 1.5}, "new": None},
+        None,
+        None,
+        {"id": 2, "tags": None, "in": None, "new": 1},
+        None,
+    ]
+    assert [row.value_bad for row in rows] == [None, b"oops", None, None, b'{"id":"x"}']
+    assert [row.key for row in rows] == ["a", None, None, "", "b"]
+    assert [row.key_bad for row in rows] == [None, b"\xff", None, None, None]
+    assert frame.where("value_bad is not null").count() == 100
+
+
+@pytest.mark.spark
+def test_json_with_ddl_and_a_users_schema(spark: Any, tmp_path: Path) -> None:
+    values = [
+        b'{"id":1,"at":"2024-05-06T07:08:09Z","day":"2024-05-06","d":1.25,"more":1}',
+        b'{"id":5000000000,"at":"2024-05-06T07:08:09Z"}',
+        b"null",
+    ]
+    root = write_log(tmp_path, "t", values)
+    ddl = "id int, at timestamp, day date, d decimal(10,2)"
+    rows = load(spark, root, valueFormat="json", valueSchema=ddl).orderBy("offset").collect()
+    assert rows[0].value.asDict() == {
+        "id": 1,
+        "at": rows[0].value["at"],
+        "day": datetime(2024, 5, 6).date(),
+        "d": Decimal("1.25"),
+    }
+    assert rows[0].value["at"].astimezone(UTC) == datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+    assert [row.value_bad for row in rows] == [None, values[1], None]
+    assert [row.value is None for row in rows] == [False, True, True]
+    # A user's schema is the schema, and the projection.
+    schema = "offset long, value_bad binary, value struct<id: int>"
+    rows = load(spark, root, schema, valueFormat="json").orderBy("offset").collect()
+    assert rows[1].value_bad == values[1]
+    assert load(spark, root, "offset long", valueFormat="json").count() == 3
+    with pytest.raises(Exception, match="wanted a type"):
+        load(spark, root, valueFormat="json", valueSchema="id nothing").collect()
+
+
+@pytest.mark.spark
+def test_avro_with_confluents_framing(spark: Any, tmp_path: Path) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    import io
+
+    def framed(number: int, record: dict[str, Any]) -> bytes:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, AVRO, record)
+        return b"\0" + number.to_bytes(4, "big") + out.getvalue()
+
+    at = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+    record = {"id": 1, "at": at, "tags": {"a": 1, "b": None}, "kind": "B", "sizes": [1.5]}
+    far = framed(7, {**record, "at": 2**62})
+    values = [framed(7, record), framed(8, record), b"x", None, far]
+    schemas = tmp_path / "schemas"
+    schemas.mkdir()
+    (schemas / "7.avsc").write_text(json.dumps(AVRO))
+    root = write_log(tmp_path / "logs", "t", values)
+    options = {"valueFormat": "avro", "valueSchema": str(schemas), "valueFraming": "confluent"}
+    frame = load(spark, root, **options)
+    rows = frame.orderBy("offset").collect()
+    found = rows[0].value.asDict(True)
+    assert found.pop("at").astimezone(UTC) == at
+    assert found == {"id": 1, "tags": {"a": 1, "b": None}, "kind": "B", "sizes": [1.5]}
+    # The last one's time is beyond what microseconds hold: no value of Spark's, so its bytes stay.
+    assert [row.value_bad for row in rows] == [None, values[1], b"x", None, far]
+    assert frame.selectExpr("value.tags['a'] as a").where("a = 1").count() == 1
+
+
+@pytest.mark.spark
+def test_structs_and_unsigned_numbers(spark: Any, tmp_path: Path) -> None:
+    values = [bytes([0, 0, 0, 0, 0, 0, 0, 7, 255]), b"short", None]
+    root = write_log(tmp_path, "t", values, [b"\xff" * 8, b"\0" * 8, b"1"])
+    options = {"valueFormat": "struct", "valueSchema": "id:>i8,flag:u1", "keyFormat": "struct", "keySchema": ">u8"}
+    rows = load(spark, root, **options).orderBy("offset").collect()
+    assert [row.value and tuple(row.value) for row in rows] == [(7, 255), None, None]
+    assert [row.value_bad for row in rows] == [None, b"short", None]
+    assert [row.key for row in rows] == [Decimal(2**64 - 1), Decimal(0), None]
+    assert [row.key_bad for row in rows] == [None, None, b"1"]
