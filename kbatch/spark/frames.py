@@ -1,0 +1,215 @@
+"""``engine="dataframe"``: the export by Spark's own Parquet writer, over the data source.
+
+Several times slower than tasks that write by themselves, and with files as Spark makes them. What it wrote is read from
+the footers, so that the rest of the export is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kbatch.spark.files import WrittenFile
+from kbatch.spark.jobs import Progress, run_job
+from kbatch.spark.options import Bound, PerPartition, ReadOptions
+from kbatch.spark.outputs import Place
+from kbatch.spark.parquet import TaskReport
+from kbatch.spark.source import register
+from kbatch.spark.write_options import WriteOptions, parse_compression
+
+__all__ = ["check_frame_options", "source_options", "write_frame"]
+
+_RECORDS = "records"
+# Whole days, also before 1970.
+_DAYS = "(unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000L)) div 86400000000L"
+_LOSSES = "losses"
+
+
+def check_frame_options(out: Place, writing: WriteOptions) -> None:
+    """Fail for what Spark's writer doesn't do.
+
+    Raises
+    ------
+    ValueError
+    """
+    plain = WriteOptions()
+    if writing.format not in ("parquet", "delta"):
+        raise ValueError(f"engine dataframe writes Parquet or Delta, not {writing.format}; engine tasks does")
+    for name in ("row_group_rows", "file_bytes", "dictionary"):
+        if getattr(writing, name) != getattr(plain, name):
+            raise ValueError(f"engine dataframe has no {name}; engine tasks does")
+    codec, level = parse_compression(writing.compression)
+    if level is not None and codec != "zstd":
+        raise ValueError(f"engine dataframe has no levels of {codec}; engine tasks does")
+    if not out.local:
+        raise ValueError(f"{out.url}: engine dataframe writes to mounted file systems; engine tasks writes there")
+
+
+def source_options(options: ReadOptions) -> dict[str, str]:
+    """Return the options of the data source that mean the same: `parse_options` reads them back.
+
+    Raises
+    ------
+    ValueError
+        For something that isn't known here.
+    """
+    given: dict[str, Any] = {
+        "subscribe": ",".join(options.topics) if options.topics is not None else None,
+        "subscribePattern": options.topic_pattern,
+        "assign": json.dumps(options.assign) if options.assign is not None else None,
+        "partitions": ",".join(map(str, sorted(options.partitions))) if options.partitions is not None else None,
+        **_bound("starting", options.starting),
+        **_bound("ending", options.ending),
+        "startingOffsetsByTimestampStrategy": "latest" if options.latest_if_no_timestamp else "error",
+        "includeHeaders": str(options.include_headers).lower(),
+        "includeControl": str(options.include_control).lower(),
+        "isolationLevel": options.isolation,
+        "crc": options.crc,
+        "onError": options.on_error,
+        "timestampOverflow": options.timestamp_overflow,
+        "splitBytes": str(options.split_bytes),
+        "table": options.table,
+    }
+    known = {
+        "topics", "topic_pattern", "assign", "partitions", "starting", "ending", "latest_if_no_timestamp",
+        "include_headers", "include_control", "isolation", "crc", "on_error", "timestamp_overflow", "split_bytes",
+        "table",
+    }  # fmt: skip
+    plain = ReadOptions()
+    for field in fields(options):
+        if field.name not in known and getattr(options, field.name) != getattr(plain, field.name):
+            raise ValueError(f"engine dataframe doesn't know {field.name}; engine tasks does")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _bound(side: str, bound: Bound) -> dict[str, str]:
+    if bound.timestamp is not None:
+        return {f"{side}Timestamp": str(bound.timestamp)}
+    if bound.timestamps is not None:
+        return {f"{side}OffsetsByTimestamp": _per_partition(bound.timestamps)}
+    return {f"{side}Offsets": _per_partition(bound.offsets)} if bound.offsets is not None else {}
+
+
+def _per_partition(values: PerPartition) -> str:
+    return json.dumps({topic: {str(number): value for number, value in each.items()} for topic, each in values.items()})
+
+
+def write_frame(
+    spark: SparkSession,
+    logdir: str,
+    options: ReadOptions,
+    attempts: Place,
+    writing: WriteOptions,
+    tasks: int,
+    progress: Progress | None,
+) -> list[TaskReport]:
+    """Write the records of `logdir`, and what is lost, below the directory of attempts; return what is there.
+
+    The reports are as those of tasks that write by themselves, with one file or none each.
+    """
+    register(spark)
+    given = source_options(options)
+    frame = spark.read.format("kbatch").options(**given).load(logdir)
+    by = ["topic", "partition"]
+    if writing.by_day:
+        # Not to_date, which asks for the session's time zone.
+        frame = frame.withColumn("date", F.expr(f"date_from_unix_date(int({_DAYS}))"))
+        by.append("date")
+    with _settings(spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+        records = frame.sortWithinPartitions(*by, "offset")
+        run_job(spark, lambda: _save(records, attempts.path(_RECORDS), writing, by), tasks, progress)
+        if options.on_error != "raise":
+            losses = spark.read.format("kbatch").options(**{**given, "table": "losses"}).load(logdir)
+            run_job(spark, lambda: _save(losses, attempts.path(_LOSSES), WriteOptions(), []), tasks, None)
+    return [*_records(attempts, writing), *(_losses(attempts) if options.on_error != "raise" else ())]
+
+
+def _save(frame: DataFrame, path: str, writing: WriteOptions, by: list[str]) -> None:
+    codec, level = parse_compression(writing.compression)
+    settings = {
+        "compression": "lz4_raw" if codec == "lz4" else codec,
+        "parquet.block.size": str(writing.row_group_bytes),
+    }
+    if level is not None:
+        settings["parquet.compression.codec.zstd.level"] = str(level)
+    frame.write.options(**settings).partitionBy(*by).parquet(path)
+
+
+@contextlib.contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.set(name, old)  # type: ignore[arg-type]
+
+
+def _files(attempts: Place, directory: str) -> list[str]:
+    """List the Parquet files in a directory of attempts, by name."""
+    selector = pyarrow.fs.FileSelector(attempts.path(directory), recursive=True)
+    found = [info.path for info in attempts.fs.get_file_info(selector) if info.path.endswith(".parquet")]
+    return sorted(path[len(attempts.path()) + 1 :] for path in found)
+
+
+def _records(attempts: Place, writing: WriteOptions) -> list[TaskReport]:
+    reports = []
+    for name in _files(attempts, _RECORDS):
+        values = dict(part.split("=", 1) for part in name.split("/")[1:-1])
+        task = re.match(r"part-(\d+)", name.rpartition("/")[2])
+        assert task is not None
+        file = WrittenFile(name, date=unquote(values["date"]) if "date" in values else None)
+        _read_footer(attempts, file)
+        if not file.rows:
+            continue
+        report = TaskReport(int(task[1]), unquote(values["topic"]), int(values["partition"]), [file], file.rows)
+        report.first_offset, report.last_offset = file.first_offset, file.last_offset
+        if file.first_timestamp is not None and file.last_timestamp is not None:
+            report.first_timestamp, report.last_timestamp = file.first_timestamp // 1000, file.last_timestamp // 1000
+        reports.append(report)
+    return sorted(reports, key=lambda report: (report.task, report.first_offset))
+
+
+def _read_footer(attempts: Place, file: WrittenFile) -> None:
+    with attempts.fs.open_input_file(attempts.path(file.name)) as stream:
+        file.file_bytes = stream.size()
+        metadata = pyarrow.parquet.read_metadata(stream)
+    columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        offsets, timestamps = (group.column(columns[name]).statistics for name in ("offset", "timestamp"))
+        file.first_offset = offsets.min if not file.rows else min(file.first_offset, offsets.min)
+        file.last_offset = max(file.last_offset, offsets.max)
+        file.rows += group.num_rows
+        file.null_timestamps += timestamps.null_count
+        if timestamps.has_min_max:
+            first, last = int(timestamps.min_raw), int(timestamps.max_raw)
+            file.first_timestamp = first if file.first_timestamp is None else min(first, file.first_timestamp)
+            file.last_timestamp = last if file.last_timestamp is None else max(last, file.last_timestamp)
+
+
+def _losses(attempts: Place) -> Iterator[TaskReport]:
+    """Yield a report for each topic-partition of each file of losses; the file belongs to the first one."""
+    for number, name in enumerate(_files(attempts, _LOSSES)):
+        with attempts.fs.open_input_file(attempts.path(name)) as stream:
+            table = pyarrow.parquet.read_table(stream, columns=["topic", "partition", "length"])
+        groups = pa.TableGroupBy(table, ["topic", "partition"], use_threads=False)
+        rows = groups.aggregate([("length", "sum"), ("length", "count")]).to_pylist()
+        for i, row in enumerate(rows):
+            report = TaskReport(number, row["topic"], row["partition"])
+            report.lost_bytes, report.loss_count = row["length_sum"], row["length_count"]
+            report.losses_file = name if i == 0 else None
+            yield report
