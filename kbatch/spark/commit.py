@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from kbatch.spark.outputs import Place
 __all__ = ["SUCCESS", "Staging"]
 
 SUCCESS = "_SUCCESS"
+# What another run may have written into the same output meanwhile.
+_NOT_OURS = re.compile(r"\.(parquet|arrow)$|/_temporary-")
 # Copies that an object store does at a time for the driver.
 _THREADS = 16
 
@@ -135,14 +138,14 @@ class Staging:
             time.sleep(0.1)
         if self.published or not self._in_place:
             return
-        if self._made:
-            with contextlib.suppress(OSError):
-                self._out.remove_all()
-            return
         for name in reversed(self._placed):
             with contextlib.suppress(OSError):
                 self._out.remove(name)
             self._remove_empty(posixpath.dirname(name))
+        if self._made and not self._out.holds(_NOT_OURS):
+            # What a table's library has begun, and the names of directories in object stores.
+            with contextlib.suppress(OSError):
+                self._out.remove_all()
 
     def _remove_empty(self, directory: str) -> None:
         while self._out.local and directory:

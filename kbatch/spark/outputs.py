@@ -72,6 +72,11 @@ class Place:
         selector = pyarrow.fs.FileSelector(self.path(name), allow_not_found=True)
         return bool(self.fs.get_file_info(selector))
 
+    def holds(self, pattern: re.Pattern[str]) -> bool:
+        """Whether there is a file in here, at any depth, in whose path the pattern is found."""
+        selector = pyarrow.fs.FileSelector(self.path(), allow_not_found=True, recursive=True)
+        return any(pattern.search(info.path[len(self.path()) :]) for info in self.fs.get_file_info(selector))
+
     def make(self, name: str = "") -> None:
         """Make a directory where there is such a thing; object stores have names only."""
         if self.local:

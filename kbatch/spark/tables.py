@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -135,9 +134,7 @@ class _DeltaTable:
             values = {"topic": file.topic, "partition": str(file.partition)}
             if "date" in self._partition_by:
                 values["date"] = None if file.written.date == HIVE_NULL else file.written.date  # type: ignore[assignment]
-            # The log has URLs: what is escaped in the file's name is escaped once more.
-            path = quote(file.name, safe="/=")
-            actions.append(AddAction(path, file.written.file_bytes, values, now, True, _delta_stats(file.written)))
+            actions.append(AddAction(file.name, file.written.file_bytes, values, now, True, _delta_stats(file.written)))
         try:
             table = self._open()
             if table is None:
