@@ -35,6 +35,9 @@ _HELD_BYTES = 128 << 20
 # Days of one topic-partition in one task: 27 years. More of them are no times of records, but a directory each.
 _MAX_DAYS = 10_000
 _DAY = 86_400_000_000
+# Of a page of Parquet.
+_PAGE_BYTES = 1 << 20
+_PAGE_ROWS = 16_384
 
 
 @dataclass
@@ -226,7 +229,8 @@ class DataFiles:
         date = day_name(key) if self._options.by_day else None
         written = WrittenFile(f"{self._prefix}-{uuid.uuid4().hex}{self._options.suffix}", date=date)
         self.written.append(written)
-        file = _OpenFile(self._place, written, self._schema, self._options, ascending)
+        day = self._days[key]
+        file = _OpenFile(self._place, written, self._schema, self._options, ascending, day.nbytes // day.rows)
         self._open[key] = file
         return file
 
@@ -247,15 +251,24 @@ class DataFiles:
 
 class _OpenFile:
     def __init__(
-        self, place: Place, written: WrittenFile, schema: pa.Schema, options: WriteOptions, ascending: bool
+        self,
+        place: Place,
+        written: WrittenFile,
+        schema: pa.Schema,
+        options: WriteOptions,
+        ascending: bool,
+        row_bytes: int,
     ) -> None:
         self._written = written
         self._limit = options.file_bytes or DEFAULT_FILE_BYTES
         self._ascending = ascending
         self._raw = 0
         self._stream = place.create(written.name)
-        make = _arrow_file if options.format == "arrow" else _parquet_file
-        self._format = make(self._stream, schema, options, ascending)
+        self._format: _Format
+        if options.format == "arrow":
+            self._format = _arrow_file(self._stream, schema, options)
+        else:
+            self._format = _parquet_file(self._stream, schema, options, ascending, row_bytes)
 
     def takes(self, day: _Day, ascending: bool) -> bool:
         """Whether the rows still fit: in size, if they become as small as those before; and in order."""
@@ -303,7 +316,9 @@ class _ArrowFile:
         self._writer.close()
 
 
-def _parquet_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool) -> _Format:
+def _parquet_file(
+    stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool, row_bytes: int
+) -> _Format:
     codec, level = parse_compression(options.compression)
     settings: dict[str, Any] = {"compression_level": level} if level is not None else {}
     # Offsets and timestamps that go up steadily shrink to little, and are faster to write than compressed plain ones.
@@ -319,12 +334,14 @@ def _parquet_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOption
         # Not of keys and values, whose smallest and largest may be of any size and stand in every footer.
         write_statistics=[each.name for each in schema if _is_small(each.type)],
         write_page_index=True,
+        # After so many rows it looks whether a page is full: fewer calls for small rows, no huge pages of large ones.
+        write_batch_size=min(max(_PAGE_BYTES // max(1, row_bytes), 1), _PAGE_ROWS),
         **settings,
     )
     return _ParquetFile(writer, schema)
 
 
-def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool) -> _Format:
+def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions) -> _Format:
     codec, level = parse_compression(options.compression)
     compression = None if codec == "none" else pa.Codec("lz4_frame" if codec == "lz4" else codec, level)
     ipc = pa.ipc.IpcWriteOptions(compression=compression)
