@@ -199,6 +199,29 @@ def test_polars_reads_a_delta_table(spark: Any, logs: Path, tmp_path: Path) -> N
     assert rows_in(frame) == rows_of(logs)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_tables_have_records_without_a_day(spark: Any, tmp_path: Path, catalog: Any) -> None:
+    """And none of a day that has no name there, rather than a table that nobody can read."""
+    deltalake = pytest.importorskip("deltalake")
+    times = [NOW, -1, NOW + 2 * DAY]
+    root = tmp_path / "logs"
+    log_batches.write_segment(root / "t-0", 0, [log_batches.batch(i, [time]) for i, time in enumerate(times)])
+    kbatch.spark.export(root, tmp_path / "delta", writing=WriteOptions(format="delta", by_day=True))
+    rows = delta_rows(deltalake.DeltaTable(str(tmp_path / "delta"))).sort_by("offset").to_pylist()
+    assert [str(row["date"]) for row in rows] == ["2023-11-14", "None", "2023-11-16"]
+    assert [row["timestamp"] is None for row in rows] == [False, True, False]
+    kbatch.spark.export(
+        root, tmp_path / "ice", writing=WriteOptions(format="iceberg", by_day=True), table="db.t", catalog="kb"
+    )
+    table = catalog.load_table("db.t")
+    assert sorted(table.scan().to_arrow()["offset"].to_pylist()) == [0, 1, 2]
+    assert table.scan(row_filter="timestamp is null").to_arrow()["offset"].to_pylist() == [1]
+    log_batches.write_segment(root / "t-1", 0, [log_batches.batch(0, [253_402_300_800_000])])
+    with pytest.raises(kbatch.KbatchError, match=r"t-1, offset 0: a timestamp of the day \+10000-01-01"):
+        kbatch.spark.export(root, tmp_path / "far", writing=WriteOptions(format="delta", by_day=True))
+    assert not (tmp_path / "far").exists()
+
+
 def test_a_delta_table_that_does_not_fit(spark: Any, logs: Path, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "table"
@@ -518,6 +541,19 @@ def test_output_in_an_object_store(spark: Any, logs: Path, s3: Any) -> None:
     with pytest.raises(kbatch.LogDirectoryError, match="s3://bucket/out: exists already"):
         kbatch.spark.export(logs, "s3://bucket/out", writing=writing)
     assert sorted(key for key in keys(client, "out/") if not key.endswith("/")) == sorted(found)
+
+
+def test_an_object_store_on_the_command_line(
+    spark: Any, logs: Path, s3: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, client = s3
+    given = [text for name, value in options.items() for text in ("--storage-option", f"{name}={value}")]
+    assert main(["export", str(logs), "s3://bucket/cli/", "--topic", "plain", *given]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(" files: s3://bucket/cli")
+    assert {"cli/_SUCCESS", "cli/_manifest.json"} < set(keys(client, "cli/"))
+    assert not [key for key in keys(client, "cli/") if "_temporary" in key]
+    assert main(["export", str(logs), "s3://bucket/x", "--storage-option", "colour=red"]) == 1
+    assert "colour" in capsys.readouterr().err
 
 
 def test_a_failure_leaves_nothing_in_an_object_store(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
+from kbatch.log.storage import is_url
 
 if TYPE_CHECKING:
     from kbatch.spark.options import ReadOptions
@@ -156,7 +157,8 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="K=V",
-        help="an option of the file system of LOGDIR and OUT, such as region=eu-central-1; may be given more than once",
+        help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; may be given "
+        "more than once",
     )
     group.add_argument("--split-size", metavar="SIZE", help="most bytes of the log that a task reads (default: 128m)")
     group.add_argument(
@@ -213,6 +215,9 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
             names = {"since": "--from", "until": "--to"}
             raise ValueError(f"{names[time]} and --{offsets.replace('_', '-')} exclude each other")
     strings = {name: value for name, value in given.items() if value is not None}
+    if is_url(arguments.logdir):
+        storage = _pairs("--storage-option", arguments.storage_option)
+        strings.update({f"storage.{name}": value for name, value in storage.items()})
     _, options = parse_options({"path": arguments.logdir, **strings})
     return options
 

@@ -16,11 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs
 
-from kbatch.errors import LogDirectoryError
+from kbatch.log.storage import filesystem, is_url
 
 __all__ = ["Place", "open_place"]
-
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Place:
     url : str
         An absolute path, or a URL such as ``s3://bucket/directory``.
     storage : mapping of str to str
-        Options of the file system.
+        Options of the file system, as for `kbatch.log.storage.filesystem`.
     """
 
     url: str
@@ -44,11 +42,11 @@ class Place:
     @property
     def local(self) -> bool:
         """Whether it is a path of a mounted file system."""
-        return not _SCHEME.match(self.url)
+        return not is_url(self.url)
 
     @cached_property
     def _opened(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        return _filesystem(self.url, self.storage)
+        return filesystem(self.url, self.storage)
 
     @property
     def fs(self) -> pyarrow.fs.FileSystem:
@@ -109,20 +107,11 @@ def open_place(url: str, storage: Mapping[str, str]) -> Place:
     ------
     LogDirectoryError
         If there is no such file system, or it can't be reached.
+    ValueError
+        If it doesn't know an option.
+    MissingDependencyError
+        If a package for it isn't there.
     """
-    url = re.sub(r"^file:(//(?=/))?", "", url)
-    place = Place(url.rstrip("/") if _SCHEME.match(url) else os.path.abspath(url), dict(storage))
-    try:
-        place.path()
-    except (pa.ArrowException, ValueError, OSError) as error:
-        raise LogDirectoryError(f"{url}: not an output that can be opened: {error}", source=url) from error
+    place = Place(url.rstrip("/") if is_url(url) else filesystem(url)[1], dict(storage))
+    place.path()
     return place
-
-
-def _filesystem(url: str, storage: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
-    if not _SCHEME.match(url):
-        return pyarrow.fs.LocalFileSystem(), url
-    if url.startswith("s3://") and storage:
-        return pyarrow.fs.S3FileSystem(**storage), url.removeprefix("s3://")
-    fs, path = pyarrow.fs.FileSystem.from_uri(url)
-    return fs, path

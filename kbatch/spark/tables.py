@@ -131,9 +131,9 @@ class _DeltaTable:
         now = int(time.time() * 1000)
         actions = []
         for file in files:
-            values = {"topic": file.topic, "partition": str(file.partition)}
+            values: dict[str, str | None] = {"topic": file.topic, "partition": str(file.partition)}
             if "date" in self._partition_by:
-                values["date"] = None if file.written.date == HIVE_NULL else file.written.date  # type: ignore[assignment]
+                values["date"] = self._date(file)
             actions.append(AddAction(file.name, file.written.file_bytes, values, now, True, _delta_stats(file.written)))
         try:
             table = self._open()
@@ -154,6 +154,15 @@ class _DeltaTable:
             took = self._took(files)
             if took is not True:
                 raise _failure(f"{self._out.url}: the Delta table", error, unknown=took is None) from error
+
+    def _date(self, file: CommittedFile) -> str | None:
+        date = file.written.date
+        if date is not None and date.startswith(("+", "-")):
+            raise TableCommitError(
+                f"{file.topic}-{file.partition}, offset {file.written.first_offset}: a timestamp of the day {date}, which "
+                "a Delta table can't name; write it without days"
+            )
+        return None if date == HIVE_NULL else date
 
     def _took(self, files: Sequence[CommittedFile]) -> bool | None:
         """Tell whether the table has the files all the same; None if it can't be asked."""

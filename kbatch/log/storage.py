@@ -1,0 +1,495 @@
+"""Where the files of a log are: on this machine, or in a filesystem that pyarrow or fsspec reaches by URL.
+
+A path is a local path, or a URL such as ``s3://bucket/logs``. Everything that is read of a log is read through here:
+one listing for a directory, whole small files, and ranges of segments.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import mmap
+import os
+import re
+import stat
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.errors import LogDirectoryError, MissingDependencyError
+from kbatch.framing import byte_array
+from kbatch.kernels.buffers import allocate
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+__all__ = ["LOCAL", "Entry", "LocalFile", "RemoteFile", "Storage", "bytes_read", "filesystem", "is_url", "locate"]
+
+_URL = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+)://(?P<authority>[^/]*)(?P<path>.*)", re.DOTALL)
+_FILE_URL = re.compile(r"file:(?://(?=/))?")
+# s3a and s3n are Hadoop's names.
+_S3_SCHEMES = ("s3", "s3a", "s3n")
+_ARROW_SCHEMES = (*_S3_SCHEMES, "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+_S3_FLAGS = {"anonymous", "force_virtual_addressing", "background_writes", "allow_bucket_creation"}
+_S3_NUMBERS = {"request_timeout", "connect_timeout"}
+# Python's mapping holds a file descriptor of its own, and a table holds its window: whoever keeps many tables must not
+# run out of descriptors. Beyond so many mapped windows the others are read.
+MOST_MAPPED = 64
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+# The least that is asked of a remote file: a request costs more than these bytes.
+_LEAST_REQUEST = 64 << 10
+
+_lock = threading.Lock()
+_bytes_read = 0
+
+
+def bytes_read() -> int:
+    """Return how many bytes of files this process has read through kbatch so far, index files included.
+
+    Of a mapped window all bytes count that were asked for.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> before = bytes_read()
+    >>> kbatch.Log("tests/golden/logs/codec-none-0").end_offset
+    3160
+    >>> bytes_read() > before
+    True
+    """
+    return _bytes_read
+
+
+def _count(size: int) -> None:
+    global _bytes_read
+    with _lock:
+        _bytes_read += size
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL of another filesystem than the local one."""
+    found = _URL.match(path)
+    return found is not None and found["scheme"].lower() != "file"
+
+
+def filesystem(url: str, options: Mapping[str, str] | None = None) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return the filesystem of a path or URL, and the path in it.
+
+    Parameters
+    ----------
+    url : str
+        A local path; or a URL. ``s3://`` (also ``s3a://``), ``gs://``, ``hdfs://`` and ``abfs://`` are pyarrow's own
+        filesystems, any other scheme is looked for in fsspec.
+    options : mapping of str to str, optional
+        Of ``s3``: the arguments of `pyarrow.fs.S3FileSystem`, such as ``access_key``, ``secret_key``, ``region`` and
+        ``endpoint_override`` (``http://host:port`` or ``host:port``). Of pyarrow's others: what
+        `pyarrow.fs.FileSystem.from_uri` takes after the ``?``. Of fsspec: the arguments of its filesystem; ``true``,
+        ``false`` and JSON objects are taken as such. ``implementation`` set to ``fsspec`` asks for fsspec where both
+        know the scheme.
+
+    Raises
+    ------
+    LogDirectoryError
+        If the scheme isn't known, or the filesystem can't be reached.
+    ValueError
+        If an option isn't known.
+    MissingDependencyError
+        Without pyarrow, or the package that fsspec needs for the scheme.
+
+    Notes
+    -----
+    Credentials that aren't given are found as the library finds them, for S3 in the environment, ``~/.aws`` and the
+    machine's role. They are refused in the URL itself, which stands in tables and errors. A filesystem is made once for
+    a process and its options.
+    """
+    given = dict(options or {})
+    found = _URL.match(url)
+    if found is None or found["scheme"].lower() == "file":
+        fs = _pyarrow_fs()
+        return fs.LocalFileSystem(), os.path.abspath(_FILE_URL.sub("", url, count=1))
+    scheme, authority, path = found["scheme"].lower(), found["authority"], found["path"]
+    if not authority and scheme in _S3_SCHEMES:
+        raise LogDirectoryError(f"{url}: no bucket in this URL", source=url)
+    if scheme in _S3_SCHEMES and ("@" in authority or "?" in url):
+        raise ValueError(
+            f"{scheme}://{authority.rpartition('@')[2]}...: credentials and parameters don't belong into the URL, "
+            "which stands in tables and errors; give them as storage options"
+        )
+    # A process that was forked must not use its parent's connections.
+    made = _filesystem(scheme, authority, tuple(sorted(given.items())), os.getpid())
+    handler = getattr(made, "handler", None)
+    if handler is not None:
+        return made, str(handler.fs._strip_protocol(url))
+    if scheme in ("hdfs", "viewfs"):
+        return made, path or "/"
+    bucket = authority.partition("@")[0] if scheme.startswith("abfs") else authority.rpartition("@")[2]
+    return made, (bucket + path).rstrip("/")
+
+
+@functools.lru_cache(maxsize=32)
+def _filesystem(scheme: str, authority: str, options: tuple[tuple[str, str], ...], _pid: int) -> pyarrow.fs.FileSystem:
+    fs = _pyarrow_fs()
+    given: dict[str, Any] = dict(options)
+    implementation = given.pop("implementation", "pyarrow" if scheme in _ARROW_SCHEMES else "fsspec")
+    if implementation not in ("pyarrow", "fsspec"):
+        raise ValueError(f"storage option implementation must be pyarrow or fsspec, got {implementation!r}")
+    root = f"{scheme}://{authority}"
+    try:
+        if implementation == "fsspec":
+            return _fsspec(fs, "s3" if scheme == "s3n" else scheme, root, given)
+        if scheme in _S3_SCHEMES:
+            return _s3(fs, authority, given)
+        query = f"?{urlencode(given)}" if given else ""
+        return fs.FileSystem.from_uri(f"{root}/{query}")[0]
+    except TypeError as error:
+        raise ValueError(f"{root}: storage options {', '.join(given)}: {error}") from error
+    except (OSError, fs_errors()) as error:
+        raise LogDirectoryError(f"{root}: {_reason(error)}", source=root) from error
+
+
+def fs_errors() -> type[Exception]:
+    """Return what pyarrow raises for a URL or an option that it doesn't take."""
+    import pyarrow
+
+    error: type[Exception] = pyarrow.ArrowException
+    return error
+
+
+def _pyarrow_fs() -> Any:
+    try:
+        import pyarrow.fs
+    except ImportError as error:
+        raise MissingDependencyError("reading from a URL needs pyarrow: pip install 'kbatch[arrow]'") from error
+    return pyarrow.fs
+
+
+def _s3(fs: Any, bucket: str, given: dict[str, Any]) -> Any:
+    arguments: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _S3_FLAGS:
+            arguments[name] = _flag(name, value)
+        elif name in _S3_NUMBERS:
+            arguments[name] = float(value)
+        else:
+            arguments[name] = value
+    endpoint = re.fullmatch(r"(https?)://(.*?)/*", arguments.get("endpoint_override", ""))
+    if endpoint is not None:
+        arguments["scheme"], arguments["endpoint_override"] = endpoint.groups()
+    # An endpoint that is down is told in seconds.
+    arguments.setdefault("connect_timeout", 5.0)
+    if "endpoint_override" in arguments:
+        arguments.setdefault("region", "us-east-1")
+    elif "region" not in arguments and not (os.environ.get("AWS_REGION") or os.environ.get("AWS_ENDPOINT_URL")):
+        arguments["region"] = fs.resolve_s3_region(bucket)
+    return fs.S3FileSystem(**arguments)
+
+
+def _fsspec(fs: Any, scheme: str, root: str, given: dict[str, Any]) -> Any:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingDependencyError(f"{root}: reading this URL needs fsspec: pip install 'kbatch[fsspec]'") from error
+    arguments: dict[str, Any] = {}
+    for name, value in given.items():
+        text = value.strip()
+        if text.lower() in ("true", "false"):
+            arguments[name] = text.lower() == "true"
+        elif text.startswith("{"):
+            arguments[name] = json.loads(text)
+        else:
+            arguments[name] = value
+    try:
+        return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **arguments)))
+    except ImportError as error:
+        raise MissingDependencyError(f"{root}: {error}") from error
+    except ValueError as error:
+        raise LogDirectoryError(f"{root}: {error}", source=root) from error
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError(f"storage option {name} must be true or false, got {value!r}")
+    return value.lower() == "true"
+
+
+def _reason(error: BaseException) -> str:
+    """Return what a library says, on one line of bounded length."""
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    text = " ".join(said.split())
+    return text if len(text) <= 400 else text[:400] + "..."
+
+
+class Entry(NamedTuple):
+    """What a listing says of a file or directory.
+
+    Attributes
+    ----------
+    is_directory : bool
+    size : int or None
+        Bytes of a file; None where the listing doesn't say, as a local one.
+    mtime : int
+        When it was written, as far as that is known; only to be compared.
+    """
+
+    is_directory: bool
+    size: int | None = None
+    mtime: int = 0
+
+
+class Storage:
+    """The filesystem of a path, as far as reading logs needs it. Picklable: it holds nothing but options.
+
+    Parameters
+    ----------
+    options : mapping of str to str, optional
+        As for `filesystem`. They don't matter to local files.
+    remote : bool
+        Whether its paths are URLs.
+    """
+
+    __slots__ = ("options", "remote")
+
+    def __init__(self, options: Mapping[str, str] | None = None, *, remote: bool = False) -> None:
+        self.options = dict(options or {})
+        self.remote = remote
+
+    def __repr__(self) -> str:
+        # Values may be secrets.
+        return f"<kbatch Storage {'remote' if self.remote else 'local'}, options {', '.join(self.options) or 'none'}>"
+
+    def join(self, directory: str, name: str) -> str:
+        """Return the path of a file in a directory."""
+        return f"{directory.rstrip('/')}/{name}" if self.remote else os.path.join(directory, name)
+
+    def absolute(self, path: str) -> str:
+        """Return a path that tells the names of its directories."""
+        return path.rstrip("/") if self.remote else os.path.abspath(path)
+
+    def identity(self, path: str) -> str:
+        """Return what is the same for all paths of one file."""
+        return re.sub(r"^s3[an]://", "s3://", path.rstrip("/")) if self.remote else os.path.realpath(path)
+
+    def find(self, path: str) -> Entry | None:
+        """Say what is at a path, None if there is nothing.
+
+        Raises
+        ------
+        LogDirectoryError
+            If a filesystem can't be reached.
+        """
+        if not self.remote:
+            try:
+                found = os.stat(path)
+            except (OSError, ValueError):
+                return None
+            return Entry(stat.S_ISDIR(found.st_mode), found.st_size, found.st_mtime_ns)
+        fs, inner = _fresh(path, self.options)
+        try:
+            info = fs.get_file_info(inner)
+        except Exception as error:
+            raise _unreachable(path, error) from error
+        return _entry(info) if info.type.name != "NotFound" else None
+
+    def list(self, directory: str) -> dict[str, Entry]:
+        """List a directory, once: names and what they are.
+
+        Raises
+        ------
+        LogDirectoryError
+            If it can't be listed, or a filesystem not be reached. Local errors are `OSError`.
+        """
+        if not self.remote:
+            with os.scandir(directory) as found:
+                return {entry.name: Entry(entry.is_dir()) for entry in found}
+        fs, inner = _fresh(directory, self.options)
+        try:
+            infos = fs.get_file_info(_pyarrow_fs().FileSelector(inner, recursive=False))
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except Exception as error:
+            raise _unreachable(directory, error) from error
+        # An object store may have an object of the directory's own name.
+        return {info.base_name: _entry(info) for info in infos if info.base_name}
+
+    def read(self, path: str, most: int, *, size: int | None = None) -> tuple[bytes, int]:
+        """Read a small file from its beginning: `most` bytes of it, and its size.
+
+        Raises
+        ------
+        OSError
+            If it can't be read; `FileNotFoundError` if there is none.
+        """
+        if not self.remote:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                data = file.read(most)
+            _count(len(data))
+            return data, size
+        with RemoteFile(path, self, size) as remote:
+            data = remote.read(0, min(most, remote.size))
+            return data, remote.size
+
+    def open(self, path: str, size: int | None = None) -> LocalFile | RemoteFile:
+        """Open a file to have windows of it.
+
+        Parameters
+        ----------
+        path : str
+        size : int, optional
+            As it is known. A remote file may then not be asked again.
+
+        Raises
+        ------
+        OSError
+            If it can't be opened.
+        """
+        return RemoteFile(path, self, size) if self.remote else LocalFile(path)
+
+
+LOCAL = Storage()
+
+
+def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> tuple[Storage, str]:
+    """Return the storage of a path or URL, and the path as the storage takes it."""
+    text = os.fspath(path)
+    if is_url(text):
+        return Storage(options, remote=True), text
+    return LOCAL, _FILE_URL.sub("", text, count=1) if text.startswith("file:/") else text
+
+
+def _fresh(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return the filesystem, to be asked for what is there now: fsspec's remember their listings, but logs grow."""
+    fs, inner = filesystem(path, options)
+    handler = getattr(fs, "handler", None)
+    if handler is not None:
+        handler.fs.invalidate_cache()
+    return fs, inner
+
+
+def _entry(info: Any) -> Entry:
+    return Entry(info.type.name == "Directory", info.size, info.mtime_ns or 0)
+
+
+def _unreachable(url: str, error: Exception) -> LogDirectoryError:
+    return LogDirectoryError(f"{url}: can't be reached: {_reason(error)}", source=url)
+
+
+class LocalFile:
+    """An open file of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Close the file. Windows stay."""
+        self._file.close()
+
+    def window(self, start: int, stop: int, *, mapped: bool) -> npt.NDArray[np.uint8]:
+        """Return the bytes from `start` up to `stop`; fewer where the file ends.
+
+        Raises
+        ------
+        ValueError
+            If a part that is to be mapped isn't there.
+        """
+        if not mapped or len(_mapped) >= MOST_MAPPED:
+            return self._read(start, stop - start)
+        aligned = start - start % mmap.ALLOCATIONGRANULARITY
+        window = mmap.mmap(self._file.fileno(), stop - aligned, access=mmap.ACCESS_READ, offset=aligned)
+        _count(stop - start)
+        _mapped.add(window)
+        return byte_array(window)[start - aligned :]
+
+    def _read(self, start: int, size: int) -> npt.NDArray[np.uint8]:
+        block = allocate(size)
+        view = memoryview(block)
+        self._file.seek(start)
+        done = 0
+        while done < size:
+            n = self._file.readinto(view[done:])
+            if not n:
+                break
+            done += n
+        _count(done)
+        return byte_array(view[:done])
+
+
+class RemoteFile:
+    """A file that is reached by URL: ranges of it, and not a byte twice where windows overlap.
+
+    The window that was had last is held: whoever walks asks for a header, a tail or a rest within it.
+    """
+
+    def __init__(self, path: str, storage: Storage, size: int | None = None) -> None:
+        self.path = path
+        fs, self._inner = filesystem(path, storage.options)
+        handler = getattr(fs, "handler", None)
+        # fsspec's files read ahead by megabytes; its ranges don't.
+        self._ranges = None if handler is None else handler.fs
+        self._file: Any = None
+        self._start = 0
+        self._held = byte_array(b"")
+        try:
+            if self._ranges is None:
+                self._file = fs.open_input_file(self._inner)
+                self.size: int = self._file.size()
+            else:
+                self.size = self._ranges.size(self._inner) if size is None else size
+        except FileNotFoundError as error:
+            raise FileNotFoundError(2, "no such object", path) from error
+        except Exception as error:
+            raise OSError(5, _reason(error), path) from error
+
+    def __enter__(self) -> RemoteFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Windows stay."""
+        if self._file is not None:
+            self._file.close()
+        self._held = byte_array(b"")
+
+    def read(self, start: int, size: int) -> bytes:
+        """Read a range, with one request; fewer bytes where the file ends.
+
+        Raises
+        ------
+        OSError
+        """
+        if size <= 0:
+            return b""
+        try:
+            if self._ranges is None:
+                data: bytes = self._file.read_at(size, start)
+            else:
+                data = self._ranges.cat_file(self._inner, start=start, end=start + size)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(2, "no such object", self.path) from error
+        except Exception as error:
+            # S3 answers so where an object has become shorter than `start`.
+            if re.search(r"416|InvalidRange|not satisfiable", str(error), re.IGNORECASE):
+                return b""
+            raise OSError(5, _reason(error), self.path) from error
+        _count(len(data))
+        return data
+
+    def window(self, start: int, stop: int, *, mapped: bool = False) -> npt.NDArray[np.uint8]:
+        """Return the bytes from `start` up to `stop`; fewer where the file ends."""
+        end = self._start + len(self._held)
+        if not (self._start <= start and stop <= end):
+            begin = end if self._start <= start < end else start
+            new = byte_array(self.read(begin, max(min(max(stop - begin, _LEAST_REQUEST), self.size - begin), 0)))
+            kept = self._held[start - self._start :] if begin > start else byte_array(b"")
+            self._held = np.concatenate([kept, new]) if len(kept) else new
+            self._held.flags.writeable = False
+            self._start = start
+        return self._held[start - self._start : stop - self._start]
