@@ -552,7 +552,7 @@ def test_an_object_store_on_the_command_line(
     assert capsys.readouterr().out.splitlines()[0].endswith(" files: s3://bucket/cli")
     assert {"cli/_SUCCESS", "cli/_manifest.json"} < set(keys(client, "cli/"))
     assert not [key for key in keys(client, "cli/") if "_temporary" in key]
-    assert main(["export", str(logs), "s3://bucket/x", "--storage-option", "colour=red"]) == 1
+    assert main(["export", str(logs), "s3://bucket/x", *given, "--storage-option", "colour=red"]) == 1
     assert "colour" in capsys.readouterr().err
 
 
@@ -598,6 +598,48 @@ def test_no_permission(logs: Path, tmp_path: Path) -> None:
     with pytest.raises(kbatch.LogDirectoryError, match="no permission"):
         kbatch.spark.export(logs, tmp_path / "closed" / "out")
     shutil.rmtree(tmp_path / "closed")
+
+
+def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
+    """Workers wrote to a directory of the same name on another machine, say: nothing is published."""
+    from kbatch.spark.commit import Staging
+    from kbatch.spark.outputs import open_place
+
+    for url, storage in ((str(tmp_path / "out"), {}), ("s3://bucket/unseen", s3[0])):
+        place = open_place(url, storage)
+        staging = Staging(place, in_place=not place.local)
+        with staging:
+            staging.write("_manifest.json", b"{}")
+            with pytest.raises(kbatch.LogDirectoryError, match="isn't there for the driver"):
+                staging.place([("00000-nothing.parquet", "topic=t/partition=0/part-0.parquet")])
+        assert not place.exists()
+    assert os.listdir(tmp_path) == []
+    assert keys(s3[1], "unseen") == []
+
+
+def test_a_run_leaves_what_another_has_written(tmp_path: Path) -> None:
+    """Two runs begin a table in one directory: the one that fails takes nothing of the other with it."""
+    from kbatch.spark.commit import Staging
+    from kbatch.spark.outputs import Place
+
+    out = tmp_path / "out"
+    with Staging(Place(str(out)), in_place=True) as staging:
+        staging.write("topic=t/partition=0/part-1.parquet", b"mine")
+        (out / "topic=t" / "partition=1").mkdir()
+        (out / "topic=t" / "partition=1" / "part-1.parquet").write_bytes(b"theirs")
+    assert [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()] == [
+        "topic=t/partition=1/part-1.parquet"
+    ]
+    assert not (out / "topic=t" / "partition=0").exists()
+
+
+def test_secrets_are_not_told(tmp_path: Path) -> None:
+    from kbatch.spark.outputs import open_place
+
+    storage = {"access_key": "a", "secret_key": "hush", "endpoint_override": "http://127.0.0.1:1"}
+    writing = WriteOptions(storage=storage)
+    assert "hush" not in repr(writing)
+    assert "hush" not in repr(open_place("s3://bucket/x", writing.storage))
 
 
 KILLER = '''

@@ -147,6 +147,27 @@ def test_sizes_of_row_groups(tmp_path: Path) -> None:
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [1500, 1500, 1000]
 
 
+def test_pages_are_small_whatever_a_row_is(tmp_path: Path) -> None:
+    """What a reader takes at once of a column: not 1,024 values where each is large."""
+    root = log(tmp_path / "logs", range(NOW, NOW + 400), size=100_000, per_batch=1)
+    (path,) = run(root, tmp_path / "out", compression="none")
+    group = pq.read_metadata(path).row_group(0)
+    assert group.num_rows == 400
+    start = group.column(1).data_page_offset
+    # A page begins with its header, whose second field is its size: Thrift, as zigzag varints.
+    with path.open("rb") as file:
+        file.seek(start)
+        header = file.read(16)
+    assert header[:3] == b"\x15\x00\x15"
+    size = shift = 0
+    for byte in header[3:]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    assert 1_000_000 < size // 2 < 2_100_000
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_task_begins_another_file_where_one_is_large_enough(tmp_path: Path, kind: str) -> None:
     root = log(tmp_path / "logs", range(NOW, NOW + 10_000), size=1000, per_batch=1)

@@ -106,7 +106,9 @@ class Staging:
             # An object store copies by itself. The directory of attempts is removed as a whole.
             move = self.data.fs.move if self.data.local else self.data.fs.copy_file
             move(self.attempts.path(source), self.data.path(name))
-        except FileNotFoundError as error:
+        except OSError as error:
+            if self.attempts.exists(source):
+                raise
             raise LogDirectoryError(
                 f"{self.attempts.path(source)}: a Spark worker wrote it, but it isn't there for the driver; the output "
                 "must be on a file system that the driver and all workers share",

@@ -34,7 +34,7 @@ class Place:
     """
 
     url: str
-    storage: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "storage": dict(self.storage)}

@@ -159,8 +159,8 @@ class _DeltaTable:
         date = file.written.date
         if date is not None and date.startswith(("+", "-")):
             raise TableCommitError(
-                f"{file.topic}-{file.partition}, offset {file.written.first_offset}: a timestamp of the day {date}, which "
-                "a Delta table can't name; write it without days"
+                f"{file.topic}-{file.partition}, offset {file.written.first_offset}: a timestamp of the day {date}, "
+                "which a Delta table can't name; write it without days"
             )
         return None if date == HIVE_NULL else date
 

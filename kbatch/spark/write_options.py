@@ -68,7 +68,7 @@ class WriteOptions:
     file_bytes: int | None = None
     by_day: bool = False
     dictionary: tuple[str, ...] = ("key", "timestampType", "headers")
-    storage: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.format not in get_args(Format):
