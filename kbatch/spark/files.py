@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -174,8 +175,9 @@ class DataFiles:
             return
         # The rows of a day stay in their order. They are copied, as a slice would keep the whole batch while it waits.
         order = np.argsort(days, kind="stable")
-        starts = np.flatnonzero(np.diff(days[order], prepend=_NO_DAY - 1))
-        for rows in np.split(order, starts[1:]):
+        bounds = np.flatnonzero(np.diff(days[order], prepend=_NO_DAY - 1, append=-_NO_DAY)).tolist()
+        for start, stop in pairwise(bounds):
+            rows = order[start:stop]
             day = int(days[rows[0]])
             chosen = pa.array(rows)
             self._hold(
