@@ -97,8 +97,14 @@ class Staging:
                 self._move(source, name)
             return
         with ThreadPoolExecutor(_THREADS) as pool:
-            for _ in pool.map(self._move, *zip(*files, strict=True)) if files else ():
-                pass
+            moves = [pool.submit(self._move, source, name) for source, name in files]
+            try:
+                for move in moves:
+                    move.result()
+            except BaseException:
+                # Whoever interrupts doesn't wait for thousands of copies that are removed again.
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
 
     def _move(self, source: str, name: str) -> None:
         self._placed.append(name)

@@ -121,8 +121,7 @@ def export(
     key, value, offset, timestamp, timestampType (and headers) as Spark's Kafka source has them; topic and partition are
     in the path, and with ``by_day`` also ``date=YYYY-MM-DD`` below them: the day of the timestamp, in UTC, or
     ``__HIVE_DEFAULT_PARTITION__`` for those without. Offsets go up within a file, and files of a directory follow each
-    other by name; only where days alternate may the offsets of files of one day overlap those of another.
-    ``_manifest.json`` holds the summary with the list of files.
+    other by name. ``_manifest.json`` holds the summary with the list of files.
 
     If anything was lost, ``_losses/part-<number>.parq`` are Parquet files with a row a loss, in the order of the logs:
     topic, partition, file, position, length, reason, base_offset. If read_committed withheld records,
@@ -133,10 +132,12 @@ def export(
     A directory of a mounted file system appears complete, with one rename; until then there is ``OUT.tmp-<id>`` beside
     it. An object store has no such rename: files of attempts are below ``OUT/_temporary-<id>/``, then the driver has
     them copied into place one by one, and writes ``_manifest.json`` and at last ``_SUCCESS``: a reader that doesn't
-    wait for that may see some of the files. A Delta or Iceberg table has the files with one transaction; manifest and
-    side tables of each run are in ``OUT/_export-<id>/``, and files are called
-    ``part-<first offset>-<task>-<id>.parquet``. In Iceberg tables, which are partitioned by topic and partition and the
-    day of ``timestamp``, the files have topic and partition as columns.
+    wait for that may see some of the files. (A worker that is killed may leave a multipart upload that isn't complete:
+    nobody sees it, and the store's own rules remove it.)
+
+    A Delta or Iceberg table has the files with one transaction; manifest and side tables of each run are in
+    ``OUT/_export-<id>/``, and files are called ``part-<first offset>-<task>-<id>.parquet``. In Iceberg tables, which
+    are partitioned by topic and partition and the day of ``timestamp``, the files have topic and partition as columns.
 
     Examples
     --------
@@ -157,7 +158,7 @@ def export(
         raise ValueError("a table and a catalog are for format iceberg")
     place = open_place(out, writing.storage)
     if engine == "dataframe":
-        check_frame_options(place, writing)
+        check_frame_options(place, options, writing)
         if transform is not None:
             raise ValueError("engine dataframe has no transform; engine tasks does")
     schema = ExportJob([], options, place, writing, transform).schema

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 from urllib.parse import unquote
@@ -35,8 +35,25 @@ _RECORDS = "records"
 _DAYS = "(unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000L)) div 86400000000L"
 _LOSSES = "losses"
 
+# Option and text of what isn't the default.
+_OPTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "topics": ("subscribe", ",".join),
+    "topic_pattern": ("subscribePattern", str),
+    "assign": ("assign", json.dumps),
+    "partitions": ("partitions", lambda numbers: ",".join(map(str, sorted(numbers)))),
+    "latest_if_no_timestamp": ("startingOffsetsByTimestampStrategy", lambda _: "latest"),
+    "include_headers": ("includeHeaders", lambda _: "true"),
+    "include_control": ("includeControl", lambda _: "true"),
+    "isolation": ("isolationLevel", str),
+    "crc": ("crc", str),
+    "on_error": ("onError", str),
+    "timestamp_overflow": ("timestampOverflow", str),
+    "split_bytes": ("splitBytes", str),
+    "table": ("table", str),
+}
 
-def check_frame_options(out: Place, writing: WriteOptions) -> None:
+
+def check_frame_options(out: Place, options: ReadOptions, writing: WriteOptions) -> None:
     """Fail for what Spark's writer doesn't do.
 
     Raises
@@ -54,6 +71,7 @@ def check_frame_options(out: Place, writing: WriteOptions) -> None:
         raise ValueError(f"engine dataframe has no levels of {codec}; engine tasks does")
     if not out.local:
         raise ValueError(f"{out.url}: engine dataframe writes to mounted file systems; engine tasks writes there")
+    source_options(options)
 
 
 def source_options(options: ReadOptions) -> dict[str, str]:
@@ -64,33 +82,20 @@ def source_options(options: ReadOptions) -> dict[str, str]:
     ValueError
         For something that isn't known here.
     """
-    given: dict[str, Any] = {
-        "subscribe": ",".join(options.topics) if options.topics is not None else None,
-        "subscribePattern": options.topic_pattern,
-        "assign": json.dumps(options.assign) if options.assign is not None else None,
-        "partitions": ",".join(map(str, sorted(options.partitions))) if options.partitions is not None else None,
-        **_bound("starting", options.starting),
-        **_bound("ending", options.ending),
-        "startingOffsetsByTimestampStrategy": "latest" if options.latest_if_no_timestamp else "error",
-        "includeHeaders": str(options.include_headers).lower(),
-        "includeControl": str(options.include_control).lower(),
-        "isolationLevel": options.isolation,
-        "crc": options.crc,
-        "onError": options.on_error,
-        "timestampOverflow": options.timestamp_overflow,
-        "splitBytes": str(options.split_bytes),
-        "table": options.table,
-    }
-    known = {
-        "topics", "topic_pattern", "assign", "partitions", "starting", "ending", "latest_if_no_timestamp",
-        "include_headers", "include_control", "isolation", "crc", "on_error", "timestamp_overflow", "split_bytes",
-        "table",
-    }  # fmt: skip
     plain = ReadOptions()
+    given: dict[str, str] = {}
     for field in fields(options):
-        if field.name not in known and getattr(options, field.name) != getattr(plain, field.name):
+        value = getattr(options, field.name)
+        if value == getattr(plain, field.name):
+            continue
+        if field.name in ("starting", "ending"):
+            given.update(_bound(field.name, value))
+            continue
+        if field.name not in _OPTIONS:
             raise ValueError(f"engine dataframe doesn't know {field.name}; engine tasks does")
-    return {name: value for name, value in given.items() if value is not None}
+        name, write = _OPTIONS[field.name]
+        given[name] = write(value)
+    return given
 
 
 def _bound(side: str, bound: Bound) -> dict[str, str]:
