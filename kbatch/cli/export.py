@@ -352,7 +352,7 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
         size, batches = (sum(getattr(part, f"undecided_{name}") for part in rest) for name in ("bytes", "batches"))
         lines.append(
             f"  withheld   {format_size(size)} in {_count(batches, 'batch')} of {len(rest):,} more topic-partitions; "
-            f"{summary.out}/_manifest.json has all of them"
+            f"{summary.out}/{summary.manifest} has all of them"
         )
     if summary.transactions_table is not None:
         count = _count(summary.withheld_transactions, "transaction")

@@ -138,11 +138,11 @@ class Staging:
 
     def _remove(self) -> None:
         # A task that was cancelled may still be writing for a moment where the session isn't ours.
-        for _ in range(50):
+        for _ in range(50 if self._root.local else 3):
             with contextlib.suppress(OSError):
                 self._root.remove_all()
-            if not self._root.exists():
-                break
+                if not self._root.exists():
+                    break
             time.sleep(0.1)
         if self.published or not self._in_place:
             return
@@ -150,9 +150,9 @@ class Staging:
             with contextlib.suppress(OSError):
                 self._out.remove(name)
             self._remove_empty(posixpath.dirname(name))
-        if self._made and not self._out.holds(_NOT_OURS):
-            # What a table's library has begun, and the names of directories in object stores.
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self._made and not self._out.holds(_NOT_OURS):
+                # What a table's library has begun, and the names of directories in object stores.
                 self._out.remove_all()
 
     def _remove_empty(self, directory: str) -> None:

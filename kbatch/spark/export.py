@@ -193,7 +193,8 @@ def export(
         _place_losses(staging, side, reports, summary)
         _place_transactions(staging, side, logs, transactions, options, summary)
         summary.seconds = round(time.monotonic() - ready, 3)
-        staging.write(side + MANIFEST, json.dumps(summary.to_dict(), indent=1).encode())
+        summary.manifest = side + MANIFEST
+        staging.write(summary.manifest, json.dumps(summary.to_dict(), indent=1).encode())
         if target is None:
             staging.publish()
         else:

@@ -71,6 +71,10 @@ def check_frame_options(out: Place, options: ReadOptions, writing: WriteOptions)
         raise ValueError(f"engine dataframe has no levels of {codec}; engine tasks does")
     if not out.local:
         raise ValueError(f"{out.url}: engine dataframe writes to mounted file systems; engine tasks writes there")
+    if options.crc == "mark":
+        raise ValueError(
+            "engine dataframe doesn't count batches with a wrong checksum that crc=mark takes; engine tasks does"
+        )
     source_options(options)
 
 

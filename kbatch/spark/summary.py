@@ -124,6 +124,8 @@ class ExportSummary:
     partitions : list of PartitionSummary
     files : list of str
         The data files, relative to `out`.
+    manifest : str
+        Where this summary is as JSON, relative to `out`.
     seconds, start_seconds : float
         Time for reading and writing, and for starting Spark.
     """
@@ -150,6 +152,7 @@ class ExportSummary:
     transactions_table: str | None = None
     partitions: list[PartitionSummary] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    manifest: str = ""
     seconds: float = 0.0
     start_seconds: float = 0.0
 
