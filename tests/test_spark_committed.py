@@ -394,8 +394,8 @@ def run_export(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[
 def test_export_of_committed_records(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     status, text = run_export(capsys, GOLDEN / "txn-0", out, "--isolation", "read_committed", "--json")
-    # What is undecided is no damage.
-    assert status == 0
+    # What is undecided is no damage, but it isn't all there.
+    assert status == 4
     assert [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()] == COMMITTED
     summary = json.loads(text)
     (part,) = summary["partitions"]
@@ -432,12 +432,12 @@ def test_text_of_what_is_left_out(
     spark: Any, several: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, text = run_export(capsys, GOLDEN / "txn-0", tmp_path / "golden", "--isolation", "read_committed")
-    assert status == 0
+    assert status == 4
     (line,) = (line for line in text.splitlines() if "withheld" in line)
     assert line.startswith("  withheld   txn-0: 2 open transactions from offset 362 on (producer 1002, 1004): ")
     assert "  lost       nothing" in text.splitlines()
     status, text = run_export(capsys, several, tmp_path / "several", "--isolation", "read_committed")
-    assert status == 0
+    assert status == 4
     size = sum(map(len, (txn(2, 9), data(3, count=2), txn(5, 7), marker(6, 7, ABORT))))
     assert [line for line in text.splitlines() if "withheld" in line] == [
         f"  withheld   t-1: 1 open transaction from offset 2 on (producer 9): {size} bytes in 4 batches"
@@ -456,7 +456,7 @@ def test_lists_of_open_transactions_are_bounded(spark: Any, tmp_path: Path, caps
     for partition in range(25):
         write_log(tmp_path / "logs" / f"t-{partition}", (0, [txn(i, 100 + i) for i in range(50)]))
     status, text = run_export(capsys, tmp_path / "logs", tmp_path / "out", "--isolation", "read_committed")
-    assert status == 0
+    assert status == 4
     lines = [line for line in text.splitlines() if "withheld" in line]
     assert lines[0].startswith(
         "  withheld   t-0: 50 open transactions from offset 0 on (producer 100, 101, 102, 103, 104, ...): "

@@ -21,7 +21,10 @@ exit status:
   0    done
   1    error (an export has written nothing)
   2    wrong usage
-  3    done, but with damage: the output says what was found or lost
+  3    done, but with damage: the output says what was found or lost (of an export OUT/_losses), or was taken with a
+       wrong checksum
+  4    an export is done and nothing lost, but read_committed withheld records of open or undecided transactions:
+       OUT/_transactions has them
   130  interrupted (an export has written nothing)
 """
 

@@ -1,27 +1,36 @@
-"""``kbatch export LOGDIR OUT``: a broker's log directory to Parquet, on Spark."""
+"""``kbatch export LOGDIR OUT``: a broker's log directory to Parquet and the like, on Spark."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
+from kbatch.cli.values import add_value_arguments, value_options
+from kbatch.log.storage import is_url
 
 if TYPE_CHECKING:
-    from kbatch.spark.export import ExportSummary
+    from kbatch.spark.options import ReadOptions
+    from kbatch.spark.summary import ExportSummary
+    from kbatch.spark.write_options import WriteOptions
 
 __all__ = ["add_parser", "format_summary"]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 _DESCRIPTION = """\
 Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
-write their records to OUT as Parquet, partitioned by topic and partition. OUT appears when all of it is written.
+write their records to OUT, partitioned by topic and partition. OUT appears when all of it is written; of an object
+store's files those count beside which there is _SUCCESS.
 
 By default every record is written, also those of transactions that were aborted or are still open. With
 --isolation read_committed it is what a consumer under read_committed gets: no records of aborted transactions, and
 nothing of a topic-partition from its first open transaction on. The summary tells what was left out, and what is
-withheld until a marker decides it; that is no damage, and the exit status stays 0.
+withheld until a marker decides it: OUT/_transactions has the transactions, and the exit status is 4.
 """
 
 
@@ -35,74 +44,233 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("logdir", metavar="LOGDIR", help="log directory, or one topic-partition of it")
-    parser.add_argument("out", metavar="OUT", help="directory to make; must not exist")
-    parser.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
     parser.add_argument(
+        "out",
+        metavar="OUT",
+        help="directory to make, or a URL such as s3://bucket/directory; must not exist, unless as a table to add to",
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    _add_records(parser.add_argument_group("which records"))
+    add_value_arguments(parser)
+    _add_damage(parser.add_argument_group("damage"))
+    _add_files(parser.add_argument_group("files"))
+    _add_running(parser.add_argument_group("running"))
+    parser.set_defaults(run=run)
+
+
+def _add_records(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--topic", action="append", metavar="T", help="only this topic; may be given more than once (default: all)"
     )
-    parser.add_argument("--headers", action="store_true", help="write the column of record headers too")
-    parser.add_argument("--control", action="store_true", help="write control records (transaction markers) too")
-    parser.add_argument(
+    group.add_argument("--partitions", metavar="N,N-N", help="only these partitions of each topic, such as 0,2,5-7")
+    group.add_argument(
+        "--from", dest="since", metavar="TIME", help="from the first record on that has this time, in ISO 8601; UTC if "
+        "it doesn't say"
+    )  # fmt: skip
+    group.add_argument(
+        "--to", dest="until", metavar="TIME", help="up to the first record that has this time or a later one"
+    )
+    group.add_argument(
+        "--starting-offsets", metavar="JSON", help='first offsets, as {"topic": {"0": 23}}; -2 is the earliest'
+    )
+    group.add_argument(
+        "--ending-offsets",
+        metavar="JSON",
+        help='offsets before which to stop, as {"topic": {"0": 45}}; -1 is the latest',
+    )
+    group.add_argument(
         "--isolation",
         choices=("read_uncommitted", "read_committed"),
         default="read_uncommitted",
         help="every record; or only those of committed transactions and of none, as far as all is decided "
         "(default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument("--key", metavar="TEXT", help="only the records of this key, taken as UTF-8")
+    group.add_argument(
+        "--key-partitions",
+        metavar="N",
+        help="with --key: look only where Kafka's default partitioner puts the key among so many partitions",
+    )
+    group.add_argument("--headers", action="store_true", help="write the column of record headers too")
+    group.add_argument("--control", action="store_true", help="write control records (transaction markers) too")
+
+
+def _add_damage(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--on-error",
         choices=("raise", "stop", "skip"),
         default="raise",
         help="at damage, and at formats that aren't read: give up; end that partition there; or pass over it. What is "
         "lost stands in the summary, and all of it in OUT/_losses (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--crc",
         choices=("verify", "mark", "skip"),
         default="verify",
         help="check checksums; check but take bad batches, and count them; or don't (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--timestamp-overflow",
         choices=("raise", "null"),
         default="raise",
         help="what becomes of a timestamp beyond the year 294247 (default: %(default)s)",
     )
-    parser.add_argument(
-        "--compression",
-        choices=("zstd", "snappy", "gzip", "none"),
-        default="zstd",
-        help="of the Parquet files (default: %(default)s)",
+
+
+def _add_files(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--format",
+        choices=("parquet", "arrow", "delta", "iceberg"),
+        default="parquet",
+        help="Parquet files, Arrow IPC files, or a Delta or Iceberg table, new or added to (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.set_defaults(run=run)
+    group.add_argument("--table", metavar="DB.T", help="of --format iceberg: the table; OUT is where its files go")
+    group.add_argument(
+        "--catalog", metavar="NAME", help="of --format iceberg: the catalog in pyiceberg's configuration"
+    )
+    group.add_argument(
+        "--by-day",
+        action="store_true",
+        help="a directory date=YYYY-MM-DD for the day (UTC) of the timestamps; of Iceberg a partition field",
+    )
+    group.add_argument(
+        "--compression",
+        metavar="CODEC[:LEVEL]",
+        default="zstd",
+        help="zstd, snappy, gzip, lz4 or none, with a level such as zstd:3 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--file-size",
+        metavar="SIZE",
+        help="aim for files of this size, such as 1g; tasks read about as much then (default: up to 512m, as large as "
+        "tasks of --split-size make them)",
+    )
+    group.add_argument(
+        "--row-group-size", metavar="SIZE", help="bytes of a row group before it is compressed (default: 64m)"
+    )
+    group.add_argument("--row-group-rows", type=int, metavar="N", help="most rows of a row group (default: 1048576)")
+    group.add_argument(
+        "--dictionary",
+        metavar="COLUMN,...",
+        help="columns that Parquet may encode with a dictionary, or none (default: key,timestampType,headers)",
+    )
+
+
+def _add_running(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
+    group.add_argument(
+        "--conf", action="append", default=[], metavar="K=V", help="a setting of Spark; may be given more than once"
+    )
+    group.add_argument(
+        "--storage-option",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; may be given "
+        "more than once",
+    )
+    group.add_argument("--split-size", metavar="SIZE", help="most bytes of the log that a task reads (default: 128m)")
+    group.add_argument(
+        "--engine",
+        choices=("tasks", "dataframe"),
+        default="tasks",
+        help="who writes the files: the tasks; or Spark's own writer, which is slower (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.spark.export import export
-    from kbatch.spark.options import ReadOptions
 
-    options = ReadOptions(
-        topics=tuple(arguments.topic) if arguments.topic else None,
-        include_headers=arguments.headers,
-        include_control=arguments.control,
-        isolation=arguments.isolation,
-        crc=arguments.crc,
-        on_error=arguments.on_error,
-        timestamp_overflow=arguments.timestamp_overflow,
-    )
     with ProgressLine("starting Spark ...") as line:
         summary = export(
             arguments.logdir,
             arguments.out,
             master=arguments.master,
-            options=options,
-            compression=arguments.compression,
+            conf=_pairs("--conf", arguments.conf),
+            options=_read_options(arguments),
+            writing=_write_options(arguments),
+            engine=arguments.engine,
+            table=arguments.table,
+            catalog=arguments.catalog,
             progress=line.show,
         )
     print(json.dumps(summary.to_dict(), indent=1) if arguments.json else format_summary(summary))
-    return 3 if summary.damaged else 0
+    return summary.exit_status
+
+
+def _read_options(arguments: argparse.Namespace) -> ReadOptions:
+    from kbatch.spark.options import parse_options
+
+    given = {
+        "subscribe": ",".join(arguments.topic) if arguments.topic else None,
+        "partitions": arguments.partitions,
+        "key": arguments.key,
+        "keyPartitions": arguments.key_partitions,
+        "startingTimestamp": _milliseconds("--from", arguments.since),
+        "endingTimestamp": _milliseconds("--to", arguments.until),
+        # A partition without a record that new has none to export.
+        "startingOffsetsByTimestampStrategy": "latest",
+        "startingOffsets": arguments.starting_offsets,
+        "endingOffsets": arguments.ending_offsets,
+        "isolationLevel": arguments.isolation,
+        "includeHeaders": str(arguments.headers).lower(),
+        "includeControl": str(arguments.control).lower(),
+        "onError": arguments.on_error,
+        "crc": arguments.crc,
+        "timestampOverflow": arguments.timestamp_overflow,
+        "splitBytes": arguments.split_size,
+    }
+    for time, offsets in (("since", "starting_offsets"), ("until", "ending_offsets")):
+        if getattr(arguments, time) is not None and getattr(arguments, offsets) is not None:
+            names = {"since": "--from", "until": "--to"}
+            raise ValueError(f"{names[time]} and --{offsets.replace('_', '-')} exclude each other")
+    strings = {name: value for name, value in given.items() if value is not None}
+    if is_url(arguments.logdir):
+        storage = _pairs("--storage-option", arguments.storage_option)
+        strings.update({f"storage.{name}": value for name, value in storage.items()})
+    _, options = parse_options({"path": arguments.logdir, **strings})
+    return replace(options, values=value_options(arguments))
+
+
+def _write_options(arguments: argparse.Namespace) -> WriteOptions:
+    from kbatch.spark.options import parse_size
+    from kbatch.spark.write_options import WriteOptions
+
+    given: dict[str, Any] = {"storage": _pairs("--storage-option", arguments.storage_option)}
+    if arguments.file_size is not None:
+        given["file_bytes"] = parse_size("--file-size", arguments.file_size)
+    if arguments.row_group_size is not None:
+        given["row_group_bytes"] = parse_size("--row-group-size", arguments.row_group_size)
+    if arguments.row_group_rows is not None:
+        given["row_group_rows"] = arguments.row_group_rows
+    if arguments.dictionary is not None:
+        names = arguments.dictionary.split(",")
+        given["dictionary"] = () if names == ["none"] else tuple(names)
+    return WriteOptions(arguments.format, arguments.compression, by_day=arguments.by_day, **given)
+
+
+def _pairs(name: str, texts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ValueError(f"{name} must be KEY=VALUE, got {text!r}")
+        pairs[key] = value
+    return pairs
+
+
+def _milliseconds(name: str, text: str | None) -> str | None:
+    """Return an ISO time as milliseconds since the epoch, rounded up: no record before it counts."""
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a time such as 2026-03-01 or 2026-03-01T06:00:00Z, got {text!r}") from None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return str(-((_EPOCH - when) // timedelta(milliseconds=1)))
 
 
 def format_summary(summary: ExportSummary) -> str:
@@ -123,8 +291,13 @@ def format_summary(summary: ExportSummary) -> str:
         f"{summary.records:,} records of {len(summary.partitions)} topic-partitions in {len(summary.files)} files: "
         f"{summary.out}",
         "",
-        f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
-        f"  written    {format_size(summary.file_bytes)} of Parquet",
+        # Spark's own writer doesn't count what is read.
+        *(
+            [f"  read       {format_size(summary.log_bytes)} of batches ({batches})"]
+            if summary.engine == "tasks"
+            else []
+        ),
+        f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
         *_left_out_lines(summary),
         f"  lost       {_lost(summary)}",
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
@@ -136,6 +309,9 @@ def format_summary(summary: ExportSummary) -> str:
                 f"  unfinished {part.topic}-{part.partition} ends with {format_size(part.unfinished_bytes)} of an "
                 "incomplete batch: cut off, or still being written"
             )
+    if summary.bad_keys or summary.bad_values:
+        bad = [_count(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
+        lines.append(f"  unparsed   {' and '.join(bad)}: null, with their bytes in the columns key_bad and value_bad")
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
@@ -165,6 +341,11 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     """Tell what read_committed left out: how much was aborted, and by partition what is undecided."""
     if summary.isolation == "read_uncommitted":
         return []
+    if summary.engine == "dataframe":
+        if not summary.withheld:
+            return []
+        count = _count(summary.withheld_transactions, "open or undecided transaction")
+        return [f"  withheld   records of {count}: {summary.out}/{summary.transactions_table}"]
     lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
     withheld = [part for part in summary.partitions if part.undecided_batches]
     for part in withheld[:most]:
@@ -185,8 +366,11 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
         size, batches = (sum(getattr(part, f"undecided_{name}") for part in rest) for name in ("bytes", "batches"))
         lines.append(
             f"  withheld   {format_size(size)} in {_count(batches, 'batch')} of {len(rest):,} more topic-partitions; "
-            f"{summary.out}/_manifest.json has all of them"
+            f"{summary.out}/{summary.manifest} has all of them"
         )
+    if summary.transactions_table is not None:
+        count = _count(summary.withheld_transactions, "transaction")
+        lines.append(f"  undecided  {count}: {summary.out}/{summary.transactions_table}")
     return lines
 
 

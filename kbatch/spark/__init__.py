@@ -10,10 +10,12 @@ except ImportError as error:
         f"kbatch.spark needs PySpark 4.0 or newer and pyarrow ({error}); pip install 'kbatch[spark]'"
     ) from error
 
-from kbatch.spark.export import ExportSummary, PartitionSummary, export
+from kbatch.spark.export import export
 from kbatch.spark.functions import MapInArrow, decode_batches, decode_frame, decode_in_arrow
 from kbatch.spark.session import SparkStartError, spark_session
 from kbatch.spark.source import KbatchDataSource, register
+from kbatch.spark.summary import ExportSummary, PartitionSummary
+from kbatch.spark.write_options import WriteOptions
 
 __all__ = [
     "ExportSummary",
@@ -21,6 +23,7 @@ __all__ = [
     "MapInArrow",
     "PartitionSummary",
     "SparkStartError",
+    "WriteOptions",
     "decode_batches",
     "decode_frame",
     "decode_in_arrow",

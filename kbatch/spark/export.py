@@ -1,54 +1,54 @@
 """`export`: log directories -> Parquet on Spark, all of it or nothing.
 
-The driver plans splits; tasks decode them and write Parquet (`kbatch.spark.parquet`); the driver moves the files whose
-reports it has into place, and only then gives the whole its name.
+The driver plans splits; tasks decode them and write files (`kbatch.spark.parquet`); the driver puts the files whose
+reports it has into place (`kbatch.spark.commit`), and only then the whole counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
-import shutil
-import threading
 import time
-import uuid
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow.parquet
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import kbatch.errors
-from kbatch.decoding import Isolation
-from kbatch.errors import KbatchError, LogDirectoryError, finding_to_error
+from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.framing import scan_part
 from kbatch.log import Log
+from kbatch.spark.commit import Staging
 from kbatch.spark.following import log_transactions
+from kbatch.spark.frames import check_frame_options, write_frame
 from kbatch.spark.interrupts import HeldInterrupts
-from kbatch.spark.options import ReadOptions
-from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, FileReport, least, most, reports_of
-from kbatch.spark.planning import open_logs, plan, select_logs
+from kbatch.spark.jobs import Progress, run_job
+from kbatch.spark.options import DEFAULT_SPLIT_BYTES, ReadOptions
+from kbatch.spark.outputs import Place, open_place
+from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, TaskReport, reports_of
+from kbatch.spark.planning import choose_logs, plan_logs, plan_ranges, resolve_bounds
+from kbatch.spark.rows import Transform
 from kbatch.spark.session import spark_session
+from kbatch.spark.summary import Engine, ExportSummary, summarize
+from kbatch.spark.tables import CommittedFile, OutputTable, TableCommitError, open_table
+from kbatch.spark.transactions import pending_table
+from kbatch.spark.values import value_columns
+from kbatch.spark.write_options import WriteOptions
 from kbatch.transactions import Transactions
 
-__all__ = ["LOSSES", "MANIFEST", "ExportSummary", "PartitionSummary", "export"]
+__all__ = ["LOSSES", "MANIFEST", "TRANSACTIONS", "export"]
 
 # Readers pass over names that begin with an underscore.
 MANIFEST = "_manifest.json"
 LOSSES = "_losses"
+TRANSACTIONS = "_transactions"
 # How many losses the summary tells one by one; all of them are counted, and in the side table.
 _MAX_LOSSES = 100
-# And how many open transactions of a partition.
-_MAX_OPEN = 20
-
-Compression = Literal["zstd", "snappy", "gzip", "none"]
-Progress = Callable[[int, int], None]
 
 # A task costs about a tenth of a second whatever it does, so that small logs aren't cut finer than this.
 _MIN_SPLIT_BYTES = 16 << 20
@@ -56,147 +56,18 @@ _MIN_SPLIT_BYTES = 16 << 20
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 
 
-# What read_committed leaves out, in reports and summaries.
-_LEFT_OUT = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
-
-
-@dataclass
-class PartitionSummary:
-    """What an export found of one topic-partition.
-
-    Attributes
-    ----------
-    topic : str
-    partition : int
-    records, files, file_bytes, log_bytes : int
-        Records and Parquet files written, their bytes, and bytes of the batches that were read.
-    first_offset, last_offset, first_timestamp, last_timestamp : int or None
-        Of the records written; timestamps are the smallest and the largest, in milliseconds since the epoch.
-    lost_bytes : int
-        Bytes of the log that gave no records because of damage, or because kbatch doesn't read their format.
-    unfinished_bytes : int
-        Bytes of an incomplete batch at the end of the log: cut off, or still being written.
-    aborted_batches, aborted_bytes : int
-        Batches that read_committed left out because their transaction was aborted.
-    undecided_batches, undecided_bytes : int
-        Batches that it withheld: of those that are wanted all from the last stable offset on, and those of transactions
-        whose markers are lost to damage.
-    last_stable_offset : int or None
-        Under read_committed the first offset of the log's first open transaction; None if none is open.
-    open_count : int
-        How many transactions of the log are open, under read_committed.
-    open_transactions : list of dict
-        The first twenty of them: producer_id, first_offset.
-    undecided_count : int
-        How many transactions of the log ended with a marker that is damaged, so that nothing tells how.
-    undecided_transactions : list of dict
-        The first twenty of them: producer_id, first_offset, last_offset.
-    """
-
-    topic: str
-    partition: int
-    records: int = 0
-    files: int = 0
-    file_bytes: int = 0
-    log_bytes: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
-    first_timestamp: int | None = None
-    last_timestamp: int | None = None
-    lost_bytes: int = 0
-    unfinished_bytes: int = 0
-    aborted_batches: int = 0
-    aborted_bytes: int = 0
-    undecided_batches: int = 0
-    undecided_bytes: int = 0
-    last_stable_offset: int | None = None
-    open_count: int = 0
-    open_transactions: list[dict[str, int]] = field(default_factory=list)
-    undecided_count: int = 0
-    undecided_transactions: list[dict[str, int]] = field(default_factory=list)
-
-    def add(self, report: FileReport) -> None:
-        """Count a task's report."""
-        self.files += report.file is not None
-        for name in ("records", "file_bytes", "log_bytes", "lost_bytes", *_LEFT_OUT):
-            setattr(self, name, getattr(self, name) + getattr(report, name))
-        self.first_offset = least(self.first_offset, report.first_offset)
-        self.last_offset = most(self.last_offset, report.last_offset)
-        self.first_timestamp = least(self.first_timestamp, report.first_timestamp)
-        self.last_timestamp = most(self.last_timestamp, report.last_timestamp)
-
-
-@dataclass
-class ExportSummary:
-    """What an export did.
-
-    Attributes
-    ----------
-    logdir, out : str
-    isolation : str
-    records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
-        Of all partitions together, as in `PartitionSummary`.
-    batches : dict of str to int
-        Batches that were read, by codec.
-    bad_crc_batches : int
-        Batches with a wrong checksum that were taken all the same (``crc="mark"``).
-    lost_bytes, loss_count : int
-        Bytes that gave no records, and in how many places.
-    losses : list of dict
-        The first hundred of them: topic, partition, file, position, length, reason, base_offset.
-    losses_table : str or None
-        Where all of them are, with the same columns: a directory of Parquet files, relative to `out`. None if nothing
-        was lost.
-    partitions : list of PartitionSummary
-    files : list of str
-        The Parquet files, relative to `out`.
-    seconds, start_seconds : float
-        Time for reading and writing, and for starting Spark.
-    """
-
-    logdir: str
-    out: str
-    isolation: Isolation = "read_uncommitted"
-    records: int = 0
-    log_bytes: int = 0
-    file_bytes: int = 0
-    aborted_batches: int = 0
-    aborted_bytes: int = 0
-    undecided_batches: int = 0
-    undecided_bytes: int = 0
-    batches: dict[str, int] = field(default_factory=dict)
-    bad_crc_batches: int = 0
-    lost_bytes: int = 0
-    loss_count: int = 0
-    losses: list[dict[str, Any]] = field(default_factory=list)
-    losses_table: str | None = None
-    partitions: list[PartitionSummary] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    start_seconds: float = 0.0
-
-    @property
-    def damaged(self) -> bool:
-        """Whether anything was lost, or taken with a wrong checksum. What read_committed leaves out isn't damage."""
-        return self.loss_count > 0 or self.bad_crc_batches > 0
-
-    @property
-    def records_per_second(self) -> float:
-        """Records written per second of `seconds`."""
-        return self.records / self.seconds if self.seconds > 0 else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
-        return {**asdict(self), "records_per_second": round(self.records_per_second)}
-
-
 def export(
     logdir: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     master: str | None = None,
+    conf: Mapping[str, str] | None = None,
     options: ReadOptions | None = None,
-    compression: Compression = "zstd",
+    writing: WriteOptions | None = None,
+    engine: Engine = "tasks",
+    table: str | None = None,
+    catalog: str | None = None,
+    transform: Transform | None = None,
     progress: Progress | None = None,
 ) -> ExportSummary:
     """Write the records of a log directory as Parquet, partitioned by topic and partition.
@@ -206,15 +77,28 @@ def export(
     logdir : str or path
         A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
     out : str or path
-        A directory that must not be there yet. It appears when everything is written: until then there is
-        ``OUT.tmp-<id>`` beside it, which is removed if the export fails or is interrupted.
+        A directory that must not be there yet, or a URL such as ``s3://bucket/directory`` below which there must be
+        nothing yet; a Delta or Iceberg table may be there and is added to. See the notes for what others see of it
+        meanwhile. If the export fails or is interrupted, everything that it has written is removed.
     master : str, optional
         Spark's master URL. None is the active session if there is one, else ``local[*]``. On a cluster, log directory
-        and output must be on a file system that all workers share.
+        and output must be on a file system that all workers reach.
+    conf : mapping of str to str, optional
+        Spark's settings, for a session of our own.
     options : ReadOptions, optional
         Topics, offsets, timestamps, headers, isolation, and what to do with damage. ``split_bytes`` is the most that a
         task reads. Under read_committed the headers of the logs are followed on the driver before.
-    compression : {"zstd", "snappy", "gzip", "none"}
+    writing : WriteOptions, optional
+        Format, compression, sizes of files and row groups, and whether there are days.
+    engine : {"tasks", "dataframe"}
+        Whether the tasks write the files, or Spark's own Parquet writer does, over the data source: several times
+        slower, with Spark's file sizes.
+    table, catalog : str, optional
+        For ``format="iceberg"``: the table, as ``namespace.name``, and the catalog as pyiceberg's configuration calls
+        it.
+    transform : Transform, optional
+        What each batch of records passes before it is written, in the tasks. For keys and values that are to be parsed
+        ``options.values`` says it.
     progress : callable, optional
         Called now and then with the number of tasks done and of all tasks.
 
@@ -229,7 +113,9 @@ def export(
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
         For damage, with ``on_error="raise"``. Nothing is left behind.
     MissingDependencyError, SparkStartError
-        If Spark can't be started.
+        If Spark can't be started, or the library of a format isn't there.
+    TableCommitError
+        If a Delta or Iceberg table doesn't take the files.
     ValueError
         For options that don't fit what is there.
 
@@ -237,11 +123,25 @@ def export(
     -----
     Files are ``topic=T/partition=N/part-<first offset>-<task>.parquet``, with rows in the order of the log, and columns
     key, value, offset, timestamp, timestampType (and headers) as Spark's Kafka source has them; topic and partition are
-    in the path. ``_manifest.json`` holds the summary with the list of files.
+    in the path, and with ``by_day`` also ``date=YYYY-MM-DD`` below them: the day of the timestamp, in UTC, or
+    ``__HIVE_DEFAULT_PARTITION__`` for those without. Offsets go up within a file, and files of a directory follow each
+    other by name. ``_manifest.json`` holds the summary with the list of files.
 
     If anything was lost, ``_losses/part-<number>.parq`` are Parquet files with a row a loss, in the order of the logs:
-    topic, partition, file, position, length, reason, base_offset. They are no part of the data set: Spark, pyarrow and
+    topic, partition, file, position, length, reason, base_offset. If read_committed withheld records,
+    ``_transactions/part-00000.parq`` has the transactions that are the reason, with the columns of the data source's
+    table ``transactions`` and state ``open`` or ``undecided``. They are no part of the data set: Spark, pyarrow and
     pandas pass over the name of the directory, DuckDB and Polars with ``**/*.parquet`` over the names of the files.
+
+    A directory of a mounted file system appears complete, with one rename; until then there is ``OUT.tmp-<id>`` beside
+    it. An object store has no such rename: files of attempts are below ``OUT/_temporary-<id>/``, then the driver has
+    them copied into place one by one, and writes ``_manifest.json`` and at last ``_SUCCESS``: a reader that doesn't
+    wait for that may see some of the files. (A worker that is killed may leave a multipart upload that isn't complete:
+    nobody sees it, and the store's own rules remove it.)
+
+    A Delta or Iceberg table has the files with one transaction; manifest and side tables of each run are in
+    ``OUT/_export-<id>/``, and files are called ``part-<first offset>-<task>-<id>.parquet``. In Iceberg tables, which
+    are partitioned by topic and partition and the day of ``timestamp``, the files have topic and partition as columns.
 
     Examples
     --------
@@ -251,15 +151,82 @@ def export(
     3144
     """
     logdir, out = os.fspath(logdir), os.fspath(out)
-    options = options or ReadOptions()
-    if compression not in ("zstd", "snappy", "gzip", "none"):
-        raise ValueError(f"compression must be zstd, snappy, gzip or none, got {compression!r}")
+    options, writing = options or ReadOptions(), writing or WriteOptions()
+    if engine not in ("tasks", "dataframe"):
+        raise ValueError(f"engine must be tasks or dataframe, got {engine!r}")
     if options.table != "records":
         raise ValueError(
             f"table={options.table} is for the data source: an export writes records, and losses beside them"
         )
-    out = _check_out(out)
-    logs = select_logs(open_logs([logdir], options.storage), options)
+    if (table is not None or catalog is not None) and writing.format != "iceberg":
+        raise ValueError("a table and a catalog are for format iceberg")
+    place = open_place(out, writing.storage)
+    if engine == "dataframe":
+        check_frame_options(place, options, writing)
+        if transform is not None:
+            raise ValueError("engine dataframe has no transform; engine tasks does")
+    if transform is not None and options.values.parsed:
+        raise ValueError("a transform and formats of keys and values exclude each other")
+    target: OutputTable | None = None
+    if writing.format == "delta" or writing.format == "iceberg":
+        target = open_table(writing.format, place, by_day=writing.by_day, name=table, catalog=catalog)
+    _check_out(place, may_exist=target is not None)
+    logs = _open_logs(logdir, options)
+    transform = transform or value_columns(options.values, logs, options)
+    schema = ExportJob([], options, place, writing, transform).schema
+    if target is not None:
+        target.check(schema)
+    began = time.monotonic()
+    session = spark_session(master, app_name="kbatch export", conf=conf)
+    in_place = target is not None or not place.local
+    with Staging(place, in_place=in_place) as staging, _quiet_pandas(), session as spark:
+        ready = time.monotonic()
+        options = replace(options, split_bytes=_split_bytes(spark, logs, options, writing))
+        bounds = resolve_bounds(logs, options)
+        transactions = log_transactions(logs, options, bounds, spark=spark)
+        ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
+        tasks = plan_ranges(ranges, options)
+        job = ExportJob(tasks, options, staging.attempts, writing, transform)
+        if not tasks:
+            reports = []
+        elif engine == "tasks":
+            reports = _run(spark, job, progress)
+        else:
+            reports = write_frame(spark, logdir, options, staging.attempts, writing, len(tasks), progress)
+        summary = ExportSummary(logdir, place.url, options.isolation, writing.format, engine)
+        summarize(summary, logs, transactions, reports)
+        summary.start_seconds = round(ready - began, 3)
+        files = _data_files(reports, f"-{staging.run}" if target is not None else "", writing.suffix)
+        staging.place([(file.written.name, file.name) for file in files])
+        summary.files = [file.name for file in files]
+        side = f"_export-{staging.run}/" if target is not None else ""
+        _place_losses(staging, side, reports, summary)
+        _place_transactions(staging, side, logs, transactions, options, summary)
+        summary.seconds = round(time.monotonic() - ready, 3)
+        summary.manifest = side + MANIFEST
+        staging.write(summary.manifest, json.dumps(summary.to_dict(), indent=1).encode())
+        if target is None:
+            staging.publish()
+        else:
+            _commit(target, files, schema, staging)
+    return summary
+
+
+def _check_out(out: Place, *, may_exist: bool) -> None:
+    exists = os.path.lexists(out.url) if out.local else out.exists()
+    if exists and not may_exist:
+        raise LogDirectoryError(f"{out.url}: exists already; name a new directory, or remove it", source=out.url)
+    if not out.local:
+        return
+    parent = out.url if exists else os.path.dirname(out.url)
+    if not os.path.isdir(parent):
+        raise LogDirectoryError(f"{out.url}: there is no directory {parent} to make it in", source=out.url)
+    if not os.access(parent, os.W_OK):
+        raise LogDirectoryError(f"{out.url}: no permission to write in {parent}", source=out.url)
+
+
+def _open_logs(logdir: str, options: ReadOptions) -> list[Log]:
+    logs = choose_logs([logdir], options)
     if not logs:
         raise LogDirectoryError(f"{logdir}: none of its topic-partitions is chosen", source=logdir)
     for log in logs:
@@ -270,45 +237,7 @@ def export(
             )
     if options.on_error == "raise":
         _check_first_batches(logs)
-    began = time.monotonic()
-    with _staging(out) as staging, _quiet_pandas(), spark_session(master, app_name="kbatch export") as spark:
-        ready = time.monotonic()
-        cores = max(1, spark.sparkContext.defaultParallelism)
-        share = sum(log.size for log in logs) // cores + 1
-        transactions = log_transactions(logs, options, spark=spark)
-        split_bytes = min(options.split_bytes, max(share, _MIN_SPLIT_BYTES))
-        tasks = plan(logs, replace(options, split_bytes=split_bytes), transactions)
-        attempts = os.path.join(staging, "attempts")
-        os.mkdir(attempts)
-        job = ExportJob(tasks, options, attempts, compression)
-        reports = reports_of(_run(spark, job, progress) if tasks else [])
-        summary = _summarize(ExportSummary(logdir, out, options.isolation), logs, transactions, reports)
-        summary.start_seconds = round(ready - began, 3)
-        data = os.path.join(staging, "data")
-        summary.files = _commit(reports, attempts, data)
-        tables = _commit_losses(reports, attempts, data)
-        summary.losses_table = LOSSES if tables else None
-        summary.losses = _first_rows(tables, _MAX_LOSSES)
-        summary.seconds = round(time.monotonic() - ready, 3)
-        with open(os.path.join(data, MANIFEST), "w", encoding="utf-8") as file:
-            json.dump(summary.to_dict(), file, indent=1)
-        # Fails if another process has made `out` meanwhile, unless as an empty directory.
-        os.rename(data, out)
-    return summary
-
-
-def _check_out(out: str) -> str:
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", out) and not out.startswith("file://"):
-        raise LogDirectoryError(f"{out}: output must be a path of a mounted file system", source=out)
-    out = os.path.abspath(out.removeprefix("file://"))
-    if os.path.lexists(out):
-        raise LogDirectoryError(f"{out}: exists already; name a new directory, or remove it", source=out)
-    parent = os.path.dirname(out)
-    if not os.path.isdir(parent):
-        raise LogDirectoryError(f"{out}: there is no directory {parent} to make it in", source=out)
-    if not os.access(parent, os.W_OK):
-        raise LogDirectoryError(f"{out}: no permission to write in {parent}", source=out)
-    return out
+    return logs
 
 
 def _check_first_batches(logs: Sequence[Log]) -> None:
@@ -322,19 +251,14 @@ def _check_first_batches(logs: Sequence[Log]) -> None:
                     raise finding_to_error(scan.finding, source=segment.path, position=0)
 
 
-@contextlib.contextmanager
-def _staging(out: str) -> Iterator[str]:
-    staging = f"{out}.tmp-{uuid.uuid4().hex[:8]}"
-    os.mkdir(staging)
-    try:
-        yield staging
-    finally:
-        # A task that was cancelled may still be writing for a moment where the session isn't ours.
-        for _ in range(50):
-            shutil.rmtree(staging, ignore_errors=True)
-            if not os.path.exists(staging):
-                break
-            time.sleep(0.1)
+def _split_bytes(spark: SparkSession, logs: Sequence[Log], options: ReadOptions, writing: WriteOptions) -> int:
+    """Choose how much a task reads: all cores busy, but no tiny tasks, and enough for a file of the size asked for."""
+    most = options.split_bytes
+    if writing.file_bytes is not None and most == DEFAULT_SPLIT_BYTES:
+        most = max(most, writing.file_bytes)
+    cores = max(1, spark.sparkContext.defaultParallelism)
+    share = sum(log.size for log in logs) // cores + 1
+    return min(most, max(share, _MIN_SPLIT_BYTES))
 
 
 @contextlib.contextmanager
@@ -345,158 +269,89 @@ def _quiet_pandas() -> Iterator[None]:
         yield
 
 
-def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list[str]:
-    """Run the job in a thread, so that this one can show progress and be interrupted; return the reports."""
-    context = spark.sparkContext
-    group = f"kbatch-export-{uuid.uuid4().hex}"
-    rows: list[str] = []
-    errors: list[BaseException] = []
-    done = threading.Event()
+def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list[TaskReport]:
     tasks = len(job.tasks)
 
-    def collect() -> None:
-        try:
-            context.setJobGroup(group, "kbatch export", interruptOnCancel=True)
-            reports = spark.range(0, tasks, 1, tasks).mapInArrow(job, "report string")
-            rows.extend(row.report for row in reports.collect())
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            done.set()
+    def collect() -> list[str]:
+        reports = spark.range(0, tasks, 1, tasks).mapInArrow(job, "report string")
+        return [row.report for row in reports.collect()]
 
-    thread = threading.Thread(target=collect, name="kbatch-export", daemon=True)
-    thread.start()
-    try:
-        with HeldInterrupts() as held:
-            while not done.wait(0.2):
-                held.check()
-                if progress is not None:
-                    progress(_tasks_done(context, group), tasks)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            context.cancelJobGroup(group)
-        raise
-    thread.join()
-    if errors:
-        raise _task_error(errors[0]) from errors[0]
-    if progress is not None:
-        progress(tasks, tasks)
-    return rows
+    return reports_of(run_job(spark, collect, tasks, progress))
 
 
-def _tasks_done(context: Any, group: str) -> int:
-    tracker = context.statusTracker()
-    done = 0
-    for number in tracker.getJobIdsForGroup(group):
-        job = tracker.getJobInfo(number)
-        for stage in job.stageIds if job else ():
-            info = tracker.getStageInfo(stage)
-            done += info.numCompletedTasks if info else 0
-    return done
-
-
-def _task_error(error: BaseException) -> BaseException:
-    """Find our own exception in the text that is all Spark hands on of it."""
-    found = re.findall(r"^kbatch\.\w+(?:\.\w+)*\.(\w+): (.+)$", str(error), re.MULTILINE)
-    if found:
-        name, text = found[-1]
-        cls = getattr(kbatch.errors, name, KbatchError)
-        made: BaseException = cls(text.strip())
-        return made
-    if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # The end of a worker's traceback says what went wrong; without one, Spark's own first line does.
-        raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
-        return KbatchError(f"Spark failed: {(raised[-1:] or lines[:1] or [type(error).__name__])[0]}")
-    return error
-
-
-def _summarize(
-    summary: ExportSummary,
-    logs: Sequence[Log],
-    transactions: Sequence[Transactions | None],
-    reports: Sequence[FileReport],
-) -> ExportSummary:
-    partitions: dict[tuple[str, int], PartitionSummary] = {}
-    for log, known in zip(logs, transactions, strict=True):
-        assert log.topic is not None
-        assert log.partition is not None
-        part = PartitionSummary(log.topic, log.partition)
-        partitions[log.topic, log.partition] = part
-        tail = log.tail
-        if tail.kind == "partial":
-            part.unfinished_bytes = tail.size
-        if known is not None:
-            part.last_stable_offset = known.last_stable_offset
-            part.open_count = len(known.open)
-            part.open_transactions = [
-                {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in known.open[:_MAX_OPEN]
-            ]
-            part.undecided_count = len(known.undecided)
-            part.undecided_transactions = [
-                {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
-                for row in known.undecided[:_MAX_OPEN]
-            ]
-    codecs: Counter[str] = Counter()
+def _data_files(reports: Sequence[TaskReport], run: str, suffix: str) -> list[CommittedFile]:
+    """Name the files that were reported."""
+    files: list[CommittedFile] = []
+    taken: set[str] = set()
     for report in reports:
-        partitions[report.topic, report.partition].add(report)
-        codecs.update(report.codecs)
-        summary.bad_crc_batches += report.bad_crc_batches
-        summary.loss_count += report.loss_count
-    summary.partitions = list(partitions.values())
-    summary.batches = dict(sorted(codecs.items()))
-    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", *_LEFT_OUT):
-        setattr(summary, name, sum(getattr(part, name) for part in summary.partitions))
-    return summary
-
-
-def _commit(reports: Sequence[FileReport], attempts: str, data: str) -> list[str]:
-    """Move the files that were reported to where they belong; return their paths, relative to `data`."""
-    os.mkdir(data)
-    files = []
-    for report in reports:
-        if report.file is None:
-            continue
-        directory = f"topic={_escape(report.topic)}/partition={report.partition}"
-        os.makedirs(os.path.join(data, directory), exist_ok=True)
-        name = f"{directory}/part-{report.first_offset:020d}-{report.task:05d}.parquet"
-        _move(os.path.join(attempts, report.file), os.path.join(data, name))
-        files.append(name)
+        for written in report.files:
+            directory = f"topic={_escape(report.topic)}/partition={report.partition}"
+            if written.date is not None:
+                directory += f"/date={written.date}"
+            stem = f"{directory}/part-{written.first_offset:020d}-{report.task:05d}{run}"
+            name, again = stem, 0
+            while name in taken:
+                again += 1
+                name = f"{stem}-{again}"
+            taken.add(name)
+            files.append(CommittedFile(name + suffix, report.topic, report.partition, written))
     return files
 
 
-def _commit_losses(reports: Sequence[FileReport], attempts: str, data: str) -> list[str]:
-    """Move the files of losses to the side table, in the order of the logs; return their paths."""
-    tables: list[str] = []
-    for report in reports:
-        if report.losses_file is None:
-            continue
-        os.makedirs(os.path.join(data, LOSSES), exist_ok=True)
-        path = os.path.join(data, LOSSES, f"part-{len(tables):05d}{LOSSES_SUFFIX}")
-        _move(os.path.join(attempts, report.losses_file), path)
-        tables.append(path)
-    return tables
+def _place_losses(staging: Staging, side: str, reports: Sequence[TaskReport], summary: ExportSummary) -> None:
+    """Put the files of losses into the side table, in the order of the logs."""
+    sources = [report.losses_file for report in reports if report.losses_file is not None]
+    if not sources:
+        return
+    summary.losses_table = side + LOSSES
+    names = [f"{side}{LOSSES}/part-{number:05d}{LOSSES_SUFFIX}" for number in range(len(sources))]
+    staging.place(list(zip(sources, names, strict=True)))
+    for name in names:
+        with staging.data.fs.open_input_file(staging.data.path(name)) as stream:
+            for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(_MAX_LOSSES):
+                summary.losses += batch.slice(0, _MAX_LOSSES - len(summary.losses)).to_pylist()
+                if len(summary.losses) == _MAX_LOSSES:
+                    return
 
 
-def _move(source: str, target: str) -> None:
-    if not os.path.isfile(source):
-        raise LogDirectoryError(
-            f"{source}: a Spark worker wrote it, but it isn't there for the driver; the output must be on a file "
-            "system that the driver and all workers share",
-            source=source,
-        )
-    os.rename(source, target)
+def _place_transactions(
+    staging: Staging,
+    side: str,
+    logs: Sequence[Log],
+    transactions: Sequence[Transactions | None],
+    options: ReadOptions,
+    summary: ExportSummary,
+) -> None:
+    """Write the side table of the transactions for which records were withheld."""
+    if not any(each is not None and each.pending for each in transactions):
+        return
+    ranges = [each for task in plan_logs(logs, options) for each in task]
+    # Where nothing was withheld, none is the reason of anything. Spark's own writer doesn't count.
+    parts = zip(logs, transactions, ranges, summary.partitions, strict=True)
+    wanted = [
+        (log, known, where)
+        for log, known, where, part in parts
+        if known is not None and (part.undecided_batches or summary.engine == "dataframe")
+    ]
+    rows = pending_table(wanted, options)
+    if not rows.num_rows:
+        return
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(rows, sink, compression="zstd")
+    staging.write(f"{side}{TRANSACTIONS}/part-00000{LOSSES_SUFFIX}", sink.getvalue())
+    summary.withheld_transactions = rows.num_rows
+    summary.transactions_table = side + TRANSACTIONS
 
 
-def _first_rows(tables: Sequence[str], most: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for path in tables:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(most):
-                rows += batch.slice(0, most - len(rows)).to_pylist()
-                if len(rows) == most:
-                    return rows
-    return rows
+def _commit(target: OutputTable, files: Sequence[CommittedFile], schema: Any, staging: Staging) -> None:
+    # Half way through, nobody could tell whether the files count.
+    with HeldInterrupts():
+        try:
+            target.commit(files, schema)
+            staging.published = True
+        except TableCommitError as error:
+            staging.published = error.unknown
+            raise
 
 
 def _escape(text: str) -> str:

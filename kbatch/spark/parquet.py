@@ -1,4 +1,4 @@
-"""What a task of the export does: splits -> Parquet files, and what they held.
+"""What a task of the export does: splits -> data files, and what they held.
 
 Tasks write with pyarrow: rows that go back through Spark's own writer take five times as long. A file has a name of its
 own for each attempt, and counts only if the attempt's report reaches the driver: so a task that runs twice, or dies
@@ -9,39 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from kbatch.arrow import spark_batches, spark_schema
+from kbatch.arrow import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
+from kbatch.spark.files import DataFiles, WrittenFile
 from kbatch.spark.losses import LOSS_SCHEMA, LossRows
 from kbatch.spark.options import ReadOptions
+from kbatch.spark.outputs import Place
 from kbatch.spark.planning import Split, task_tables
+from kbatch.spark.rows import Transform
+from kbatch.spark.write_options import WriteOptions
 from kbatch.table import RecordTable
 
-__all__ = ["LOSSES_SUFFIX", "ExportJob", "FileReport", "reports_of"]
+__all__ = ["LOSSES_SUFFIX", "ExportJob", "TaskReport", "least", "most", "reports_of"]
 
 # Not ".parquet": DuckDB and Polars take whatever `OUT/**/*.parquet` matches, also below a name that begins with an
 # underscore, as data.
 LOSSES_SUFFIX = ".parq"
 
-# A row group is what a reader takes at once: large enough for its columns to compress and scan well, and small enough
-# for many to be read in parallel.
-_GROUP_ROWS = 1 << 20
-_GROUP_BYTES = 64 << 20
-
 
 @dataclass
-class FileReport:
+class TaskReport:
     """What one task found of one topic-partition: sent from the task to the driver as JSON.
 
     Attributes
@@ -49,9 +46,8 @@ class FileReport:
     task : int
     topic : str
     partition : int
-    file : str or None
-        Name of the file in the directory of attempts; None if there were no records.
-    file_bytes : int
+    files : list of WrittenFile
+        The data files; none if there were no records.
     records, log_bytes : int
         Records written, and bytes of the batches that were read, also of those without records.
     codecs : dict of str to int
@@ -63,6 +59,8 @@ class FileReport:
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Of the records; timestamps are the smallest and the largest, in ms.
     lost_bytes, loss_count : int
+    bad_keys, bad_values : int
+        Those that aren't of the format and the schema they were to be parsed by; their bytes were written.
     losses_file : str or None
         Name of the file of losses in the directory of attempts; None if nothing was lost.
     """
@@ -70,8 +68,7 @@ class FileReport:
     task: int
     topic: str
     partition: int
-    file: str | None = None
-    file_bytes: int = 0
+    files: list[WrittenFile] = field(default_factory=list)
     records: int = 0
     log_bytes: int = 0
     codecs: dict[str, int] = field(default_factory=dict)
@@ -86,6 +83,8 @@ class FileReport:
     last_timestamp: int | None = None
     lost_bytes: int = 0
     loss_count: int = 0
+    bad_keys: int = 0
+    bad_values: int = 0
     losses_file: str | None = None
 
     def add(self, table: RecordTable, *, bad_crc_taken: bool) -> None:
@@ -128,15 +127,30 @@ class ExportJob:
     ----------
     tasks : list of tuple of Split
     options : ReadOptions
-    attempts : str
+    attempts : Place
         Directory that every worker can write to.
-    compression : str
+    writing : WriteOptions
+    transform : Transform or None
+        What each batch of records passes before it is written.
     """
 
     tasks: list[tuple[Split, ...]]
     options: ReadOptions
-    attempts: str
-    compression: str
+    attempts: Place
+    writing: WriteOptions = field(default_factory=WriteOptions)
+    transform: Transform | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of records before the transform: those of Spark's source that the directories don't tell."""
+        columns = SPARK_COLUMNS if self.options.include_headers else SPARK_COLUMNS[:-1]
+        return tuple(name for name in columns if name not in self.writing.columns_in_path)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the files."""
+        schema = spark_schema(self.columns)
+        return schema if self.transform is None else self.transform.schema(schema)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the tasks of the numbers in `batches`, and yield a report, as JSON, for each topic-partition."""
@@ -145,7 +159,7 @@ class ExportJob:
                 reports = [json.dumps(asdict(report)) for report in self._run(task)]
                 yield pa.RecordBatch.from_arrays([pa.array(reports, pa.string())], ["report"])
 
-    def _run(self, task: int) -> list[FileReport]:
+    def _run(self, task: int) -> list[TaskReport]:
         try:
             return self._export(task)
         except KbatchError:
@@ -155,85 +169,58 @@ class ExportJob:
             files = ", ".join(sorted({split.path for split in self.tasks[task]})[:3])
             raise KbatchError(f"while exporting {files}: {type(error).__name__}: {error}") from error
 
-    def _export(self, task: int) -> list[FileReport]:
-        if not os.path.isdir(self.attempts):
+    def _export(self, task: int) -> list[TaskReport]:
+        if self.attempts.local and not self.attempts.exists():
             raise LogDirectoryError(
-                f"{self.attempts}: not there for a Spark worker; the output must be on a file system that the driver "
-                "and all workers share",
-                source=self.attempts,
+                f"{self.attempts.url}: not there for a Spark worker; the output must be on a file system that the "
+                "driver and all workers share",
+                source=self.attempts.url,
             )
-        reports: list[FileReport] = []
+        reports: list[TaskReport] = []
         log: str | None = None
         with contextlib.ExitStack() as stack:
-            writer: _AttemptFile | None = None
+            files: DataFiles | None = None
             losses: _LossFile | None = None
-            for split, table in task_tables(self.tasks[task], self.options):
+            for split, table in task_tables(self.tasks[task], self.options, self.columns):
                 if split.log != log:
                     stack.close()
                     log = split.log
                     assert split.topic is not None
                     assert split.partition is not None
-                    reports.append(FileReport(task, split.topic, split.partition))
-                    writer = stack.enter_context(_AttemptFile(self, reports[-1]))
+                    reports.append(TaskReport(task, split.topic, split.partition))
+                    files = DataFiles(self.attempts, f"{task:05d}", self.schema, self.writing, log)
+                    reports[-1].files = files.written
+                    stack.enter_context(files)
                     losses = stack.enter_context(_LossFile(self, reports[-1]))
-                assert writer is not None
+                assert files is not None
                 assert losses is not None
                 reports[-1].add(table, bad_crc_taken=self.options.crc == "mark")
                 losses.write(split, table)
-                writer.write(table)
+                self._write(files, reports[-1], table)
                 del table
         return reports
 
+    def _write(self, files: DataFiles, report: TaskReport, table: RecordTable) -> None:
+        batches = spark_batches(
+            table,
+            self.columns,
+            self.writing.row_group_rows,
+            self.writing.row_group_bytes,
+            overflow=self.options.timestamp_overflow,
+        )
+        for batch in batches:
+            written = batch if self.transform is None else self.transform.apply(batch)
+            if written.num_rows != batch.num_rows:
+                raise KbatchError(f"the transform made {written.num_rows} rows of {batch.num_rows}")
+            if self.options.values.parsed:
+                report.bad_keys += _count_bad(written, "key")
+                report.bad_values += _count_bad(written, "value")
+            files.write(written, batch.column("offset"), batch.column("timestamp"))
 
-class _AttemptFile:
-    """A Parquet file under a name that no other attempt has, made when there is a first record."""
 
-    def __init__(self, job: ExportJob, report: FileReport) -> None:
-        headers = ("headers",) if job.options.include_headers else ()
-        self._columns = ("key", "value", "offset", "timestamp", "timestampType", *headers)
-        self._job = job
-        self._report = report
-        self._name = f"{report.task:05d}-{uuid.uuid4().hex}.parquet"
-        self._path = os.path.join(job.attempts, self._name)
-        self._writer: pyarrow.parquet.ParquetWriter | None = None
-        self._held: list[pa.RecordBatch] = []
-
-    def __enter__(self) -> _AttemptFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._write_group()
-        if self._writer is not None:
-            self._writer.close()
-            if error is None:
-                self._report.file = self._name
-                self._report.file_bytes = os.path.getsize(self._path)
-            else:
-                os.unlink(self._path)
-
-    def write(self, table: RecordTable) -> None:
-        """Add the records of a table."""
-        overflow = self._job.options.timestamp_overflow
-        for batch in spark_batches(table, self._columns, _GROUP_ROWS, _GROUP_BYTES, overflow=overflow):
-            rows = sum(held.num_rows for held in self._held) + batch.num_rows
-            size = sum(held.nbytes for held in self._held) + batch.nbytes
-            if self._held and (rows > _GROUP_ROWS or size > _GROUP_BYTES):
-                self._write_group()
-            self._held.append(batch)
-
-    def _write_group(self) -> None:
-        if not self._held:
-            return
-        schema = spark_schema(self._columns)
-        if self._writer is None:
-            self._writer = pyarrow.parquet.ParquetWriter(
-                self._path, schema, compression=self._job.compression, use_dictionary=["key", "timestampType"]
-            )
-        self._writer.write_table(pa.Table.from_batches(self._held, schema), row_group_size=_GROUP_ROWS)
-        self._held = []
+def _count_bad(batch: pa.RecordBatch, on: str) -> int:
+    index = batch.schema.get_field_index(f"{on}_bad")
+    return 0 if index < 0 else batch.num_rows - batch.column(index).null_count
 
 
 class _LossFile:
@@ -242,28 +229,26 @@ class _LossFile:
     However many there are, only a row group of them is held.
     """
 
-    def __init__(self, job: ExportJob, report: FileReport) -> None:
+    def __init__(self, job: ExportJob, report: TaskReport) -> None:
         self._job = job
         self._report = report
         self._name = f"{report.task:05d}-{uuid.uuid4().hex}{LOSSES_SUFFIX}"
-        self._path = os.path.join(job.attempts, self._name)
         self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._stack = contextlib.ExitStack()
         self._rows = LossRows()
 
     def __enter__(self) -> _LossFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._write_rows()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with self._stack:
+            if error is None:
+                self._write_rows()
         if self._writer is not None:
-            self._writer.close()
             if error is None:
                 self._report.losses_file = self._name
             else:
-                os.unlink(self._path)
+                self._job.attempts.remove(self._name)
 
     def write(self, split: Split, table: RecordTable) -> None:
         """Add the losses of a table."""
@@ -274,13 +259,19 @@ class _LossFile:
     def _write_rows(self) -> None:
         for batch in self._rows.take():
             if self._writer is None:
-                self._writer = pyarrow.parquet.ParquetWriter(self._path, LOSS_SCHEMA, compression=self._job.compression)
+                stream = self._stack.enter_context(self._job.attempts.create(self._name))
+                self._writer = self._stack.enter_context(
+                    pyarrow.parquet.ParquetWriter(stream, LOSS_SCHEMA, compression="zstd")
+                )
             self._writer.write_batch(batch)
 
 
-def reports_of(rows: Iterable[str]) -> list[FileReport]:
+def reports_of(rows: Iterable[str]) -> list[TaskReport]:
     """Read the reports of all tasks, in the order of tasks and within a task as it made them."""
-    return sorted((FileReport(**json.loads(row)) for row in rows), key=lambda report: report.task)
+    reports = [TaskReport(**json.loads(row)) for row in rows]
+    for report in reports:
+        report.files = [WrittenFile(**file) for file in report.files]  # type: ignore[arg-type]
+    return sorted(reports, key=lambda report: report.task)
 
 
 def least(a: int | None, b: int | None) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from kbatch.format import NO_TIMESTAMP
 from kbatch.log import Log
@@ -18,7 +19,7 @@ from kbatch.spark.options import ReadOptions
 from kbatch.spark.planning import LogRange, require_markers
 from kbatch.transactions import Transactions
 
-__all__ = ["TRANSACTION_SCHEMA", "transaction_batches"]
+__all__ = ["TRANSACTION_SCHEMA", "pending_table", "transaction_batches"]
 
 TRANSACTION_SCHEMA = pa.schema(
     [
@@ -73,6 +74,30 @@ def transaction_batches(
         for start in range(0, len(rows["state"]), _MAX_ROWS):
             arrays = [pa.array(rows[field.name][start : start + _MAX_ROWS], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def pending_table(wanted: Sequence[tuple[Log, Transactions, LogRange]], options: ReadOptions) -> pa.Table:
+    """Return the undecided and the open transactions of logs that have been followed, in the order of the logs.
+
+    Parameters
+    ----------
+    wanted : sequence of (Log, Transactions, LogRange)
+        The logs, and the offsets that are wanted of each.
+    options : ReadOptions
+
+    Returns
+    -------
+    pyarrow.Table
+        Of `TRANSACTION_SCHEMA`.
+
+    Raises
+    ------
+    OverflowError
+        As `transaction_batches`.
+    """
+    tables = [pa.table(_rows(*each, options), TRANSACTION_SCHEMA) for each in wanted]
+    rows = pa.concat_tables([TRANSACTION_SCHEMA.empty_table(), *tables])
+    return rows.filter(pa.compute.not_equal(rows["state"], "aborted"))
 
 
 def _rows(log: Log, transactions: Transactions, wanted: LogRange, options: ReadOptions) -> dict[str, list[Any]]:

@@ -1,0 +1,117 @@
+"""Where an export writes: a directory of a mounted file system, or a prefix of an object store.
+
+No pyspark in here: the tasks share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+
+from kbatch.log.storage import filesystem, is_url
+
+__all__ = ["Place", "open_place"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory of some file system; picklable, as tasks open it for themselves.
+
+    Attributes
+    ----------
+    url : str
+        An absolute path, or a URL such as ``s3://bucket/directory``.
+    storage : mapping of str to str
+        Options of the file system, as for `kbatch.log.storage.filesystem`.
+    """
+
+    url: str
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "storage": dict(self.storage)}
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a path of a mounted file system."""
+        return not is_url(self.url)
+
+    @cached_property
+    def _opened(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        return filesystem(self.url, self.storage)
+
+    @property
+    def fs(self) -> pyarrow.fs.FileSystem:
+        """The file system."""
+        return self._opened[0]
+
+    def path(self, name: str = "") -> str:
+        """Return the path of a file in here, as `fs` wants it."""
+        root = self._opened[1].rstrip("/") or "/"
+        return f"{root}/{name}" if name else root
+
+    def at(self, name: str) -> Place:
+        """Return the directory of this name in here."""
+        return Place(f"{self.url}/{name}", self.storage)
+
+    def exists(self, name: str = "") -> bool:
+        """Whether there is such a file, or a directory with anything in it."""
+        info = self.fs.get_file_info(self.path(name))
+        if info.type != pyarrow.fs.FileType.NotFound or self.local:
+            return bool(info.type != pyarrow.fs.FileType.NotFound)
+        selector = pyarrow.fs.FileSelector(self.path(name), allow_not_found=True)
+        return bool(self.fs.get_file_info(selector))
+
+    def holds(self, pattern: re.Pattern[str]) -> bool:
+        """Whether there is a file in here, at any depth, in whose path the pattern is found."""
+        selector = pyarrow.fs.FileSelector(self.path(), allow_not_found=True, recursive=True)
+        return any(pattern.search(info.path[len(self.path()) :]) for info in self.fs.get_file_info(selector))
+
+    def make(self, name: str = "") -> None:
+        """Make a directory where there is such a thing; object stores have names only."""
+        if self.local:
+            os.makedirs(self.path(name), exist_ok=True)
+
+    def create(self, name: str) -> pa.NativeFile:
+        """Open a new file for writing."""
+        return self.fs.open_output_stream(self.path(name), compression=None)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file."""
+        with self.create(name) as file:
+            file.write(data)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.delete_file(self.path(name))
+
+    def remove_all(self, name: str = "") -> None:
+        """Remove a directory and what is in it, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.delete_dir(self.path(name))
+
+
+def open_place(url: str, storage: Mapping[str, str]) -> Place:
+    """Return the place of a path or a URL; a path is made absolute.
+
+    Raises
+    ------
+    LogDirectoryError
+        If there is no such file system, or it can't be reached.
+    ValueError
+        If it doesn't know an option.
+    MissingDependencyError
+        If a package for it isn't there.
+    """
+    place = Place(url.rstrip("/") if is_url(url) else filesystem(url)[1], dict(storage))
+    place.path()
+    return place

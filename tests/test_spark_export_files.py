@@ -1,0 +1,414 @@
+"""The files of an export: formats, sizes, compression, statistics, order and days, as every reader has them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import log_batches
+import numpy as np
+import pytest
+
+import kbatch
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from kbatch.spark import files  # noqa: E402
+from kbatch.spark.export import _data_files  # noqa: E402
+from kbatch.spark.options import ReadOptions  # noqa: E402
+from kbatch.spark.outputs import Place  # noqa: E402
+from kbatch.spark.parquet import ExportJob, reports_of  # noqa: E402
+from kbatch.spark.planning import open_logs, plan  # noqa: E402
+from kbatch.spark.write_options import WriteOptions, parse_compression  # noqa: E402
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+DAY = 86_400_000
+# 2023-11-14, 22:00 UTC.
+NOW = 1_699_999_200_000
+
+
+def run(root: Path, out: Path, options: ReadOptions | None = None, **writing: Any) -> list[Path]:
+    """Do all tasks of an export here, without Spark; return the files by the order of their names in the output."""
+    chosen = options or ReadOptions()
+    wanted = WriteOptions(**writing)
+    tasks = plan(open_logs([str(root)]), chosen)
+    out.mkdir()
+    job = ExportJob(tasks, chosen, Place(str(out)), wanted)
+    (rows,) = ([row for batch in job([pa.record_batch({"id": [i]})]) for row in batch.column(0).to_pylist()]
+               for i in [0] if len(tasks) == 1)  # fmt: skip
+    committed = _data_files(reports_of(rows), "", wanted.suffix)
+    for file in committed:
+        (out / file.name).parent.mkdir(parents=True, exist_ok=True)
+        (out / file.written.name).rename(out / file.name)
+    assert not [path for path in out.iterdir() if path.is_file()]
+    return [out / file.name for file in committed]
+
+
+def log(root: Path, timestamps: Iterable[int], *, size: int = 20, per_batch: int = 100, topic: str = "t-0") -> Path:
+    """Write a log with a record a timestamp, whose values can't be compressed."""
+    numbers = list(timestamps)
+    noise = random.Random(7)
+    batches = [
+        log_batches.batch(i, numbers[i : i + per_batch], value=noise.randbytes(size))
+        for i in range(0, len(numbers), per_batch)
+    ]
+    log_batches.write_segment(root / topic, 0, batches)
+    return root
+
+
+def offsets(path: Path) -> list[int]:
+    return pq.ParquetFile(path).read(["offset"])["offset"].to_pylist()
+
+
+@pytest.mark.parametrize("compression", ["zstd", "zstd:3", "snappy", "gzip", "gzip:1", "lz4", "none"])
+def test_what_is_in_a_footer(golden: Path, tmp_path: Path, compression: str) -> None:
+    (path,) = run(golden / "logs" / "codec-zstd-0", tmp_path / "out", compression=compression)
+    file = pq.ParquetFile(path)
+    group = file.metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    codec = compression.partition(":")[0]
+    assert {column.compression for column in columns.values()} == {
+        {"none": "UNCOMPRESSED", "lz4": "LZ4"}.get(codec, codec.upper())
+    }
+    assert columns["value"].statistics is None
+    assert columns["key"].statistics is None
+    assert (columns["offset"].statistics.min, columns["offset"].statistics.max) == (0, 3143)
+    assert columns["timestamp"].statistics.has_min_max
+    assert "DELTA_BINARY_PACKED" in columns["offset"].encodings
+    assert "DELTA_BINARY_PACKED" in columns["timestamp"].encodings
+    assert "RLE_DICTIONARY" in columns["key"].encodings
+    assert columns["offset"].has_offset_index
+    assert columns["offset"].has_column_index
+    names = [column.path for column in file.schema]
+    assert group.sorting_columns == (pq.SortingColumn(names.index("offset")),)
+    assert offsets(path) == list(range(3144))
+
+
+def test_readers_take_every_option(spark: Any, golden: Path, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    polars = pytest.importorskip("polars")
+    seen = set()
+    for i, compression in enumerate(("zstd:9", "snappy", "gzip", "lz4", "none")):
+        out = tmp_path / f"out-{i}"
+        run(
+            golden / "logs" / "txn-0",
+            out,
+            ReadOptions(include_headers=True),
+            compression=compression,
+            row_group_rows=7,
+            dictionary=("value", "offset") if i % 2 else ("key",),
+            by_day=True,
+        )
+        wanted = ["offset", "timestamp", "value"]
+        expected = pq.read_table(out, partitioning=None).sort_by("offset").select(wanted)
+        rows = [tuple(row.values()) for row in expected.to_pylist()]
+        with duckdb.connect() as connection:
+            query = f"""select "offset", epoch_us(timestamp), value from '{out}/**/*.parquet' order by "offset\""""
+            found = connection.execute(query).fetchall()
+        assert found == [(row[0], int(row[1].timestamp() * 1000) * 1000, row[2]) for row in rows]
+        frame = polars.scan_parquet(f"{out}/**/*.parquet").sort("offset").select(wanted).collect()
+        assert frame["offset"].to_list() == [row[0] for row in rows]
+        assert frame["value"].to_list() == [row[2] for row in rows]
+        by_spark = spark.read.parquet(str(out)).orderBy("offset").select("offset", "value").collect()
+        assert [(row.offset, bytes(row.value)) for row in by_spark] == [(row[0], row[2]) for row in rows]
+        seen.add(len(rows))
+    assert len(seen) == 1
+
+
+def test_a_range_of_offsets_reads_few_pages_and_groups(tmp_path: Path) -> None:
+    """Row groups follow each other, so that their statistics leave out what isn't wanted."""
+    (path,) = run(log(tmp_path / "logs", range(NOW, NOW + 5000)), tmp_path / "out", row_group_rows=1000)
+    metadata = pq.read_metadata(path)
+    bounds = [metadata.row_group(i).column(2).statistics for i in range(metadata.num_row_groups)]
+    assert [(each.min, each.max) for each in bounds] == [(i, i + 999) for i in range(0, 5000, 1000)]
+
+
+def test_sizes_of_row_groups(tmp_path: Path) -> None:
+    root = log(tmp_path / "logs", range(NOW, NOW + 4000), size=1000)
+    (path,) = run(root, tmp_path / "bytes", row_group_bytes=500_000)
+    metadata = pq.read_metadata(path)
+    sizes = [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
+    assert metadata.num_row_groups == 8
+    assert max(sizes) < 550_000
+    assert min(sizes[:-1]) > 400_000
+    (path,) = run(root, tmp_path / "rows", row_group_rows=1500)
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [1500, 1500, 1000]
+
+
+def test_pages_are_small_whatever_a_row_is(tmp_path: Path) -> None:
+    """What a reader takes at once of a column: not 1,024 values where each is large."""
+    root = log(tmp_path / "logs", range(NOW, NOW + 400), size=100_000, per_batch=1)
+    (path,) = run(root, tmp_path / "out", compression="none")
+    group = pq.read_metadata(path).row_group(0)
+    assert group.num_rows == 400
+    start = group.column(1).data_page_offset
+    # A page begins with its header, whose second field is its size: Thrift, as zigzag varints.
+    with path.open("rb") as file:
+        file.seek(start)
+        header = file.read(16)
+    assert header[:3] == b"\x15\x00\x15"
+    size = shift = 0
+    for byte in header[3:]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    assert 1_000_000 < size // 2 < 2_100_000
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_task_begins_another_file_where_one_is_large_enough(tmp_path: Path, kind: str) -> None:
+    root = log(tmp_path / "logs", range(NOW, NOW + 10_000), size=1000, per_batch=1)
+    paths = run(root, tmp_path / "out", file_bytes=2_000_000, row_group_bytes=250_000, format=kind, compression="none")
+    sizes = [path.stat().st_size for path in paths]
+    assert len(paths) == 5 + (sizes[0] < 2_000_000)
+    assert all(abs(size - 2_000_000) < 250_000 for size in sizes[:-1])
+    if kind == "parquet":
+        rows = [offsets(path) for path in paths]
+        assert [offset for each in rows for offset in each] == list(range(10_000))
+        assert [path.name for path in paths] == [f"part-{each[0]:020d}-00000.parquet" for each in rows]
+        assert [path.name for path in paths] == sorted(path.name for path in paths)
+
+
+def test_no_tiny_file_for_what_is_left(tmp_path: Path) -> None:
+    """The last rows go into the file before, if that grows by little."""
+    root = log(tmp_path / "logs", range(NOW, NOW + 2010), size=1000, per_batch=1)
+    paths = run(root, tmp_path / "out", file_bytes=2_100_000, row_group_rows=500, compression="none")
+    assert [len(offsets(path)) for path in paths] == [2010]
+
+
+def test_arrow_files(golden: Path, tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    import pyarrow.dataset
+
+    root = golden / "logs" / "codec-zstd-0"
+    for compression in ("zstd", "zstd:5", "lz4", "none"):
+        out = tmp_path / compression.replace(":", "-")
+        (path,) = run(root, out, format="arrow", compression=compression, by_day=True)
+        assert path.name == "part-00000000000000000000-00000.arrow"
+        with pa.ipc.open_file(path) as reader:
+            table = reader.read_all()
+        assert table["offset"].to_pylist() == list(range(3144))
+        assert polars.scan_ipc(f"{out}/**/*.arrow").select(polars.len()).collect().item() == 3144
+        found = pyarrow.dataset.dataset(out, format="ipc", partitioning="hive").to_table()
+        assert found["value"].to_pylist() == table["value"].to_pylist()
+        assert found["topic"].unique().to_pylist() == ["codec-zstd"]
+
+
+# -- days
+
+
+def day(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "__HIVE_DEFAULT_PARTITION__"
+    return str(datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC).date())
+
+
+def by_date(paths: Iterable[Path]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for path in paths:
+        assert "date" not in pq.ParquetFile(path).schema_arrow.names
+        found.setdefault(path.parent.name.removeprefix("date="), []).extend(offsets(path))
+    return found
+
+
+TIMES = {
+    "steady": [NOW + i * 600_000 for i in range(1000)],
+    "one day": [NOW + i for i in range(1000)],
+    "to and fro": [NOW + (i % 3) * DAY for i in range(1000)],
+    "before 1970": [i * 3_600_000 - 5 * DAY for i in range(240)],
+    "nulls": [NOW + i * 1_000_000 if i % 7 else -1 for i in range(300)],
+    "all null": [-1] * 100,
+    "midnight": [DAY - 1, DAY, 2 * DAY - 1, 2 * DAY],
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_each_record_is_in_the_directory_of_its_day(tmp_path: Path, name: str) -> None:
+    times = TIMES[name]
+    # A batch a record where a first timestamp of -1 would be the others' base.
+    root = log(tmp_path / "logs", times, per_batch=1 if -1 in times else 50)
+    paths = run(root, tmp_path / "out", by_day=True)
+    want: dict[str, list[int]] = {}
+    for offset, time in enumerate(times):
+        want.setdefault(day(None if time == -1 else time), []).append(offset)
+    assert by_date(paths) == want
+    assert len(paths) == len(want)
+
+
+def test_readers_know_the_days(spark: Any, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    polars = pytest.importorskip("polars")
+    import pyarrow.dataset
+
+    times = [NOW + i * DAY // 4 if i % 9 else -1 for i in range(60)]
+    out = tmp_path / "out"
+    run(log(tmp_path / "logs", times, per_batch=1), out, by_day=True)
+    want: dict[Any, int] = {}
+    for time in times:
+        key = None if time == -1 else datetime.date.fromisoformat(day(time))
+        want[key] = want.get(key, 0) + 1
+    assert len(want) > 10
+    frame = spark.read.parquet(str(out))
+    assert frame.schema["date"].dataType.simpleString() == "date"
+    assert {row.date: row["count"] for row in frame.groupBy("date").count().collect()} == want
+    assert frame.filter("date = to_date(timestamp)").count() == len(times) - want[None]
+    with duckdb.connect() as connection:
+        query = f"select date, count(*) from read_parquet('{out}/**/*.parquet', hive_partitioning=true) group by date"
+        found = dict(connection.execute(query).fetchall())
+    assert {None if key is None else str(key): n for key, n in found.items()} == {
+        None if key is None else str(key): n for key, n in want.items()
+    }
+    found = dict(
+        polars.scan_parquet(f"{out}/**/*.parquet", hive_partitioning=True, try_parse_hive_dates=True)
+        .group_by("date").len().collect().rows()
+    )  # fmt: skip
+    assert found == want
+    table = pyarrow.dataset.dataset(out, format="parquet", partitioning="hive").to_table(columns=["date"])
+    counts = {row["values"]: row["counts"] for row in table["date"].value_counts().to_pylist()}
+    assert counts == {None if key is None else str(key): n for key, n in want.items()}
+
+
+def test_days_at_random_open_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 days in no order: a bounded number of files is open, and few files are made."""
+    opened: list[int] = []
+    create = files.DataFiles._create
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        file = create(self, *arguments)
+        opened.append(len(self._open))
+        return file
+
+    monkeypatch.setattr(files.DataFiles, "_create", counted)
+    numbers = random.Random(3)
+    times = [NOW + numbers.randrange(500) * DAY for _ in range(20_000)]
+    root = log(tmp_path / "logs", times)
+    paths = run(root, tmp_path / "out", by_day=True)
+    assert len(paths) == len({day(time) for time in times}) == 500
+    # With little memory days take turns, and no record is lost or twice.
+    monkeypatch.setattr(files, "_HELD_BYTES", 100_000)
+    more = run(root, tmp_path / "more", by_day=True, row_group_bytes=50_000)
+    assert 500 < len(more) < 20_000 / 8
+    assert max(opened) == 32
+    assert sorted(offset for each in by_date(more).values() for offset in each) == list(range(20_000))
+    assert {date: sorted(each) for date, each in by_date(more).items()} == by_date(paths)
+
+
+def test_days_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers that send nanoseconds, or noise: a clear error, and not a million directories."""
+    monkeypatch.setattr(files, "_MAX_DAYS", 50)
+    root = log(tmp_path / "logs", [NOW + i * DAY for i in range(51)])
+    with pytest.raises(kbatch.KbatchError, match=r"t-0: timestamps of more than 50 days.*write it without days"):
+        run(root, tmp_path / "out", by_day=True)
+    assert os.listdir(tmp_path / "out") == []
+    far = log(tmp_path / "far", [253_402_300_800_000, 9_000_000_000_000_000], per_batch=1)
+    paths = run(far, tmp_path / "far-out", by_day=True)
+    assert [path.parent.name for path in paths] == ["date=+10000-01-01", "date=+287168-08-24"]
+
+
+def test_statistics_of_written_files(tmp_path: Path) -> None:
+    times = [NOW + 5, -1, NOW - 5]
+    chosen = ReadOptions()
+    tasks = plan(open_logs([str(log(tmp_path / "logs", times, per_batch=1))]), chosen)
+    job = ExportJob(tasks, chosen, Place(str(tmp_path)))
+    (batch,) = job([pa.record_batch({"id": [0]})])
+    (report,) = reports_of(batch.column(0).to_pylist())
+    (file,) = report.files
+    assert (file.rows, file.first_offset, file.last_offset, file.null_timestamps) == (3, 0, 2, 1)
+    assert (file.first_timestamp, file.last_timestamp) == ((NOW - 5) * 1000, (NOW + 5) * 1000)
+    assert file.file_bytes == (tmp_path / file.name).stat().st_size
+
+
+def test_offsets_that_go_back_are_not_called_sorted(tmp_path: Path) -> None:
+    """A reader may trust what a footer says of the order, so it is said only of what is so."""
+    schema = pa.schema([("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])
+    out = Place(str(tmp_path))
+    with files.DataFiles(out, "x", schema, WriteOptions(row_group_rows=2), "here") as target:
+        for pair in ([1, 2], [3, 4], [4, 3], [9, 8], [20, 21]):
+            batch = pa.record_batch([pa.array(pair), pa.array([0, 0], schema.field(1).type)], schema=schema)
+            target.write(batch, batch.column(0), batch.column(1))
+    found = [pq.ParquetFile(tmp_path / each.name) for each in target.written]
+    assert [file.read()["offset"].to_pylist() for file in found] == [[1, 2, 3, 4], [4, 3, 9, 8, 20, 21]]
+    assert [bool(file.metadata.row_group(0).sorting_columns) for file in found] == [True, False]
+
+
+class Doubled:
+    """A transform with a column of its own and without one of ours."""
+
+    def schema(self, schema: Any) -> Any:
+        return pa.schema([schema.field("offset"), ("twice", pa.int64())])
+
+    def apply(self, batch: Any) -> Any:
+        twice = pa.array(np.asarray(batch.column("offset")) * 2)
+        return pa.record_batch([batch.column("offset"), twice], schema=self.schema(batch.schema))
+
+
+def test_a_transform_makes_what_is_written(tmp_path: Path) -> None:
+    chosen = ReadOptions()
+    tasks = plan(open_logs([str(log(tmp_path / "logs", TIMES["to and fro"]))]), chosen)
+    (tmp_path / "out").mkdir()
+    job = ExportJob(tasks, chosen, Place(str(tmp_path / "out")), WriteOptions(by_day=True), Doubled())
+    (batch,) = job([pa.record_batch({"id": [0]})])
+    (report,) = reports_of(batch.column(0).to_pylist())
+    assert [file.rows for file in report.files] == [334, 333, 333]
+    tables = [pq.read_table(tmp_path / "out" / file.name) for file in report.files]
+    rows = pa.concat_tables(tables).sort_by("offset")
+    assert rows.to_pydict() == {"offset": list(range(1000)), "twice": list(range(0, 2000, 2))}
+
+
+def test_an_error_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the days that were written already."""
+    root = log(tmp_path / "logs", TIMES["steady"])
+    monkeypatch.setattr(files, "_OPEN_FILES", 2)
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", failing(pq.ParquetWriter.write_table, 4))
+    with pytest.raises(kbatch.KbatchError, match=r"while exporting .*t-0.*\.log: OSError: .*No space left"):
+        run(root, tmp_path / "out", by_day=True)
+    assert os.listdir(tmp_path / "out") == []
+
+
+def failing(function: Any, after: int) -> Any:
+    calls = []
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) > after:
+            raise OSError(28, "No space left on device")
+        return function(*arguments, **options)
+
+    return call
+
+
+def test_options_that_can_not_be() -> None:
+    assert parse_compression("gzip:9") == ("gzip", 9)
+    for text in ("lzo", "zstd:0", "zstd:23", "snappy:1", "zstd:", "gzip:x", ""):
+        with pytest.raises(ValueError, match="compression"):
+            parse_compression(text)
+    for given, message in (
+        ({"format": "orc"}, "format must be one of parquet, arrow, delta, iceberg"),
+        ({"format": "arrow", "compression": "gzip"}, "zstd, lz4 or none, not gzip"),
+        ({"row_group_rows": 0}, "row_group_rows must be at least 1"),
+        ({"file_bytes": -1}, "file_bytes must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            WriteOptions(**given)  # type: ignore[arg-type]
+
+
+def test_reports_are_plain_json(tmp_path: Path) -> None:
+    chosen = ReadOptions()
+    tasks = plan(open_logs([str(log(tmp_path / "logs", TIMES["steady"]))]), chosen)
+    job = ExportJob(tasks, chosen, Place(str(tmp_path)), WriteOptions(by_day=True))
+    (batch,) = job([pa.record_batch({"id": [0]})])
+    (text,) = batch.column(0).to_pylist()
+    assert [file["date"] for file in json.loads(text)["files"]] == sorted({day(time) for time in TIMES["steady"]})
