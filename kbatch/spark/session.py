@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,9 @@ class SparkStartError(KbatchError):
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None = None, *, app_name: str = "kbatch") -> Iterator[SparkSession]:
+def spark_session(
+    master: str | None = None, *, app_name: str = "kbatch", conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Give the active session if there is one, else start one and end it, its JVM and its workers afterwards.
 
     Parameters
@@ -39,6 +41,8 @@ def spark_session(master: str | None = None, *, app_name: str = "kbatch") -> Ite
         Spark's master URL; None is the active session, or else ``local[*]``.
     app_name : str
         The name that Spark shows.
+    conf : mapping of str to str, optional
+        Settings of Spark, such as ``spark.archives``; they stand above our own. An active session takes none.
 
     Yields
     ------
@@ -53,7 +57,7 @@ def spark_session(master: str | None = None, *, app_name: str = "kbatch") -> Ite
     SparkStartError
         Spark did not start; the message has the last line that it logged.
     ValueError
-        A master was named and a session is there already: Spark has one per process.
+        A master or settings were named and a session is there already: Spark has one per process.
 
     Examples
     --------
@@ -64,19 +68,23 @@ def spark_session(master: str | None = None, *, app_name: str = "kbatch") -> Ite
     """
     active = SparkSession.getActiveSession()
     if active is not None:
-        if master is not None:
-            raise ValueError("a Spark session is active in this process, so that a master can't be chosen any more")
+        if master is not None or conf:
+            raise ValueError(
+                "a Spark session is active in this process, so that master and settings can't be chosen any more"
+            )
         yield active
         return
     ensure_java()
     with tempfile.TemporaryDirectory(prefix="kbatch-spark-") as scratch:
         log = Path(scratch, "spark.log")
-        with log.open("wb") as sink, _own_session(master, app_name, scratch, sink) as spark:
+        with log.open("wb") as sink, _own_session(master, app_name, conf or {}, scratch, sink) as spark:
             yield spark
 
 
 @contextlib.contextmanager
-def _own_session(master: str | None, app_name: str, scratch: str, sink: IO[bytes]) -> Iterator[SparkSession]:
+def _own_session(
+    master: str | None, app_name: str, given: Mapping[str, str], scratch: str, sink: IO[bytes]
+) -> Iterator[SparkSession]:
     # Workers take `python3` of the PATH if nobody tells them better.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -92,7 +100,7 @@ def _own_session(master: str | None, app_name: str, scratch: str, sink: IO[bytes
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
     }
-    for key, value in settings.items():
+    for key, value in {**settings, **given}.items():
         conf.set(key, value)
     # The JVM's standard error is what Spark's log, Java's own warnings and the workers write to. It is shown, in one
     # line, only if there is no session to tell what went wrong.
