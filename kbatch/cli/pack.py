@@ -38,6 +38,8 @@ _SUFFIXES = {".tar.gz": "w:gz", ".tgz": "w:gz", ".tar": "w"}
 _DIRECTORY = "deps"
 # Of our own package only what runs; it may be an editable installation, whose list of files names none of it.
 _OURS = {".py", ".so", ".pyd"}
+# Scripts, and bytecode that executors make themselves.
+_LEFT_OUT = {"..", "__pycache__"}
 
 
 def add_parser(commands: Any, *, epilog: str) -> None:
@@ -84,9 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def pack(
-    out: str | os.PathLike[str], *, more: Iterable[str] = (), less: Iterable[str] = ()
-) -> dict[str, str]:
+def pack(out: str | os.PathLike[str], *, more: Iterable[str] = (), less: Iterable[str] = ()) -> dict[str, str]:
     """Write the archive.
 
     Parameters
@@ -147,8 +147,8 @@ def _installed(name: str) -> Distribution:
         return distribution(name)
     except PackageNotFoundError:
         raise MissingDependencyError(
-            f"{name} is not installed for {sys.executable}, so that it can't be packed; install it, or leave it out with "
-            f"--without {name} if executors have it"
+            f"{name} is not installed for {sys.executable}, so that it can't be packed; install it, or leave it out "
+            f"with --without {name} if executors have it"
         ) from None
 
 
@@ -189,7 +189,7 @@ def _all_files(distributions: Iterable[Distribution]) -> Iterator[tuple[str, Pat
 
 
 def _files(dist: Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield name and place of a distribution's files below site-packages: no scripts, no bytecode."""
+    """Yield name and place of what a distribution has below site-packages and runs."""
     files = dist.files
     if not files or any(file.name.startswith("__editable__") for file in files):
         raise MissingDependencyError(
@@ -198,7 +198,7 @@ def _files(dist: Distribution) -> Iterator[tuple[str, Path]]:
         )
     for file in files:
         path = Path(str(file.locate()))
-        if ".." not in file.parts and "__pycache__" not in file.parts and path.is_file():
+        if _LEFT_OUT.isdisjoint(file.parts) and path.is_file():
             yield file.as_posix(), path
 
 

@@ -29,6 +29,7 @@ from kbatch.decoding import Isolation
 from kbatch.errors import KbatchError, LogDirectoryError, finding_to_error
 from kbatch.framing import scan_part
 from kbatch.log import Log
+from kbatch.spark.executors import ExecutorWatch
 from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.options import ReadOptions
 from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, FileReport, least, most, reports_of
@@ -363,12 +364,14 @@ def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list
         finally:
             done.set()
 
+    executors = ExecutorWatch(context)
     thread = threading.Thread(target=collect, name="kbatch-export", daemon=True)
     thread.start()
     try:
         with HeldInterrupts() as held:
             while not done.wait(0.2):
                 held.check()
+                executors.check()
                 if progress is not None:
                     progress(_tasks_done(context, group), tasks)
     except BaseException:
@@ -402,6 +405,11 @@ def _task_error(error: BaseException) -> BaseException:
         cls = getattr(kbatch.errors, name, KbatchError)
         made: BaseException = cls(text.strip())
         return made
+    if re.search(r"No module named '(kbatch|pyarrow)\b", str(error)):
+        return KbatchError(
+            "the Python of Spark's workers doesn't have kbatch, or what it needs; `kbatch pack` makes an archive that "
+            "brings it, and tells the settings"
+        )
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # The end of a worker's traceback says what went wrong; without one, Spark's own first line does.
