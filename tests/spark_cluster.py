@@ -60,6 +60,7 @@ class Cluster:
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
             "SPARK_HOME": str(self._home),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(directory / "local"),
@@ -99,10 +100,13 @@ class Cluster:
         self.kill_executors(number)
         process.wait()
 
+    def executor_processes(self, number: int) -> list[int]:
+        """Return the ids of a worker's executors and of their Python processes."""
+        return list(processes(lambda cwd: cwd.startswith(f"{self.workers[number]}/")))
+
     def kill_executors(self, number: int) -> int:
         """Kill a worker's executors and their Python processes; return how many processes it were."""
-        work = str(self.workers[number])
-        found = list(processes(lambda cwd: cwd.startswith(f"{work}/")))
+        found = self.executor_processes(number)
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
