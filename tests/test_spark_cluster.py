@@ -65,7 +65,8 @@ def offsets(logs: Path) -> dict[int, np.ndarray[Any, Any]]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("archive") / "deps.tar.gz"
+    # Unpacked by every executor: not compressed it takes half the time.
+    path = tmp_path_factory.mktemp("archive") / "deps.tar"
     packed = pack(path)
     assert {"kbatch", "cramjam", "numpy", "pyarrow"} <= set(packed)
     return path
@@ -104,7 +105,6 @@ class Driver:
             "spark.executor.memory": "512m",
             "spark.driver.extraJavaOptions": JVM,
             "spark.executor.extraJavaOptions": JVM,
-            "spark.kbatch.executorTimeout": "5",
         }
         self.names = {"logs": str(logs), "master": cluster.master}
         # A name: on the driver it is the interpreter that has kbatch, which plans there, on executors their own.
@@ -214,6 +214,7 @@ def assert_rows(out: Path, offsets: dict[int, np.ndarray[Any, Any]]) -> None:
 
 
 def test_without_the_archive_the_error_says_what_to_do(driver: Driver, golden: Path, tmp_path: Path) -> None:
+    driver.conf["spark.cores.max"] = "1"
     logs = str(golden / "logs" / "codec-lz4-0")
     said = driver.run(EXPORT, without="spark.archives", logs=logs, out=str(tmp_path / "out"))
     assert said.startswith("KbatchError: the Python of Spark's workers doesn't have kbatch")
@@ -255,6 +256,8 @@ def test_a_machine_that_dies_in_mid_job_costs_no_row_and_doubles_none(
 
 
 def test_when_all_machines_die_the_export_ends(driver: Driver, tmp_path: Path) -> None:
+    # Also what the first executors have to start in.
+    driver.conf["spark.kbatch.executorTimeout"] = "15"
     process = driver.start(EXPORT, out=str(tmp_path / "out"))
     busy_worker(driver.cluster, tmp_path, process)
     for number in list(driver.cluster.workers):

@@ -42,7 +42,7 @@ def spark_session(
     app_name : str
         The name that Spark shows.
     conf : mapping of str to str, optional
-        Settings of Spark, such as ``spark.archives``; they stand above our own. An active session takes none.
+        Spark's settings, such as ``{"spark.executor.memory": "4g"}``. They go before ours.
 
     Yields
     ------
@@ -57,7 +57,7 @@ def spark_session(
     SparkStartError
         Spark did not start; the message has the last line that it logged.
     ValueError
-        A master or settings were named and a session is there already: Spark has one per process.
+        A master was named, or settings, and a session is there already: Spark has one per process.
 
     Examples
     --------
@@ -68,10 +68,10 @@ def spark_session(
     """
     active = SparkSession.getActiveSession()
     if active is not None:
-        if master is not None or conf:
-            raise ValueError(
-                "a Spark session is active in this process, so that master and settings can't be chosen any more"
-            )
+        if master is not None:
+            raise ValueError("a Spark session is active in this process, so that a master can't be chosen any more")
+        if conf:
+            raise ValueError("a Spark session is active in this process, so that settings can't be given any more")
         yield active
         return
     ensure_java()
@@ -99,8 +99,9 @@ def _own_session(
         # imported there instead of the installed one.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
+        **given,
     }
-    for key, value in {**settings, **given}.items():
+    for key, value in settings.items():
         conf.set(key, value)
     # The JVM's standard error is what Spark's log, Java's own warnings and the workers write to. It is shown, in one
     # line, only if there is no session to tell what went wrong.
