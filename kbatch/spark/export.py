@@ -183,7 +183,7 @@ def export(
         ready = time.monotonic()
         options = replace(options, split_bytes=_split_bytes(spark, logs, options, writing))
         bounds = resolve_bounds(logs, options)
-        transactions = log_transactions(logs, options, bounds, spark=spark)
+        transactions = _follow(spark, logs, options, bounds)
         ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
         tasks = plan_ranges(ranges, options)
         job = ExportJob(tasks, options, staging.attempts, writing, transform)
@@ -267,6 +267,14 @@ def _quiet_pandas() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         yield
+
+
+def _follow(
+    spark: SparkSession, logs: Sequence[Log], options: ReadOptions, bounds: Sequence[tuple[int | None, int | None]]
+) -> list[Transactions | None]:
+    if options.isolation == "read_uncommitted":
+        return [None] * len(logs)
+    return run_job(spark, lambda: log_transactions(logs, options, bounds, spark=spark), 0, None)
 
 
 def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list[TaskReport]:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import kbatch.errors
 from kbatch.errors import KbatchError
+from kbatch.spark.executors import ExecutorWatch
 from kbatch.spark.interrupts import HeldInterrupts
 
 __all__ = ["Progress", "run_job"]
@@ -55,11 +56,13 @@ def run_job(spark: SparkSession, work: Callable[[], T], tasks: int, progress: Pr
             done.set()
 
     thread = threading.Thread(target=call, name="kbatch-export", daemon=True)
+    executors = ExecutorWatch(context)
     thread.start()
     try:
         with HeldInterrupts() as held:
             while not done.wait(0.2):
                 held.check()
+                executors.check()
                 if progress is not None:
                     progress(min(_tasks_done(context, group), tasks), tasks)
     except BaseException:
@@ -93,6 +96,11 @@ def _task_error(error: BaseException) -> BaseException:
         cls = getattr(kbatch.errors, name, KbatchError)
         made: BaseException = cls(text.strip())
         return made
+    if re.search(r"No module named '(kbatch|pyarrow)\b", str(error)):
+        return KbatchError(
+            "the Python of Spark's workers doesn't have kbatch, or what it needs; `kbatch pack` makes an archive that "
+            "brings it, and tells the settings"
+        )
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # The end of a worker's traceback says what went wrong; without one, Spark's own first line does.

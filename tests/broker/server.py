@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -151,7 +151,8 @@ class Broker:
         The directory of its topic-partitions (``log.dirs``).
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, jvm: Sequence[str] = JVM, settings: Mapping[str, str] = SETTINGS) -> None:
+        self._jvm = jvm
         self._java = find_java()
         self._jars = find_jars()
         self.directory = directory
@@ -162,13 +163,13 @@ class Broker:
         directory.mkdir(parents=True, exist_ok=True)
         port, controller = _free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
-        settings = SETTINGS | {
+        all_settings = dict(settings) | {
             "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": os.fspath(self.log_dir),
         }
-        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
 
     def __enter__(self) -> Broker:
         self.start()
@@ -192,7 +193,7 @@ class Broker:
         return done.stdout
 
     def _command(self, name: str, *arguments: str) -> list[str]:
-        return [self._java, *JVM, "-cp", f"{self._jars}/*", name, *arguments]
+        return [self._java, *self._jvm, "-cp", f"{self._jars}/*", name, *arguments]
 
     def start(self) -> None:
         """Start, and return when clients are served; an empty directory is formatted first."""

@@ -1,0 +1,246 @@
+"""Kafka's records on Spark: kbatch, what else there is, and what PySpark's transport can carry at all.
+
+``python -m bench.spark [--records 4000000] [--rounds 3] [--json FILE] [--check]`` starts a real broker, produces a
+topic, and lets every contestant of `bench.contestants` read the same records, each in a fresh driver process with
+``local[2]``, one after the other: Spark's own Kafka source from the broker, the others from the broker's log directory
+while it is down. It checks what they wrote and prints rows per second and ratios as Markdown. ``--quick`` does all of
+it once with few records: is it still right, not how fast is it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.contestants import (
+    AIOKAFKA,
+    CEILING,
+    COMPRESSION,
+    CONTESTANTS,
+    EXPORT,
+    KAFKA,
+    SOURCE,
+    Input,
+    Sums,
+)
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parent.parent
+MASTER = "local[2]"
+PARTITIONS = 8
+STEP_SECONDS = 3600
+
+# The tests' broker saves memory and start-up time; this one is to be fast.
+BROKER_JVM = ["-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
+BROKER_SETTINGS = {"log.index.interval.bytes": "4096", "num.network.threads": "3", "num.io.threads": "8"}
+
+
+def start_broker(directory: Path) -> Any:
+    from tests.broker.server import JVM, SETTINGS, Broker
+
+    logging = [option for option in JVM if "slf4j" in option]
+    return Broker(directory, jvm=[*BROKER_JVM, *logging], settings={**SETTINGS, **BROKER_SETTINGS})
+
+
+def produce(broker: Any, topic: str, records: int, codec: str) -> Input:
+    """Write a topic as librdkafka does by itself, but for the codec and larger batches."""
+    import confluent_kafka
+    import numpy as np
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    from bench.corpora import SEED, json_columns
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+        future.result(60)
+    settings = {"compression.type": codec, "enable.idempotence": True, "linger.ms": 50, "log_level": 2}
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, **settings})
+    rng = np.random.default_rng(SEED)
+    counts = [records // PARTITIONS + (partition < records % PARTITIONS) for partition in range(PARTITIONS)]
+    key_bytes = value_bytes = 0
+    for partition, count in enumerate(counts):
+        columns = json_columns(rng, count)
+        key_bytes += int(columns.keys.lengths.sum())
+        value_bytes += int(columns.values.lengths.sum())
+        rows = zip(columns.keys.strings(), columns.values.strings(), columns.timestamps.tolist(), strict=True)
+        for key, value, timestamp in rows:
+            while True:
+                try:
+                    producer.produce(topic, value, key, partition, timestamp=timestamp)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+    left = producer.flush(120)
+    if left:
+        raise RuntimeError(f"the broker did not take {left} records in two minutes")
+    sums = Sums(records, sum(count * (count - 1) // 2 for count in counts), key_bytes, value_bytes)
+    return Input(str(broker.log_dir), topic, tuple(range(PARTITIONS)), broker.bootstrap, sums)
+
+
+def step(name: str, warm: Input | None, given: Input, scratch: Path) -> dict[str, Any]:
+    """Run one contestant once, in a process of its own; return seconds by sink."""
+    order = {"name": name, "warm": warm and asdict(warm), "given": asdict(given), "scratch": str(scratch)}
+    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.spark", "--step"],
+        input=json.dumps(order),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        text=True,
+        timeout=STEP_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{name} failed")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def run_step(order: dict[str, Any]) -> dict[str, Any]:
+    """Do what `step` asks for: start Spark, run on the small topic to be warm, run on the large one."""
+    import warnings
+
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    from kbatch.spark import spark_session
+
+    contestant = CONTESTANTS[order["name"]]
+    conf = {"spark.driver.memory": "2g"}
+    if contestant.broker:
+        from tests.broker.server import find_jars
+
+        jars = find_jars(Path(__file__).with_name("spark-kafka.xml"))
+        conf["spark.jars"] = ",".join(sorted(map(str, jars.glob("*.jar"))))
+    warm, given = (
+        each and Input(**{**each, "sums": Sums(**each["sums"]), "partitions": tuple(each["partitions"])})
+        for each in (order["warm"], order["given"])
+    )
+    start = time.perf_counter()
+    with spark_session(MASTER, app_name="kbatch benchmark", conf=conf) as spark:
+        started = time.perf_counter() - start
+        if warm is not None:
+            contestant.run(spark, warm, Path(order["scratch"]))
+        return {"start": started, "seconds": contestant.run(spark, given, Path(order["scratch"]))}
+
+
+def measure(records: int, rounds: int, codec: str, scratch: Path, *, warming: int = 40_000) -> dict[str, Any]:
+    """Produce, run everybody in turns, and return the figures."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
+    broker = start_broker(scratch / "broker")
+    with broker:
+        warm = produce(broker, "warm", warming, codec) if warming else None
+        given = produce(broker, "events", records, codec)
+    stored = sum(os.path.getsize(path) for path in given.segments())
+    for turn in range(rounds):
+        for name, contestant in CONTESTANTS.items():
+            if contestant.slow and turn:
+                continue
+            print(f"round {turn + 1} of {rounds}: {name} ...", file=sys.stderr, flush=True)
+            if contestant.broker:
+                with broker:
+                    result = step(name, warm, given, scratch)
+            else:
+                result = step(name, warm, given, scratch)
+            runs[name].append(result)
+            print(f"  {json.dumps(result)}", file=sys.stderr, flush=True)
+    rates = {
+        name: {
+            sink: records / statistics.median(run["seconds"][sink] for run in found) for sink in CONTESTANTS[name].sinks
+        }
+        for name, found in runs.items()
+    }
+    start = statistics.median(run["start"] for found in runs.values() for run in found)
+    return {
+        "records": records,
+        "stored_bytes": stored,
+        "value_bytes": given.sums.value_bytes,
+        "codec": codec,
+        "parquet_compression": COMPRESSION,
+        "master": MASTER,
+        "partitions": PARTITIONS,
+        "rounds": rounds,
+        "spark_start_seconds": start,
+        "rows_per_second": rates,
+        "runs": runs,
+    }
+
+
+def floors(rates: dict[str, dict[str, float]]) -> list[tuple[str, str, float, bool]]:
+    """Return text, what is wanted, what was measured, and whether it is met."""
+    export = rates[EXPORT]["parquet"]
+    found = []
+    for text, ratio, least in (
+        (f"{EXPORT} / {KAFKA}, Parquet", export / rates[KAFKA]["parquet"], 3.0),
+        (f"{EXPORT} / {AIOKAFKA}, Parquet", export / rates[AIOKAFKA]["parquet"], 20.0),
+    ):
+        found.append((text, f">= {least:g}", ratio, ratio >= least))
+    for sink in ("noop", "count"):
+        ratio = rates[CEILING][sink] / rates[SOURCE][sink]
+        found.append((f"{CEILING} / {SOURCE}, {sink}", "<= 1.3", ratio, ratio <= 1.3))
+    return found
+
+
+def report(figures: dict[str, Any]) -> str:
+    """Return the figures as Markdown."""
+    rates = figures["rows_per_second"]
+    export = rates[EXPORT]["parquet"]
+    once = ", ".join(name for name, contestant in CONTESTANTS.items() if contestant.slow)
+    lines = [
+        f"{figures['records']:,} records in {figures['partitions']} partitions, {figures['stored_bytes'] / 1e6:,.0f} "
+        f"MB stored ({figures['codec']}); {figures['master']}; Parquet with {figures['parquet_compression']}. Medians "
+        f"of {figures['rounds']} rounds ({once}: one), each in a fresh driver that has run on a small topic before; "
+        f"without Spark's start of {figures['spark_start_seconds']:.1f} s.",
+        "",
+        "| rows/s | Parquet | kbatch export is faster by | noop | count |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, found in rates.items():
+        cells = [f"{found[sink]:,.0f}" if sink in found else "" for sink in ("parquet", "noop", "count")]
+        cells.insert(1, f"{export / found['parquet']:.1f}" if "parquet" in found and name != EXPORT else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| floor | wanted | measured | met |", "|---|---|---:|---|"]
+    for text, wanted, measured, met in floors(rates):
+        lines.append(f"| {text} | {wanted} | {measured:.2f} | {'met' if met else '**not met**'} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all of it; with ``--check`` the exit status is 1 if a floor isn't met."""
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=4_000_000, help="default: 4,000,000")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--codec", default="lz4", help="of the batches in the log (default: lz4)")
+    parser.add_argument("--json", type=Path, help="write all figures there too")
+    parser.add_argument("--quick", action="store_true", help="few records, once: for the checks, not the times")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor isn't met")
+    parser.add_argument("--dir", type=Path, help="where to put the logs (default: the system's temporary directory)")
+    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.step:
+        print(json.dumps(run_step(json.load(sys.stdin))))
+        return 0
+    records, rounds = (20_000, 1) if options.quick else (options.records, options.rounds)
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="kbatch-spark-bench-") as scratch:
+        if options.quick:
+            measure(records, rounds, options.codec, Path(scratch), warming=0)
+            print(f"{', '.join(CONTESTANTS)}: all of them read {records:,} records right")
+            return 0
+        figures = measure(records, rounds, options.codec, Path(scratch))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+    print(report(figures))
+    return int(options.check and not all(met for *_, met in floors(figures["rows_per_second"])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

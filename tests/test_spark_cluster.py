@@ -1,0 +1,267 @@
+"""On a real standalone cluster whose Python knows nothing of kbatch: the archive brings it, and machines die."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch.cli.pack import pack
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+pq = pytest.importorskip("pyarrow.parquet")
+
+if not sys.platform.startswith("linux"):
+    pytest.skip("finds the processes of the cluster in /proc", allow_module_level=True)
+
+from spark_cluster import Cluster  # noqa: E402
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS = 8
+# Of each partition, which is a task.
+RECORDS = 60_000
+# As long as it takes on a machine that does ten other things.
+TIMEOUT = 300
+# All of these JVMs are short-lived.
+JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+@pytest.fixture(scope="module")
+def logs(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Partitions of a topic, each the batches of a real segment again and again, at ever higher offsets."""
+    data = (golden / "logs" / "codec-zstd-0" / f"{0:020}.log").read_bytes()
+    batches = kbatch.scan(data)
+    copy = np.frombuffer(data, np.uint8).copy()
+    offset_bytes = batches["position"][:, None] + np.arange(8)
+    step = int(batches["last_offset"][-1]) + 1
+    root = tmp_path_factory.mktemp("cluster-logs")
+    for partition in range(PARTITIONS):
+        (root / f"events-{partition}").mkdir()
+        with (root / f"events-{partition}" / f"{0:020}.log").open("wb") as log:
+            for turn in range(RECORDS // step):
+                copy[offset_bytes] = (batches["base_offset"] + turn * step).astype(">i8").view(np.uint8).reshape(-1, 8)
+                log.write(copy)
+    return root
+
+
+@pytest.fixture(scope="module")
+def offsets(logs: Path) -> dict[int, np.ndarray[Any, Any]]:
+    return {
+        int(log.partition or 0): np.concatenate([table.records["offset"] for table in log.tables()])
+        for log in kbatch.find_logs(logs)
+    }
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Unpacked by every executor: not compressed it takes half the time.
+    path = tmp_path_factory.mktemp("archive") / "deps.tar"
+    packed = pack(path)
+    assert {"kbatch", "cramjam", "numpy", "pyarrow"} <= set(packed)
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter of this version with nothing installed, named `python3` as the one that runs the tests."""
+    home = tmp_path_factory.mktemp("bare")
+    venv.create(home, symlinks=True, with_pip=False)
+    path = home / "bin" / "python3"
+    code = "import importlib.util as u; print([m for m in ('kbatch', 'numpy', 'pyarrow', 'pyspark') if u.find_spec(m)])"
+    said = subprocess.run([path, "-Pc", code], env={}, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[]"
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), python) as one:
+        one.add_worker()
+        one.add_worker()
+        yield one
+
+
+class Driver:
+    """Starts programs that use the cluster, each in a process of its own; none outlives its test."""
+
+    def __init__(self, cluster: Cluster, archive: Path, logs: Path) -> None:
+        self.cluster = cluster
+        self.conf = {
+            "spark.archives": f"{archive}#deps",
+            "spark.executorEnv.PYTHONPATH": "./deps",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.driver.extraJavaOptions": JVM,
+            "spark.executor.extraJavaOptions": JVM,
+        }
+        self.names = {"logs": str(logs), "master": cluster.master}
+        # A name: on the driver it is the interpreter that has kbatch, which plans there, on executors their own.
+        self._environment = os.environ | {
+            "PYSPARK_PYTHON": "python3",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, code: str, *, without: str = "", **names: str) -> subprocess.Popen[str]:
+        conf = {name: value for name, value in self.conf.items() if name != without}
+        head = "\n".join(f"{name} = {value!r}" for name, value in {**self.names, **names, "conf": conf}.items())
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", f"{HEAD}\n{head}\n{code}"],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, code: str, *, without: str = "", **names: str) -> str:
+        return self.result(self.start(code, without=without, **names))
+
+    def result(self, process: subprocess.Popen[str]) -> str:
+        out, error = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 0, error
+        return out
+
+    def close(self) -> None:
+        for process in self._started:
+            # In order, so that its JVM and temporary files go with it.
+            process.terminate()
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
+
+HEAD = """
+import json, warnings
+warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+warnings.filterwarnings("ignore", category=ResourceWarning)
+import kbatch, kbatch.spark
+from kbatch.errors import KbatchError
+from kbatch.spark import export, register, spark_session
+"""
+
+EXPORT = """
+with spark_session(master, conf=conf):
+    try:
+        summary = export(logs, out)
+    except KbatchError as error:
+        print(f"{type(error).__name__}: {error}")
+    else:
+        print(summary.records)
+"""
+
+
+DATA_SOURCE = """
+from pyspark.sql.functions import count, sum
+def where(batches):
+    import pyarrow, kbatch.kernels.decode
+    for batch in batches:
+        yield pyarrow.record_batch({"path": [kbatch.kernels.decode.__file__] * len(batch)})
+with spark_session(master, conf=conf) as spark:
+    register(spark)
+    frame = spark.read.format("kbatch").option("splitBytes", "1000000").load(logs)
+    rows = frame.groupBy("partition").agg(count("offset").alias("n"), sum("offset").alias("sum")).collect()
+    here = spark.range(4).mapInArrow(where, "path string").distinct().collect()
+    print(json.dumps([[[row.partition, row.n, row.sum] for row in rows], [row.path for row in here]]), flush=True)
+    frame.write.partitionBy("topic", "partition").parquet(out)
+"""
+
+
+@pytest.fixture
+def driver(cluster: Cluster, archive: Path, logs: Path) -> Iterator[Driver]:
+    one = Driver(cluster, archive, logs)
+    yield one
+    one.close()
+
+
+def wait_until(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not what():
+        assert process.poll() is None, f"ended too soon: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def busy_worker(cluster: Cluster, root: Path, process: subprocess.Popen[str]) -> int:
+    """Wait until a task has begun to write below `root`; return a worker that runs Python."""
+    wait_until(lambda: any(path.is_file() for path in root.rglob("*")), process)
+    # The executor's JVM, and the daemon that starts its Python workers.
+    return next(number for number in cluster.workers if len(cluster.executor_processes(number)) > 1)
+
+
+def assert_rows(out: Path, offsets: dict[int, np.ndarray[Any, Any]]) -> None:
+    for partition, wanted in offsets.items():
+        files = sorted((out / "topic=events" / f"partition={partition}").glob("*.parquet"))
+        found = np.concatenate([pq.ParquetFile(file).read(["offset"])["offset"].to_numpy() for file in files])
+        np.testing.assert_array_equal(np.sort(found), wanted)
+
+
+def test_without_the_archive_the_error_says_what_to_do(driver: Driver, golden: Path, tmp_path: Path) -> None:
+    driver.conf["spark.cores.max"] = "1"
+    logs = str(golden / "logs" / "codec-lz4-0")
+    said = driver.run(EXPORT, without="spark.archives", logs=logs, out=str(tmp_path / "out"))
+    assert said.startswith("KbatchError: the Python of Spark's workers doesn't have kbatch")
+    assert "`kbatch pack`" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_archive_brings_kbatch_to_the_executors(
+    driver: Driver, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
+) -> None:
+    """The data source, and an executor that dies while it reads."""
+    process = driver.start(DATA_SOURCE, out=str(tmp_path / "out"))
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()
+    rows, paths = json.loads(line)
+    assert {partition: (n, total) for partition, n, total in rows} == {
+        partition: (len(wanted), int(wanted.sum())) for partition, wanted in offsets.items()
+    }
+    works = tuple(f"{work}/" for work in driver.cluster.workers.values())
+    assert paths
+    assert all(path.startswith(works) and "/deps/kbatch/" in path for path in paths)
+    driver.cluster.kill_executors(busy_worker(driver.cluster, tmp_path, process))
+    driver.result(process)
+    assert_rows(tmp_path / "out", offsets)
+
+
+def test_a_machine_that_dies_in_mid_job_costs_no_row_and_doubles_none(
+    driver: Driver, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
+) -> None:
+    """A worker is killed together with its executor."""
+    process = driver.start(EXPORT, out=str(tmp_path / "out"))
+    driver.cluster.kill_worker(busy_worker(driver.cluster, tmp_path, process))
+    assert int(driver.result(process)) == sum(map(len, offsets.values()))
+    assert_rows(tmp_path / "out", offsets)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")}
+    assert written == set(json.loads((tmp_path / "out" / "_manifest.json").read_text())["files"])
+
+
+def test_when_all_machines_die_the_export_ends(driver: Driver, tmp_path: Path) -> None:
+    # Also what the first executors have to start in.
+    driver.conf["spark.kbatch.executorTimeout"] = "15"
+    process = driver.start(EXPORT, out=str(tmp_path / "out"))
+    busy_worker(driver.cluster, tmp_path, process)
+    for number in list(driver.cluster.workers):
+        driver.cluster.kill_worker(number)
+    said = driver.result(process)
+    assert said.startswith(f"ExecutorsLostError: {driver.cluster.master} has had no executor for us for ")
+    assert list(tmp_path.iterdir()) == []
