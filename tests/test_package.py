@@ -28,7 +28,9 @@ LAYERS = [
     {"transactions"},
     # A table offers its views as methods, which import `arrow` when they are called.
     {"table", "arrow"},
-    {"decoding", "protocol"},
+    {"decoding", "protocol", "sources"},
+    {"encoding"},
+    {"writing"},
     {"stable"},
     {"streaming"},
     {"log"},
