@@ -578,9 +578,7 @@ def encode_table(
         # A message set has no header to keep these in.
         batches["base_offset"][legacy] = rows["offset"][first[legacy]]
         batches["last_offset"][legacy] = rows["offset"][(first + counts - 1)[legacy]]
-        of_magic_0 = np.repeat(batches["magic"] == 0, counts)
-        if (rows["timestamp"][_rows_of(batches)][of_magic_0] != NO_TIMESTAMP).any():
-            raise ValueError("messages of magic 1 in a compressed one of magic 0 have timestamps, which that hasn't")
+        _check_message_times(batches[legacy], rows["timestamp"])
     attributes = batches["attributes"]
     if codec is not None:
         chosen = parse_codec(codec)
@@ -602,6 +600,18 @@ def encode_table(
     _, row, trouble, found = _kernel.measure_batches(records, batches)
     raise_trouble(trouble, row, found)
     return compose(records, batches, level)
+
+
+def _check_message_times(batches: Batches, times: npt.NDArray[np.int64]) -> None:
+    """Refuse what only messages of another magic than that of the compressed one around them can say (LEG-R16)."""
+    counts = batches["record_count"]
+    times = times[_rows_of(batches)]
+    without = np.repeat(batches["magic"] == 0, counts)
+    if (times[without] != NO_TIMESTAMP).any():
+        raise ValueError("messages of magic 1 in a compressed one of magic 0 have timestamps, which that hasn't")
+    appended = np.repeat((batches["magic"] == 1) & (batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME != 0), counts)
+    if (times != np.repeat(batches["max_timestamp"], counts))[appended].any():
+        raise ValueError("messages of magic 0 in a compressed one with an append time have none, and can't be kept so")
 
 
 def _rows_of(batches: Batches) -> npt.NDArray[np.int64]:
