@@ -108,15 +108,13 @@ def _add_numpy(column: Column, values: npt.NDArray[Any], what: str) -> None:
             f"got {values.ndim} dimensions of {values.dtype}"
         )
     valid: Any = None
+    if kind == "O":
+        _add_objects(column, values.tolist(), what)  # None where it is masked
+        return
     if isinstance(values, np.ma.MaskedArray):
         valid = np.packbits(~np.ma.getmaskarray(values), bitorder="little")
         values = values.data
-    if kind == "O":
-        objects = values.tolist()
-        if valid is not None:
-            objects = [v if ok else None for v, ok in zip(objects, ~np.ma.getmaskarray(values), strict=True)]
-        _add_objects(column, objects, what)
-    elif kind in "UT":
+    if kind in "UT":
         raise TypeError(f"{what} is an array of {values.dtype}: {_ADVICE[str]}")
     elif values.dtype.hasobject:
         raise TypeError(f"{what} is an array of {values.dtype}, whose items hold Python objects")
@@ -171,7 +169,11 @@ def _add_arrow(column: Column, array: pa.Array, what: str) -> None:
     if isinstance(array, pa.ExtensionArray):
         array, kind = array.storage, array.storage.type
     if types.is_dictionary(kind):
-        array = array.dictionary_decode()
+        dictionary = array.dictionary
+        if types.is_binary_view(dictionary.type) or types.is_string_view(dictionary.type):
+            # pyarrow can't pick rows out of views.
+            dictionary = dictionary.cast(pa.large_binary())
+        array = dictionary.take(array.indices)
         kind = array.type
     count, first = len(array), array.offset
     if types.is_null(kind):
