@@ -541,8 +541,13 @@ cdef inline uint64_t zigzag(int64_t x) noexcept nogil:
 
 
 cdef inline int64_t varint_size(int64_t x) noexcept nogil:
+    cdef uint64_t raw = zigzag(x)
+    if kb_likely(raw < 1 << 7):
+        return 1
+    if kb_likely(raw < 1 << 14):
+        return 2
     # ceil(bits / 7) without a division.
-    return (kb_bits(zigzag(x)) * 9 + 64) >> 6
+    return (kb_bits(raw) * 9 + 64) >> 6
 
 
 cdef inline int64_t bytes_size(int64_t n) noexcept nogil:
@@ -590,6 +595,16 @@ cdef inline int64_t message_size(int magic, int64_t key, int64_t value) noexcept
     return (MESSAGE_V1 if magic else MESSAGE_V0) + max(key, 0) + max(value, 0)
 
 
+cdef inline int64_t record_size(bint modern, int magic, int64_t time_delta, int64_t offset_delta, int64_t key,
+                                int64_t value, int64_t headers) noexcept nogil:
+    """Bytes of a whole record, or of a message."""
+    cdef int64_t size
+    if not modern:
+        return message_size(magic, key, value)
+    size = body_size(time_delta, offset_delta, key, value, headers)
+    return size + varint_size(size)
+
+
 cdef inline int64_t overhead(const BatchRow* row) noexcept nogil:
     """Bytes of a batch before its payload: a compressed set of messages is the value of one without a key."""
     if row.magic == 2:
@@ -631,109 +646,120 @@ cdef class Plan:
         self.horizon = horizon if self.has_horizon else 0
 
 
+cdef inline void begin_batch(BatchRow* batch, Plan plan, int64_t row, int64_t offset,
+                             int64_t timestamp) noexcept nogil:
+    batch.magic = <int8_t>plan.magic
+    batch.attributes = <int16_t>plan.attributes
+    batch.base_offset = offset
+    batch.base_timestamp = plan.horizon if plan.has_horizon else timestamp
+    batch.max_timestamp = timestamp
+    batch.first_record = row
+    batch.record_count = 0
+    batch.last_offset_delta = 0
+    batch.size = overhead(batch)
+
+
 cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
                           int64_t* used, int64_t room, Report* report) noexcept nogil:
     """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
     cdef Slice keys[BLOCK]
     cdef Slice values[BLOCK]
     cdef HeaderWindow window
-    cdef BatchRow* batch = batches + used[0] - 1
+    # The batch is kept here and not in its row: what is in memory is written and read again for each record.
+    cdef BatchRow batch
+    cdef int64_t filled = used[0]
     cdef int64_t count
     cdef int64_t good
     cdef int64_t i
     cdef int64_t offset
     cdef int64_t timestamp
     cdef int64_t delta
-    cdef int64_t headers
+    cdef int64_t headers = 1
     cdef int64_t size
-    cdef bint fresh
+    cdef bint fresh = filled == 0
+    cdef bint modern = plan.magic == 2
+    cdef bint cut = plan.cut
+    cdef bint strict = plan.strict
+    cdef bint with_headers = modern and source.header_count.items != NULL
     # Plain messages are framed each for itself, so that there may be any number of them.
-    cdef bint framed = plan.magic == 2 or plan.attributes & CODEC
+    cdef bint framed = modern or plan.attributes & CODEC
     cdef int64_t most = INT32_MAX if framed else INT64_MAX
+    cdef int64_t target = plan.room
+    cdef int64_t max_records = plan.max_records
     window.start = window.stop = 0
+    if fresh:
+        begin_batch(&batch, plan, row, 0, 0)
+    else:
+        batch = batches[filled - 1]
     while row < stop:
         count = min(stop - row, <int64_t>BLOCK)
         good = min(fetch(source.keys, row, count, keys), fetch(source.values, row, count, values))
-        if good < count:
-            # Up to the bad row, so that it is named, whatever else comes before.
-            if good == 0:
-                report.trouble = OUTSIDE
-                report.row = row
-                return row
-            count = good
-        for i in range(count):
+        if kb_unlikely(good == 0):
+            report.trouble = OUTSIDE
+            break
+        # Up to the bad row, if there is one, so that it is named.
+        count = good
+        i = 0
+        while i < count:
             offset = number(&source.offsets, row + i)
             timestamp = number(&source.timestamps, row + i)
-            report.row = row + i
-            if kb_unlikely(plan.strict and timestamp < -1):
+            if kb_unlikely(strict and timestamp < -1):
                 report.trouble = BAD_TIMESTAMP
                 report.found = timestamp
-                return row + i
+                break
             if kb_unlikely(keys[i].n > INT32_MAX or values[i].n > INT32_MAX):
                 report.trouble = RECORD_SIZE
                 report.found = max(keys[i].n, values[i].n)
-                return row + i
-            headers = 1
-            if plan.magic == 2 and source.header_count.items != NULL:
+                break
+            if with_headers:
                 headers = headers_size(source, &window, row + i, report)
                 if kb_unlikely(headers < 0):
-                    return row + i
-            fresh = used[0] == 0
-            while True:
+                    break
+            if not fresh:
+                if kb_unlikely(strict and offset <= batch.last_offset):
+                    report.trouble = OFFSET_ORDER
+                    report.found = offset
+                    break
+                delta = <int64_t>(<uint64_t>offset - <uint64_t>batch.base_offset)
+                size = record_size(modern, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp),
+                                   delta, keys[i].n, values[i].n, headers)
+                fresh = cut and kb_unlikely(size > target - batch.size or batch.record_count >= max_records
+                                            or not 0 <= delta <= INT32_MAX)
+                if fresh:
+                    batches[filled - 1] = batch
+            if kb_unlikely(fresh):
+                if filled == room:
+                    break
+                filled += 1
+                begin_batch(&batch, plan, row + i, offset, timestamp)
                 delta = 0
-                if not fresh:
-                    if kb_unlikely(plan.strict and offset <= batch.last_offset):
-                        report.trouble = OFFSET_ORDER
-                        report.found = offset
-                        return row + i
-                    delta = <int64_t>(<uint64_t>offset - <uint64_t>batch.base_offset)
-                if plan.magic == 2:
-                    size = body_size(
-                        0 if fresh and not plan.has_horizon else <int64_t>(
-                            <uint64_t>timestamp
-                            - <uint64_t>(plan.horizon if plan.has_horizon else batch.base_timestamp)),
-                        delta, keys[i].n, values[i].n, headers)
-                    size += varint_size(size)
-                else:
-                    size = message_size(plan.magic, keys[i].n, values[i].n)
-                if fresh or not plan.cut:
-                    break
-                if kb_likely(size <= plan.room - batch.size and batch.record_count < plan.max_records
-                             and 0 <= delta <= INT32_MAX):
-                    break
-                fresh = True
-            if kb_unlikely(size > INT32_MAX):
-                report.trouble = RECORD_SIZE
-                report.found = size
-                return row + i
-            if fresh:
-                if used[0] == room:
-                    return row + i
-                batch = batches + used[0]
-                used[0] += 1
-                batch.magic = <int8_t>plan.magic
-                batch.attributes = <int16_t>plan.attributes
-                batch.base_offset = offset
-                batch.base_timestamp = plan.horizon if plan.has_horizon else timestamp
-                batch.max_timestamp = timestamp
-                batch.first_record = row + i
-                batch.record_count = 0
-                batch.size = overhead(batch)
+                size = record_size(modern, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp),
+                                   delta, keys[i].n, values[i].n, headers)
             elif kb_unlikely(framed and not -<int64_t>INT32_MAX - 1 <= delta <= INT32_MAX):
                 report.trouble = OFFSET_FAR
                 report.found = delta
-                return row + i
+                break
+            if kb_unlikely(size > INT32_MAX):
+                report.trouble = RECORD_SIZE
+                report.found = size
+                break
             if kb_unlikely(size > most - batch.size or batch.record_count == INT32_MAX):
                 report.trouble = BATCH_SIZE
                 report.found = batch.size + size
-                return row + i
+                break
+            fresh = False
             batch.size += size
             batch.last_offset = offset
             batch.last_offset_delta = <int32_t>delta
             batch.record_count += 1
             batch.max_timestamp = max(batch.max_timestamp, timestamp)
-        row += count
-    report.trouble = NONE
+            i += 1
+        row += i
+        if i < count:
+            break
+    if filled and not fresh:
+        batches[filled - 1] = batch
+    used[0] = filled
     return row
 
 
@@ -788,7 +814,7 @@ cdef int measure_batch(const Source* source, BatchRow* batch, Report* report) no
     cdef int64_t count
     cdef int64_t i
     cdef int64_t delta
-    cdef int64_t headers
+    cdef int64_t headers = 1
     cdef int64_t size
     window.start = window.stop = 0
     batch.size = overhead(batch)
@@ -809,12 +835,10 @@ cdef int measure_batch(const Source* source, BatchRow* batch, Report* report) no
                 headers = headers_size(source, &window, row + i, report)
                 if kb_unlikely(headers < 0):
                     return report.trouble
-                size = body_size(
-                    <int64_t>(<uint64_t>number(&source.timestamps, row + i) - <uint64_t>batch.base_timestamp),
-                    delta, keys[i].n, values[i].n, headers)
-                size += varint_size(size)
-            else:
-                size = message_size(batch.magic, keys[i].n, values[i].n)
+            size = record_size(
+                batch.magic == 2, batch.magic,
+                <int64_t>(<uint64_t>number(&source.timestamps, row + i) - <uint64_t>batch.base_timestamp),
+                delta, keys[i].n, values[i].n, headers)
             batch.size += size
             if kb_unlikely(size > INT32_MAX or batch.size > INT32_MAX):
                 report.trouble = RECORD_SIZE if size > INT32_MAX else BATCH_SIZE
