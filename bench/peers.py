@@ -51,7 +51,7 @@ class Peer:
             deque(batch, maxlen=0)
 
     def encode(self, rows: list[tuple[int, bytes, bytes, list[Any]]], batch_size: int) -> list[bytes]:
-        """Build uncompressed batches of (timestamp, key, value, headers) as a producer does: append until one is full."""
+        """Build uncompressed batches of (timestamp, key, value, headers) as a producer does: append until full."""
         built = []
         count = len(rows)
         done = 0
