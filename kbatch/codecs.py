@@ -185,6 +185,8 @@ class _Contexts(threading.local):
     """The contexts of a thread that are worth keeping: making one costs more than a small payload."""
 
     def __init__(self) -> None:
+        # Room for the largest block that snappy makes of one of ours.
+        self.snappy = memoryview(bytearray(32 + _XERIAL_BLOCK + _XERIAL_BLOCK // 6))
         self.zstd_level = _ZSTD_LEVEL
         self.zstd_compressor = zstandard.ZstdCompressor(_ZSTD_LEVEL)
         self.zstd = zstandard.ZstdDecompressor()
@@ -621,9 +623,10 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
 
 
 def _compress_snappy(plain: memoryview) -> bytes:
+    room = _contexts.snappy
     parts = [_XERIAL_HEADER]
     for at in range(0, len(plain), _XERIAL_BLOCK):
-        block = bytes(cramjam.snappy.compress_raw(plain[at : at + _XERIAL_BLOCK]))
-        parts.append(len(block).to_bytes(4, "big"))
-        parts.append(block)
+        size = cramjam.snappy.compress_raw_into(plain[at : at + _XERIAL_BLOCK], room)
+        parts.append(size.to_bytes(4, "big"))
+        parts.append(bytes(room[:size]))
     return b"".join(parts)

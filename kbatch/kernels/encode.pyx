@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove
 
 from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
 from kbatch.kernels.spans cimport Span
@@ -62,6 +62,8 @@ cdef enum:
     MESSAGE_V1 = 34
     CODEC = 0x07
     TIMESTAMP_TYPE = 0x08
+    # Bytes of a record beside its key, value and headers at most: its length, attributes, deltas, and their lengths.
+    RECORD_BOUND = 31
 
 # What stops `measure` or a writer; `kbatch.encoding` has the words.
 cdef enum Trouble:
@@ -478,35 +480,90 @@ cdef int64_t fetch_part(const Part* part, int64_t first, int64_t count, Slice* o
     return count
 
 
-cdef int64_t fetch(Parts column, int64_t row, int64_t count, Slice* out) noexcept nogil:
-    """Slices of the rows from `row` on, all null if there is no column; the number of them that are good."""
-    cdef int64_t done = 0
+cdef int64_t part_of(Parts column, int64_t row) noexcept nogil:
+    """The first part that ends behind a row."""
     cdef int64_t lo = 0
     cdef int64_t hi = column.count
     cdef int64_t middle
-    cdef int64_t n
-    cdef const Part* part
-    if column.parts == NULL:
-        while done < count:
-            out[done].n = -1
-            done += 1
-        return count
-    # The part that ends behind the row.
     while lo < hi:
         middle = (lo + hi) >> 1
         if column.parts[middle].stop <= row:
             lo = middle + 1
         else:
             hi = middle
-    while done < count:
-        if lo == column.count:
-            return done
-        part = column.parts + lo
+    return lo
+
+
+cdef int64_t fetch(Parts column, int64_t row, int64_t count, Slice* out) noexcept nogil:
+    """Slices of the rows from `row` on, all null if there is no column; the number of them that are good."""
+    cdef int64_t done = 0
+    cdef int64_t i
+    cdef int64_t n
+    cdef int64_t good
+    cdef const Part* part
+    if column.parts == NULL:
+        for i in range(count):
+            out[i].n = -1
+        return count
+    i = part_of(column, row)
+    while done < count and i < column.count:
+        part = column.parts + i
         n = min(count - done, part.stop - (row + done))
-        if n > 0 and fetch_part(part, row + done - part.start, n, out + done) != n:
-            return done
-        done += n
-        lo += 1
+        if n > 0:
+            good = fetch_part(part, row + done - part.start, n, out + done)
+            done += good
+            if good < n:
+                break
+        i += 1
+    return done
+
+
+cdef int64_t part_lengths(const Part* part, int64_t first, int64_t count, int32_t* out) noexcept nogil:
+    """What `fetch_part` says of lengths; -1 is null, and -2 more than an int32 holds."""
+    cdef Slice slices[BLOCK]
+    cdef int64_t i
+    cdef int64_t good
+    cdef int32_t any_bit = 0
+    cdef const char* p
+    if part.kind == OFFSETS_32:
+        # No branch in the loop, so that it takes several at a time.
+        p = part.items + first * 4
+        for i in range(count):
+            out[i] = <int32_t>(<uint32_t>load_32(p + i * 4 + 4) - <uint32_t>load_32(p + i * 4))
+            any_bit |= out[i]
+        if kb_likely(any_bit >= 0 and load_32(p) >= 0 and load_32(p + count * 4) <= part.size):
+            if part.valid != NULL:
+                for i in range(count):
+                    if is_null(part, first + i):
+                        out[i] = -1
+            return count
+    good = fetch_part(part, first, count, slices)
+    for i in range(good):
+        out[i] = -2 if slices[i].n > INT32_MAX else <int32_t>slices[i].n
+    return good
+
+
+cdef int64_t fetch_lengths(Parts column, int64_t row, int64_t count, int32_t* out) noexcept nogil:
+    """Lengths of at most `BLOCK` rows from `row` on, all null if there is no column; the number that are good."""
+    cdef int64_t done = 0
+    cdef int64_t i
+    cdef int64_t n
+    cdef int64_t good
+    cdef const Part* part
+    if column.parts == NULL:
+        for i in range(count):
+            out[i] = -1
+        return count
+    i = part_of(column, row)
+    while done < count and i < column.count:
+        part = column.parts + i
+        n = min(count - done, part.stop - (row + done))
+        if n > 0:
+            good = part_lengths(part, row + done - part.start, n, out + done)
+            done += good
+            if good < n:
+                break
+        i += 1
     return done
 
 
@@ -659,11 +716,17 @@ cdef inline void begin_batch(BatchRow* batch, Plan plan, int64_t row, int64_t of
     batch.size = overhead(batch)
 
 
+cdef inline int32_t length_size(int32_t n) noexcept nogil:
+    """Bytes of a length that isn't negative, or of -1; without a branch, so that a loop takes several at a time."""
+    return 1 + (n > 63) + (n > 8191) + (n > 1048575) + (n > 134217727)
+
+
 cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
                           int64_t* used, int64_t room, Report* report) noexcept nogil:
     """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
-    cdef Slice keys[BLOCK]
-    cdef Slice values[BLOCK]
+    cdef int32_t keys[BLOCK]
+    cdef int32_t values[BLOCK]
+    cdef int32_t sizes[BLOCK]
     cdef HeaderWindow window
     # The batch is kept here and not in its row: what is in memory is written and read again for each record.
     cdef BatchRow batch
@@ -676,6 +739,8 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     cdef int64_t delta
     cdef int64_t headers = 1
     cdef int64_t size
+    cdef int64_t content
+    cdef int64_t message = message_size(plan.magic, 0, 0)
     cdef bint fresh = filled == 0
     cdef bint modern = plan.magic == 2
     cdef bint cut = plan.cut
@@ -693,12 +758,14 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
         batch = batches[filled - 1]
     while row < stop:
         count = min(stop - row, <int64_t>BLOCK)
-        good = min(fetch(source.keys, row, count, keys), fetch(source.values, row, count, values))
+        good = min(fetch_lengths(source.keys, row, count, keys), fetch_lengths(source.values, row, count, values))
         if kb_unlikely(good == 0):
             report.trouble = OUTSIDE
             break
         # Up to the bad row, if there is one, so that it is named.
         count = good
+        for i in range(count):
+            sizes[i] = 1 + length_size(keys[i]) + length_size(values[i])
         i = 0
         while i < count:
             offset = number(&source.offsets, row + i)
@@ -707,10 +774,11 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                 report.trouble = BAD_TIMESTAMP
                 report.found = timestamp
                 break
-            if kb_unlikely(keys[i].n > INT32_MAX or values[i].n > INT32_MAX):
+            if kb_unlikely(keys[i] < -1 or values[i] < -1):
                 report.trouble = RECORD_SIZE
-                report.found = max(keys[i].n, values[i].n)
+                report.found = <int64_t>INT32_MAX + 1
                 break
+            content = <int64_t>max(keys[i], 0) + max(values[i], 0)
             if with_headers:
                 headers = headers_size(source, &window, row + i, report)
                 if kb_unlikely(headers < 0):
@@ -721,8 +789,11 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                     report.found = offset
                     break
                 delta = <int64_t>(<uint64_t>offset - <uint64_t>batch.base_offset)
-                size = record_size(modern, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp),
-                                   delta, keys[i].n, values[i].n, headers)
+                size = content + message
+                if modern:
+                    size = content + sizes[i] + headers + varint_size(delta) + varint_size(
+                        <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp))
+                    size += varint_size(size)
                 fresh = cut and kb_unlikely(size > target - batch.size or batch.record_count >= max_records
                                             or not 0 <= delta <= INT32_MAX)
                 if fresh:
@@ -733,8 +804,11 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                 filled += 1
                 begin_batch(&batch, plan, row + i, offset, timestamp)
                 delta = 0
-                size = record_size(modern, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp),
-                                   delta, keys[i].n, values[i].n, headers)
+                size = content + message
+                if modern:
+                    size = content + sizes[i] + headers + 1 + varint_size(
+                        <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp))
+                    size += varint_size(size)
             elif kb_unlikely(framed and not -<int64_t>INT32_MAX - 1 <= delta <= INT32_MAX):
                 report.trouble = OFFSET_FAR
                 report.found = delta
@@ -911,6 +985,47 @@ cdef inline uint8_t* put_bytes_be32(uint8_t* p, Slice content) noexcept nogil:
     return put_content(p + 4, content.p, content.n) if content.n > 0 else p + 4
 
 
+cdef inline uint8_t* put_record(uint8_t* p, int64_t time_delta, int64_t offset_delta, Slice key, Slice value,
+                                int64_t headers, int64_t exact) noexcept nogil:
+    """A record without its headers and their count, which take `headers` bytes.
+
+    It takes `exact` bytes with them. Where that is 0 there is room enough not to know: its length, which stands before
+    it, is known when it is written, and mostly takes as many bytes as the key and value alone let expect.
+    """
+    cdef int64_t expected = max(key.n, 0) + max(value.n, 0) + headers
+    cdef int64_t before = 1 if expected < 58 else (2 if expected < 8170 else varint_size(expected))
+    cdef int64_t size
+    cdef uint8_t* body
+    if exact:
+        before = varint_size(exact - varint_size(exact))
+        before = varint_size(exact - before)
+    body = p + before
+    body[0] = 0  # attributes
+    body = put_varint(body + 1, time_delta)
+    body = put_varint(body, offset_delta)
+    body = put_bytes(body, key)
+    body = put_bytes(body, value)
+    size = body - (p + before) + headers
+    if kb_unlikely(varint_size(size) != before):
+        memmove(p + varint_size(size), p + before, size - headers)
+        body += varint_size(size) - before
+    put_varint(p, size)
+    return body
+
+
+cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t offset, int64_t timestamp, Slice key,
+                             Slice value, int64_t size) noexcept nogil:
+    """A message of `size` bytes, for which there is room."""
+    store_be64(p, offset)
+    store_be32(p + 8, size - LOG_OVERHEAD)
+    p[16] = <uint8_t>magic
+    p[17] = attributes
+    if magic:
+        store_be64(p + 18, timestamp)
+    put_bytes_be32(put_bytes_be32(p + (26 if magic else 18), key), value)
+    store_be32(p + 12, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
+
+
 cdef int put_headers(uint8_t** at, const uint8_t* end, const Source* source, HeaderWindow* window,
                      int64_t row) noexcept nogil:
     """Write the headers of a record, which `headers_size` has just measured."""
@@ -960,17 +1075,16 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
                 if kb_unlikely(headers < 0):
                     report.row = row + i
                     return report.trouble
-            size = body_size(time_delta, offset_delta, keys[i].n, values[i].n, headers)
-            if kb_unlikely(size + varint_size(size) > end - p):
-                report.row = row + i
-                report.trouble = CHANGED
-                return CHANGED
-            p = put_varint(p, size)
-            p[0] = 0  # attributes
-            p = put_varint(p + 1, time_delta)
-            p = put_varint(p, offset_delta)
-            p = put_bytes(p, keys[i])
-            p = put_bytes(p, values[i])
+            if kb_unlikely(max(keys[i].n, 0) + max(values[i].n, 0) + headers + RECORD_BOUND > end - p):
+                # Near the end; or what is there isn't what was measured.
+                size = record_size(True, 2, time_delta, offset_delta, keys[i].n, values[i].n, headers)
+                if size > end - p:
+                    report.row = row + i
+                    report.trouble = CHANGED
+                    return CHANGED
+                p = put_record(p, time_delta, offset_delta, keys[i], values[i], headers, size)
+            else:
+                p = put_record(p, time_delta, offset_delta, keys[i], values[i], headers, 0)
             if headers == 1:
                 p[0] = 0
                 p += 1
@@ -989,7 +1103,6 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
     cdef Slice keys[BLOCK]
     cdef Slice values[BLOCK]
     cdef uint8_t* p = at[0]
-    cdef uint8_t* start
     cdef int64_t count
     cdef int64_t i
     cdef int64_t size
@@ -1010,17 +1123,9 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
                 report.row = row + i
                 report.trouble = CHANGED
                 return CHANGED
-            start = p
-            store_be64(p, <int64_t>(<uint64_t>number(&source.offsets, row + i) - base))
-            store_be32(p + 8, size - LOG_OVERHEAD)
-            p[16] = <uint8_t>batch.magic
-            p[17] = attributes
-            p += 18
-            if batch.magic:
-                store_be64(p, number(&source.timestamps, row + i))
-                p += 8
-            p = put_bytes_be32(put_bytes_be32(p, keys[i]), values[i])
-            store_be32(start + 12, crc32_legacy(start + CRC_START_LEGACY, size - CRC_START_LEGACY))
+            put_message(p, batch.magic, attributes, <int64_t>(<uint64_t>number(&source.offsets, row + i) - base),
+                        number(&source.timestamps, row + i), keys[i], values[i], size)
+            p += size
         row += count
     at[0] = p
     return NONE
