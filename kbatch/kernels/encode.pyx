@@ -417,18 +417,32 @@ cdef int64_t fetch_part(const Part* part, int64_t first, int64_t count, Slice* o
     cdef int64_t at
     cdef const char* p
     cdef const uint8_t* item
-    if part.kind == OFFSETS_32 or part.kind == OFFSETS_64:
+    cdef const uint8_t* data = part.data
+    cdef int64_t size = part.size
+    if part.kind == OFFSETS_32:
+        p = part.items + first * 4
+        at = load_32(p)
+        if kb_unlikely(at < 0):
+            return 0
         for i in range(count):
-            if part.kind == OFFSETS_32:
-                at = load_32(part.items + (first + i) * 4)
-                n = load_32(part.items + (first + i) * 4 + 4) - at
-            else:
-                at = load_64(part.items + (first + i) * 8)
-                n = <int64_t>(<uint64_t>load_64(part.items + (first + i) * 8 + 8) - <uint64_t>at)
-            if kb_unlikely(at < 0 or n < 0 or at > part.size or n > part.size - at):
+            n = load_32(p + i * 4 + 4)
+            if kb_unlikely(n < at or n > size):
                 return i
-            out[i].p = part.data + at
-            out[i].n = n
+            out[i].p = data + at
+            out[i].n = n - at
+            at = n
+    elif part.kind == OFFSETS_64:
+        p = part.items + first * 8
+        at = load_64(p)
+        if kb_unlikely(at < 0):
+            return 0
+        for i in range(count):
+            n = load_64(p + i * 8 + 8)
+            if kb_unlikely(n < at or n > size):
+                return i
+            out[i].p = data + at
+            out[i].n = n - at
+            at = n
     elif part.kind == ITEMS:
         for i in range(count):
             out[i].p = <const uint8_t*>part.items + (first + i) * part.stride
@@ -439,10 +453,10 @@ cdef int64_t fetch_part(const Part* part, int64_t first, int64_t count, Slice* o
             n = load_32(part.lengths + (first + i) * part.lengths_stride)
             if n < 0:
                 out[i].n = -1
-            elif kb_unlikely(at < 0 or at > part.size or n > part.size - at):
+            elif kb_unlikely(at < 0 or at > size or n > size - at):
                 return i
             else:
-                out[i].p = part.data + at
+                out[i].p = data + at
                 out[i].n = n
     elif part.kind == POINTERS:
         memcpy(out, <const Slice*>part.items + first, count * sizeof(Slice))
@@ -730,6 +744,8 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     cdef HeaderWindow window
     # The batch is kept here and not in its row: what is in memory is written and read again for each record.
     cdef BatchRow batch
+    cdef Numbers offsets = source.offsets
+    cdef Numbers timestamps = source.timestamps
     cdef int64_t filled = used[0]
     cdef int64_t count
     cdef int64_t good
@@ -768,8 +784,8 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
             sizes[i] = 1 + length_size(keys[i]) + length_size(values[i])
         i = 0
         while i < count:
-            offset = number(&source.offsets, row + i)
-            timestamp = number(&source.timestamps, row + i)
+            offset = number(&offsets, row + i)
+            timestamp = number(&timestamps, row + i)
             if kb_unlikely(strict and timestamp < -1):
                 report.trouble = BAD_TIMESTAMP
                 report.found = timestamp
@@ -1026,24 +1042,22 @@ cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t 
     store_be32(p + 12, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
 
 
-cdef int put_headers(uint8_t** at, const uint8_t* end, const Source* source, HeaderWindow* window,
-                     int64_t row) noexcept nogil:
-    """Write the headers of a record, which `headers_size` has just measured."""
-    cdef uint8_t* p = at[0]
+cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, HeaderWindow* window,
+                          int64_t row) noexcept nogil:
+    """Write the headers of a record, which `headers_size` has just measured; NULL if they have changed since."""
     cdef int64_t count = load_32(source.header_count.items + row * source.header_count.stride)
     cdef int64_t first = load_64(source.header_first.items + row * source.header_first.stride)
     cdef int64_t i
     cdef int64_t slot
     if kb_unlikely(varint_size(count) > end - p):
-        return CHANGED
+        return NULL
     p = put_varint(p, count)
     for i in range(count):
         slot = open_window(source, window, first + i)
         if kb_unlikely(slot < 0 or bytes_size(window.keys[slot].n) + bytes_size(window.values[slot].n) > end - p):
-            return CHANGED
+            return NULL
         p = put_bytes(put_bytes(p, window.keys[slot]), window.values[slot])
-    at[0] = p
-    return NONE
+    return p
 
 
 cdef int write_records(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
@@ -1052,7 +1066,12 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
     cdef Slice keys[BLOCK]
     cdef Slice values[BLOCK]
     cdef HeaderWindow window
+    # Nothing that the loop needs is behind a pointer, or has its address taken: any byte stored could be one of it.
     cdef uint8_t* p = at[0]
+    cdef Numbers timestamps = source.timestamps
+    cdef Numbers offsets = source.offsets
+    cdef uint64_t base_timestamp = <uint64_t>batch.base_timestamp
+    cdef uint64_t base_offset = <uint64_t>batch.base_offset
     cdef int64_t count
     cdef int64_t i
     cdef int64_t time_delta
@@ -1068,8 +1087,8 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
             report.trouble = OUTSIDE
             return OUTSIDE
         for i in range(count):
-            time_delta = <int64_t>(<uint64_t>number(&source.timestamps, row + i) - <uint64_t>batch.base_timestamp)
-            offset_delta = <int64_t>(<uint64_t>number(&source.offsets, row + i) - <uint64_t>batch.base_offset)
+            time_delta = <int64_t>(<uint64_t>number(&timestamps, row + i) - base_timestamp)
+            offset_delta = <int64_t>(<uint64_t>number(&offsets, row + i) - base_offset)
             if with_headers:
                 headers = headers_size(source, &window, row + i, report)
                 if kb_unlikely(headers < 0):
@@ -1088,7 +1107,9 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
             if headers == 1:
                 p[0] = 0
                 p += 1
-            elif kb_unlikely(put_headers(&p, end, source, &window, row + i)):
+                continue
+            p = put_headers(p, end, source, &window, row + i)
+            if kb_unlikely(p == NULL):
                 report.row = row + i
                 report.trouble = CHANGED
                 return CHANGED
