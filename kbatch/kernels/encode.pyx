@@ -735,6 +735,15 @@ cdef inline int32_t length_size(int32_t n) noexcept nogil:
     return 1 + (n > 63) + (n > 8191) + (n > 1048575) + (n > 134217727)
 
 
+cdef inline void put_totals(BatchRow* batch, int64_t size, int64_t records, int64_t last_offset,
+                            int64_t max_timestamp) noexcept nogil:
+    batch.size = size
+    batch.record_count = <int32_t>records
+    batch.last_offset = last_offset
+    batch.last_offset_delta = <int32_t>(<uint64_t>last_offset - <uint64_t>batch.base_offset)
+    batch.max_timestamp = max_timestamp
+
+
 cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
                           int64_t* used, int64_t room, Report* report) noexcept nogil:
     """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
@@ -742,8 +751,14 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     cdef int32_t values[BLOCK]
     cdef int32_t sizes[BLOCK]
     cdef HeaderWindow window
-    # The batch is kept here and not in its row: what is in memory is written and read again for each record.
-    cdef BatchRow batch
+    # What changes with each record is kept here and not in the batch, which would be stored and loaded again each time.
+    cdef BatchRow* batch = batches + used[0] - 1
+    cdef int64_t total = 0
+    cdef int64_t records = 0
+    cdef int64_t base_offset = 0
+    cdef int64_t base_timestamp = 0
+    cdef int64_t last_offset = 0
+    cdef int64_t max_timestamp = 0
     cdef Numbers offsets = source.offsets
     cdef Numbers timestamps = source.timestamps
     cdef int64_t filled = used[0]
@@ -768,10 +783,10 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     cdef int64_t target = plan.room
     cdef int64_t max_records = plan.max_records
     window.start = window.stop = 0
-    if fresh:
-        begin_batch(&batch, plan, row, 0, 0)
-    else:
-        batch = batches[filled - 1]
+    if not fresh:
+        total, records = batch.size, batch.record_count
+        base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
+        last_offset, max_timestamp = batch.last_offset, batch.max_timestamp
     while row < stop:
         count = min(stop - row, <int64_t>BLOCK)
         good = min(fetch_lengths(source.keys, row, count, keys), fetch_lengths(source.values, row, count, values))
@@ -804,26 +819,29 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                     report.trouble = OFFSET_ORDER
                     report.found = offset
                     break
-                delta = <int64_t>(<uint64_t>offset - <uint64_t>batch.base_offset)
+                delta = <int64_t>(<uint64_t>offset - <uint64_t>base_offset)
                 size = content + message
                 if modern:
                     size = content + sizes[i] + headers + varint_size(delta) + varint_size(
-                        <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp))
+                        <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
                     size += varint_size(size)
-                fresh = cut and kb_unlikely(size > target - batch.size or batch.record_count >= max_records
+                fresh = cut and kb_unlikely(size > target - total or records >= max_records
                                             or not 0 <= delta <= INT32_MAX)
                 if fresh:
-                    batches[filled - 1] = batch
+                    put_totals(batch, total, records, last_offset, max_timestamp)
             if kb_unlikely(fresh):
                 if filled == room:
                     break
+                batch = batches + filled
                 filled += 1
-                begin_batch(&batch, plan, row + i, offset, timestamp)
+                begin_batch(batch, plan, row + i, offset, timestamp)
+                total, records = batch.size, 0
+                base_offset, base_timestamp, max_timestamp = offset, batch.base_timestamp, timestamp
                 delta = 0
                 size = content + message
                 if modern:
                     size = content + sizes[i] + headers + 1 + varint_size(
-                        <int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp))
+                        <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
                     size += varint_size(size)
             elif kb_unlikely(framed and not -<int64_t>INT32_MAX - 1 <= delta <= INT32_MAX):
                 report.trouble = OFFSET_FAR
@@ -833,22 +851,21 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                 report.trouble = RECORD_SIZE
                 report.found = size
                 break
-            if kb_unlikely(size > most - batch.size or batch.record_count == INT32_MAX):
+            if kb_unlikely(size > most - total or records == INT32_MAX):
                 report.trouble = BATCH_SIZE
-                report.found = batch.size + size
+                report.found = total + size
                 break
             fresh = False
-            batch.size += size
-            batch.last_offset = offset
-            batch.last_offset_delta = <int32_t>delta
-            batch.record_count += 1
-            batch.max_timestamp = max(batch.max_timestamp, timestamp)
+            total += size
+            last_offset = offset
+            records += 1
+            max_timestamp = max(max_timestamp, timestamp)
             i += 1
         row += i
         if i < count:
             break
     if filled and not fresh:
-        batches[filled - 1] = batch
+        put_totals(batch, total, records, last_offset, max_timestamp)
     used[0] = filled
     return row
 
