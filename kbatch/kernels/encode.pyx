@@ -12,7 +12,8 @@ from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuff
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memmove
 
 from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
@@ -817,7 +818,7 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                 if kb_unlikely(headers < 0):
                     break
             if not fresh:
-                if kb_unlikely(strict and offset <= batch.last_offset):
+                if kb_unlikely(strict and offset <= last_offset):
                     report.trouble = OFFSET_ORDER
                     report.found = offset
                     break
