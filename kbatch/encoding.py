@@ -27,6 +27,7 @@ from kbatch.format import (
     BATCH_HEADER_SIZE,
     MESSAGE_HEADER_SIZES,
     NO_TIMESTAMP,
+    RECORD_DTYPE,
     BatchStatus,
     Codec,
     ControlType,
@@ -558,7 +559,7 @@ def encode_table(
     Raises
     ------
     ValueError
-        If the decode left out batches and that isn't `omitted`; if records are of a batch with a bad checksum, which a
+        If the table has only some columns; if the decode left out batches and that isn't `omitted`; if records are of a batch with a bad checksum, which a
         new one would hide; if magic and codec, or magic and timestamps, don't fit.
 
     Examples
@@ -571,6 +572,8 @@ def encode_table(
     if omitted not in ("raise", "drop"):
         raise ValueError(f"omitted must be 'raise' or 'drop', got {omitted!r}")
     rows = table.records
+    if rows.dtype != RECORD_DTYPE:
+        raise ValueError("the table has only some of its columns; decode all of them to encode them again")
     batches = _kept_batches(table, omitted)
     legacy = batches["magic"] < 2
     first, counts = batches["first_record"], batches["record_count"]

@@ -659,6 +659,13 @@ def test_rows_that_point_nowhere() -> None:
             kbatch.encode(broken)
 
 
+def test_a_table_of_some_columns() -> None:
+    table = kbatch.decode(kbatch.encode([b"a"]))
+    rows = np.zeros(1, [("offset", "<i8"), ("batch", "<i4")])
+    with pytest.raises(ValueError, match="only some of its columns"):
+        kbatch.encode(kbatch.RecordTable(rows, table.batches, table.data))
+
+
 def test_an_int_column_reads_back() -> None:
     numbers = np.array([1, -(2**40), 0], ">i8")
     assert kbatch.decode(kbatch.encode(numbers)).values_as(">i8").tolist() == numbers.tolist()
