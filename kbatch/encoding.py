@@ -559,8 +559,8 @@ def encode_table(
     Raises
     ------
     ValueError
-        If the table has only some columns; if the decode left out batches and that isn't `omitted`; if records are of a batch with a bad checksum, which a
-        new one would hide; if magic and codec, or magic and timestamps, don't fit.
+        If the table has only some columns; if the decode left out batches and that isn't `omitted`; if records are of
+        a batch with a bad checksum, which a new one would hide; if magic and codec, or magic and timestamps, don't fit.
 
     Examples
     --------
