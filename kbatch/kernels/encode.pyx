@@ -752,7 +752,7 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
     cdef int32_t keys[BLOCK]
     cdef int32_t values[BLOCK]
-    cdef int32_t sizes[BLOCK]
+    cdef int64_t sizes[BLOCK]
     cdef HeaderWindow window
     # What changes with each record is kept here and not in the batch, which would be stored and loaded again each time.
     cdef BatchRow* batch = batches + used[0] - 1
@@ -773,7 +773,7 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     cdef int64_t delta
     cdef int64_t headers = 1
     cdef int64_t size
-    cdef int64_t content
+    cdef int32_t least
     cdef int64_t message = message_size(plan.magic, 0, 0)
     cdef bint fresh = filled == 0
     cdef bint modern = plan.magic == 2
@@ -782,9 +782,8 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     cdef bint with_headers = modern and source.header_count.items != NULL
     # Plain messages are framed each for itself, so that there may be any number of them.
     cdef bint framed = modern or plan.attributes & CODEC
-    cdef int64_t most = INT32_MAX if framed else INT64_MAX
-    cdef int64_t target = plan.room
-    cdef int64_t max_records = plan.max_records
+    cdef int64_t limit = plan.room if cut else (INT32_MAX if framed else INT64_MAX)
+    cdef int64_t max_records = plan.max_records if cut else INT32_MAX
     window.start = window.stop = 0
     if not fresh:
         total, records = batch.size, batch.record_count
@@ -798,8 +797,13 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
             break
         # Up to the bad row, if there is one, so that it is named.
         count = good
+        least = 0
         for i in range(count):
-            sizes[i] = 1 + length_size(keys[i]) + length_size(values[i])
+            least = min(least, min(keys[i], values[i]))
+            sizes[i] = <int64_t>(<uint32_t>max(keys[i], 0) + <uint32_t>max(values[i], 0))
+        if modern:
+            for i in range(count):
+                sizes[i] += 1 + length_size(keys[i]) + length_size(values[i])
         i = 0
         while i < count:
             offset = number(&offsets, row + i)
@@ -808,30 +812,35 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                 report.trouble = BAD_TIMESTAMP
                 report.found = timestamp
                 break
-            if kb_unlikely(keys[i] < -1 or values[i] < -1):
+            if kb_unlikely(least < -1 and (keys[i] < -1 or values[i] < -1)):
                 report.trouble = RECORD_SIZE
                 report.found = <int64_t>INT32_MAX + 1
                 break
-            content = <int64_t>max(keys[i], 0) + max(values[i], 0)
             if with_headers:
                 headers = headers_size(source, &window, row + i, report)
                 if kb_unlikely(headers < 0):
                     break
-            if not fresh:
+            if kb_likely(not fresh):
                 if kb_unlikely(strict and offset <= last_offset):
                     report.trouble = OFFSET_ORDER
                     report.found = offset
                     break
                 delta = <int64_t>(<uint64_t>offset - <uint64_t>base_offset)
-                size = content + message
+                size = sizes[i] + message
                 if modern:
-                    size = content + sizes[i] + headers + varint_size(delta) + varint_size(
+                    size = sizes[i] + headers + varint_size(delta) + varint_size(
                         <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
                     size += varint_size(size)
-                fresh = cut and kb_unlikely(size > target - total or records >= max_records
-                                            or not 0 <= delta <= INT32_MAX)
-                if fresh:
+                if kb_unlikely(size > limit - total or records >= max_records
+                               or (framed and not 0 <= delta <= INT32_MAX)):
+                    if not cut:
+                        report.trouble = RECORD_SIZE if size > INT32_MAX else (
+                            BATCH_SIZE if size > limit - total or records >= max_records else OFFSET_FAR)
+                        report.found = delta if report.trouble == OFFSET_FAR else (
+                            size if report.trouble == RECORD_SIZE else total + size)
+                        break
                     put_totals(batch, total, records, last_offset, max_timestamp)
+                    fresh = True
             if kb_unlikely(fresh):
                 if filled == room:
                     break
@@ -840,24 +849,15 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                 begin_batch(batch, plan, row + i, offset, timestamp)
                 total, records = batch.size, 0
                 base_offset, base_timestamp, max_timestamp = offset, batch.base_timestamp, timestamp
-                delta = 0
-                size = content + message
+                size = sizes[i] + message
                 if modern:
-                    size = content + sizes[i] + headers + 1 + varint_size(
+                    size = sizes[i] + headers + 1 + varint_size(
                         <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
                     size += varint_size(size)
-            elif kb_unlikely(framed and not -<int64_t>INT32_MAX - 1 <= delta <= INT32_MAX):
-                report.trouble = OFFSET_FAR
-                report.found = delta
-                break
-            if kb_unlikely(size > INT32_MAX):
-                report.trouble = RECORD_SIZE
-                report.found = size
-                break
-            if kb_unlikely(size > most - total or records == INT32_MAX):
-                report.trouble = BATCH_SIZE
-                report.found = total + size
-                break
+                if kb_unlikely(size > INT32_MAX - total):
+                    report.trouble = RECORD_SIZE if size > INT32_MAX else BATCH_SIZE
+                    report.found = size if size > INT32_MAX else total + size
+                    break
             fresh = False
             total += size
             last_offset = offset
