@@ -978,6 +978,13 @@ cdef inline void store_be64(uint8_t* p, int64_t x) noexcept nogil:
 
 cdef inline uint8_t* put_varint(uint8_t* p, int64_t x) noexcept nogil:
     cdef uint64_t rest = zigzag(x)
+    if kb_likely(rest < 1 << 7):
+        p[0] = <uint8_t>rest
+        return p + 1
+    if kb_likely(rest < 1 << 14):
+        p[0] = <uint8_t>(rest | 0x80)
+        p[1] = <uint8_t>(rest >> 7)
+        return p + 2
     while rest > 0x7F:
         p[0] = <uint8_t>(rest | 0x80)
         p += 1
