@@ -510,12 +510,15 @@ def compressed(records: _kernel.Records, batches: Batches, level: int | None) ->
     sizes = (batches["size"] - before)[chosen].tolist()
     payloads: list[bytes | None] = [None] * len(batches)
     scratch = memoryview(allocate(max(sizes)))
+    # NumPy describes the fields of rows whenever it lends them out, which takes longer than a small record.
+    raw = batches.view(np.uint8)
     for i, size, codec, magic in zip(
         chosen.tolist(), sizes, codecs[chosen].tolist(), batches["magic"][chosen].tolist(), strict=True
     ):
         plain = scratch[:size]
-        row, trouble = _kernel.payload(records, batches, i, 0, plain)
-        raise_trouble(trouble, row)
+        row, trouble = _kernel.payload(records, raw, i, 0, plain)
+        if trouble:
+            raise_trouble(trouble, row)
         payloads[i] = compress(codec, plain, level, magic)
     batches["size"][chosen] = [len(payloads[i] or b"") for i in chosen.tolist()] + before[chosen]
     if (batches["size"] > _INT32_MAX).any():
