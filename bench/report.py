@@ -16,8 +16,8 @@ __all__ = ["Results", "main"]
 
 KBATCH = "kbatch"
 PEERS = ("aiokafka", "kafka-python")
-# Decompression with its output kept, and kbatch, which took turns with it.
-KEPT, IN_TURNS = "kept", "kbatch, in turns"
+# Decompression with its output kept, and kbatch, which took turns with it; for writing, compressing alone.
+KEPT, IN_TURNS, ALONE = "kept", "kbatch, in turns", "alone"
 CODECS = ("gzip", "snappy", "snappy-raw", "lz4", "zstd")
 # What kbatch decompresses with (`kbatch/codecs.py`); "alone" in a floor means the fastest way of calling these.
 LIBRARIES = {
@@ -156,6 +156,16 @@ def transactions_table(results: Results) -> str:
     return table(["corpus", "read_committed / read_uncommitted"], list(dict.fromkeys(map(tuple, rows))))
 
 
+def encode_compressed_table(results: Results) -> str:
+    stage = "encode compressed"
+    rows = []
+    for corpus in results.corpora(stage):
+        own = results.get(stage, corpus, IN_TURNS)
+        ratio = results.ratio(stage, corpus, IN_TURNS, ALONE)
+        rows.append([corpus, number(own and own.payload_bytes / own.seconds / 1e6, ",.0f"), number(ratio, ".2f")])
+    return table(["corpus", "MB/s", "kbatch / compressing alone"], rows)
+
+
 def single_nanoseconds(results: Results) -> float | None:
     own = results.get("decode", "single", KBATCH)
     return own.seconds / own.batches * 1e9 if own else None
@@ -179,6 +189,13 @@ def floors(results: Results) -> list[Floor]:
             kept = results.ratio("compressed", corpus, IN_TURNS, KEPT)
             floor(f"{corpus}: whole decode / library alone, output kept, in turns", kept, "<= 1.25",
                   lambda ratio: ratio <= 1.25)  # fmt: skip
+    for peer, wanted in (("aiokafka", 10), ("kafka-python", 100)):
+        floor(f"small: {peer}'s builder / kbatch, from Arrow", results.ratio("encode", "small", peer), f">= {wanted}",
+              lambda ratio, wanted=wanted: ratio >= wanted)  # fmt: skip
+    for corpus in results.corpora("encode compressed"):
+        floor(f"{corpus}: whole encode / compressing alone, in turns",
+              results.ratio("encode compressed", corpus, IN_TURNS, ALONE), "<= 1.25",
+              lambda ratio: ratio <= 1.25)  # fmt: skip
     floor("single: nanoseconds a one-record batch", single_nanoseconds(results), "<= 250", lambda ns: ns <= 250)
     return found
 
@@ -208,6 +225,10 @@ def report(results: Results) -> str:
         f"{number(results.ratio('decode', 'single', 'aiokafka'))} times as long.",
         "## Transactions: read_committed, in turns with read_uncommitted",
         transactions_table(results),
+        "## Encode from Arrow columns, batches of 16 KiB (peers: their builders)",
+        speed_table(results, "encode", [*PEERS, "kbatch, a table"]),
+        "## Encode with a codec, in turns with compressing the same payloads alone",
+        encode_compressed_table(results),
         "## Scan: headers only",
         scan_table(results),
     ]

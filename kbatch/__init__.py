@@ -1,6 +1,7 @@
 """Kafka's record batches to NumPy, Arrow, pandas, Polars and Spark."""
 
 from kbatch.decoding import decode
+from kbatch.encoding import encode, encode_empty, encode_marker, encode_table
 from kbatch.errors import (
     CodecError,
     CorruptBatchError,
@@ -32,6 +33,7 @@ from kbatch.log import Log, Segment, Tail, find_logs
 from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
+from kbatch.writing import BatchWriter
 
 __version__ = "0.1.0"
 
@@ -42,6 +44,7 @@ __all__ = [
     "HEADER_DTYPE",
     "RECORD_DTYPE",
     "BatchStatus",
+    "BatchWriter",
     "Codec",
     "CodecError",
     "ControlType",
@@ -70,6 +73,10 @@ __all__ = [
     "control_records",
     "decode",
     "decode_stream",
+    "encode",
+    "encode_empty",
+    "encode_marker",
+    "encode_table",
     "find_logs",
     "scan",
 ]

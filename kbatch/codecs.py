@@ -1,4 +1,4 @@
-"""Payload -> plain payload under a limit.
+"""Payload -> plain payload under a limit, and back.
 
 Kafka knows four codecs, and what each reader must take or refuse stands in section 5 of the catalogue (``COD``, ``GZ``,
 ``SN``, ``L4``, ``ZS``), which follows Kafka's own Java reader. Three things hold for all of them:
@@ -18,6 +18,10 @@ snappy xerial: 1 to 3 bytes ignored; raw: none xerial: continues the output; raw
 lz4    ignored                                 ignored
 zstd   refused                                 continues the output
 ====== ======================================= =====================================
+
+What `compress` writes is what Kafka's own producer does, and what every other client reads: one gzip member; xerial
+snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB without content size and checksums
+(L4-R12); one zstd frame.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 
     from kbatch.kernels.frames import Run
 
-__all__ = ["Arena", "PayloadError", "decompress", "decompress_run"]
+__all__ = ["Arena", "PayloadError", "check_level", "compress", "decompress", "decompress_run"]
 
 # Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
@@ -80,6 +84,17 @@ _ZSTD_HEADER_SIZES = [
 ]
 _ZSTD_STEP = (1 << 20) + 1
 _ZSTD_MAX_BLOCK = 128 << 10
+
+# What Java writes: the versions are 1 and 1, and a block is 32 KiB (SN-R2, SN-R9).
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 << 10
+# How the frames begin that `compress` writes (L4-R12), and what the last byte of that is in magic 0 (L4-R5).
+_LZ4_START = _LZ4_MAGIC + b"\x60\x40\x82"
+_LZ4_OLD_CHECKSUM = b"\x1a"
+
+# The levels of Kafka's `compression.*.level` (COD-R10).
+_LEVELS = {_GZIP: (-1, 9), _LZ4: (1, 17), _ZSTD: (-131072, 22)}
+_ZSTD_LEVEL = 3
 
 _int32_be = struct.Struct(">i").unpack_from
 _uint32_le = struct.Struct("<I").unpack_from
@@ -167,9 +182,13 @@ class Arena:
 
 
 class _Contexts(threading.local):
-    """The decompressors of a thread that are worth keeping: making one costs more than a small payload."""
+    """The contexts of a thread that are worth keeping: making one costs more than a small payload."""
 
     def __init__(self) -> None:
+        # Room for the largest block that snappy makes of one of ours.
+        self.snappy = memoryview(bytearray(32 + _XERIAL_BLOCK + _XERIAL_BLOCK // 6))
+        self.zstd_level = _ZSTD_LEVEL
+        self.zstd_compressor = zstandard.ZstdCompressor(_ZSTD_LEVEL)
         self.zstd = zstandard.ZstdDecompressor()
         self.lz4: object | None = None
 
@@ -533,3 +552,81 @@ def _zstd_bound(payload: memoryview) -> int:
             if claim > bound - before:
                 _refuse(f"zstd: a frame claims to hold {claim} bytes, its blocks can hold {bound - before}")
     return bound
+
+
+def check_level(codec: int, level: int | None) -> None:
+    """Raise `ValueError` if Kafka doesn't know this level of the codec (COD-R10); None is always good."""
+    if level is None:
+        return
+    if codec not in _LEVELS:
+        raise ValueError(f"codec {Codec(codec).name.lower()} has no level, got {level}")
+    least, most = _LEVELS[codec]
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise TypeError(f"level must be an int, got {type(level).__name__}")
+    # zlib takes 0, which stores; Kafka doesn't.
+    if not least <= level <= most or (codec == _GZIP and level == 0):
+        span = "1 to 9, or -1 for the default" if codec == _GZIP else f"{least} to {most}"
+        raise ValueError(f"level of {Codec(codec).name.lower()} must be {span}, got {level}")
+
+
+def compress(codec: int, plain: memoryview, level: int | None = None, magic: int = 2) -> bytes:
+    """Compress a plain payload.
+
+    Parameters
+    ----------
+    codec : int
+        One of `kbatch.Codec`; `Codec.NONE` copies.
+    plain : memoryview
+        Contiguous bytes.
+    level : int, optional
+        One that `check_level` lets pass. Default is that of the library: 6 for gzip, 3 for zstd, and for lz4 the fast
+        compressor. That is also what Kafka's producer uses by default, though it calls it level 9.
+    magic : int
+        Of the batch. Readers of magic 0 want the wrong header checksum of lz4 that Kafka once wrote (L4-R5).
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> from kbatch.codecs import compress
+    >>> from kbatch.format import Codec
+    >>> compress(Codec.SNAPPY, memoryview(b"plain")).hex(" ", -4)
+    '82534e41 50505900 00000001 00000001 00000007 0510706c 61696e'
+    """
+    if codec == _LZ4:
+        frame: bytes = lz4.frame.compress(
+            plain,
+            compression_level=level or 0,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+        if magic:
+            return frame
+        if not frame.startswith(_LZ4_START):
+            raise RuntimeError(f"lz4 wrote a frame of another kind: {frame[:7].hex()}")
+        return b"".join((frame[:6], _LZ4_OLD_CHECKSUM, frame[7:]))
+    if codec == _ZSTD:
+        level = _ZSTD_LEVEL if level is None else level
+        if _contexts.zstd_level != level:
+            _contexts.zstd_compressor = zstandard.ZstdCompressor(level)
+            _contexts.zstd_level = level
+        return _contexts.zstd_compressor.compress(plain)
+    if codec == _SNAPPY:
+        return _compress_snappy(plain)
+    if codec == _GZIP:
+        member = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+        return member.compress(plain) + member.flush()
+    return bytes(plain)
+
+
+def _compress_snappy(plain: memoryview) -> bytes:
+    room = _contexts.snappy
+    parts = [_XERIAL_HEADER]
+    for at in range(0, len(plain), _XERIAL_BLOCK):
+        size = cramjam.snappy.compress_raw_into(plain[at : at + _XERIAL_BLOCK], room)
+        parts.append(size.to_bytes(4, "big"))
+        parts.append(bytes(room[:size]))
+    return b"".join(parts)

@@ -28,7 +28,9 @@ LAYERS = [
     {"transactions"},
     # A table offers its views as methods, which import `arrow` and `values` when they are called.
     {"table", "arrow", "values"},
-    {"decoding", "protocol"},
+    {"decoding", "protocol", "sources"},
+    {"encoding"},
+    {"writing"},
     {"stable"},
     {"streaming"},
     {"log"},

@@ -18,9 +18,8 @@ from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.kernels.columns import keys_equal
-from kbatch.log import indexes
 from kbatch.log import logs as log_module
-from kbatch.log.segment import SegmentFile
+from kbatch.log import storage
 from kbatch.spark.options import Bound, ReadOptions, parse_options
 from kbatch.spark.partitioner import key_partition, murmur2
 from kbatch.spark.planning import Split, choose_logs, open_logs, plan, resolve_bounds, task_tables
@@ -36,26 +35,13 @@ def read(**options: str) -> ReadOptions:
 
 
 @pytest.fixture
-def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Count the bytes of files that are read, of logs and of indexes, and say how many since the last time."""
-    count = [0]
-    window, entries = SegmentFile.window, indexes._read_entries
-
-    def counted_window(self: SegmentFile, start: int, stop: int) -> Any:
-        found = window(self, start, stop)
-        count[0] += len(found)
-        return found
-
-    def counted_entries(*arguments: Any) -> Any:
-        found = entries(*arguments)
-        count[0] += found.nbytes
-        return found
-
-    monkeypatch.setattr(SegmentFile, "window", counted_window)
-    monkeypatch.setattr(indexes, "_read_entries", counted_entries)
+def bytes_read() -> Callable[[], int]:
+    """Say how many bytes of files were read since the last time, of logs and of indexes."""
+    before = [storage.bytes_read()]
 
     def since() -> int:
-        told, count[0] = count[0], 0
+        now = storage.bytes_read()
+        told, before[0] = now - before[0], now
         return told
 
     return since
@@ -133,17 +119,18 @@ def test_offsets_open_nothing_else(days: Path, bytes_read: Callable[[], int]) ->
 
 def test_directories_of_other_names_are_not_listed(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
-    plain = os.listdir
+    plain = storage.Storage.list
 
-    def counted(path: Any) -> list[str]:
+    def counted(self: storage.Storage, path: str) -> Any:
         listed.append(os.path.basename(path))
-        return plain(path)
+        return plain(self, path)
 
-    monkeypatch.setattr(os, "listdir", counted)
+    monkeypatch.setattr(storage.Storage, "list", counted)
 
     def chosen(**options: str) -> set[str]:
         listed.clear()
         logs = choose_logs([str(days)], read(**options))
+        assert len(listed) == len(set(listed)), "listed twice"
         below = set(listed) - {days.name}
         assert below == {os.path.basename(log.path) for log in logs}
         return below

@@ -222,6 +222,11 @@ def crc32c(const uint8_t[::1] data not None):
     return crc
 
 
+cdef uint32_t crc32c_of(const uint8_t* data, int64_t size) noexcept nogil:
+    """The CRC-32C of `size` bytes, for other kernels; only where `AVAILABLE`."""
+    return kb_crc32c(data, size)
+
+
 cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
     """The CRC-32 of `size` bytes, as messages of magic 0 and 1 have it; for other kernels."""
     return kb_crc32(data, size, FOLDS)

@@ -1,0 +1,146 @@
+"""columns --> payload --> batches: kbatch from Arrow columns, peers by their builders; and beside compressing alone.
+
+The records are those of the decode corpora, cut at a target size as producers cut them. Results are decoded again: what
+kbatch wrote by the peers too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+
+import kbatch
+from bench.conftest import InTurns, Measure, contests
+from bench.corpora import CODECS, KIB, MIB, Corpus, Sums, corpus, payloads
+from bench.peers import PEERS, Peer
+
+pa = pytest.importorskip("pyarrow")
+
+NAMES = ["small", "medium", "large", "headers"]
+LEGACY = ["small-v0", "small-v1"]
+BATCH_SIZE = 16 * KIB
+SIZES = {"16k": BATCH_SIZE, "1m": MIB}
+COMPRESSED = [f"medium-{size}-{codec}" for codec in CODECS if codec not in ("none", "snappy-raw") for size in SIZES]
+
+
+@cache
+def columns(name: str) -> dict[str, Any]:
+    """Return the records of a corpus as contiguous Arrow columns."""
+    table = kbatch.decode(corpus(name).data).to_arrow()
+    table = table.combine_chunks()
+    found = {"values": table["value"], "keys": table["key"], "timestamps": table["timestamp"].cast(pa.int64())}
+    if len(kbatch.decode(corpus(name).data).headers):
+        found["headers"] = table["headers"]
+    return found
+
+
+@cache
+def rows(name: str) -> list[tuple[int, bytes, bytes, list[Any]]]:
+    """Return the same records as the objects that a builder takes."""
+    found = columns(name)
+    headers = found["headers"].to_pylist() if "headers" in found else [[]] * len(found["values"])
+    pairs = [[(header["key"].decode(), header["value"]) for header in row] for row in headers]
+    columns_of_rows = (found[column].to_pylist() for column in ("timestamps", "keys", "values"))
+    return list(zip(*columns_of_rows, pairs, strict=True))
+
+
+def sums_from_0(what: Corpus) -> Sums:
+    """Return the sums of a corpus whose offsets count from 0 without a gap."""
+    count = what.sums.records
+    return replace(what.sums, offsets=count * (count - 1) // 2)
+
+
+def assert_same(data: bytes, what: Corpus) -> None:
+    assert Sums.of_table(kbatch.decode(data)) == sums_from_0(what)
+    for peer in PEERS[:1]:
+        assert peer.sums(data) == sums_from_0(what)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *LEGACY])
+def test_kbatch(name: str, measure: Measure) -> None:
+    what = corpus(name)
+    magic = int(name[-1]) if name in LEGACY else 2
+    given = columns(name)
+    if magic == 0:
+        given = given | {"timestamps": None}
+    data = measure("encode", what, "kbatch", lambda: kbatch.encode(**given, magic=magic, batch_size=BATCH_SIZE))
+    assert_same(data, what)
+
+
+@pytest.mark.parametrize(("name", "peer"), contests(NAMES, NAMES))
+def test_peer(name: str, peer: Peer, measure: Measure) -> None:
+    what = corpus(name)
+    records = rows(name)
+    built = measure("encode", what, peer.name, lambda: peer.encode(records, BATCH_SIZE))
+    # Each batch counts from 0.
+    found = Sums.of_table(kbatch.decode(b"".join(built)))
+    assert replace(found, offsets=what.sums.offsets) == what.sums
+    assert all(len(batch) <= BATCH_SIZE for batch in built)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_table(name: str, measure: Measure) -> None:
+    """What a decode gave, written again."""
+    what = corpus(name)
+    table = kbatch.decode(what.data)
+    assert measure("encode", what, "kbatch, a table", lambda: kbatch.encode(table)) == what.data
+
+
+zstd_context = zstandard.ZstdCompressor(3)
+
+
+def gzip(payload: bytes) -> bytes:
+    encoder = zlib.compressobj(-1, zlib.DEFLATED, 31)
+    return encoder.compress(payload) + encoder.flush()
+
+
+def snappy_blocks(payload: bytes) -> list[bytes]:
+    return [snappy.compress(payload[at : at + 32 * KIB]) for at in range(0, len(payload), 32 * KIB)]
+
+
+def lz4_frame(payload: bytes) -> bytes:
+    size = lz4.frame.BLOCKSIZE_MAX64KB
+    return lz4.frame.compress(payload, compression_level=0, block_size=size, block_linked=False, store_size=False)
+
+
+# Compressing a payload, and nothing else, by the library that the codec is known by, as kbatch has it do.
+ALONE: dict[str, Callable[[bytes], Any]] = {
+    "gzip": gzip,
+    "snappy": snappy_blocks,
+    "lz4": lz4_frame,
+    "zstd": zstd_context.compress,
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_in_turns_with_compressing_alone(name: str, in_turns: InTurns) -> None:
+    _, size, codec = name.split("-")
+    what = corpus(name)
+    given = columns(f"medium-{size}")
+    plain = payloads(kbatch.encode(**given, batch_size=SIZES[size]))
+    function = ALONE[codec]
+
+    def alone() -> list[Any]:
+        return [function(payload) for payload in plain]
+
+    data = in_turns(
+        "encode compressed",
+        what,
+        "kbatch, in turns",
+        lambda: kbatch.encode(**given, batch_size=SIZES[size], codec=codec),
+        "alone",
+        alone,
+    )
+    assert_same(data, what)
+    stored = payloads(data)
+    assert [len(part) for part in stored] == [
+        len(part) if codec != "snappy" else 16 + sum(4 + len(block) for block in part) for part in alone()
+    ]

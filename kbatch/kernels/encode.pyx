@@ -1,0 +1,1337 @@
+"""Columns to payloads and framed batches: `decode.pyx` the other way round, in two passes.
+
+`measure` cuts records into batches and sums up their sizes; `payload` and `write` then fill memory of that size. Both
+see keys and values as (pointer, length) slices, a block of rows at a time, whatever the columns are: so there is one
+loop for lists, NumPy arrays, all of Arrow's layouts and the rows of a decoded table.
+
+What a column points to may be changed by another thread between the two passes: every position is checked against its
+buffer in both, and every record against the room left for it.
+"""
+
+from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy, memmove
+
+from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
+from kbatch.kernels.spans cimport Span
+from kbatch.kernels.wire cimport BatchRow, kb_bswap16, kb_bswap32, kb_bswap64, kb_likely, kb_prefetch, kb_unlikely
+
+cdef extern from "Python.h":
+    const int PyBUF_WRITE
+
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+      #include <intrin.h>
+      static inline int kb_bits(uint64_t x) { unsigned long i; _BitScanReverse64(&i, x | 1); return (int)i + 1; }
+    #else
+      static inline int kb_bits(uint64_t x) { return 64 - __builtin_clzll(x | 1); }
+    #endif
+    #if defined(__linux__)
+      #include <sys/mman.h>
+      /* Large memory in large pages: a fault for each of 4 KiB costs more than filling them. */
+      static void kb_expect_fill(char *p, size_t n) {
+      #ifdef MADV_HUGEPAGE
+          uintptr_t start = ((uintptr_t)p + 4095) & ~(uintptr_t)4095;
+          uintptr_t end = ((uintptr_t)p + n) & ~(uintptr_t)4095;
+          if (n >= (4u << 20) && end > start)
+              (void)madvise((void *)start, end - start, MADV_HUGEPAGE);  /* advice only */
+      #else
+          (void)p; (void)n;
+      #endif
+      }
+    #else
+      static void kb_expect_fill(char *p, size_t n) { (void)p; (void)n; }
+    #endif
+    """
+    int kb_bits(uint64_t) noexcept nogil
+    void kb_expect_fill(char* p, size_t n) noexcept nogil
+
+cdef enum:
+    BLOCK = 256  # rows of one turn over the columns: their slices stay in the first cache
+    HEADER_BLOCK = 64
+    AHEAD = 1024  # bytes of values that are asked for before they are copied
+    LOG_OVERHEAD = 12
+    BATCH_HEADER = 61
+    CRC_START = 21
+    CRC_START_LEGACY = 16
+    # A message of magic 0 with neither key nor value, its offset and length included; magic 1 adds a timestamp.
+    MESSAGE_V0 = 26
+    MESSAGE_V1 = 34
+    CODEC = 0x07
+    TIMESTAMP_TYPE = 0x08
+    # Bytes of a record beside its key, value and headers at most: its length, attributes, deltas, and their lengths.
+    RECORD_BOUND = 31
+
+# What stops `measure` or a writer; `kbatch.encoding` has the words.
+cdef enum Trouble:
+    NONE = 0
+    OUTSIDE = 1  # a slice is not within its buffer
+    NULL_HEADER_KEY = 2
+    BAD_TIMESTAMP = 3
+    OFFSET_ORDER = 4
+    OFFSET_FAR = 5
+    RECORD_SIZE = 6
+    BATCH_SIZE = 7
+    CHANGED = 8  # what is written isn't what was measured
+
+
+# Bytes of a key, value or header; a length of -1 is null.
+cdef struct Slice:
+    const uint8_t* p
+    int64_t n
+
+cdef enum Kind:
+    NULLS
+    OFFSETS_32
+    OFFSETS_64
+    VIEWS
+    ITEMS
+    TEXTS
+    SLICES
+    POINTERS
+
+# A stretch of a column in one layout.
+cdef struct Part:
+    Kind kind
+    int64_t start  # its rows of the column
+    int64_t stop
+    const char* items  # offsets, views, items, positions or slices: of its first row
+    Py_ssize_t stride
+    const char* lengths
+    Py_ssize_t lengths_stride
+    const uint8_t* data
+    int64_t size
+    const uint8_t** buffers
+    int64_t* sizes
+    int64_t buffer_count
+    const uint8_t* valid
+    int64_t valid_start  # the bit of its first row
+    int64_t width
+
+# All parts of a column.
+cdef struct Parts:
+    const Part* parts
+    int64_t count
+
+# A column of integers; without one, `first + row * step`.
+cdef struct Numbers:
+    const char* items
+    Py_ssize_t stride
+    int64_t first
+    int64_t step
+
+# Everything that a record is made of.
+cdef struct Source:
+    Parts keys
+    Parts values
+    Parts header_keys
+    Parts header_values
+    Numbers offsets
+    Numbers timestamps
+    Numbers header_first
+    Numbers header_count
+
+# Header slices around the last row asked for: records ask for theirs one after the other.
+cdef struct HeaderWindow:
+    int64_t start
+    int64_t stop
+    Slice keys[HEADER_BLOCK]
+    Slice values[HEADER_BLOCK]
+
+cdef struct Report:
+    int trouble
+    int64_t row
+    int64_t found
+
+
+cdef class Strided:
+    """A buffer in one or two dimensions, as it lies in memory, for as long as this lives."""
+
+    cdef Py_buffer view
+
+    def __cinit__(self, object array):
+        PyObject_GetBuffer(array, &self.view, PyBUF_STRIDED_RO)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+    cdef Py_ssize_t rows(self) except -1:
+        if self.view.ndim < 1:
+            raise ValueError("an array without dimensions is no column")
+        return self.view.shape[0]
+
+
+cdef class Column:
+    """Keys, values or what is in headers: parts in any layout, one after the other. Buffers are held, not copied."""
+
+    cdef Part* parts
+    cdef int64_t used
+    cdef int64_t room
+    cdef readonly int64_t length
+    cdef list held
+
+    def __cinit__(self):
+        self.held = []
+
+    def __dealloc__(self):
+        cdef int64_t i
+        for i in range(self.used):
+            PyMem_Free(<void*>self.parts[i].buffers)
+            PyMem_Free(self.parts[i].sizes)
+            if self.parts[i].kind == POINTERS:
+                PyMem_Free(<void*>self.parts[i].items)
+        PyMem_Free(self.parts)
+
+    cdef Part* add(self, Kind kind, int64_t count, object valid, int64_t first) except NULL:
+        """A further part, of which the caller sets the rest; `length` is to be raised when that has gone well."""
+        cdef Part* part
+        cdef Span bits
+        if self.used == self.room:
+            part = <Part*>PyMem_Realloc(self.parts, (2 * self.room + 4) * sizeof(Part))
+            if part == NULL:
+                raise MemoryError()
+            self.parts = part
+            self.room = 2 * self.room + 4
+        part = self.parts + self.used
+        part[0] = Part(kind=kind, start=self.length, stop=self.length + count, items=NULL, stride=0, lengths=NULL,
+                       lengths_stride=0, data=NULL, size=0, buffers=NULL, sizes=NULL, buffer_count=0, valid=NULL,
+                       valid_start=first, width=0)
+        if valid is not None:
+            bits = Span(valid, 1, False)
+            if count < 0 or first < 0 or bits.length < (first + count + 7) // 8:
+                raise ValueError(f"the validity bitmap has {bits.length} bytes, rows {first} to {first + count}")
+            self.held.append(bits)
+            part.valid = <const uint8_t*>bits.items
+        return part
+
+    def add_nulls(self, int64_t count):
+        """Add rows without a value."""
+        self.add(NULLS, count, None, 0)
+        self.used += 1
+        self.length += count
+
+    def add_offsets(self, offsets not None, int width, int64_t first, int64_t count, data, valid=None):
+        """Add rows ``first .. first + count - 1`` of an Arrow binary array with offsets of `width` bytes."""
+        cdef Span at = Span(offsets, width, False)
+        cdef Span content
+        cdef Part* part
+        if count <= 0:
+            return
+        if first < 0 or at.length < first + count + 1:
+            raise ValueError(f"{at.length} offsets, rows {first} to {first + count}")
+        part = self.add(OFFSETS_32 if width == 4 else OFFSETS_64, count, valid, first)
+        part.items = <const char*>at.items + first * width
+        self.held.append(at)
+        if data is not None:
+            content = Span(data, 1, False)
+            self.held.append(content)
+            part.data = <const uint8_t*>content.items
+            part.size = content.length
+        self.used += 1
+        self.length += count
+
+    def add_views(self, views not None, int64_t first, int64_t count, list buffers not None, valid=None):
+        """Add rows of an Arrow view array."""
+        cdef Span at = Span(views, 16, False)
+        cdef Span content
+        cdef Part* part
+        cdef int64_t i
+        if count <= 0:
+            return
+        if first < 0 or at.length < first + count:
+            raise ValueError(f"{at.length} views, rows {first} to {first + count}")
+        part = self.add(VIEWS, count, valid, first)
+        part.items = <const char*>at.items + first * 16
+        self.held.append(at)
+        # Counted from here on, so that what is allocated goes with the column.
+        self.used += 1
+        self.length += count
+        part.buffers = <const uint8_t**>PyMem_Calloc(len(buffers) + 1, sizeof(uint8_t*))
+        part.sizes = <int64_t*>PyMem_Calloc(len(buffers) + 1, sizeof(int64_t))
+        if part.buffers == NULL or part.sizes == NULL:
+            raise MemoryError()
+        for i in range(len(buffers)):
+            content = Span(buffers[i], 1, False)
+            self.held.append(content)
+            part.buffers[i] = <const uint8_t*>content.items
+            part.sizes[i] = content.length
+        part.buffer_count = len(buffers)
+
+    def add_items(self, items not None, int64_t width, bint strip=False, valid=None, int64_t valid_start=0):
+        """Add an array of items of `width` bytes; with `strip` without the NUL bytes at their ends."""
+        cdef Strided array = Strided(items)
+        cdef int64_t count = array.rows()
+        cdef Part* part
+        if array.view.ndim == 1:
+            if width != array.view.itemsize:
+                raise ValueError(f"items of {array.view.itemsize} bytes, not {width}")
+        elif array.view.ndim != 2 or array.view.itemsize != 1 or array.view.shape[1] != width \
+                or (width > 1 and array.view.strides[1] != 1):
+            raise ValueError("rows of bytes must be contiguous")
+        part = self.add(TEXTS if strip else ITEMS, count, valid, valid_start)
+        part.items = <const char*>array.view.buf
+        part.stride = array.view.strides[0]
+        part.width = width
+        self.held.append(array)
+        self.used += 1
+        self.length += count
+
+    def add_slices(self, positions not None, lengths not None, data not None):
+        """Add (int64 position, int32 length) rows that point into `data`; a negative length is null."""
+        cdef Strided at = Strided(positions)
+        cdef Strided sizes = Strided(lengths)
+        cdef Span content = Span(data, 1, False)
+        cdef int64_t count = at.rows()
+        cdef Part* part
+        if at.view.itemsize != 8 or sizes.view.itemsize != 4 or sizes.rows() != count:
+            raise ValueError("positions are int64, lengths int32, and as many")
+        part = self.add(SLICES, count, None, 0)
+        part.items = <const char*>at.view.buf
+        part.stride = at.view.strides[0]
+        part.lengths = <const char*>sizes.view.buf
+        part.lengths_stride = sizes.view.strides[0]
+        part.data = <const uint8_t*>content.items
+        part.size = content.length
+        self.held += [at, sizes, content]
+        self.used += 1
+        self.length += count
+
+    def add_objects(self, list objects not None):
+        """Add bytes objects and Nones; return the row of the first that is neither, and -1 if all of them are."""
+        cdef int64_t count = len(objects)
+        cdef list kept = list(objects)
+        cdef Slice* slices = <Slice*>PyMem_Calloc(count + 1, sizeof(Slice))
+        cdef Part* part
+        cdef int64_t i
+        cdef object value
+        if slices == NULL:
+            raise MemoryError()
+        for i in range(count):
+            value = kept[i]
+            if PyBytes_CheckExact(value):
+                slices[i].p = <const uint8_t*>PyBytes_AS_STRING(value)
+                slices[i].n = PyBytes_GET_SIZE(value)
+            elif value is None:
+                slices[i].n = -1
+            elif isinstance(value, (bytes, bytearray, memoryview)):
+                kept[i] = value = bytes(value)
+                slices[i].p = <const uint8_t*>PyBytes_AS_STRING(value)
+                slices[i].n = PyBytes_GET_SIZE(value)
+            else:
+                PyMem_Free(slices)
+                return i
+        try:
+            part = self.add(POINTERS, count, None, 0)
+        except BaseException:
+            PyMem_Free(slices)
+            raise
+        part.items = <const char*>slices
+        self.held.append(kept)
+        self.used += 1
+        self.length += count
+        return -1
+
+
+cdef class Records:
+    """The columns of records, to be measured and written.
+
+    `keys` and header columns may be missing, as may `offsets`, which then count from 0 at the first row, and
+    `timestamps`, all of which are then `timestamp`. `header_first` and `header_count` are rows of the header columns.
+    """
+
+    cdef Source source
+    cdef readonly int64_t count
+    cdef list held
+
+    def __init__(self, Column values not None, Column keys, *, offsets=None, int64_t first_offset=0, timestamps=None,
+                 int64_t timestamp=-1, header_first=None, header_count=None, Column header_keys=None,
+                 Column header_values=None):
+        self.count = values.length
+        self.held = [values, keys, header_keys, header_values]
+        self.source.values = Parts(parts=values.parts, count=values.used)
+        self.source.keys = Parts(parts=NULL, count=0)
+        self.source.header_keys = Parts(parts=NULL, count=0)
+        self.source.header_values = Parts(parts=NULL, count=0)
+        if keys is not None:
+            if keys.length != self.count:
+                raise ValueError(f"{keys.length} keys, {self.count} values")
+            self.source.keys = Parts(parts=keys.parts, count=keys.used)
+        self.source.offsets = self.numbers(offsets, 8, first_offset, 1)
+        self.source.timestamps = self.numbers(timestamps, 8, timestamp, 0)
+        self.source.header_first = self.numbers(header_first, 8, 0, 0)
+        self.source.header_count = self.numbers(header_count, 4, 0, 0)
+        if header_keys is not None:
+            if header_values is None or header_first is None or header_count is None:
+                raise ValueError("headers are four columns")
+            if header_keys.length != header_values.length:
+                raise ValueError(f"{header_keys.length} header keys, {header_values.length} header values")
+            self.source.header_keys = Parts(parts=header_keys.parts, count=header_keys.used)
+            self.source.header_values = Parts(parts=header_values.parts, count=header_values.used)
+        elif header_count is not None:
+            raise ValueError("headers are four columns")
+
+    cdef Numbers numbers(self, object array, int itemsize, int64_t first, int64_t step) except *:
+        cdef Strided strided
+        if array is None:
+            return Numbers(items=NULL, stride=0, first=first, step=step)
+        strided = Strided(array)
+        if strided.view.ndim != 1 or strided.view.itemsize != itemsize or strided.view.shape[0] != self.count:
+            raise ValueError(f"a column of {self.count} integers of {itemsize} bytes is needed")
+        self.held.append(strided)
+        return Numbers(items=<const char*>strided.view.buf, stride=strided.view.strides[0], first=0, step=0)
+
+
+# -- reading columns
+
+
+cdef inline int64_t load_64(const char* p) noexcept nogil:
+    cdef int64_t x
+    memcpy(&x, p, 8)
+    return x
+
+
+cdef inline int64_t load_32(const char* p) noexcept nogil:
+    cdef int32_t x
+    memcpy(&x, p, 4)
+    return x
+
+
+cdef inline int64_t number(const Numbers* numbers, int64_t row) noexcept nogil:
+    if numbers.items == NULL:
+        return numbers.first + row * numbers.step
+    return load_64(numbers.items + row * numbers.stride)
+
+
+cdef inline bint is_null(const Part* part, int64_t i) noexcept nogil:
+    cdef int64_t bit = part.valid_start + i
+    return not part.valid[bit >> 3] >> (bit & 7) & 1
+
+
+cdef int64_t fetch_part(const Part* part, int64_t first, int64_t count, Slice* out) noexcept nogil:
+    """Slices of the rows from `first` on, counted within the part; the number of them that are within the data."""
+    cdef int64_t i
+    cdef int64_t n
+    cdef int64_t at
+    cdef const char* p
+    cdef const uint8_t* item
+    cdef const uint8_t* data = part.data
+    cdef int64_t size = part.size
+    if part.kind == OFFSETS_32:
+        p = part.items + first * 4
+        at = load_32(p)
+        if kb_unlikely(at < 0):
+            return 0
+        for i in range(count):
+            n = load_32(p + i * 4 + 4)
+            if kb_unlikely(n < at or n > size):
+                return i
+            out[i].p = data + at
+            out[i].n = n - at
+            at = n
+    elif part.kind == OFFSETS_64:
+        p = part.items + first * 8
+        at = load_64(p)
+        if kb_unlikely(at < 0):
+            return 0
+        for i in range(count):
+            n = load_64(p + i * 8 + 8)
+            if kb_unlikely(n < at or n > size):
+                return i
+            out[i].p = data + at
+            out[i].n = n - at
+            at = n
+    elif part.kind == ITEMS:
+        for i in range(count):
+            out[i].p = <const uint8_t*>part.items + (first + i) * part.stride
+            out[i].n = part.width
+    elif part.kind == SLICES:
+        for i in range(count):
+            at = load_64(part.items + (first + i) * part.stride)
+            n = load_32(part.lengths + (first + i) * part.lengths_stride)
+            if n < 0:
+                out[i] = Slice(p=NULL, n=-1)
+            elif kb_unlikely(at < 0 or at > size or n > size - at):
+                return i
+            else:
+                out[i].p = data + at
+                out[i].n = n
+    elif part.kind == POINTERS:
+        memcpy(out, <const Slice*>part.items + first, count * sizeof(Slice))
+    elif part.kind == VIEWS:
+        for i in range(count):
+            if part.valid != NULL and is_null(part, first + i):
+                out[i].p = NULL  # what stands in the view means nothing
+                continue
+            p = part.items + (first + i) * 16
+            n = load_32(p)
+            out[i].n = n
+            if 0 <= n <= 12:
+                out[i].p = <const uint8_t*>p + 4
+                continue
+            at = load_32(p + 12)
+            if kb_unlikely(n < 0 or at < 0 or not 0 <= load_32(p + 8) < part.buffer_count):
+                return i
+            if kb_unlikely(at > part.sizes[load_32(p + 8)] or n > part.sizes[load_32(p + 8)] - at):
+                return i
+            out[i].p = part.buffers[load_32(p + 8)] + at
+    elif part.kind == TEXTS:
+        for i in range(count):
+            item = <const uint8_t*>part.items + (first + i) * part.stride
+            n = part.width
+            while n and item[n - 1] == 0:
+                n -= 1
+            out[i].p = item
+            out[i].n = n
+    else:
+        for i in range(count):
+            out[i] = Slice(p=NULL, n=-1)
+    if part.valid != NULL:
+        for i in range(count):
+            if is_null(part, first + i):
+                out[i].n = -1
+    return count
+
+
+cdef int64_t part_of(Parts column, int64_t row) noexcept nogil:
+    """The first part that ends behind a row."""
+    cdef int64_t lo = 0
+    cdef int64_t hi = column.count
+    cdef int64_t middle
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if column.parts[middle].stop <= row:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+cdef int64_t fetch(Parts column, int64_t row, int64_t count, Slice* out) noexcept nogil:
+    """Slices of the rows from `row` on, all null if there is no column; the number of them that are good."""
+    cdef int64_t done = 0
+    cdef int64_t i
+    cdef int64_t n
+    cdef int64_t good
+    cdef const Part* part
+    if column.parts == NULL:
+        for i in range(count):
+            out[i] = Slice(p=NULL, n=-1)
+        return count
+    i = part_of(column, row)
+    while done < count and i < column.count:
+        part = column.parts + i
+        n = min(count - done, part.stop - (row + done))
+        if n > 0:
+            good = fetch_part(part, row + done - part.start, n, out + done)
+            done += good
+            if good < n:
+                break
+        i += 1
+    return done
+
+
+cdef int64_t part_lengths(const Part* part, int64_t first, int64_t count, int32_t* out) noexcept nogil:
+    """What `fetch_part` says of lengths; -1 is null, and -2 more than an int32 holds."""
+    cdef Slice slices[BLOCK]
+    cdef int64_t i
+    cdef int64_t good
+    cdef int32_t any_bit = 0
+    cdef const char* p
+    if part.kind == OFFSETS_32:
+        # No branch in the loop, so that it takes several at a time.
+        p = part.items + first * 4
+        for i in range(count):
+            out[i] = <int32_t>(<uint32_t>load_32(p + i * 4 + 4) - <uint32_t>load_32(p + i * 4))
+            any_bit |= out[i]
+        if kb_likely(any_bit >= 0 and load_32(p) >= 0 and load_32(p + count * 4) <= part.size):
+            if part.valid != NULL:
+                for i in range(count):
+                    if is_null(part, first + i):
+                        out[i] = -1
+            return count
+    good = fetch_part(part, first, count, slices)
+    for i in range(good):
+        out[i] = -2 if slices[i].n > INT32_MAX else <int32_t>slices[i].n
+    return good
+
+
+cdef int64_t fetch_lengths(Parts column, int64_t row, int64_t count, int32_t* out) noexcept nogil:
+    """Lengths of at most `BLOCK` rows from `row` on, all null if there is no column; the number that are good."""
+    cdef int64_t done = 0
+    cdef int64_t i
+    cdef int64_t n
+    cdef int64_t good
+    cdef const Part* part
+    if column.parts == NULL:
+        for i in range(count):
+            out[i] = -1
+        return count
+    i = part_of(column, row)
+    while done < count and i < column.count:
+        part = column.parts + i
+        n = min(count - done, part.stop - (row + done))
+        if n > 0:
+            good = part_lengths(part, row + done - part.start, n, out + done)
+            done += good
+            if good < n:
+                break
+        i += 1
+    return done
+
+
+cdef int64_t open_window(const Source* source, HeaderWindow* window, int64_t row) noexcept nogil:
+    """Where the slices of header `row` are in the window, which is moved if need be; -1 if they are not good."""
+    cdef int64_t count
+    if row < window.start or row >= window.stop:
+        # As many as there are, and no more than fit; `fetch` ends where the column does, or at the first that is bad.
+        window.start = row
+        count = 0
+        if source.header_keys.count and row >= 0:
+            count = source.header_keys.parts[source.header_keys.count - 1].stop - row
+        count = max(0, min(count, <int64_t>HEADER_BLOCK))
+        if fetch(source.header_keys, row, count, window.keys) != count \
+                or fetch(source.header_values, row, count, window.values) != count:
+            # Perhaps it is one of the others.
+            count = 1
+            if fetch(source.header_keys, row, count, window.keys) != count \
+                    or fetch(source.header_values, row, count, window.values) != count:
+                count = 0
+        window.stop = row + count
+        if count == 0:
+            return -1
+    return row - window.start
+
+
+# -- sizes
+
+
+cdef inline uint64_t zigzag(int64_t x) noexcept nogil:
+    return (<uint64_t>x << 1) ^ <uint64_t>(x >> 63)
+
+
+cdef inline int64_t varint_size(int64_t x) noexcept nogil:
+    cdef uint64_t raw = zigzag(x)
+    if kb_likely(raw < 1 << 7):
+        return 1
+    if kb_likely(raw < 1 << 14):
+        return 2
+    # ceil(bits / 7) without a division.
+    return (kb_bits(raw) * 9 + 64) >> 6
+
+
+cdef inline int64_t bytes_size(int64_t n) noexcept nogil:
+    return 1 if n < 0 else varint_size(n) + n
+
+
+cdef inline int64_t headers_size(const Source* source, HeaderWindow* window, int64_t row,
+                                 Report* report) noexcept nogil:
+    """Bytes of the headers of a record, with their count; -1 if they can't be written."""
+    cdef int64_t count = 0
+    cdef int64_t first
+    cdef int64_t size
+    cdef int64_t i
+    cdef int64_t at
+    if source.header_count.items != NULL:
+        count = load_32(source.header_count.items + row * source.header_count.stride)
+    if count == 0:
+        return 1
+    report.trouble = OUTSIDE
+    if count < 0:
+        return -1
+    first = load_64(source.header_first.items + row * source.header_first.stride)
+    size = varint_size(count)
+    for i in range(count):
+        at = open_window(source, window, first + i)
+        if kb_unlikely(at < 0):
+            return -1
+        if kb_unlikely(window.keys[at].n < 0):
+            report.trouble = NULL_HEADER_KEY
+            return -1
+        if kb_unlikely(window.keys[at].n > INT32_MAX or window.values[at].n > INT32_MAX or size > INT32_MAX):
+            report.trouble = RECORD_SIZE
+            return -1
+        size += bytes_size(window.keys[at].n) + bytes_size(window.values[at].n)
+    report.trouble = NONE
+    return size
+
+
+cdef inline int64_t body_size(int64_t time_delta, int64_t offset_delta, int64_t key, int64_t value,
+                              int64_t headers) noexcept nogil:
+    return 1 + varint_size(time_delta) + varint_size(offset_delta) + bytes_size(key) + bytes_size(value) + headers
+
+
+cdef inline int64_t message_size(int magic, int64_t key, int64_t value) noexcept nogil:
+    return (MESSAGE_V1 if magic else MESSAGE_V0) + max(key, 0) + max(value, 0)
+
+
+cdef inline int64_t record_size(bint modern, int magic, int64_t time_delta, int64_t offset_delta, int64_t key,
+                                int64_t value, int64_t headers) noexcept nogil:
+    """Bytes of a whole record, or of a message."""
+    cdef int64_t size
+    if not modern:
+        return message_size(magic, key, value)
+    size = body_size(time_delta, offset_delta, key, value, headers)
+    return size + varint_size(size)
+
+
+cdef inline int64_t overhead(const BatchRow* row) noexcept nogil:
+    """Bytes of a batch before its payload: a compressed set of messages is the value of one without a key."""
+    if row.magic == 2:
+        return BATCH_HEADER
+    if row.attributes & CODEC:
+        return MESSAGE_V1 if row.magic else MESSAGE_V0
+    return 0
+
+
+# -- measuring
+
+
+cdef class Plan:
+    """What batches are to be like.
+
+    `room` is the most bytes of a batch, its header included and before compression; a batch of one record may be
+    larger. If not `cut`, all records go to one batch. `horizon` stands for the first timestamp, if there is one.
+    `strict` is what writers have to keep to, beyond what readers take: offsets rise and timestamps are not negative.
+    """
+
+    cdef int magic
+    cdef int attributes
+    cdef int64_t room
+    cdef int64_t max_records
+    cdef bint cut
+    cdef bint strict
+    cdef bint has_horizon
+    cdef int64_t horizon
+
+    def __init__(self, int magic, int attributes, *, int64_t room=INT32_MAX, int64_t max_records=INT32_MAX,
+                 bint cut=False, bint strict=True, horizon=None):
+        self.magic = magic
+        self.attributes = attributes
+        self.room = room
+        self.max_records = max_records
+        self.cut = cut
+        self.strict = strict
+        self.has_horizon = horizon is not None
+        self.horizon = horizon if self.has_horizon else 0
+
+
+cdef inline void begin_batch(BatchRow* batch, Plan plan, int64_t row, int64_t offset,
+                             int64_t timestamp) noexcept nogil:
+    batch.magic = <int8_t>plan.magic
+    batch.attributes = <int16_t>plan.attributes
+    batch.base_offset = offset
+    batch.base_timestamp = plan.horizon if plan.has_horizon else timestamp
+    batch.max_timestamp = timestamp
+    batch.first_record = row
+    batch.record_count = 0
+    batch.last_offset_delta = 0
+    batch.size = overhead(batch)
+
+
+cdef inline int32_t length_size(int32_t n) noexcept nogil:
+    """Bytes of a length that isn't negative, or of -1; without a branch, so that a loop takes several at a time."""
+    return 1 + (n > 63) + (n > 8191) + (n > 1048575) + (n > 134217727)
+
+
+cdef inline void put_totals(BatchRow* batch, int64_t size, int64_t records, int64_t last_offset,
+                            int64_t max_timestamp) noexcept nogil:
+    batch.size = size
+    batch.record_count = <int32_t>records
+    batch.last_offset = last_offset
+    batch.last_offset_delta = <int32_t>(<uint64_t>last_offset - <uint64_t>batch.base_offset)
+    batch.max_timestamp = max_timestamp
+
+
+cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
+                          int64_t* used, int64_t room, Report* report) noexcept nogil:
+    """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
+    cdef int32_t keys[BLOCK]
+    cdef int32_t values[BLOCK]
+    cdef int64_t sizes[BLOCK]
+    cdef HeaderWindow window
+    # What changes with each record is kept here and not in the batch, which would be stored and loaded again each time.
+    cdef BatchRow* batch = batches + used[0] - 1
+    cdef int64_t total = 0
+    cdef int64_t records = 0
+    cdef int64_t base_offset = 0
+    cdef int64_t base_timestamp = 0
+    cdef int64_t last_offset = 0
+    cdef int64_t max_timestamp = 0
+    cdef Numbers offsets = source.offsets
+    cdef Numbers timestamps = source.timestamps
+    cdef int64_t filled = used[0]
+    cdef int64_t count
+    cdef int64_t good
+    cdef int64_t i
+    cdef int64_t offset
+    cdef int64_t timestamp
+    cdef int64_t delta
+    cdef int64_t headers = 1
+    cdef int64_t size
+    cdef int32_t least
+    cdef int64_t message = message_size(plan.magic, 0, 0)
+    cdef bint fresh = filled == 0
+    cdef bint modern = plan.magic == 2
+    cdef bint cut = plan.cut
+    cdef bint strict = plan.strict
+    cdef bint with_headers = modern and source.header_count.items != NULL
+    # Plain messages are framed each for itself, so that there may be any number of them.
+    cdef bint framed = modern or plan.attributes & CODEC
+    cdef int64_t limit = plan.room if cut else (INT32_MAX if framed else INT64_MAX)
+    cdef int64_t max_records = plan.max_records if cut else INT32_MAX
+    window.start = window.stop = 0
+    if not fresh:
+        total, records = batch.size, batch.record_count
+        base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
+        last_offset, max_timestamp = batch.last_offset, batch.max_timestamp
+    while row < stop:
+        count = min(stop - row, <int64_t>BLOCK)
+        good = min(fetch_lengths(source.keys, row, count, keys), fetch_lengths(source.values, row, count, values))
+        if kb_unlikely(good == 0):
+            report.trouble = OUTSIDE
+            break
+        # Up to the bad row, if there is one, so that it is named.
+        count = good
+        least = 0
+        for i in range(count):
+            least = min(least, min(keys[i], values[i]))
+            sizes[i] = <int64_t>(<uint32_t>max(keys[i], 0) + <uint32_t>max(values[i], 0))
+        if modern:
+            for i in range(count):
+                sizes[i] += 1 + length_size(keys[i]) + length_size(values[i])
+        i = 0
+        while i < count:
+            offset = number(&offsets, row + i)
+            timestamp = number(&timestamps, row + i)
+            if kb_unlikely(strict and timestamp < -1):
+                report.trouble = BAD_TIMESTAMP
+                report.found = timestamp
+                break
+            if kb_unlikely(least < -1 and (keys[i] < -1 or values[i] < -1)):
+                report.trouble = RECORD_SIZE
+                report.found = <int64_t>INT32_MAX + 1
+                break
+            if with_headers:
+                headers = headers_size(source, &window, row + i, report)
+                if kb_unlikely(headers < 0):
+                    break
+            if kb_likely(not fresh):
+                if kb_unlikely(strict and offset <= last_offset):
+                    report.trouble = OFFSET_ORDER
+                    report.found = offset
+                    break
+                delta = <int64_t>(<uint64_t>offset - <uint64_t>base_offset)
+                size = sizes[i] + message
+                if modern:
+                    size = sizes[i] + headers + varint_size(delta) + varint_size(
+                        <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
+                    size += varint_size(size)
+                if kb_unlikely(size > limit - total or records >= max_records
+                               or (framed and not 0 <= delta <= INT32_MAX)):
+                    if not cut:
+                        report.trouble = RECORD_SIZE if size > INT32_MAX else (
+                            BATCH_SIZE if size > limit - total or records >= max_records else OFFSET_FAR)
+                        report.found = delta if report.trouble == OFFSET_FAR else (
+                            size if report.trouble == RECORD_SIZE else total + size)
+                        break
+                    put_totals(batch, total, records, last_offset, max_timestamp)
+                    fresh = True
+            if kb_unlikely(fresh):
+                if filled == room:
+                    break
+                batch = batches + filled
+                filled += 1
+                begin_batch(batch, plan, row + i, offset, timestamp)
+                total, records = batch.size, 0
+                base_offset, base_timestamp, max_timestamp = offset, batch.base_timestamp, timestamp
+                size = sizes[i] + message
+                if modern:
+                    size = sizes[i] + headers + 1 + varint_size(
+                        <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp))
+                    size += varint_size(size)
+                if kb_unlikely(size > INT32_MAX - total):
+                    report.trouble = RECORD_SIZE if size > INT32_MAX else BATCH_SIZE
+                    report.found = size if size > INT32_MAX else total + size
+                    break
+            fresh = False
+            total += size
+            last_offset = offset
+            records += 1
+            max_timestamp = max(max_timestamp, timestamp)
+            i += 1
+        row += i
+        if i < count:
+            break
+    if filled and not fresh:
+        put_totals(batch, total, records, last_offset, max_timestamp)
+    used[0] = filled
+    return row
+
+
+def measure(Records records not None, Plan plan not None, int64_t row, batches not None, int64_t used):
+    """Cut the records from `row` on into batches, rows of `batches`, of which `used` are filled.
+
+    The last of those is continued. Set are what depends on the records, magic, attributes and `size`: that of the whole
+    batch if it isn't compressed.
+
+    Returns (row, used, trouble, found): the row after the last that has its place, which is not the last of the records
+    where `batches` are full, or where there is trouble with that row.
+    """
+    cdef Span span = Span(batches, sizeof(BatchRow), True)
+    cdef Report report = Report(trouble=NONE, row=0, found=0)
+    if row < 0 or used < 0 or used > span.length:
+        raise IndexError("rows out of range")
+    with nogil:
+        row = measure_rows(&records.source, plan, row, records.count, <BatchRow*>span.items, &used, span.length,
+                           &report)
+    return row, used, report.trouble, report.found
+
+
+def measure_batches(Records records not None, batches not None):
+    """Set the size of each of `batches`, whose other fields are given.
+
+    Returns (batch, row, trouble, found): the number of batches, or the one whose row has trouble.
+    """
+    cdef Span span = Span(batches, sizeof(BatchRow), True)
+    cdef BatchRow* rows = <BatchRow*>span.items
+    cdef Report report = Report(trouble=NONE, row=0, found=0)
+    cdef int64_t i = 0
+    with nogil:
+        while i < span.length:
+            if rows[i].first_record < 0 or rows[i].record_count < 0 \
+                    or rows[i].record_count > records.count - rows[i].first_record:
+                report.trouble = OUTSIDE
+                report.row = rows[i].first_record
+            else:
+                measure_batch(&records.source, rows + i, &report)
+            if report.trouble:
+                break
+            i += 1
+    return i, report.row, report.trouble, report.found
+
+
+cdef int measure_batch(const Source* source, BatchRow* batch, Report* report) noexcept nogil:
+    cdef Slice keys[BLOCK]
+    cdef Slice values[BLOCK]
+    cdef HeaderWindow window
+    cdef int64_t row = batch.first_record
+    cdef int64_t stop = row + batch.record_count
+    cdef int64_t count
+    cdef int64_t i
+    cdef int64_t delta
+    cdef int64_t headers = 1
+    cdef int64_t size
+    window.start = window.stop = 0
+    batch.size = overhead(batch)
+    while row < stop:
+        count = min(stop - row, <int64_t>BLOCK)
+        report.row = row
+        if fetch(source.keys, row, count, keys) < count or fetch(source.values, row, count, values) < count:
+            report.trouble = OUTSIDE
+            return OUTSIDE
+        for i in range(count):
+            report.row = row + i
+            delta = <int64_t>(<uint64_t>number(&source.offsets, row + i) - <uint64_t>batch.base_offset)
+            if kb_unlikely(batch.magic == 2 and not -<int64_t>INT32_MAX - 1 <= delta <= INT32_MAX):
+                report.found = delta
+                report.trouble = OFFSET_FAR
+                return OFFSET_FAR
+            if batch.magic == 2:
+                headers = headers_size(source, &window, row + i, report)
+                if kb_unlikely(headers < 0):
+                    return report.trouble
+            size = record_size(
+                batch.magic == 2, batch.magic,
+                <int64_t>(<uint64_t>number(&source.timestamps, row + i) - <uint64_t>batch.base_timestamp),
+                delta, keys[i].n, values[i].n, headers)
+            batch.size += size
+            if kb_unlikely(size > INT32_MAX or batch.size > INT32_MAX):
+                report.trouble = RECORD_SIZE if size > INT32_MAX else BATCH_SIZE
+                report.found = batch.size
+                return report.trouble
+        row += count
+    return NONE
+
+
+# -- writing
+
+
+cdef inline void store_be16(uint8_t* p, int64_t x) noexcept nogil:
+    cdef uint16_t swapped = kb_bswap16(<uint16_t>x)
+    memcpy(p, &swapped, 2)
+
+
+cdef inline void store_be32(uint8_t* p, int64_t x) noexcept nogil:
+    cdef uint32_t swapped = kb_bswap32(<uint32_t>x)
+    memcpy(p, &swapped, 4)
+
+
+cdef inline void store_be64(uint8_t* p, int64_t x) noexcept nogil:
+    cdef uint64_t swapped = kb_bswap64(<uint64_t>x)
+    memcpy(p, &swapped, 8)
+
+
+cdef inline uint8_t* put_varint(uint8_t* p, int64_t x) noexcept nogil:
+    cdef uint64_t rest = zigzag(x)
+    if kb_likely(rest < 1 << 7):
+        p[0] = <uint8_t>rest
+        return p + 1
+    if kb_likely(rest < 1 << 14):
+        p[0] = <uint8_t>(rest | 0x80)
+        p[1] = <uint8_t>(rest >> 7)
+        return p + 2
+    while rest > 0x7F:
+        p[0] = <uint8_t>(rest | 0x80)
+        p += 1
+        rest >>= 7
+    p[0] = <uint8_t>rest
+    return p + 1
+
+
+cdef inline uint8_t* put_content(uint8_t* p, const uint8_t* content, int64_t n) noexcept nogil:
+    """Copy, with two moves of a constant size that overlap where it is short: a call of memcpy costs more than that."""
+    if n > 64:
+        memcpy(p, content, n)
+    elif n > 32:
+        memcpy(p, content, 32)
+        memcpy(p + n - 32, content + n - 32, 32)
+    elif n >= 16:
+        memcpy(p, content, 16)
+        memcpy(p + n - 16, content + n - 16, 16)
+    elif n >= 8:
+        memcpy(p, content, 8)
+        memcpy(p + n - 8, content + n - 8, 8)
+    elif n >= 4:
+        memcpy(p, content, 4)
+        memcpy(p + n - 4, content + n - 4, 4)
+    elif n > 0:
+        p[0] = content[0]
+        p[n >> 1] = content[n >> 1]
+        p[n - 1] = content[n - 1]
+    return p + n
+
+
+cdef inline uint8_t* put_bytes(uint8_t* p, Slice content) noexcept nogil:
+    if content.n < 0:
+        p[0] = 1
+        return p + 1
+    return put_content(put_varint(p, content.n), content.p, content.n)
+
+
+cdef inline uint8_t* put_bytes_be32(uint8_t* p, Slice content) noexcept nogil:
+    store_be32(p, content.n)  # -1 if null
+    return put_content(p + 4, content.p, content.n) if content.n > 0 else p + 4
+
+
+cdef inline uint8_t* put_record(uint8_t* p, int64_t time_delta, int64_t offset_delta, Slice key, Slice value,
+                                int64_t headers, int64_t exact) noexcept nogil:
+    """A record without its headers and their count, which take `headers` bytes.
+
+    It takes `exact` bytes with them. Where that is 0 there is room enough not to know: its length, which stands before
+    it, is known when it is written, and mostly takes as many bytes as the key and value alone let expect.
+    """
+    cdef int64_t expected = max(key.n, 0) + max(value.n, 0) + headers
+    cdef int64_t before = 1 if expected < 58 else (2 if expected < 8170 else varint_size(expected))
+    cdef int64_t size
+    cdef uint8_t* body
+    if exact:
+        before = varint_size(exact - varint_size(exact))
+        before = varint_size(exact - before)
+    body = p + before
+    body[0] = 0  # attributes
+    body = put_varint(body + 1, time_delta)
+    body = put_varint(body, offset_delta)
+    body = put_bytes(body, key)
+    body = put_bytes(body, value)
+    size = body - (p + before) + headers
+    if kb_unlikely(varint_size(size) != before):
+        memmove(p + varint_size(size), p + before, size - headers)
+        body += varint_size(size) - before
+    put_varint(p, size)
+    return body
+
+
+cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t offset, int64_t timestamp, Slice key,
+                             Slice value, int64_t size) noexcept nogil:
+    """A message of `size` bytes, for which there is room."""
+    store_be64(p, offset)
+    store_be32(p + 8, size - LOG_OVERHEAD)
+    p[16] = <uint8_t>magic
+    p[17] = attributes
+    if magic:
+        store_be64(p + 18, timestamp)
+    put_bytes_be32(put_bytes_be32(p + (26 if magic else 18), key), value)
+    store_be32(p + 12, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
+
+
+cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, HeaderWindow* window,
+                          int64_t row) noexcept nogil:
+    """Write the headers of a record, which `headers_size` has just measured; NULL if they have changed since."""
+    cdef int64_t count = load_32(source.header_count.items + row * source.header_count.stride)
+    cdef int64_t first = load_64(source.header_first.items + row * source.header_first.stride)
+    cdef int64_t i
+    cdef int64_t slot
+    if kb_unlikely(varint_size(count) > end - p):
+        return NULL
+    p = put_varint(p, count)
+    for i in range(count):
+        slot = open_window(source, window, first + i)
+        if kb_unlikely(slot < 0 or bytes_size(window.keys[slot].n) + bytes_size(window.values[slot].n) > end - p):
+            return NULL
+        p = put_bytes(put_bytes(p, window.keys[slot]), window.values[slot])
+    return p
+
+
+cdef int write_records(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
+                       const uint8_t* end, Report* report) noexcept nogil:
+    """The records of a batch of magic 2 from `row` on, without its header, to `at`, which is moved behind them."""
+    cdef Slice keys[BLOCK]
+    cdef Slice values[BLOCK]
+    cdef HeaderWindow window
+    # Nothing that the loop needs is behind a pointer, or has its address taken: any byte stored could be one of it.
+    cdef uint8_t* p = at[0]
+    cdef Numbers timestamps = source.timestamps
+    cdef Numbers offsets = source.offsets
+    cdef uint64_t base_timestamp = <uint64_t>batch.base_timestamp
+    cdef uint64_t base_offset = <uint64_t>batch.base_offset
+    cdef int64_t count
+    cdef int64_t i
+    cdef int64_t time_delta
+    cdef int64_t offset_delta
+    cdef int64_t headers = 1
+    cdef int64_t size
+    cdef bint with_headers = source.header_count.items != NULL
+    window.start = window.stop = 0
+    while row < stop:
+        count = min(stop - row, <int64_t>BLOCK)
+        report.row = row
+        if fetch(source.keys, row, count, keys) < count or fetch(source.values, row, count, values) < count:
+            report.trouble = OUTSIDE
+            return OUTSIDE
+        for i in range(count):
+            # The processor asks ahead only as far as a page.
+            kb_prefetch(<const void*>(<uintptr_t>values[i].p + AHEAD))
+            time_delta = <int64_t>(<uint64_t>number(&timestamps, row + i) - base_timestamp)
+            offset_delta = <int64_t>(<uint64_t>number(&offsets, row + i) - base_offset)
+            if with_headers:
+                headers = headers_size(source, &window, row + i, report)
+                if kb_unlikely(headers < 0):
+                    report.row = row + i
+                    return report.trouble
+            if kb_unlikely(max(keys[i].n, 0) + max(values[i].n, 0) + headers + RECORD_BOUND > end - p):
+                # Near the end; or what is there isn't what was measured.
+                size = record_size(True, 2, time_delta, offset_delta, keys[i].n, values[i].n, headers)
+                if size > end - p:
+                    report.row = row + i
+                    report.trouble = CHANGED
+                    return CHANGED
+                p = put_record(p, time_delta, offset_delta, keys[i], values[i], headers, size)
+            else:
+                p = put_record(p, time_delta, offset_delta, keys[i], values[i], headers, 0)
+            if headers == 1:
+                p[0] = 0
+                p += 1
+                continue
+            p = put_headers(p, end, source, &window, row + i)
+            if kb_unlikely(p == NULL):
+                report.row = row + i
+                report.trouble = CHANGED
+                return CHANGED
+        row += count
+    at[0] = p
+    return NONE
+
+
+cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
+                        const uint8_t* end, Report* report) noexcept nogil:
+    """The records of a message set from `row` on, each a message, to `at`, which is moved behind them."""
+    cdef Slice keys[BLOCK]
+    cdef Slice values[BLOCK]
+    cdef uint8_t* p = at[0]
+    cdef int64_t count
+    cdef int64_t i
+    cdef int64_t size
+    # Offsets in a compressed set of magic 1 count from its first (LEG-R27).
+    cdef uint64_t base = <uint64_t>batch.base_offset if batch.magic == 1 and batch.attributes & CODEC else 0
+    cdef uint8_t attributes = <uint8_t>batch.attributes
+    if batch.attributes & CODEC:
+        attributes = <uint8_t>(batch.attributes & TIMESTAMP_TYPE) if batch.magic else 0
+    while row < stop:
+        count = min(stop - row, <int64_t>BLOCK)
+        report.row = row
+        if fetch(source.keys, row, count, keys) < count or fetch(source.values, row, count, values) < count:
+            report.trouble = OUTSIDE
+            return OUTSIDE
+        for i in range(count):
+            size = message_size(batch.magic, keys[i].n, values[i].n)
+            if kb_unlikely(size > end - p):
+                report.row = row + i
+                report.trouble = CHANGED
+                return CHANGED
+            put_message(p, batch.magic, attributes, <int64_t>(<uint64_t>number(&source.offsets, row + i) - base),
+                        number(&source.timestamps, row + i), keys[i], values[i], size)
+            p += size
+        row += count
+    at[0] = p
+    return NONE
+
+
+cdef int write_payload(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t* p,
+                       const uint8_t* end, Report* report) noexcept nogil:
+    """The plain payload of a batch, which has to end where the memory for it does."""
+    if batch.magic == 2:
+        write_records(source, batch, row, stop, &p, end, report)
+    else:
+        write_messages(source, batch, row, stop, &p, end, report)
+    if report.trouble == NONE and p != end:
+        report.row = stop - 1
+        report.trouble = CHANGED
+    return report.trouble
+
+
+cdef void write_header(BatchRow* batch, uint8_t* p, int64_t max_crc) noexcept nogil:
+    """The header of a batch whose payload is in its place, with its checksum if it isn't longer than `max_crc`."""
+    batch.crc = 0
+    store_be64(p, batch.base_offset if batch.magic == 2 else batch.last_offset)
+    store_be32(p + 8, batch.size - LOG_OVERHEAD)
+    p[16] = <uint8_t>batch.magic
+    if batch.magic == 2:
+        store_be32(p + 12, batch.partition_leader_epoch)
+        store_be16(p + 21, batch.attributes)
+        store_be32(p + 23, batch.last_offset_delta)
+        store_be64(p + 27, batch.base_timestamp)
+        store_be64(p + 35, batch.max_timestamp)
+        store_be64(p + 43, batch.producer_id)
+        store_be16(p + 51, batch.producer_epoch)
+        store_be32(p + 53, batch.base_sequence)
+        store_be32(p + 57, batch.record_count)
+        if batch.size <= max_crc:
+            batch.crc = crc32c_of(p + CRC_START, batch.size - CRC_START)
+        store_be32(p + 17, batch.crc)
+        return
+    p[17] = <uint8_t>batch.attributes
+    if batch.magic:
+        store_be64(p + 18, batch.max_timestamp)
+    store_be32(p + (26 if batch.magic else 18), -1)  # no key
+    store_be32(p + (30 if batch.magic else 22), batch.size - overhead(batch))
+    batch.crc = crc32_legacy(p + CRC_START_LEGACY, batch.size - CRC_START_LEGACY)
+    store_be32(p + 12, batch.crc)
+
+
+def payload(Records records not None, batches not None, int64_t i, int64_t skip, out not None):
+    """Write the plain payload of batch `i` to `out`, which has to be of its size; without its first `skip` records.
+
+    Of those that are left, the first is the batch's `first_record`. Returns (row, trouble).
+    """
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), False)
+    cdef Span out_span = Span(out, 1, True)
+    cdef Report report = Report(trouble=NONE, row=0, found=0)
+    cdef const BatchRow* batch
+    cdef int64_t count
+    cdef uint8_t* p = <uint8_t*>out_span.items
+    if i < 0 or i >= batch_span.length:
+        raise IndexError("rows out of range")
+    batch = <const BatchRow*>batch_span.items + i
+    count = batch.record_count - skip
+    if skip < 0 or count < 0 or batch.first_record < 0 or count > records.count - batch.first_record:
+        raise IndexError("rows out of range")
+    with nogil:
+        write_payload(&records.source, batch, batch.first_record, batch.first_record + count, p,
+                      p + out_span.length, &report)
+    return report.row, report.trouble
+
+
+def write(Records records, batches not None, list payloads, out not None, int64_t max_crc):
+    """Write whole batches to `out`, which has to be of their sizes together.
+
+    Payload ``i`` is that of batch ``i`` as it is stored; where it is None, and if there are no `payloads` at all, it is
+    made of the records. Batches of magic 2 of more than `max_crc` bytes get no checksum: `seal` is for them. Sets
+    position and crc.
+
+    Returns (batch, row, trouble): the number of batches, or that of the one whose row has trouble.
+    """
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
+    cdef Span out_span = Span(out, 1, True)
+    cdef BatchRow* rows = <BatchRow*>batch_span.items
+    cdef int64_t count = batch_span.length
+    cdef Slice* contents = NULL
+    cdef list held = []
+    cdef Span content
+    cdef uint8_t* p = <uint8_t*>out_span.items
+    cdef const uint8_t* end = p + out_span.length
+    cdef Report report = Report(trouble=NONE, row=-1, found=0)
+    cdef const Source* source = NULL
+    cdef int64_t total = 0 if records is None else records.count
+    cdef int64_t i
+    cdef int64_t size
+    if records is not None:
+        source = &records.source
+    if payloads is not None:
+        if len(payloads) != count:
+            raise ValueError(f"{len(payloads)} payloads for {count} batches")
+        contents = <Slice*>PyMem_Calloc(count + 1, sizeof(Slice))
+        if contents == NULL:
+            raise MemoryError()
+    try:
+        for i in range(count if payloads is not None else 0):
+            contents[i].n = -1
+            if payloads[i] is not None:
+                content = Span(payloads[i], 1, False)
+                held.append(content)
+                contents[i] = Slice(p=<const uint8_t*>content.items, n=content.length)
+        i = 0
+        with nogil:
+            while i < count:
+                size = overhead(rows + i)
+                if rows[i].size < size or rows[i].size > end - p:
+                    report.trouble = CHANGED
+                    break
+                if contents != NULL and contents[i].n >= 0:
+                    if rows[i].size - size != contents[i].n:
+                        report.trouble = CHANGED
+                        break
+                    put_content(p + size, contents[i].p, contents[i].n)
+                elif rows[i].first_record < 0 or rows[i].record_count < 0 \
+                        or rows[i].record_count > total - rows[i].first_record:
+                    report.trouble = CHANGED
+                    break
+                elif rows[i].record_count == 0:
+                    if rows[i].size != size:
+                        report.trouble = CHANGED
+                        break
+                elif write_payload(source, rows + i, rows[i].first_record,
+                                   rows[i].first_record + rows[i].record_count, p + size, p + rows[i].size, &report):
+                    break
+                rows[i].position = p - <uint8_t*>out_span.items
+                if size:
+                    write_header(rows + i, p, max_crc)
+                p += rows[i].size
+                i += 1
+            if i == count and p != end:
+                report.trouble = CHANGED
+    finally:
+        PyMem_Free(contents)
+    return i, report.row, report.trouble
+
+
+def seal(out not None, int64_t position, uint32_t crc):
+    """Set the checksum of the batch of magic 2 at `position` of `out`."""
+    cdef Span span = Span(out, 1, True)
+    if position < 0 or span.length < BATCH_HEADER or position > span.length - BATCH_HEADER:
+        raise IndexError("position out of range")
+    store_be32(<uint8_t*>span.items + position + 17, crc)
+
+
+def unfilled_bytes(Py_ssize_t size):
+    """Return a bytes object of `size` and a view to fill it by, before anyone else gets hold of the object.
+
+    The caller releases the view then.
+    """
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
+    kb_expect_fill(PyBytes_AS_STRING(made), size)
+    return made, PyMemoryView_FromMemory(PyBytes_AS_STRING(made), size, PyBUF_WRITE)

@@ -1,0 +1,486 @@
+"""Every kind of column that encode() takes, and that none of them is believed."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kbatch
+from kbatch.kernels import encode as kernel
+from kbatch.kernels.encode import Column, Records
+
+VALUES = [b"", b"a", None, b"four", b"twelve bytes", b"thirteen byte", b"x" * 40, None, b"y" * 100, b"\0nul\0"]
+TEXTS = [None if v is None else v.decode() for v in VALUES]
+LONG = st.builds(lambda piece, times: piece * times, st.binary(min_size=1, max_size=9), st.integers(1, 30))
+COLUMN = st.lists(st.one_of(st.none(), st.binary(max_size=20), LONG), max_size=700)
+
+
+def written(values: Any, **options: Any) -> list[bytes | None]:
+    """Encode and decode again."""
+    return kbatch.decode(kbatch.encode(values, timestamps=0, **options)).values()
+
+
+TYPES = [pa.binary(), pa.large_binary(), pa.binary_view(), pa.string(), pa.large_string(), pa.string_view()]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_arrow_types(kind: pa.DataType) -> None:
+    array = pa.array(VALUES, pa.binary()).cast(pa.string()).cast(kind)
+    assert written(array) == VALUES
+    assert written(array.slice(2, 5)) == VALUES[2:7]
+    assert written(array.slice(10)) == []
+    assert written(pa.chunked_array([array.slice(3), array.slice(0, 0), array])) == VALUES[3:] + VALUES
+    assert written(pa.chunked_array([], kind)) == []
+    assert written(pa.array([None] * 9, kind)) == [None] * 9
+    whole = pa.array([v for v in VALUES if v], pa.binary()).cast(kind)
+    assert whole.buffers()[0] is None
+    assert written(whole) == [v for v in VALUES if v]
+
+
+@given(column=COLUMN, cuts=st.lists(st.integers(0, 700), max_size=4), kind=st.sampled_from(TYPES[:3]))
+def test_any_chunks(column: list[bytes | None], cuts: list[int], kind: pa.DataType) -> None:
+    """Blocks of rows and chunks end wherever they like."""
+    array = pa.array(column, pa.binary()).cast(kind)
+    bounds = [0, *sorted(min(cut, len(column)) for cut in cuts), len(column)]
+    chunked = pa.chunked_array([array.slice(a, b - a) for a, b in itertools.pairwise(bounds)], kind)
+    assert written(chunked, keys=column[::-1]) == column
+    assert kbatch.decode(kbatch.encode(column[::-1], keys=chunked, timestamps=0, batch_size=500)).keys() == column
+
+
+def test_other_arrow_types() -> None:
+    assert written(pa.array([b"abcd", None, b"efgh"], pa.binary(4)).slice(1)) == [None, b"efgh"]
+    assert written(pa.array([b"", None], pa.binary(0))) == [b"", None]
+    assert written(pa.array([1, None, -1], pa.int32())) == [b"\1\0\0\0", None, b"\xff\xff\xff\xff"]
+    assert written(pa.array([1.5], pa.float64())) == [np.float64(1.5).tobytes()]
+    assert written(pa.array(VALUES, pa.binary()).dictionary_encode()) == VALUES
+    assert written(pa.nulls(3)) == [None] * 3
+    assert written(pa.array([b"a" * 16], pa.uuid() if hasattr(pa, "uuid") else pa.binary(16))) == [b"a" * 16]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([True, False]),
+        pa.array([[b"a"]]),
+        pa.array([{"a": b"b"}]),
+        pa.array([datetime.date(2026, 1, 1)]),
+        pa.array([0], pa.timestamp("ms")),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_arrow_types_without_bytes(array: pa.Array) -> None:
+    with pytest.raises(TypeError, match="which has no bytes of its own; cast it"):
+        kbatch.encode(array)
+
+
+def test_frames_are_not_columns() -> None:
+    for frame in (pa.table({"a": [b"a"]}), pa.record_batch({"a": pa.array([b"a"])}), pl.DataFrame({"a": [b"a"]})):
+        with pytest.raises(TypeError):
+            kbatch.encode(frame)
+    with pytest.raises(TypeError):
+        kbatch.encode(pd.DataFrame({"a": [b"a"]}))
+
+
+@given(column=COLUMN)
+def test_sequences(column: list[bytes | None]) -> None:
+    assert written(column) == column
+    assert written(tuple(column)) == column
+    assert written(value for value in column) == column
+    assert written(np.array([*column, None], object)[:-1]) == column
+    assert written(pl.Series(column, dtype=pl.Binary)) == column
+    assert written(pd.Series(column, dtype=object)) == column
+
+
+def test_bytes_like_items() -> None:
+    class Bytes(bytes):
+        pass
+
+    assert written([bytearray(b"a"), memoryview(b"bc"), Bytes(b"d"), None]) == [b"a", b"bc", b"d", None]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (["a"], r"values\[0\] must be bytes or None, got str: str has no bytes of its own; encode it"),
+        ([b"a", 5], r"values\[1\] must be bytes or None, got int: a number has no bytes"),
+        ([b"a", 1.5], r"values\[1\] must be bytes or None, got float$"),
+        (b"abc", "values must be a sequence of bytes or None, .* got one bytes"),
+        ("abc", "got one str"),
+        ({"a": b"b"}, "got one dict"),
+        (7, "got one int"),
+        (np.array(["a"]), "an array of <U1: str has no bytes"),
+        (np.array(["a"], object), r"values\[0\] must be bytes or None, got str"),
+        (np.zeros((2, 2)), "2 dimensions of float64"),
+        (np.zeros((2, 2, 2), np.uint8), "3 dimensions of uint8"),
+        (np.array(5), "0 dimensions"),
+        (np.zeros(2, [("a", object)]), "hold Python objects"),
+        (None, "values=None needs keys"),
+        (pd.Series(["a"], dtype=object), r"values\[0\] must be bytes or None, got str"),
+    ],
+)
+def test_no_bytes(values: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        kbatch.encode(values)
+
+
+def items_of(array: Any) -> list[bytes]:
+    return [array[i : i + 1].tobytes() for i in range(len(array))]
+
+
+def test_numpy_arrays() -> None:
+    numbers = np.arange(-3, 300, dtype=">i8")
+    for array in (
+        numbers,
+        numbers[::3],
+        numbers[::-1],
+        numbers.astype("<f4"),
+        numbers.astype("?"),
+        numbers.view([("a", ">i4"), ("b", "V4")]),
+        numbers.view("V8"),
+        np.array(["2026-01-01", "NaT"], "datetime64[s]"),
+        np.empty(0, ">u2"),
+    ):
+        assert written(array) == items_of(array)
+    table = np.zeros(5, [("x", "u1"), ("n", "<i4")])
+    table["n"] = range(5)
+    assert written(table["n"]) == items_of(table["n"])
+    read_only = numbers.copy()
+    read_only.flags.writeable = False
+    assert written(read_only) == items_of(numbers)
+
+
+def test_numpy_bytes_lose_their_padding_and_void_does_not() -> None:
+    array = np.array([b"a", b"abc", b"", b"\0b"])
+    assert written(array) == [b"a", b"abc", b"", b"\0b"]
+    assert written(array.view("V3")) == [b"a\0\0", b"abc", b"\0\0\0", b"\0b\0"]
+
+
+def test_numpy_rows_of_bytes() -> None:
+    rows = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    for array in (rows, rows[::2], rows[:, :3], rows[:, ::2], rows.T, rows[:, :0], rows.view(np.int8), rows[:0]):
+        assert written(array) == [row.tobytes() for row in array]
+
+
+def test_masked_arrays() -> None:
+    masked = np.ma.array([1, 2, 3], mask=[0, 1, 0], dtype="<u2")
+    assert written(masked) == [b"\1\0", None, b"\3\0"]
+    assert written(np.ma.array([1, 2], dtype="u1")) == [b"\1", b"\2"]
+    assert written(np.ma.array([b"a", b"b"], mask=[1, 0], dtype=object)) == [None, b"b"]
+
+
+def test_pandas_columns() -> None:
+    assert written(pd.Series([b"a", None, np.nan, pd.NA], dtype=object)) == [b"a", None, None, None]
+    assert written(pd.Series([1, 2], dtype="int16")) == [b"\1\0", b"\2\0"]
+    assert written(pd.Series(["a", None], dtype="str")) == [b"a", None]
+    assert written(pd.Series(["a", None], dtype="string")) == [b"a", None]
+    assert written(pd.Series([b"a", None], dtype=pd.ArrowDtype(pa.binary()))) == [b"a", None]
+    assert written(pd.Series([1, None], dtype="Int8")) == [b"\1", None]
+    assert written(pd.Index([b"a"], dtype=object)) == [b"a"]
+    frame = pd.DataFrame({"v": pd.Series([b"a", b"b", b"c"], dtype=object)})
+    assert written(frame[frame["v"] != b"b"]["v"]) == [b"a", b"c"]
+
+
+def test_polars_columns() -> None:
+    assert written(pl.Series(["a", None, "x" * 50])) == [b"a", None, b"x" * 50]
+    assert written(pl.Series([1, None], dtype=pl.Int16)) == [b"\1\0", None]
+    column = pl.concat([pl.Series(VALUES, dtype=pl.Binary)] * 3, rechunk=False)
+    assert written(column) == VALUES * 3
+    assert written(pl.Series(["a", "b", "a"], dtype=pl.Categorical)) == [b"a", b"b", b"a"]
+
+
+def test_what_only_has_the_arrow_interface() -> None:
+    class Array:
+        def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+            return pa.array(VALUES, pa.binary()).__arrow_c_array__(requested_schema)
+
+    class Stream:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+            return pa.chunked_array([pa.array(VALUES, pa.binary())] * 2).__arrow_c_stream__(requested_schema)
+
+    assert written(Array()) == VALUES
+    assert written(Stream(), keys=Stream()) == VALUES * 2
+
+
+def test_without_pyarrow_the_extra_is_named() -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\nimport kbatch\n"
+        "class A: __arrow_c_array__ = None\n"
+        "assert kbatch.decode(kbatch.encode([b'a'])).values() == [b'a']\n"
+        "try: kbatch.encode(A())\nexcept kbatch.MissingDependencyError as e: print(e)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "values of type A needs pyarrow" in result.stdout
+    assert "kbatch[arrow]" in result.stdout
+
+
+# -- timestamps and offsets
+
+
+def stamps(timestamps: Any, count: int = 2, **options: Any) -> list[int]:
+    data = kbatch.encode([b""] * count, timestamps=timestamps, **options)
+    return kbatch.decode(data).records["timestamp"].tolist()
+
+
+TIME = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.UTC)
+MS = 1767323045678
+
+
+@pytest.mark.parametrize(
+    "timestamps",
+    [
+        MS,
+        np.int64(MS),
+        TIME,
+        TIME.astimezone(datetime.timezone(datetime.timedelta(hours=5))),
+        np.datetime64(TIME.replace(tzinfo=None)),
+        [MS, MS],
+        np.array([MS, MS]),
+        np.array([MS, MS], np.uint64),
+        np.array([MS, 0, MS])[::2],
+        np.array([TIME.replace(tzinfo=None)] * 2, "datetime64[us]"),
+        pa.array([TIME, TIME], pa.timestamp("us", "Asia/Tokyo")),
+        pa.chunked_array([[MS], [MS]]),
+        pa.array([MS * 1_000_000 + 999_999] * 2, pa.timestamp("ns")),
+        pd.Series([TIME, TIME]),
+        pd.Series([TIME, TIME]).dt.tz_convert("Asia/Tokyo"),
+        pd.Series([TIME, TIME]).dt.tz_localize(None),
+        pd.Series([MS, MS]),
+        pd.Series([TIME, TIME], dtype=pd.ArrowDtype(pa.timestamp("us", "UTC"))),
+        pd.DatetimeIndex([TIME, TIME]),
+        pl.Series([TIME, TIME]),
+        pl.Series([MS, MS]),
+    ],
+    ids=lambda t: f"{type(t).__module__}.{type(t).__name__}",
+)
+def test_timestamps(timestamps: Any) -> None:
+    assert stamps(timestamps) == [MS, MS]
+
+
+def test_missing_timestamps_are_none() -> None:
+    """TS-R3: -1; times before 1970 are negative, and no client may write them (TS-R8)."""
+    assert stamps(np.array(["NaT", "1970-01-01T00:00:01"], "datetime64[s]")) == [-1, 1000]
+    assert stamps(pa.array([None, 5], pa.timestamp("ms"))) == [-1, 5]
+    assert stamps(pa.array([None, 5])) == [-1, 5]
+    assert stamps(pd.Series([pd.NaT, pd.Timestamp(5, unit="ms")])) == [-1, 5]
+    assert stamps(np.datetime64("NaT")) == [-1, -1]
+    assert stamps(-1) == [-1, -1]
+    for before in (np.array(["1969-12-31"] * 2, "datetime64[ns]"), [5, -(2**40)], -(2**40)):
+        with pytest.raises(ValueError, match="-1"):
+            stamps(before)
+
+
+@pytest.mark.parametrize(
+    "timestamps",
+    [
+        "now",
+        b"1",
+        [1.5, 2.5],
+        ["a", "b"],
+        [None, 5],
+        np.zeros((2, 1), int),
+        True,
+        1.5,
+        pa.array([1.5, 2.5]),
+        [TIME, TIME],
+    ],
+    ids=repr,
+)
+def test_what_is_no_timestamp(timestamps: Any) -> None:
+    with pytest.raises(TypeError, match="timestamps must be"):
+        stamps(timestamps)
+
+
+def test_naive_datetimes_are_no_time() -> None:
+    with pytest.raises(TypeError, match="without a time zone"):
+        stamps(TIME.replace(tzinfo=None))
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pa.array, pd.Series, pl.Series, lambda o: np.array(o, np.uint16)])
+def test_offsets(kind: Any) -> None:
+    data = kbatch.encode([b""] * 3, offsets=kind([3, 7, 300]))
+    assert kbatch.decode(data).records["offset"].tolist() == [3, 7, 300]
+
+
+def test_what_are_no_offsets() -> None:
+    with pytest.raises(TypeError, match="offsets must be integers"):
+        kbatch.encode([b""], offsets=[1.5])
+    with pytest.raises(ValueError, match="offsets must not be null"):
+        kbatch.encode([b""], offsets=pa.array([None], pa.int64()))
+    with pytest.raises(ValueError, match=r"offsets must be below 2\*\*63"):
+        kbatch.encode([b""], offsets=np.array([2**63], np.uint64))
+
+
+# -- headers
+
+HEADERS: list[list[tuple[bytes, bytes | None]] | None] = [
+    [(b"h", b"1"), (b"h", b"2"), (b"", b""), (b"n", None)],
+    None,
+    [],
+    [(b"k%d" % i, bytes([i]) * i) for i in range(200)],
+    [(b"last", b"x" * 300)],
+]
+PAIRS = [row or [] for row in HEADERS]
+
+
+def headers_of(data: bytes) -> list[list[tuple[bytes, bytes | None]]]:
+    table = kbatch.decode(data)
+    rows: list[list[tuple[bytes, bytes | None]]] = [[] for _ in range(len(table))]
+    names = kbatch.kernels.columns.header_keys(table.headers, table.data)
+    values = kbatch.kernels.columns.header_values(table.headers, table.data)
+    for record, name, value in zip(table.headers["record"].tolist(), names, values, strict=True):
+        rows[record].append((name, value))
+    return rows
+
+
+PAIR = pa.struct([("key", pa.binary()), ("value", pa.binary())])
+
+
+def arrow_headers(kind: pa.DataType) -> pa.Array:
+    rows = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in HEADERS]
+    return pa.array(rows, pa.list_(PAIR)).cast(kind)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        HEADERS,
+        tuple(HEADERS),
+        [row and [(k.decode(), v) for k, v in row] for row in HEADERS],
+        [row and [[k, v] for k, v in row] for row in HEADERS],
+        arrow_headers(pa.list_(PAIR)),
+        arrow_headers(pa.large_list(PAIR)),
+        pa.chunked_array([arrow_headers(pa.list_(PAIR)).slice(0, 2), arrow_headers(pa.list_(PAIR)).slice(2)]),
+        pa.array(HEADERS, pa.map_(pa.binary(), pa.binary())),
+        pa.concat_arrays([pa.array(HEADERS, pa.map_(pa.string(), pa.binary_view()))] * 2).slice(5),
+        pl.Series(arrow_headers(pa.list_(PAIR))),
+        pd.Series(arrow_headers(pa.list_(PAIR)), dtype=pd.ArrowDtype(pa.list_(PAIR))),
+    ],
+    ids=lambda h: f"{type(h).__module__}.{type(h).__name__}",
+)
+def test_headers(headers: Any) -> None:
+    """HDR-R3, HDR-R5."""
+    assert headers_of(kbatch.encode([b"v"] * 5, headers=headers)) == PAIRS
+    assert headers_of(kbatch.encode([b"v"] * 5, headers=headers, batch_size=200, codec="zstd")) == PAIRS
+
+
+def test_sliced_arrow_headers() -> None:
+    array = arrow_headers(pa.list_(PAIR))
+    assert headers_of(kbatch.encode([b"v"] * 2, headers=array.slice(3))) == PAIRS[3:]
+    assert headers_of(kbatch.encode([b"v"] * 2, headers=pa.nulls(2))) == [[], []]
+    table = kbatch.decode(kbatch.encode([b"v"] * 5, headers=array))
+    assert headers_of(kbatch.encode([b"v"] * 5, headers=table.to_arrow()["headers"])) == PAIRS
+    assert kbatch.encode([], headers=array.slice(5)) == b""
+
+
+@pytest.mark.parametrize(
+    ("headers", "error", "text"),
+    [
+        ([[(None, b"")]], ValueError, r"headers\[0\]: a header needs a key"),
+        (pa.array([[{"key": None, "value": b""}]], pa.list_(PAIR)), ValueError, "record 0: a header has no key"),
+        (pa.array([[None]], pa.list_(PAIR)), ValueError, r"headers\[0\]: a header is null"),
+        ([[(b"k", "v")]], TypeError, "a header value must be bytes or None, got str"),
+        ([[(1, b"v")]], TypeError, "a header key must be bytes or None, got int"),
+        ([{"k": b"v"}], TypeError, r"headers\[0\] must be a list of \(key, value\) pairs"),
+        ([[b"kv"]], TypeError, "must be a list of"),
+        ([[(b"k",)]], TypeError, "must be a list of"),
+        ([b"k"], TypeError, "must be a list of"),
+        ({"k": b"v"}, TypeError, "got one dict"),
+        (5, TypeError, "got one int"),
+        (pa.array([b"k"]), TypeError, "headers must be lists of"),
+        (pa.array([[b"k"]]), TypeError, "headers must be lists of"),
+        (pa.array([[{"a": 1, "b": 2, "c": 3}]]), TypeError, "headers must be lists of"),
+        (pa.array([[], []], pa.list_(PAIR)), ValueError, "headers must be as many as values"),
+    ],
+)
+def test_headers_refused(headers: Any, error: type[Exception], text: str) -> None:
+    """HDR-R7."""
+    with pytest.raises(error, match=text):
+        kbatch.encode([b"v"], headers=headers)
+
+
+# -- columns that are not what they say
+
+
+def encode_column(column: Column) -> bytes:
+    records = Records(column, None)
+    batches = kbatch.encoding.plan_batches(records, kernel.Plan(2, 0))
+    return kbatch.encoding.compose(records, batches, None)
+
+
+def test_broken_arrow_buffers() -> None:
+    """Offsets and views that point outside are an error, not a crash."""
+    data = np.frombuffer(b"some bytes", np.uint8)
+    for offsets in ([0, 11], [5, 4], [-1, 3], [0, 2**31 - 1], [11, 11]):
+        column = Column()
+        column.add_offsets(np.array(offsets, np.int32), 4, 0, 1, data)
+        with pytest.raises(ValueError, match="outside of their buffer"):
+            encode_column(column)
+    for wide in ([0, 11], [2**62, -(2**62)], [0, 2**63 - 1], [-(2**63), 0]):
+        column = Column()
+        column.add_offsets(np.array(wide, np.int64), 8, 0, 1, data)
+        with pytest.raises(ValueError, match="outside of their buffer"):
+            encode_column(column)
+    for view in ((13, 0, 0, 0), (20, 0, 1, 0), (20, 0, -1, 0), (13, 0, 0, -1), (13, 0, 0, 2**31 - 1), (-5, 0, 0, 0)):
+        column = Column()
+        column.add_views(np.array(view, np.int32), 0, 1, [data])
+        with pytest.raises(ValueError, match="outside of their buffer"):
+            encode_column(column)
+    column = Column()
+    column.add_views(np.array((10, 0, 0, 0, 99, 0, 7, 9), np.int32), 0, 2, [data], np.array([1], np.uint8))
+    assert kbatch.decode(encode_column(column)).values() == [b"\0" * 10, None]  # of a null nothing is looked at
+
+
+def test_short_arrow_buffers() -> None:
+    column = Column()
+    for add in (
+        lambda: column.add_offsets(np.zeros(4, np.int32), 4, 0, 4, None),
+        lambda: column.add_offsets(np.zeros(4, np.int32), 4, -1, 2, None),
+        lambda: column.add_views(np.zeros(4, np.int32), 0, 2, []),
+        lambda: column.add_offsets(np.zeros(40, np.int32), 4, 0, 30, None, b"\0"),
+        lambda: column.add_items(np.zeros(4, "V4"), 5),
+        lambda: column.add_items(np.zeros((4, 6), np.uint8)[:, ::2], 3),
+        lambda: column.add_slices(np.zeros(4, np.int64), np.zeros(3, np.int32), np.zeros(1, np.uint8)),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            add()
+    assert column.length == 0
+
+
+def test_a_column_that_changes_while_it_is_encoded() -> None:
+    """What was measured is never written past, whatever another thread does in between."""
+    lengths = np.full(3, 4, np.int32)
+    column = Column()
+    column.add_slices(np.zeros(3, np.int64), lengths, np.frombuffer(bytes(100), np.uint8))
+    records = Records(column, None)
+    for magic in (2, 1):
+        for after in (5, 100, 3, -1):
+            lengths[:] = 4
+            batches = kbatch.encoding.plan_batches(records, kernel.Plan(magic, 0))
+            lengths[2] = after
+            with pytest.raises(ValueError, match="changed while they were encoded"):
+                kbatch.encoding.compose(records, batches, None)
+
+
+def test_items_outlive_what_they_came_from() -> None:
+    """The kernel holds what it points to."""
+    column = Column()
+    objects = [bytes([i]) * 50 for i in range(20)]
+    assert column.add_objects(objects) == -1
+    expected = list(objects)
+    objects.clear()
+    array = np.arange(1000, dtype=np.uint8).reshape(20, 50)
+    expected += [row.tobytes() for row in array]
+    column.add_items(array, 50)
+    del array
+    assert kbatch.decode(encode_column(column)).values() == expected
