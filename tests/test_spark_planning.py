@@ -19,6 +19,7 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.kernels.columns import keys_equal
 from kbatch.log import logs as log_module
+from kbatch.log.segment import SegmentFile
 from kbatch.log import storage
 from kbatch.spark.options import Bound, ReadOptions, parse_options
 from kbatch.spark.partitioner import key_partition, murmur2
