@@ -198,9 +198,10 @@ def ready_made_frame(spark: Any, given: Input) -> Any:
 def export(spark: Any, given: Input, out: str) -> None:
     from kbatch.spark import export
     from kbatch.spark.options import ReadOptions
+    from kbatch.spark.write_options import WriteOptions
 
     options = ReadOptions(assign={given.topic: list(given.partitions)})
-    export(given.logs, out, options=options, compression=COMPRESSION)
+    export(given.logs, out, options=options, writing=WriteOptions(compression=COMPRESSION))
 
 
 def count(frame: Any, out: str) -> int:
