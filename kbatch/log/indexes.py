@@ -95,6 +95,7 @@ class _Entries:
             yield (0 if size % width else min(size // width, log_size // SHORTEST_ENTRY + 1)), block
 
     def all(self, log_size: int) -> npt.NDArray[np.void]:
+        """Return all of them."""
         try:
             with self._opened(log_size) as (count, block):
                 blocks = [block(number) for number in range(-(-count // self._rows))]
@@ -196,7 +197,7 @@ class TimeIndex:
         self._entries = _Entries(path, _STORED_TIME_ENTRY, storage or locate(path)[0])
 
     def find(self, log_size: int, before: int) -> TimeEntry | None:
-        """Find the last entry of which the timestamp (ms) is less than `before`, by reading a few blocks of the file."""
+        """Find the last entry of which the timestamp (ms) is less than `before`, by reading a few blocks."""
 
         def fits(_: int, timestamp: int, offset: int) -> bool:
             # Zeros are the tail of a preallocated file (DSK-R4).
