@@ -31,6 +31,11 @@ By default every record is written, also those of transactions that were aborted
 --isolation read_committed it is what a consumer under read_committed gets: no records of aborted transactions, and
 nothing of a topic-partition from its first open transaction on. The summary tells what was left out, and what is
 withheld until a marker decides it: OUT/_transactions has the transactions, and the exit status is 4.
+
+examples:
+  kbatch export /var/lib/kafka/data /lake/raw
+  kbatch export /backup/kafka /lake/orders --topic orders --from 2026-03-01 --to 2026-03-02 --values json --by-day
+  kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
 """
 
 
@@ -310,8 +315,9 @@ def format_summary(summary: ExportSummary) -> str:
                 "incomplete batch: cut off, or still being written"
             )
     if summary.bad_keys or summary.bad_values:
-        bad = [_count(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
-        lines.append(f"  unparsed   {' and '.join(bad)}: null, with their bytes in the columns key_bad and value_bad")
+        sides = [(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
+        counts, columns = " and ".join(_count(*side) for side in sides), " and ".join(f"{side[1]}_bad" for side in sides)
+        lines.append(f"  unparsed   {counts}: null here, with their bytes in {columns}")
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
