@@ -202,8 +202,8 @@ def report(figures: dict[str, Any]) -> str:
     lines = [
         f"{figures['records']:,} records in {figures['partitions']} partitions, {figures['stored_bytes'] / 1e6:,.0f} "
         f"MB stored ({figures['codec']}); {figures['master']}; Parquet with {figures['parquet_compression']}. Medians "
-        f"of {figures['rounds']} rounds ({once}: one, on a quarter of the records), each in a fresh driver that has run "
-        f"on a small topic before; without Spark's start of {figures['spark_start_seconds']:.1f} s.",
+        f"of {figures['rounds']} rounds ({once}: one, on a quarter of the records), each in a fresh driver that has "
+        f"run on a small topic before; without Spark's start of {figures['spark_start_seconds']:.1f} s.",
         "",
         "| rows/s | Parquet | kbatch export is faster by | noop | count |",
         "|---|---:|---:|---:|---:|",
