@@ -133,13 +133,19 @@ def test_an_entry_is_found_by_reading_a_few_blocks(tmp_path: Path, remote: bool)
         following = (10 * asked + 26, 4096 * asked + 4096) if asked + 1 < count else None
         assert index.find(size, 10 * asked + 16) == ((10 * asked + 16, 4096 * asked), following)
         assert bytes_read() - before <= reads * block
-        index = TimeIndex(f"{root}/i.timeindex", base_offset=7, storage=storage)
+        # All of them, and no byte twice.
+        assert len(index.read(size)) == count
+        assert (bytes_read() - before) // (2 << 20) == 1
+        times_index = TimeIndex(f"{root}/i.timeindex", base_offset=7, storage=storage)
         before = bytes_read()
-        assert index.find(size, 1000 * asked + 2) == (1000 * asked + 1, 10 * asked + 7)
+        assert times_index.find(size, 1000 * asked + 2) == (1000 * asked + 1, 10 * asked + 7)
         assert bytes_read() - before <= reads * block
         # A remote block isn't read twice, not even by a copy.
         before = bytes_read()
-        assert pickle.loads(pickle.dumps(index)).find(size, 1000 * asked + 2) == (1000 * asked + 1, 10 * asked + 7)
+        assert pickle.loads(pickle.dumps(times_index)).find(size, 1000 * asked + 2) == (
+            1000 * asked + 1,
+            10 * asked + 7,
+        )
         assert (bytes_read() == before) == remote
 
 

@@ -316,7 +316,8 @@ def format_summary(summary: ExportSummary) -> str:
             )
     if summary.bad_keys or summary.bad_values:
         sides = [(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
-        counts, columns = " and ".join(_count(*side) for side in sides), " and ".join(f"{side[1]}_bad" for side in sides)
+        counts = " and ".join(_count(n, name) for n, name in sides)
+        columns = " and ".join(f"{name}_bad" for _, name in sides)
         lines.append(f"  unparsed   {counts}: null here, with their bytes in {columns}")
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")

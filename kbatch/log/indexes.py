@@ -70,38 +70,40 @@ class _Entries:
         self._rows = _REMOTE_BLOCK if storage.remote else _LOCAL_BLOCK
 
     @contextlib.contextmanager
-    def _opened(self, log_size: int) -> Iterator[tuple[int, Callable[[int], npt.NDArray[np.void]]]]:
-        """Give how many entries there are, no more than a log of this size can have, and a way to get a block."""
+    def _opened(self, log_size: int) -> Iterator[tuple[int, Callable[[int, int], npt.NDArray[np.void]]]]:
+        """Give how many entries there are, no more than a log of this size can have, and what reads some blocks."""
         width = self._entry.itemsize
         known = self._size if self._storage.remote else None
         kept = self._kept if self._storage.remote else {}
         with contextlib.ExitStack() as stack:
             file = None
 
-            def block(number: int) -> npt.NDArray[np.void]:
+            def blocks(first: int, count: int) -> npt.NDArray[np.void]:
                 nonlocal file
-                if number not in kept:
+                if not all(number in kept for number in range(first, first + count)):
                     if file is None:
                         file = stack.enter_context(contextlib.closing(self._storage.open(self._path)))
-                    start = number * self._rows * width
-                    data = file.window(start, min(start + self._rows * width, size), mapped=False)
-                    kept[number] = np.frombuffer(data[: len(data) // width * width], self._entry)
-                return kept[number]
+                    start, stop = (number * self._rows * width for number in (first, first + count))
+                    data = file.window(start, min(stop, size), mapped=False)
+                    rows = np.frombuffer(data[: len(data) // width * width], self._entry)
+                    for number in range(count):
+                        kept[first + number] = rows[number * self._rows : (number + 1) * self._rows]
+                    return rows
+                return kept[first] if count == 1 else np.concatenate([kept[first + i] for i in range(count)])
 
             if known is None:
                 file = stack.enter_context(contextlib.closing(self._storage.open(self._path)))
                 known = self._size = file.size
             size = known
-            yield (0 if size % width else min(size // width, log_size // SHORTEST_ENTRY + 1)), block
+            yield (0 if size % width else min(size // width, log_size // SHORTEST_ENTRY + 1)), blocks
 
     def all(self, log_size: int) -> npt.NDArray[np.void]:
-        """Return all of them."""
+        """Return all of them, read together."""
         try:
-            with self._opened(log_size) as (count, block):
-                blocks = [block(number) for number in range(-(-count // self._rows))]
+            with self._opened(log_size) as (count, blocks):
+                return blocks(0, -(-count // self._rows))[:count] if count else np.empty(0, self._entry)
         except OSError:
             return np.empty(0, self._entry)
-        return np.concatenate([np.empty(0, self._entry), *blocks])[:count]
 
     def last(
         self, log_size: int, fits: Callable[[int, int, int], bool]
@@ -112,10 +114,10 @@ class _Entries:
         for a time passes over most segments as a whole.
         """
         try:
-            with self._opened(log_size) as (count, block):
+            with self._opened(log_size) as (count, blocks):
 
                 def entry(number: int) -> tuple[int, int]:
-                    first, second = block(number // self._rows)[number % self._rows].tolist()
+                    first, second = blocks(number // self._rows, 1)[number % self._rows].tolist()
                     return first, second
 
                 def misfits(number: int) -> bool:
