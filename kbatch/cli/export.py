@@ -293,7 +293,8 @@ def format_summary(summary: ExportSummary) -> str:
     batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
     log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
     lines = [
-        f"{summary.records:,} records of {len(summary.partitions)} topic-partitions in {len(summary.files)} files: "
+        f"{_count(summary.records, 'record')} of {_count(len(summary.partitions), 'topic-partition')} in "
+        f"{_count(len(summary.files), 'file')}: "
         f"{summary.out}",
         "",
         # Spark's own writer doesn't count what is read.
@@ -416,4 +417,4 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _lost(summary: ExportSummary) -> str:
     if not summary.loss_count:
         return "nothing"
-    return f"{format_size(summary.lost_bytes)} in {summary.loss_count:,} places: {summary.out}/{summary.losses_table}"
+    return f"{format_size(summary.lost_bytes)} in {_count(summary.loss_count, 'place')}: {summary.out}/{summary.losses_table}"
