@@ -417,4 +417,5 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _lost(summary: ExportSummary) -> str:
     if not summary.loss_count:
         return "nothing"
-    return f"{format_size(summary.lost_bytes)} in {_count(summary.loss_count, 'place')}: {summary.out}/{summary.losses_table}"
+    places = _count(summary.loss_count, "place")
+    return f"{format_size(summary.lost_bytes)} in {places}: {summary.out}/{summary.losses_table}"
