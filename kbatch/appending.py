@@ -33,7 +33,6 @@ from kbatch.errors import (
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
-    ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
     MESSAGE_HEADER_SIZES,
@@ -64,14 +63,15 @@ _KNOWN_ATTRIBUTES = 0x7F
 # How many of the records that are wrong an error's text names.
 _NAMED = 3
 
-# What a broker answers where kbatch's decoder refuses. It has no code for what it can't decompress.
+# What a broker answers where kbatch's decoder refuses. It has no code for what it can't decompress, nor for codecs that
+# it doesn't know.
 _CODES: dict[type[KbatchError], ErrorCode] = {
     CorruptBatchError: ErrorCode.CORRUPT_MESSAGE,
     TruncatedBatchError: ErrorCode.CORRUPT_MESSAGE,
     CrcMismatchError: ErrorCode.CORRUPT_MESSAGE,
     InvalidRecordError: ErrorCode.INVALID_RECORD,
     CodecError: ErrorCode.UNKNOWN_SERVER_ERROR,
-    UnsupportedFormatError: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    UnsupportedFormatError: ErrorCode.UNKNOWN_SERVER_ERROR,
     LimitExceededError: ErrorCode.MESSAGE_TOO_LARGE,
 }
 
@@ -99,6 +99,9 @@ class TopicConfig:
         from the broker's clock. The second is an hour since Kafka 4.0, and was unlimited before.
     magic : {2, 1, 0}
         The format that is stored: ``message.format.version``. It is always 2 since Kafka 4.0.
+    converting : bool
+        Whether batches of another magic are taken, and converted, as brokers before Kafka 4.0 do; else they are
+        INVALID_RECORD.
 
     Examples
     --------
@@ -116,6 +119,7 @@ class TopicConfig:
     timestamp_before_max_ms: int = _INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
     magic: int = 2
+    converting: bool = False
 
     def __post_init__(self) -> None:
         check_range("max_message_bytes", self.max_message_bytes, 0, _INT32_MAX)
@@ -142,10 +146,13 @@ def _refuse(code: ErrorCode, batch: np.void | None, text: str, **more: Any) -> N
     raise RefusedError(f"{where}: {text}", code=code, position=position, base_offset=offset, **more)
 
 
-def _refuse_for(error: KbatchError) -> NoReturn:
+def _refuse_for(error: KbatchError, magic: int = 2) -> NoReturn:
+    code = _CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR)
+    if magic < 2 and isinstance(error, UnsupportedFormatError):
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     raise RefusedError(
         str(error),
-        code=_CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR),
+        code=code,
         source=error.source,
         position=error.position,
         base_offset=error.base_offset,
@@ -191,14 +198,14 @@ def validate_batch(
 
     Notes
     -----
-    In this order: framing (CORRUPT_MESSAGE); exactly one batch, and one magic (INVALID_RECORD); a client's base offset
-    is 0 (INVALID_RECORD); ``max.message.bytes`` (MESSAGE_TOO_LARGE); checksums (CORRUPT_MESSAGE); of a client as many
-    records as its offsets say, at least one, no control batch, and a sequence if there is a producer id
+    In this order: framing (CORRUPT_MESSAGE); exactly one batch, and the topic's magic (INVALID_RECORD); a client's base
+    offset is 0 (INVALID_RECORD); ``max.message.bytes`` (MESSAGE_TOO_LARGE); checksums (CORRUPT_MESSAGE); of a client as
+    many records as its offsets say, at least one, no control batch, and a sequence if there is a producer id
     (INVALID_RECORD); producer fields only where magic 2 is stored (UNSUPPORTED_FOR_MESSAGE_FORMAT); the records can be
-    read (INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE, or UNKNOWN_SERVER_ERROR where they don't decompress); in
-    compressed messages the magic of each (INVALID_RECORD) and its checksum (CORRUPT_MESSAGE); keys in a compacted topic
-    (INVALID_RECORD); timestamps not too far from the clock, and not by the producer said to be the broker's
-    (INVALID_TIMESTAMP).
+    read (INVALID_RECORD, or UNKNOWN_SERVER_ERROR where they don't decompress; UNSUPPORTED_COMPRESSION_TYPE for zstd in
+    old formats); in compressed messages the magic of each (INVALID_RECORD) and its checksum (CORRUPT_MESSAGE); keys in
+    a compacted topic (INVALID_RECORD); timestamps not too far from the clock, and not by the producer said to be the
+    broker's (INVALID_TIMESTAMP).
 
     Stricter than a broker in this: the fragment of a batch after the whole ones is CORRUPT_MESSAGE, where Kafka drops
     it without a word.
@@ -229,9 +236,9 @@ def validate_batch(
         left = len(array) - found.consumed
         _refuse(ErrorCode.CORRUPT_MESSAGE, None, f"{left} bytes after the last batch are none")
     try:
-        table = decode(array, include_control=True, crc="skip", limits=limits)
+        table = decode(data, include_control=True, crc="skip", limits=limits)
     except KbatchError as error:
-        _refuse_for(error)
+        _refuse_for(error, int(batches["magic"][0]))
     if batches["magic"][0] < 2 and batches["attributes"][0] & ATTRIBUTE_CODEC:
         _check_inner(array, batches[0], limits)
     _check_records(table, topic, now() if now_ms is None else now_ms)
@@ -253,6 +260,8 @@ def _check_batches(data: Bytes, batches: Batches, topic: TopicConfig, origin: Or
         _refuse(invalid, bad, f"magic is {bad['magic']}, and that of the batches before is {magic}")
     if magic < 2 and (bad := first((np.arange(len(batches)) > 0) & (batches["attributes"] & ATTRIBUTE_CODEC != 0))):
         _refuse(invalid, bad, "a compressed message after plain ones")
+    if magic != topic.magic and not topic.converting:
+        _refuse(invalid, batches[0], f"magic is {magic}, the topic takes {topic.magic}")
     if magic == 2 and origin == "client" and batches["base_offset"][0] != 0:
         _refuse(invalid, batches[0], "the base offset of a produced batch must be 0")
     if (bad := first(batches["size"] > topic.max_message_bytes)) is not None:
@@ -583,8 +592,8 @@ def _rebuild(
     """Write all records anew (``LogValidator.buildRecordsAndAssignOffsets``)."""
     first = table.batches[0]
     current = first["magic"] == 2
-    if current and first["attributes"] & (ATTRIBUTE_CONTROL | ATTRIBUTE_DELETE_HORIZON):
-        _refuse(ErrorCode.INVALID_RECORD, first, "a control batch, or one with a delete horizon, can't be written anew")
+    if current and first["attributes"] & ATTRIBUTE_CONTROL:
+        _refuse(ErrorCode.INVALID_RECORD, first, "a compressed control batch can't be written anew")
     if topic.magic < 2 and table.records["header_count"].any():
         _refuse(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, first, f"headers can't be stored in magic {topic.magic}")
     if codec == Codec.ZSTD and topic.magic < 2:

@@ -277,9 +277,8 @@ class SequenceChecker:
         coordinators: dict[int, int] = {}
         if isinstance(batches, RecordTable):
             markers = control_records(batches)
-            markers = markers[
-                (markers["valid"] != 0) & np.isin(markers["type"], (ControlType.ABORT, ControlType.COMMIT))
-            ]
+            ends = np.isin(markers["type"], (ControlType.ABORT, ControlType.COMMIT))
+            markers = markers[ends & (markers["valid"] != 0)]
             coordinators = dict(zip(markers["batch"].tolist(), markers["coordinator_epoch"].tolist(), strict=True))
             batches = batches.batches
         chosen = np.flatnonzero(
@@ -368,11 +367,11 @@ class SequenceChecker:
 
 
 def _error(row: np.void, trouble: _Trouble, source: str | None) -> RefusedError:
+    kind: type[RefusedError]
     kind, code, text = trouble.reason.value
     found, wanted = trouble.found, trouble.wanted
     said = text.format(found=found, wanted=wanted, next=(wanted + 1) & _MAX_SEQUENCE, producer=row["producer_id"])
     position, offset = int(row["position"]), int(row["base_offset"])
     where = f"{source}, byte {position}" if source else f"byte {position}"
-    return kind(
-        f"{where}, base offset {offset}: {said}", code=code, source=source, position=position, base_offset=offset
-    )
+    message = f"{where}, base offset {offset}: {said}"
+    return kind(message, code=code, source=source, position=position, base_offset=offset)
