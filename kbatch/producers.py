@@ -24,7 +24,7 @@ from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, PRODUCER_D
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 
-__all__ = ["VERDICT_DTYPE", "SequenceChecker"]
+__all__ = ["VERDICT_DTYPE", "Refusal", "SequenceChecker"]
 
 # What becomes of a batch: an `ErrorCode`, and the offset that a broker answers with, the first of the batch or of the
 # one that it repeats; -1 for a batch that is refused.
@@ -83,10 +83,31 @@ class _Reason(enum.Enum):
     )
 
 
+class Refusal(NamedTuple):
+    """A batch that no broker would have appended.
+
+    Attributes
+    ----------
+    row : int
+        Of the batch.
+    code : ErrorCode
+    text : str
+        What was found and what was wanted.
+    after : int
+        Last offset of the producer's last batch before it; -1 if none is known.
+    """
+
+    row: int
+    code: ErrorCode
+    text: str
+    after: int
+
+
 class _Trouble(NamedTuple):
     reason: _Reason
     found: int
     wanted: int
+    after: int = -1
 
 
 class _Producer:
@@ -126,13 +147,14 @@ class _Producer:
                     return _Trouble(_Reason.DUPLICATE, first, seen[2])
         elif epoch < self.epoch:
             return _Trouble(_Reason.EPOCH, epoch, self.epoch)
+        after = self.batches[-1][3] if self.batches else -1
         # Of a producer that isn't known any sequence is right.
         if first >= 0 and self.epoch >= 0:
             if epoch != self.epoch:
                 if first > 0:
-                    return _Trouble(_Reason.NEW_EPOCH, first, epoch)
+                    return _Trouble(_Reason.NEW_EPOCH, first, epoch, after)
             elif first != (self.last_sequence + 1) & _MAX_SEQUENCE:
-                return _Trouble(_Reason.GAP, first, self.last_sequence)
+                return _Trouble(_Reason.GAP, first, self.last_sequence, after)
         if self.transaction >= 0 and not transactional:
             return _Trouble(_Reason.TRANSACTION, -1, self.transaction)
         return None
@@ -252,22 +274,21 @@ class SequenceChecker:
                 verdicts[row] = -1, trouble.reason.value[1]
         return verdicts
 
-    def refusals(
-        self, batches: npt.NDArray[np.void] | RecordTable, *, source: str | None = None
-    ) -> Iterator[tuple[int, RefusedError]]:
-        """Say which batches of a log no broker would have appended, and why; all are remembered as they are.
+    def refusals(self, batches: npt.NDArray[np.void] | RecordTable) -> Iterator[Refusal]:
+        """Say which batches of a log no broker would have appended, and why; all but repeated ones are remembered.
 
-        The parameters are those of `check`; a duplicate is a refusal here.
+        Parameters
+        ----------
+        batches : ndarray of BATCH_DTYPE, or RecordTable
+            As for `check`.
 
         Yields
         ------
-        row : int
-            In `batches`.
-        error : RefusedError
+        Refusal
         """
         rows = batches.batches if isinstance(batches, RecordTable) else batches
         for row, trouble in self._troubles(batches, follow=True):
-            yield row, _error(rows[row], trouble, source)
+            yield Refusal(row, trouble.reason.value[1], _text(rows[row], trouble), trouble.after)
 
     def _troubles(self, batches: npt.NDArray[np.void] | RecordTable, *, follow: bool) -> Iterator[tuple[int, _Trouble]]:
         """Remember batches, and yield the rows of those that a broker doesn't append; with `follow`, after all.
@@ -366,12 +387,16 @@ class SequenceChecker:
         return rows
 
 
+def _text(row: np.void, trouble: _Trouble) -> str:
+    text: str = trouble.reason.value[2]
+    following = (trouble.wanted + 1) & _MAX_SEQUENCE
+    return text.format(found=trouble.found, wanted=trouble.wanted, next=following, producer=row["producer_id"])
+
+
 def _error(row: np.void, trouble: _Trouble, source: str | None) -> RefusedError:
     kind: type[RefusedError]
-    kind, code, text = trouble.reason.value
-    found, wanted = trouble.found, trouble.wanted
-    said = text.format(found=found, wanted=wanted, next=(wanted + 1) & _MAX_SEQUENCE, producer=row["producer_id"])
+    kind, code, _ = trouble.reason.value
     position, offset = int(row["position"]), int(row["base_offset"])
     where = f"{source}, byte {position}" if source else f"byte {position}"
-    message = f"{where}, base offset {offset}: {said}"
+    message = f"{where}, base offset {offset}: {_text(row, trouble)}"
     return kind(message, code=code, source=source, position=position, base_offset=offset)

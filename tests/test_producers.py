@@ -151,8 +151,11 @@ def test_errors_name_what_was_found() -> None:
 
 def test_a_log_is_followed_over_what_is_wrong() -> None:
     log = batches((0, 0, 1), (0, 5, 1), (0, 6, 1), (0, 5, 1), (0, 7, 1))
-    told = [(row, error.code.name) for row, error in SequenceChecker().refusals(log)]
-    assert told == [(1, GAP), (3, AGAIN)]
+    told = [(each.row, each.code.name, each.text, each.after) for each in SequenceChecker().refusals(log)]
+    assert told == [
+        (1, GAP, "sequence 5 of producer 7; after 0 comes 1", 0),
+        (3, AGAIN, "sequence 5 of producer 7 again: the batch stands at offset 1", -1),
+    ]
 
 
 def test_producers_expire() -> None:

@@ -291,17 +291,17 @@ def librdkafka(bootstrap: str, name: str, last: int, isolation: str) -> list[tup
     try:
         consumer.assign([TopicPartition(name, 0, 0)])
         while True:
-            for message in consumer.consume(500, timeout=20) or [None]:
-                if message is None:
-                    return f"nothing more after {rows[-1][0] if rows else 'the beginning'}, last is {last}"
-                if message.error() is not None:
-                    if message.error().name() == "_PARTITION_EOF":
-                        return rows
-                    return str(message.error())
-                kind, timestamp = message.timestamp()
-                headers = [(key.encode(), value) for key, value in message.headers() or []]
-                times = (-1, -1) if kind == 0 else (timestamp, kind - 1)
-                rows.append((message.offset(), *times, message.key(), message.value(), headers, False))
+            message = consumer.poll(20)
+            if message is None:
+                return f"nothing more after {rows[-1][0] if rows else 'the beginning'}, last is {last}"
+            error = message.error()
+            if error is not None:
+                # librdkafka names the end of a partition an error.
+                return rows if error.name() == "_PARTITION_EOF" else str(error)
+            kind, timestamp = message.timestamp()
+            headers = [(key.encode(), value) for key, value in message.headers() or []]
+            times = (-1, -1) if kind == 0 else (timestamp, kind - 1)
+            rows.append((message.offset(), *times, message.key(), message.value(), headers, False))
     finally:
         consumer.close()
 
