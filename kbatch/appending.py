@@ -258,7 +258,9 @@ def _check_batches(data: Bytes, batches: Batches, topic: TopicConfig, origin: Or
         _refuse(invalid, batches[1], "a second batch, and a request holds exactly one for a partition")
     if (bad := first(batches["magic"] != magic)) is not None:
         _refuse(invalid, bad, f"magic is {bad['magic']}, and that of the batches before is {magic}")
-    if magic < 2 and (bad := first((np.arange(len(batches)) > 0) & (batches["attributes"] & ATTRIBUTE_CODEC != 0))):
+    # All of them are plain, if there is more than one.
+    packed = (batches["attributes"] & ATTRIBUTE_CODEC != 0) & (len(batches) > 1)
+    if magic < 2 and (bad := first(packed)) is not None:
         _refuse(invalid, bad, "a compressed message after plain ones")
     if magic != topic.magic and not topic.converting:
         _refuse(invalid, batches[0], f"magic is {magic}, the topic takes {topic.magic}")
@@ -581,7 +583,10 @@ def accept_batch(
     if not appended:
         # What records have, not what the header said that they had (TS-R4).
         largest = np.full(len(batches), NO_TIMESTAMP, np.int64)
-        np.maximum.at(largest, table.records["batch"], table.records["timestamp"])
+        filled = np.flatnonzero(batches["record_count"] > 0)
+        if len(filled):
+            found = np.maximum.reduceat(table.records["timestamp"], batches["first_record"][filled])
+            largest[filled] = np.maximum(found, NO_TIMESTAMP)
         _set_times(np.frombuffer(out, np.uint8), batches, TimestampType.CREATE_TIME, largest)
     return out
 

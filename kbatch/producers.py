@@ -7,6 +7,7 @@ headers (SEQ-R1 to R6, PRD-R10 to R14).
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -124,12 +125,12 @@ class _Producer:
         self.coordinator_epoch = -1
         self.timestamp = -1
         self.transaction = -1
-        self.batches: list[tuple[int, int, int, int]] = []
+        self.batches: deque[tuple[int, int, int, int]] = deque(maxlen=_REMEMBERED)
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self.last_sequence = -1
-        self.batches = []
+        self.batches.clear()
 
     def marker_trouble(self, epoch: int, coordinator_epoch: int) -> _Trouble | None:
         """Say what is wrong with a marker. An equal epoch is right: it is that of the transaction, or of a retry."""
@@ -274,7 +275,7 @@ class SequenceChecker:
                 verdicts[row] = -1, trouble.reason.value[1]
         return verdicts
 
-    def refusals(self, batches: npt.NDArray[np.void] | RecordTable) -> Iterator[Refusal]:
+    def refusals(self, batches: npt.NDArray[np.void] | RecordTable) -> list[Refusal]:
         """Say which batches of a log no broker would have appended, and why; all but repeated ones are remembered.
 
         Parameters
@@ -282,13 +283,15 @@ class SequenceChecker:
         batches : ndarray of BATCH_DTYPE, or RecordTable
             As for `check`.
 
-        Yields
-        ------
-        Refusal
+        Returns
+        -------
+        list of Refusal
         """
         rows = batches.batches if isinstance(batches, RecordTable) else batches
-        for row, trouble in self._troubles(batches, follow=True):
-            yield Refusal(row, trouble.reason.value[1], _text(rows[row], trouble), trouble.after)
+        return [
+            Refusal(row, trouble.reason.value[1], _text(rows[row], trouble), trouble.after)
+            for row, trouble in self._troubles(batches, follow=True)
+        ]
 
     def _troubles(self, batches: npt.NDArray[np.void] | RecordTable, *, follow: bool) -> Iterator[tuple[int, _Trouble]]:
         """Remember batches, and yield the rows of those that a broker doesn't append; with `follow`, after all.
@@ -345,8 +348,6 @@ class SequenceChecker:
                         producer.begin_epoch(epoch)
                 if transactional and producer.transaction < 0:
                     producer.transaction = offset
-                if len(producer.batches) == _REMEMBERED:
-                    del producer.batches[0]
                 producer.batches.append((first, last, offset, last_offset))
                 producer.last_sequence = last
                 producer.timestamp = timestamp
