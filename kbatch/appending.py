@@ -542,6 +542,10 @@ def accept_batch(
     RefusedError
         As by `validate_batch`; or MESSAGE_TOO_LARGE if it is too large once it is written anew.
 
+    See Also
+    --------
+    SequenceChecker : what a broker checks next, of the batches as they are here; a duplicate isn't appended.
+
     Examples
     --------
     >>> import kbatch
