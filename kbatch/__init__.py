@@ -1,11 +1,14 @@
 """Kafka's record batches to NumPy, Arrow, pandas, Polars and Spark."""
 
+from kbatch.appending import TopicConfig, accept_batch, assign_offsets, validate_batch
 from kbatch.decoding import decode
 from kbatch.encoding import encode, encode_empty, encode_marker, encode_table
 from kbatch.errors import (
     CodecError,
     CorruptBatchError,
     CrcMismatchError,
+    ErrorCode,
+    FencedError,
     InvalidRecordError,
     KbatchError,
     LimitExceededError,
@@ -13,6 +16,8 @@ from kbatch.errors import (
     MissingColumnError,
     MissingDependencyError,
     OutOfOrderSequenceError,
+    RefusedError,
+    TransactionStateError,
     TruncatedBatchError,
     UnsupportedFormatError,
 )
@@ -21,6 +26,7 @@ from kbatch.format import (
     BATCH_DTYPE,
     CONTROL_DTYPE,
     HEADER_DTYPE,
+    PRODUCER_DTYPE,
     RECORD_DTYPE,
     BatchStatus,
     Codec,
@@ -30,6 +36,7 @@ from kbatch.format import (
 )
 from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
+from kbatch.producers import SequenceChecker
 from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
@@ -42,6 +49,7 @@ __all__ = [
     "BATCH_DTYPE",
     "CONTROL_DTYPE",
     "HEADER_DTYPE",
+    "PRODUCER_DTYPE",
     "RECORD_DTYPE",
     "BatchStatus",
     "BatchWriter",
@@ -50,6 +58,8 @@ __all__ = [
     "ControlType",
     "CorruptBatchError",
     "CrcMismatchError",
+    "ErrorCode",
+    "FencedError",
     "InvalidRecordError",
     "KbatchError",
     "LimitExceededError",
@@ -62,14 +72,20 @@ __all__ = [
     "OpenTransaction",
     "OutOfOrderSequenceError",
     "RecordTable",
+    "RefusedError",
     "Segment",
+    "SequenceChecker",
     "StreamDecoder",
     "Tail",
     "TimestampType",
+    "TopicConfig",
+    "TransactionStateError",
     "Transactions",
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "__version__",
+    "accept_batch",
+    "assign_offsets",
     "control_records",
     "decode",
     "decode_stream",
@@ -79,4 +95,5 @@ __all__ = [
     "encode_table",
     "find_logs",
     "scan",
+    "validate_batch",
 ]

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from kbatch.kernels import checksum
 
-__all__ = ["crc_holds", "first_bad_crc", "good_crcs"]
+__all__ = ["crc_holds", "first_bad_crc", "good_crcs", "write_crcs"]
 
 # The checksum covers the batch from its attributes on (CRC-R1), an entry of magic 0 or 1 from its magic on (CRC-R7).
 _CRC_START = 21
@@ -73,6 +73,19 @@ def good_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin
     for row in np.flatnonzero(batches["size"] > np.where(batches["magic"] == 2, most, most_legacy)).tolist():
         good[row] = crc_holds(data, int(batches["position"][row]) - origin, int(batches["size"][row]))
     return good
+
+
+def write_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void]) -> None:
+    """Compute the checksums of `batches` and write them to `data` and to their rows."""
+    most, most_legacy = checksum.MAX_SIZE, checksum.MAX_SIZE_LEGACY
+    if not checksum.reseal(data, batches, most, most_legacy):
+        return
+    for row in np.flatnonzero(batches["size"] > np.where(batches["magic"] == 2, most, most_legacy)).tolist():
+        start, size, magic = (int(batches[name][row]) for name in ("position", "size", "magic"))
+        crc = _checksum(magic, data.data[start : start + size])
+        at = start + (_CRC_START if magic == 2 else _CRC_START_LEGACY)
+        data.data[at - 4 : at] = crc.to_bytes(4, "big")
+        batches["crc"][row] = crc
 
 
 def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:

@@ -53,9 +53,11 @@ __all__ = [
     "fill",
     "now",
     "overheads",
+    "parse_codec",
     "plan_batches",
     "raise_trouble",
     "records_of",
+    "table_records",
 ]
 
 Batches: TypeAlias = npt.NDArray[np.void]
@@ -602,7 +604,7 @@ def encode_table(
     if appended.any():
         times = times.copy()
         times[_rows_of(batches[appended])] = np.repeat(batches["base_timestamp"][appended], counts[appended])
-    records = _table_records(table, times)
+    records = table_records(table, timestamps=times)
     _, row, trouble, found = _kernel.measure_batches(records, batches)
     raise_trouble(trouble, row, found)
     return compose(records, batches, level)
@@ -664,7 +666,13 @@ def _kept_batches(table: RecordTable, omitted: str) -> Batches:
     return kept
 
 
-def _table_records(table: RecordTable, times: npt.NDArray[np.int64]) -> _kernel.Records:
+def table_records(
+    table: RecordTable,
+    *,
+    offsets: npt.NDArray[np.int64] | None = None,
+    timestamps: npt.NDArray[np.int64] | None = None,
+) -> _kernel.Records:
+    """Make the columns of a whole table's records, with other offsets and timestamps if they are given."""
     rows = table.records
     keys, values = _kernel.Column(), _kernel.Column()
     keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
@@ -682,7 +690,13 @@ def _table_records(table: RecordTable, times: npt.NDArray[np.int64]) -> _kernel.
             "header_keys": header_keys,
             "header_values": header_values,
         }
-    return _kernel.Records(values, keys, offsets=rows["offset"], timestamps=times, **columns)
+    return _kernel.Records(
+        values,
+        keys,
+        offsets=rows["offset"] if offsets is None else offsets,
+        timestamps=rows["timestamp"] if timestamps is None else timestamps,
+        **columns,
+    )
 
 
 def encode_marker(

@@ -8,7 +8,10 @@ as they are known.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from kbatch.format import BatchStatus
 
@@ -16,7 +19,9 @@ __all__ = [
     "CodecError",
     "CorruptBatchError",
     "CrcMismatchError",
+    "ErrorCode",
     "Fault",
+    "FencedError",
     "Finding",
     "InvalidRecordError",
     "KbatchError",
@@ -25,6 +30,8 @@ __all__ = [
     "MissingColumnError",
     "MissingDependencyError",
     "OutOfOrderSequenceError",
+    "RefusedError",
+    "TransactionStateError",
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "fault_status",
@@ -102,8 +109,59 @@ class TruncatedBatchError(KbatchError):
     """The input ends within a batch where a whole one was promised."""
 
 
-class OutOfOrderSequenceError(KbatchError):
+class ErrorCode(enum.IntEnum):
+    """What a broker answers to a batch that it is sent: Kafka's ``Errors``, as far as batches are the cause."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    CORRUPT_MESSAGE = 2
+    MESSAGE_TOO_LARGE = 10
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    TRANSACTION_COORDINATOR_FENCED = 52
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+
+
+class RefusedError(KbatchError):
+    """A broker would not append this batch.
+
+    Attributes
+    ----------
+    code : ErrorCode
+        What it would answer.
+    records : ndarray of int64
+        Numbers of the records in the batch that are the reason, where records are; else empty.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode = ErrorCode.INVALID_RECORD,
+        records: npt.NDArray[np.int64] | None = None,
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.code = code
+        self.records = np.zeros(0, np.int64) if records is None else records
+
+
+class OutOfOrderSequenceError(RefusedError):
     """A producer's sequence numbers skip or go back."""
+
+
+class FencedError(RefusedError):
+    """A later epoch of the producer, or of its transaction coordinator, has been seen."""
+
+
+class TransactionStateError(RefusedError):
+    """A producer writes outside of its open transaction."""
 
 
 class LogDirectoryError(KbatchError):

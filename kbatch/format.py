@@ -29,6 +29,7 @@ __all__ = [
     "MESSAGE_HEADER_SIZES",
     "MIN_ENTRY_SIZE",
     "NO_TIMESTAMP",
+    "PRODUCER_DTYPE",
     "RECORD_DTYPE",
     "SHORTEST_ENTRY",
     "BatchStatus",
@@ -239,6 +240,22 @@ ABORTED_DTYPE = np.dtype(
         ("first_offset", "<i8"),
         ("last_offset", "<i8"),
         ("last_stable_offset", "<i8"),
+    ],
+    align=True,
+)
+
+# The state of an idempotent producer in a partition: an entry of a .snapshot (DSK-R6). `last_sequence`, `last_offset`
+# and `offset_delta` (its last offset less its first) are of its last batch, -1, -1 and 0 where there is none.
+PRODUCER_DTYPE = np.dtype(
+    [
+        ("producer_id", "<i8"),
+        ("last_offset", "<i8"),
+        ("timestamp", "<i8"),
+        ("current_txn_first_offset", "<i8"),
+        ("last_sequence", "<i4"),
+        ("offset_delta", "<i4"),
+        ("coordinator_epoch", "<i4"),
+        ("producer_epoch", "<i2"),
     ],
     align=True,
 )

@@ -33,11 +33,12 @@ def text(value: str) -> bytes:
     return struct.pack(">h", len(value)) + value.encode()
 
 
-def produce(bootstrap: str, topic: str, batch: bytes) -> tuple[int, int]:
+def produce(bootstrap: str, topic: str, batch: bytes, transactional_id: str | None = None) -> tuple[int, int]:
     """Send one batch to partition 0; return the error code and the offset that it got."""
     host, port = bootstrap.split(":")
     body = struct.pack(">hhi", PRODUCE, VERSION, 1) + text("kbatch")
-    body += struct.pack(">hhi", -1, -1, 30_000)  # no transaction, acks of all, timeout
+    body += struct.pack(">h", -1) if transactional_id is None else text(transactional_id)
+    body += struct.pack(">hi", -1, 30_000)  # acks of all, timeout
     body += struct.pack(">i", 1) + text(topic) + struct.pack(">iii", 1, 0, len(batch)) + batch
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(struct.pack(">i", len(body)) + body)

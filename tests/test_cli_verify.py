@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import kbatch
 from kbatch.cli import main
 from tests.log_batches import batch, segment_path, write_segment
 
@@ -97,6 +98,52 @@ def test_offsets_within_a_segment(run: Any, tmp_path: Path) -> None:
     assert "note: offsets are left out: 6 is followed by 9, and 1 more gaps" in out
     path = write_segment(tmp_path / "u-0", 5, [batch(4, [1])])
     assert "byte 0: base offset 4 is below the segment's, 5" in run(path)[1]
+
+
+def test_sequences(run: Any, tmp_path: Path) -> None:
+    """PRD-R10, PRD-R11, PRD-R16: batches that are missing are damage, unless offsets are left out in between."""
+
+    def produced(offset: int, sequence: int, producer_id: int = 7, epoch: int = 0, timestamp: int = 1000) -> bytes:
+        return kbatch.encode(
+            [b"a", b"b"],
+            timestamps=timestamp,
+            base_offset=offset,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+
+    size = len(produced(0, 0))
+    whole = [produced(0, 8), produced(2, 10), produced(4, 0, 8), produced(6, 12)]
+    path = write_segment(tmp_path / "t-0", 0, [*whole, produced(8, 16), produced(10, 16), produced(12, 18)])
+    assert run(path)[0] == 0
+    status, out, _ = run("--sequences", path)
+    assert status == 3
+    assert findings(out) == [
+        f"{path}: byte {4 * size}: base offset 8: sequence 16 of producer 7; after 13 comes 14",
+        f"{path}: byte {5 * size}: base offset 10: sequence 16 of producer 7 again: the batch stands at offset 8",
+    ]
+    # Of another segment, after what a cleaner took away: before the gap it can't be the reason, after it may.
+    write_segment(tmp_path / "u-0", 0, [produced(0, 8), produced(2, 0, 8)])
+    write_segment(tmp_path / "u-0", 20, [produced(20, 12), produced(22, 4, 8), produced(24, 8, 8)])
+    status, out, _ = run("--sequences", tmp_path / "u-0")
+    assert status == 3
+    assert len(findings(out)) == 1
+    assert "base offset 24: sequence 8 of producer 8; after 5 comes 6" in findings(out)[0]
+    assert "note: base offset 20: sequence 12 of producer 7; after 9 comes 10; offsets are left out in between" in out
+    assert "note: base offset 22: sequence 4 of producer 8; after 1 comes 2; offsets are left out in between" in out
+    # A broker forgets producers after a day, and lets an epoch in that it would have fenced off.
+    path = write_segment(tmp_path / "v-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_401_000)])
+    assert run("--sequences", path)[0] == 0
+    path = write_segment(tmp_path / "w-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_400_999)])
+    status, out, _ = run("--sequences", path)
+    assert status == 0
+    assert "note: base offset 2: epoch 1 of producer 7, whose epoch 3 has been seen" in out
+
+
+def test_sequences_of_kafkas_logs_are_sound(run: Any) -> None:
+    status, out, _ = run("--sequences", LOGS)
+    assert (status, findings(out)) == (0, [])
 
 
 def test_segments_that_overlap(run: Any, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ LAYERS = [
     {"table", "arrow", "values"},
     {"decoding", "protocol", "sources"},
     {"encoding"},
-    {"writing"},
+    {"writing", "appending", "producers"},
     {"stable"},
     {"streaming"},
     {"log"},

@@ -42,6 +42,7 @@ examples:
   kbatch verify /var/lib/kafka/data
   kbatch verify data/orders-0 || echo damaged
   kbatch verify data/orders-0/00000000000000000000.timeindex
+  kbatch verify --sequences data/orders-0
   kbatch verify --json data/orders-0 | jq '.logs[].findings[]'
 
 """
@@ -58,6 +59,11 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     )
     parser.add_argument(
         "paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory, or a URL of one"
+    )
+    parser.add_argument(
+        "--sequences",
+        action="store_true",
+        help="check the sequences of idempotent producers too: that no batch is missing or there twice",
     )
     add_storage_option(parser)
     parser.add_argument("--json", action="store_true", help="print what was found as one JSON document")
@@ -80,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             line.show((done + read) >> 20, total >> 20, "MiB")
 
         for each in inputs:
-            report = _verify(each, None if arguments.json else tell, progress)
+            report = _verify(each, arguments.sequences, None if arguments.json else tell, progress)
             reports.append((each, report))
             done += report.bytes
             if not arguments.json:
@@ -92,10 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 3 if damaged else 0
 
 
-def _verify(each: Input, tell: Callable[[Finding], None] | None, progress: Callable[[int], None]) -> Report:
+def _verify(
+    each: Input, sequences: bool, tell: Callable[[Finding], None] | None, progress: Callable[[int], None]
+) -> Report:
     if each.kind == "log":
         whole = each.log is not None and not each.log.path.endswith(".log")
-        return verify_log(each.segments, whole=whole, tell=tell, progress=progress)
+        return verify_log(each.segments, whole=whole, sequences=sequences, tell=tell, progress=progress)
     if each.kind == "snapshot":
         return verify_snapshot(each.path, tell=tell, storage=each.storage)
     if each.kind == "txnindex":

@@ -6,9 +6,10 @@ message of some dozen bytes: by folding or by tables, and by `zlib` where that i
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport BatchRow
+from kbatch.kernels.wire cimport BatchRow, kb_bswap32
 
 cdef extern from *:
     """
@@ -282,3 +283,38 @@ def verify(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
         bad = first_mismatch(<const uint8_t*>data_span.items, <const BatchRow*>batch_span.items, lo, hi, origin,
                              max_size, max_size_legacy, &longer, &found)
     return bad, found if bad < hi else 0, longer
+
+
+cdef inline void store_crc(uint8_t* p, uint32_t crc) noexcept nogil:
+    crc = kb_bswap32(crc)
+    memcpy(p, &crc, 4)
+
+
+def reseal(data not None, batches not None, int64_t max_size, int64_t max_size_legacy):
+    """Write the checksums of batches anew, where they stand in `data` and in the rows.
+
+    Returns how many were passed over because they take more than `max_size` bytes, or `max_size_legacy` with magic 0
+    or 1. The caller vouches that every row's position and size lie within `data` (they come from `scan`).
+    """
+    cdef Span data_span = Span(data, 1, True)
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
+    cdef BatchRow* rows = <BatchRow*>batch_span.items
+    cdef int64_t i
+    cdef int64_t longer = 0
+    cdef uint8_t* p
+    with nogil:
+        for i in range(batch_span.length):
+            p = <uint8_t*>data_span.items + rows[i].position
+            if rows[i].magic == 2:
+                if rows[i].size > max_size:
+                    longer += 1
+                    continue
+                rows[i].crc = kb_crc32c(p + CRC_START, rows[i].size - CRC_START)
+                store_crc(p + CRC_START - 4, rows[i].crc)
+            else:
+                if rows[i].size > max_size_legacy:
+                    longer += 1
+                    continue
+                rows[i].crc = kb_crc32(p + CRC_START_LEGACY, rows[i].size - CRC_START_LEGACY, FOLDS)
+                store_crc(p + CRC_START_LEGACY - 4, rows[i].crc)
+    return longer

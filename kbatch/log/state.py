@@ -20,7 +20,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from kbatch.errors import CrcMismatchError, LogDirectoryError, UnsupportedFormatError
-from kbatch.format import ABORTED_DTYPE
+from kbatch.format import ABORTED_DTYPE, PRODUCER_DTYPE
 from kbatch.log.storage import Storage, locate
 
 __all__ = [
@@ -35,19 +35,6 @@ __all__ = [
     "read_transaction_index",
 ]
 
-PRODUCER_DTYPE = np.dtype(
-    [
-        ("producer_id", "<i8"),
-        ("last_offset", "<i8"),
-        ("timestamp", "<i8"),
-        ("current_txn_first_offset", "<i8"),
-        ("last_sequence", "<i4"),
-        ("offset_delta", "<i4"),
-        ("coordinator_epoch", "<i4"),
-        ("producer_epoch", "<i2"),
-    ],
-    align=True,
-)
 LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align=True)
 
 _STORED_ABORTED = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.decoding import DecodeOptions
-from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.errors import ErrorCode, KbatchError, LogDirectoryError
 from kbatch.format import BatchStatus, Limits
 from kbatch.log.indexes import stored_offset_entries, stored_time_entries
 from kbatch.log.names import is_remote_name
@@ -23,12 +23,15 @@ from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Storage
+from kbatch.producers import SequenceChecker
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
 
 __all__ = ["Finding", "Report", "verify_index", "verify_log", "verify_snapshot", "verify_transaction_index"]
 
 _MAX_BYTES = 32 << 20
+# producer.id.expiration.ms, by default.
+_PRODUCER_EXPIRATION = 86_400_000
 _INDEX_ENTRY = {".index": 8, ".timeindex": 12}
 _TRANSACTION_ENTRY = 34
 
@@ -90,6 +93,7 @@ def verify_log(
     segments: Sequence[Segment],
     *,
     whole: bool = True,
+    sequences: bool = False,
     limits: Limits | None = None,
     tell: Callable[[Finding], None] | None = None,
     progress: Callable[[int], None] | None = None,
@@ -102,6 +106,9 @@ def verify_log(
         In order of base offset.
     whole : bool
         Whether these are all segments of the log: only then the markers can say what was aborted.
+    sequences : bool
+        Whether idempotent producers' sequences are checked too. That batches are missing is damage only where no
+        offsets are left out since the producer's last batch: compaction takes batches away (PRD-R16).
     limits : Limits, optional
     tell : callable, optional
         Called with each finding as it is made.
@@ -124,6 +131,7 @@ def verify_log(
     options = DecodeOptions(include_control=True, on_error="skip", limits=limits if limits is not None else Limits())
     done = 0
     order = _Order(report)
+    producers = _Sequences(report) if sequences else None
     lost = False
     for segment in segments:
         checks = [check for suffix in _INDEX_ENTRY if (check := _index_check(segment, suffix, report)) is not None]
@@ -140,6 +148,8 @@ def verify_log(
                 reached = max(reached, int(batches["position"][-1] + batches["size"][-1]))
             lost |= _tell_damage(segment, table, report)
             order.follow(table)
+            if producers is not None:
+                producers.follow(segment.path, table)
             for check in checks:
                 check.follow(sound, table)
             if table.losses:
@@ -273,6 +283,40 @@ class _Order:
             self.report.add(
                 segment.path, self.gap_position, f"offsets are left out: {self.first_gap}{more}", damage=False
             )
+
+
+class _Sequences:
+    """Sequences of idempotent producers, over all segments."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        # A broker forgets by its clock, of which timestamps are the nearest thing to be had.
+        self.checker = SequenceChecker(expiration_ms=_PRODUCER_EXPIRATION)
+        self.last: int | None = None
+        self.gap = -1
+
+    def follow(self, path: str, table: RecordTable) -> None:
+        rows = np.flatnonzero(BatchStatus.sound(table.batches["status"]))
+        if not len(rows):
+            return
+        base, last = table.batches["base_offset"][rows], table.batches["last_offset"][rows]
+        before = np.concatenate(([base[0] - 1 if self.last is None else self.last], last[:-1]))
+        # The first offset after each stretch that is left out.
+        gaps = base[base > before + 1]
+        for refusal in self.checker.refusals(table):
+            batch = table.batches[refusal.row]
+            offset = int(batch["base_offset"])
+            passed = gaps[gaps <= offset]
+            explained = refusal.after < (int(passed[-1]) if len(passed) else self.gap)
+            missing = refusal.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            damage = refusal.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER or (missing and not explained)
+            text = f"base offset {offset}: {refusal.text}"
+            if missing and explained:
+                text += "; offsets are left out in between"
+            self.report.add(path, int(batch["position"]), text, damage=damage)
+        if len(gaps):
+            self.gap = int(gaps[-1])
+        self.last = int(last[-1])
 
 
 # -- .index and .timeindex

@@ -1,0 +1,380 @@
+"""Whether foreign readers read what `kbatch.encode` writes: files of every magic and codec, and what they make of them.
+
+The readers are Kafka's own classes of two releases, librdkafka behind a broker that has recovered the files as its own
+segments, aiokafka and kafka-python.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
+from confluent_kafka import Consumer, TopicPartition, libversion
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import kbatch
+
+from ..clients import CODECS, EPOCH
+from ..legacy.make import POM as LEGACY_POM
+from ..server import POM, Broker, find_jars, find_java
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
+
+__all__ = ["CASES", "REFUSALS", "Case", "Row", "make", "markdown", "readers", "table"]
+
+CASES = [(magic, codec) for magic in (2, 1, 0) for codec in CODECS if magic == 2 or codec != "zstd"]
+# What a reader does not read at all, whoever wrote it.
+REFUSALS = {
+    ("aiokafka", 0, "lz4"): "has no LZ4 for magic 0",
+    ("kafka-python", 0, "lz4"): "wants xxhash for LZ4 in magic 0",
+}
+APPENDED = EPOCH + 5_000_000
+
+
+class Row(NamedTuple):
+    """A record as a reader should give it; `producer` is id, epoch, sequence, transactional, leader epoch."""
+
+    offset: int
+    timestamp: int
+    type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[bytes, bytes | None]]
+    control: str | None
+    producer: tuple[int, int, int, bool, int]
+
+
+class Case(NamedTuple):
+    """A file of one magic and codec, and the records in it; `aborted` are values that read_committed leaves out."""
+
+    data: bytes
+    rows: list[Row]
+    aborted: set[bytes]
+
+
+def make(magic: int, codec: str) -> Case:
+    """Make everything that `encode` can write with a magic and a codec."""
+    parts: list[bytes] = []
+    rows: list[Row] = []
+    rng = np.random.default_rng(magic)
+    leader = 0 if magic == 2 else -1
+
+    def add(
+        values: list[bytes | None],
+        keys: list[bytes | None],
+        times: list[int],
+        headers: list[list[tuple[bytes, bytes | None]]] | None = None,
+        offsets: list[int] | None = None,
+        append_time: int | None = None,
+        **fields: Any,
+    ) -> None:
+        first = rows[-1].offset + 1 if rows else 0
+        offsets = list(range(first, first + len(values))) if offsets is None else offsets
+        given: dict[str, Any] = {} if magic == 0 else {"timestamps": times}
+        if append_time is not None:
+            given |= {"timestamp_type": "log_append_time", "append_time": append_time}
+        if magic == 2:
+            given |= {"headers": headers, "leader_epoch": 0}
+        parts.append(kbatch.encode(values, keys=keys, offsets=offsets, magic=magic, codec=codec, **given, **fields))
+        for i, offset in enumerate(offsets):
+            sequence = fields.get("base_sequence", -1)
+            rows.append(
+                Row(
+                    offset,
+                    -1 if magic == 0 else times[i] if append_time is None else append_time,
+                    -1 if magic == 0 else int(append_time is not None),
+                    keys[i],
+                    values[i],
+                    headers[i] if magic == 2 and headers is not None else [],
+                    None,
+                    (
+                        fields.get("producer_id", -1),
+                        fields.get("producer_epoch", -1),
+                        -1 if sequence < 0 else (sequence + offset - offsets[0]) & 0x7FFFFFFF,
+                        fields.get("transactional", False),
+                        leader,
+                    ),
+                )
+            )
+
+    odd_keys = [b"key", None, b"", b"key", b"key", None, b"", bytes([0, 255])]
+    odd_values = [b"value", b"value", b"value", None, b"", None, b"", bytes(range(256))]
+    plain: list[bytes | None] = [rng.bytes(n % 40) * (n % 9) for n in range(150)]
+    headers: list[list[tuple[bytes, bytes | None]]] = [
+        [],
+        [(b"a", b"1")],
+        [(b"a", b"1"), (b"b", None), (b"a", b"")],
+        [(b"", b"x")],
+        [("grüße".encode(), b"\xff")],
+    ]
+    count = len(odd_values) + len(plain)
+    times = [EPOCH + int(n) for n in rng.integers(-1000, 1000, count)]
+    add(
+        odd_values + plain,
+        odd_keys + [b"k%d" % (n % 7) for n in range(len(plain))],
+        times,
+        [headers[n % len(headers)] for n in range(count)],
+        batch_size=2000,
+    )
+    # Offsets with gaps, a timestamp that is missing, and more than a block of snappy's or lz4's.
+    last = rows[-1].offset
+    add(
+        [b"gap", b"large " * 30_000, rng.bytes(100_000)],
+        [b"g"] * 3,
+        [EPOCH, -1, EPOCH + 7],
+        [[]] * 3,
+        [last + 5, last + 6, last + 90],
+    )
+    if magic > 0:
+        add([b"appended", None, b"x"], [b"k"] * 3, [EPOCH, EPOCH - 5, -1], [headers[1]] * 3, append_time=APPENDED)
+    if magic < 2:
+        return Case(b"".join(parts), rows, set())
+    add([b"idempotent"] * 4, [None] * 4, [EPOCH] * 4, producer_id=70, producer_epoch=3, base_sequence=2**31 - 2)
+    for number, kind in enumerate(("commit", "abort")):
+        producer = {"producer_id": 80, "producer_epoch": 1}
+        for sequence in (4 * number, 4 * number + 2):
+            add(
+                [b"%s %d" % (kind.encode(), sequence)] * 2,
+                [b"t"] * 2,
+                [EPOCH, EPOCH + 1],
+                base_sequence=sequence,
+                transactional=True,
+                **producer,
+            )
+        offset = rows[-1].offset + 1
+        parts.append(
+            kbatch.encode_marker(
+                kind,  # type: ignore[arg-type]
+                coordinator_epoch=9,
+                offset=offset,
+                timestamp=EPOCH + 2,
+                leader_epoch=0,
+                **producer,
+            )
+        )
+        key, value = b"\0\0\0" + bytes([kind == "commit"]), b"\0\0" + (9).to_bytes(4, "big")
+        rows.append(Row(offset, EPOCH + 2, 0, key, value, [], f"{kind.upper()} 9", (80, 1, -1, True, 0)))
+    offset = rows[-1].offset
+    parts.append(kbatch.encode_empty(offset + 1, offset + 20, max_timestamp=EPOCH, leader_epoch=0))
+    after = [offset + 30, offset + 31]
+    add([None, b"kept"], [b"tombstone", b"k"], [EPOCH, EPOCH + 1], offsets=after, delete_horizon=EPOCH + 99)
+    return Case(b"".join(parts), rows, {b"abort 4", b"abort 6"})
+
+
+def java(pom: Path, files: Mapping[str, Path]) -> dict[str, list[Row] | str]:
+    """Read files with Kafka's classes; of one that can't be read, what they say."""
+    jars = find_jars(pom)
+    (clients,) = jars.glob("kafka-clients-*.jar")
+    source = Path(__file__).with_name("Acceptance.java").read_text()
+    with zipfile.ZipFile(clients) as jar:
+        if "org/apache/kafka/common/record/internal/MemoryRecords.class" in jar.namelist():
+            # Where most of them are since Kafka 4.2.
+            package = "import org.apache.kafka.common.record."
+            source = source.replace(f"{package}*;", f"{package}*;\n{package}internal.*;")
+            source = source.replace(f"{package}Record;", f"{package}internal.Record;")
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory, "Acceptance.java")
+        program.write_text(source)
+        command = [find_java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", os.fspath(program)]
+        done = subprocess.run(
+            [*command, *map(os.fspath, files.values())], capture_output=True, timeout=300, check=False
+        )
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode(errors="replace")[-4000:])
+    found: dict[str, list[Row] | str] = {}
+    names = {os.fspath(path): name for name, path in files.items()}
+    rows: list[Row] = []
+    for line in done.stdout.decode().splitlines():
+        one = json.loads(line)
+        if isinstance(one, str):
+            found[names[one]] = rows = []
+            name = names[one]
+        elif "error" in one:
+            found[name] = one["error"]
+        else:
+            key, value = _bytes(one["key"]), _bytes(one["value"])
+            headers = [(_bytes(k) or b"", _bytes(v)) for k, v in one["headers"]]
+            control, producer = one["control"], tuple(one["producer"])
+            rows.append(Row(one["offset"], one["timestamp"], one["type"], key, value, headers, control, producer))
+    return found
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)
+
+
+def _rows(records: Any, magic: int) -> list[tuple[Any, ...]]:
+    rows = []
+    while records.has_next():
+        batch = records.next_batch()
+        assert batch.validate_crc()
+        for one in batch:
+            timestamp = -1 if one.timestamp is None else one.timestamp
+            # aiokafka says none of the type where the timestamp is missing.
+            kind = one.timestamp_type if one.timestamp_type is not None else min(magic, 1) - 1
+            headers = [(key.encode(), value) for key, value in one.headers]
+            rows.append(
+                (
+                    one.offset,
+                    timestamp,
+                    kind,
+                    one.key,
+                    one.value,
+                    headers,
+                    bool(getattr(batch, "is_control_batch", False)),
+                )
+            )
+    return rows
+
+
+def seen(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    """Return of rows what every reader can tell."""
+    return [(*row[:6], row.control is not None) for row in rows]
+
+
+def python_reader(kind: Callable[[bytes], Any], files: Mapping[str, Path]) -> dict[str, list[tuple[Any, ...]] | str]:
+    """Read files with the classes of aiokafka or kafka-python."""
+    found: dict[str, list[tuple[Any, ...]] | str] = {}
+    for name, path in files.items():
+        try:
+            found[name] = _rows(kind(path.read_bytes()), CASES[list(files).index(name)][0])
+        except Exception as error:
+            found[name] = repr(error)
+    return found
+
+
+def served(directory: Path, files: Mapping[str, Path]) -> Broker:
+    """Start a broker whose logs are these files, one a topic; it has checked and indexed them as after a crash."""
+    broker = Broker(directory)
+    with broker:
+        # It isn't told that the broker goes.
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        for future in admin.create_topics([NewTopic(name, 1, 1) for name in files]).values():
+            future.result(60)
+    for name, path in files.items():
+        log = broker.log_dir / f"{name}-0"
+        for old in log.glob("0*"):
+            old.unlink()
+        shutil.copy(path, log / f"{0:020d}.log")
+    # Without it a broker recovers its logs: every batch is checked, indexes and producers are made from them.
+    (broker.log_dir / ".kafka_cleanshutdown").unlink()
+    broker.start()
+    return broker
+
+
+def librdkafka(bootstrap: str, name: str, last: int, isolation: str) -> list[tuple[Any, ...]] | str:
+    """Consume a topic up to an offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "kbatch",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    rows: list[tuple[Any, ...]] = []
+    try:
+        consumer.assign([TopicPartition(name, 0, 0)])
+        while True:
+            message = consumer.poll(20)
+            if message is None:
+                return f"nothing more after {rows[-1][0] if rows else 'the beginning'}, last is {last}"
+            error = message.error()
+            if error is not None:
+                # librdkafka names the end of a partition an error.
+                return rows if error.name() == "_PARTITION_EOF" else str(error)
+            kind, timestamp = message.timestamp()
+            headers = [(key.encode(), value) for key, value in message.headers() or []]
+            times = (-1, -1) if kind == 0 else (timestamp, kind - 1)
+            rows.append((message.offset(), *times, message.key(), message.value(), headers, False))
+    finally:
+        consumer.close()
+
+
+def readers() -> dict[str, str]:
+    """Return the readers, each with its version."""
+    (clients,) = find_jars(POM).glob("kafka-clients-*.jar")
+    kafka = clients.stem.removeprefix("kafka-clients-")
+    return {
+        f"kafka-clients {kafka}": "Kafka's classes",
+        "kafka-clients 2.8.2": "Kafka's classes",
+        f"librdkafka {libversion()[0]}": f"consumer, behind a broker {kafka} that recovered the files",
+        f"aiokafka {importlib.metadata.version('aiokafka')}": "its classes",
+        f"kafka-python {importlib.metadata.version('kafka-python')}": "its classes",
+    }
+
+
+def table(directory: Path) -> dict[tuple[str, int, str], str]:
+    """Read every case with every reader; return by reader, magic and codec "ok" or what is wrong."""
+    cases = {f"magic{magic}-{codec}": make(magic, codec) for magic, codec in CASES}
+    keys = dict(zip(cases, CASES, strict=True))
+    files = {}
+    for name, case in cases.items():
+        files[name] = directory / f"{name}.log"
+        files[name].write_bytes(case.data)
+    new, old, rdkafka, aio, python = readers()
+    results: dict[tuple[str, int, str], str] = {}
+
+    def judge(reader: str, name: str, found: Any, wanted: Any) -> None:
+        key = (reader, *keys[name])
+        refused = REFUSALS.get((reader.split()[0], *keys[name]))
+        if isinstance(found, str):
+            results[key] = f"not read: {refused}" if refused else found
+        elif found == wanted:
+            results[key] = "ok"
+        else:
+            at = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), "end")
+            detail = "" if at == "end" else f": {str(found[at])[:200]} for {str(wanted[at])[:200]}"
+            results[key] = f"{len(found)} records of {len(wanted)}, the first that differs is {at}{detail}"
+
+    legacy = directory / "pom.xml"
+    legacy.write_text(LEGACY_POM.format("kafka-clients", "2.8.2"))
+    for reader, pom in ((new, POM), (old, legacy)):
+        for name, found in java(pom, files).items():
+            judge(reader, name, found, cases[name].rows)
+    for reader, kind in ((aio, AiokafkaRecords), (python, KafkaPythonRecords)):
+        for name, rows in python_reader(kind, files).items():
+            judge(reader, name, rows, seen(cases[name].rows))
+    broker = served(directory / "broker", files)
+    try:
+        for name, case in cases.items():
+            data = [row for row in case.rows if row.control is None]
+            last = case.rows[-1].offset
+            judge(rdkafka, name, librdkafka(broker.bootstrap, name, last, "read_uncommitted"), seen(data))
+            if case.aborted and results[rdkafka, *keys[name]] == "ok":
+                kept = [row for row in data if row.value not in case.aborted]
+                judge(rdkafka, name, librdkafka(broker.bootstrap, name, last, "read_committed"), seen(kept))
+            if (broker.log_dir / f"{name}-0" / f"{0:020d}.log").read_bytes() != case.data:
+                results[rdkafka, *keys[name]] = "the broker cut or changed the file"
+    finally:
+        broker.stop()
+    return results
+
+
+def markdown(results: Mapping[tuple[str, int, str], str]) -> str:
+    """Return the results as a table of readers by magic and codec."""
+    columns = list(dict.fromkeys(key[1:] for key in results))
+    lines = [
+        "| reader | " + " | ".join(f"{magic} {codec}" for magic, codec in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    lines += [
+        f"| {reader} | " + " | ".join(results[reader, magic, codec] for magic, codec in columns) + " |"
+        for reader in dict.fromkeys(key[0] for key in results)
+    ]
+    return "\n".join(lines)

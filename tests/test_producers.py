@@ -1,0 +1,206 @@
+"""Sequences of idempotent producers: catalogue sections 2.4 and 9; test_broker_appending asks a real broker."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import kbatch
+from kbatch import BATCH_DTYPE, PRODUCER_DTYPE, ErrorCode, SequenceChecker
+from kbatch.log import read_producer_snapshot
+
+MAX = 2**31 - 1
+
+
+def batches(*rows: tuple[int, int, int], producer_id: int = 7, attributes: int = 0, offset: int = 0) -> Any:
+    """Make headers of epoch, first sequence and count, at offsets from `offset` on."""
+    table = np.zeros(len(rows), BATCH_DTYPE)
+    table["magic"], table["producer_id"], table["attributes"] = 2, producer_id, attributes
+    for row, (epoch, sequence, count) in zip(table, rows, strict=True):
+        row["producer_epoch"], row["base_sequence"], row["record_count"] = epoch, sequence, count
+        row["last_offset_delta"], row["base_offset"] = count - 1, offset
+        row["last_offset"] = offset + count - 1
+        offset += count
+    return table
+
+
+def marker(epoch: int, coordinator_epoch: int = 0, producer_id: int = 7, offset: int = 0) -> kbatch.RecordTable:
+    data = kbatch.encode_marker(
+        "commit",
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        offset=offset,
+        timestamp=5,
+    )
+    return kbatch.decode(data, include_control=True)
+
+
+def codes(checker: SequenceChecker, rows: npt.NDArray[np.void] | kbatch.RecordTable) -> list[str]:
+    return [ErrorCode(code).name for code in checker.check(rows, on_error="mark")["error"].tolist()]
+
+
+GAP = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+AGAIN = "DUPLICATE_SEQUENCE_NUMBER"
+FENCED = "INVALID_PRODUCER_EPOCH"
+
+
+def test_the_last_five_batches_are_known_again() -> None:
+    """PRD-R10: of six batches the second to the sixth are duplicates, the first is out of order."""
+    checker = SequenceChecker()
+    six = batches(*[(0, 2 * n, 2) for n in range(6)], offset=100)
+    assert codes(checker, six) == ["NONE"] * 6
+    verdicts = checker.check(six[1:])
+    assert verdicts["error"].tolist() == [ErrorCode.DUPLICATE_SEQUENCE_NUMBER] * 5
+    assert verdicts["offset"].tolist() == [102, 104, 106, 108, 110]
+    assert codes(checker, six[:1]) == [GAP]
+    # The same first sequence and another last one is another batch.
+    assert codes(checker, batches((0, 10, 1), (0, 10, 3), (0, 11, 1))) == [GAP] * 3
+    assert codes(checker, batches((0, 12, 1))) == ["NONE"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        # PRD-R11, SEQ-R1: after 2^31 - 1 comes 0, within a batch too.
+        ([(0, MAX, 1), (0, 0, 1)], ["NONE", "NONE"]),
+        ([(0, MAX - 1, 3), (0, 1, 1)], ["NONE", "NONE"]),
+        ([(0, MAX - 1, 3), (0, MAX - 1, 3)], ["NONE", AGAIN]),
+        ([(0, MAX, 1), (0, 1, 1)], ["NONE", GAP]),
+        ([(0, 5, 1), (0, 7, 1)], ["NONE", GAP]),
+        ([(0, 5, 1), (0, 6, 1)], ["NONE", "NONE"]),
+        ([(0, 5, 1), (0, 0, 1)], ["NONE", GAP]),
+        # A new epoch begins at 0; an old one is fenced off; what is refused isn't remembered.
+        ([(3, 0, 1), (4, 1, 1), (3, 1, 1)], ["NONE", GAP, "NONE"]),
+        ([(3, 0, 1), (4, 0, 1), (3, 1, 1), (4, 1, 1)], ["NONE", "NONE", FENCED, "NONE"]),
+        ([(3, 0, 1), (2, 1, 1)], ["NONE", FENCED]),
+        # The batches of another epoch are no duplicates.
+        ([(0, 0, 1), (1, 0, 1), (1, 0, 1)], ["NONE", "NONE", AGAIN]),
+        # Of an unknown producer, any.
+        ([(9, 4711, 2)], ["NONE"]),
+        # Group coordinators write without sequences.
+        ([(0, -1, 1), (0, -1, 1), (1, -1, 1), (0, -1, 1)], ["NONE", "NONE", "NONE", FENCED]),
+    ],
+)
+def test_sequences(rows: list[tuple[int, int, int]], wanted: list[str]) -> None:
+    assert codes(SequenceChecker(), batches(*rows)) == wanted
+
+
+def test_sequences_go_by_offsets() -> None:
+    """SEQ-R3: also where records are gone from the batch."""
+    rows = batches((0, 10, 10), (0, 20, 1))
+    rows["record_count"][0] = 2
+    assert codes(SequenceChecker(), rows) == ["NONE", "NONE"]
+
+
+def test_what_has_no_producer_is_passed_over() -> None:
+    """PRD-R14: as are empty control batches, damage, and control batches of KRaft."""
+    rows = batches((0, 0, 1), (0, 9, 1), (0, 9, 1), (0, 9, 1), (0, 1, 1))
+    rows["producer_id"][1] = -1
+    rows["attributes"][2], rows["record_count"][2] = 0x30, 0
+    rows["status"][3] = kbatch.BatchStatus.BAD_CRC
+    checker = SequenceChecker()
+    assert codes(checker, rows) == ["NONE"] * 5
+    assert checker.producers()["last_sequence"].tolist() == [1]
+
+
+def test_markers_end_transactions() -> None:
+    """PRD-R12, PRD-R13: a marker of a higher epoch begins that epoch, at 0."""
+    checker = SequenceChecker()
+    assert codes(checker, batches((0, 0, 2), attributes=0x10, offset=50)) == ["NONE"]
+    assert checker.producers()["current_txn_first_offset"].tolist() == [50]
+    assert codes(checker, batches((0, 2, 1))) == ["INVALID_TXN_STATE"]
+    assert codes(checker, marker(0, 4)) == ["NONE"]
+    assert checker.producers()["current_txn_first_offset"].tolist() == [-1]
+    assert codes(checker, batches((0, 0, 2), (0, 2, 1))) == [AGAIN, "NONE"]
+    assert codes(checker, marker(0, 3)) == ["TRANSACTION_COORDINATOR_FENCED"]
+    assert codes(checker, marker(1, 4)) == ["NONE"]
+    assert codes(checker, marker(1, 4)) == ["NONE"]
+    assert codes(checker, marker(0, 4)) == [FENCED]
+    assert codes(checker, batches((1, 3, 1), (1, 0, 1))) == [GAP, "NONE"]
+    assert checker.producers()["coordinator_epoch"].tolist() == [4]
+
+
+def test_errors_name_what_was_found() -> None:
+    checker = SequenceChecker()
+    checker.check(batches((2, 0, 3)))
+    with pytest.raises(kbatch.OutOfOrderSequenceError) as gap:
+        checker.check(batches((2, 5, 1), offset=30), source="x.log")
+    assert str(gap.value) == "x.log, byte 0, base offset 30: sequence 5 of producer 7; after 2 comes 3"
+    assert (gap.value.code, gap.value.base_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 30)
+    copy = pickle.loads(pickle.dumps(gap.value))
+    assert (type(copy), str(copy), copy.code) == (type(gap.value), str(gap.value), gap.value.code)
+    with pytest.raises(kbatch.FencedError, match="epoch 1 of producer 7, whose epoch 2 has been seen"):
+        checker.check(batches((1, 3, 1)))
+    with pytest.raises(kbatch.OutOfOrderSequenceError, match="sequence 3 begins epoch 4 of producer 7"):
+        checker.check(batches((4, 3, 1)))
+    checker.check(batches((2, 3, 1), attributes=0x10, offset=60))
+    with pytest.raises(kbatch.TransactionStateError, match="a transaction open since offset 60"):
+        checker.check(batches((2, 4, 1)))
+    with pytest.raises(ValueError, match="on_error"):
+        checker.check(batches(), on_error="skip")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="PRODUCER_DTYPE"):
+        SequenceChecker(np.zeros(1, BATCH_DTYPE))
+
+
+def test_a_log_is_followed_over_what_is_wrong() -> None:
+    log = batches((0, 0, 1), (0, 5, 1), (0, 6, 1), (0, 5, 1), (0, 7, 1))
+    told = [(each.row, each.code.name, each.text, each.after) for each in SequenceChecker().refusals(log)]
+    assert told == [
+        (1, GAP, "sequence 5 of producer 7; after 0 comes 1", 0),
+        (3, AGAIN, "sequence 5 of producer 7 again: the batch stands at offset 1", -1),
+    ]
+
+
+def test_producers_expire() -> None:
+    """PRD-R16: but never within a transaction."""
+    rows = batches((0, 0, 1), (0, 7, 1), (0, 9, 1))
+    rows["max_timestamp"] = [1000, 1999, 2999]
+    assert codes(SequenceChecker(), rows) == ["NONE", GAP, GAP]
+    assert codes(SequenceChecker(expiration_ms=1000), rows) == ["NONE", GAP, "NONE"]
+    rows["attributes"] = 0x10
+    assert codes(SequenceChecker(expiration_ms=1000), rows) == ["NONE", GAP, GAP]
+
+
+@pytest.mark.parametrize("name", ["txn-0", "codec-none-0", "codec-zstd-0"])
+def test_state_is_that_of_kafkas_snapshots(golden: Path, name: str) -> None:
+    """DSK-R6: from the beginning of the log, and from one snapshot to the next."""
+    directory = golden / "logs" / name
+    log = kbatch.Log(directory)
+    checker = SequenceChecker()
+    seen = 0
+    for segment in log.segments:
+        snapshot = segment.path.removesuffix(".log") + ".snapshot"
+        if Path(snapshot).exists():
+            wanted = read_producer_snapshot(snapshot)
+            assert sorted(checker.producers().tolist()) == sorted(wanted.tolist())
+            checker = SequenceChecker(wanted)
+            seen += 1
+        table = kbatch.decode(Path(segment.path).read_bytes(), include_control=True)
+        assert (checker.check(table)["error"] == 0).all()
+    for path in directory.glob("*.snapshot"):
+        if int(path.stem) > int(kbatch.scan(Path(log.segments[-1].path).read_bytes())["last_offset"][-1]):
+            assert sorted(checker.producers().tolist()) == sorted(read_producer_snapshot(path).tolist())
+            seen += 1
+    assert seen >= 1
+
+
+def test_a_million_batches_take_seconds() -> None:
+    rows = np.zeros(1_000_000, BATCH_DTYPE)
+    rows["magic"] = 2
+    rows["producer_id"] = np.arange(len(rows)) % 1000
+    rows["base_sequence"] = np.arange(len(rows)) // 1000
+    rows["record_count"] = 1
+    checker = SequenceChecker()
+    start = time.process_time()
+    verdicts = checker.check(rows)
+    assert time.process_time() - start < 20
+    assert not verdicts["error"].any()
+    assert len(checker) == 1000
+    assert checker.producers().dtype == PRODUCER_DTYPE
