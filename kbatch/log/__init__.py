@@ -15,9 +15,11 @@ from kbatch.log.state import (
     read_producer_snapshot,
     read_transaction_index,
 )
+from kbatch.log.writing import LogWriter
 
 __all__ = [
     "Log",
+    "LogWriter",
     "Segment",
     "Tail",
     "consumer_offsets",
