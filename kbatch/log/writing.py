@@ -11,16 +11,15 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer, Self
+from typing_extensions import Buffer
 
 from kbatch.decoding import DecodeOptions, decode_part
-from kbatch.errors import CorruptBatchError, LogDirectoryError, TruncatedBatchError, finding_to_error
+from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
 from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
 from kbatch.framing import byte_array, scan_part
 from kbatch.log.names import parse_segment_name
@@ -208,7 +207,7 @@ class SegmentWriter:
 
     def _sparse(self, starts: npt.NDArray[np.int64]) -> list[int]:
         """Choose the batches that get an entry."""
-        chosen = []
+        chosen: list[int] = []
         at = 0
         while True:
             at += int(np.searchsorted(starts[at:], self._last_entry + self._interval, "right"))
@@ -419,7 +418,7 @@ class LogWriter:
             part = rows[done : done + fits]
             start = int(part["position"][0]) - origin
             stop = int(part["position"][-1] + part["size"][-1]) - origin
-            with memoryview(data)[start:stop] as view:
+            with data.data[start:stop] as view:
                 segment.append(view, part)
             self.bytes_written += stop - start
             self.next_offset = int(part["last_offset"][-1]) + 1
