@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,11 @@ from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.encoding import check_range, compose, fill, overheads, parse_codec, raise_trouble
 from kbatch.errors import (
     ConversionLossError,
+    CrcMismatchError,
     Fault,
     Finding,
     InvalidRecordError,
+    KbatchError,
     TruncatedBatchError,
     finding_text,
     finding_to_error,
@@ -48,7 +50,7 @@ from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import encode as _kernel
 from kbatch.table import Loss, RecordTable
 
-__all__ = ["Conversion", "Recompression", "RewriteReport", "Rewriter", "convert", "recompress"]
+__all__ = ["LOST_TEXTS", "Conversion", "Recompression", "RewriteReport", "Rewriter", "convert", "recompress"]
 
 Lossy = Literal["raise", "drop"]
 OnError = Literal["raise", "skip"]
@@ -62,18 +64,19 @@ _RUN_BYTES = 4 << 20
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
 
-# What can be lost, by the field of the report that counts it: how much of it there is, and what can't hold it. Those
-# without a text are counted, and nobody is asked: they say nothing about records.
-_LOSSES = {
-    "control_batches": "{count} control batch(es), which end transactions; their records become ordinary ones",
-    "producer_batches": "producer id, epoch and sequence of {count} batch(es)",
+# What can be lost, by the field of the report that counts it.
+LOST_TEXTS = {
+    "control_batches": "{count} control batch(es), which end transactions",
     "transactional_batches": "that {count} batch(es) belong to transactions; what was aborted becomes visible",
+    "producer_batches": "producer id, epoch and sequence of {count} batch(es)",
+    "delete_horizons": "the delete horizon of {count} batch(es)",
     "records_with_headers": "the headers of {count} record(s)",
     "timestamps": "the timestamps of {count} record(s)",
-    "delete_horizons": "the delete horizon of {count} batch(es)",
-    "leader_epochs": "",
-    "empty_batches": "",
+    "leader_epochs": "the leader epoch of {count} batch(es)",
+    "empty_batches": "{count} batch(es) without records",
 }
+# Nobody is asked about these: they say nothing about records.
+_UNASKED = ("leader_epochs", "empty_batches")
 
 
 @dataclass
@@ -120,7 +123,7 @@ class RewriteReport:
     @property
     def lost(self) -> dict[str, int]:
         """What the magic couldn't hold, by the name of the count; without what there was none of."""
-        return {name: getattr(self, name) for name in _LOSSES if getattr(self, name)}
+        return {name: getattr(self, name) for name in LOST_TEXTS if getattr(self, name)}
 
     def add(self, other: RewriteReport) -> None:
         """Add the counts of another."""
@@ -237,12 +240,26 @@ class Rewriter(ABC):
         return b"".join(self.pieces(array, good_batches(table)))
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
-        position, size, base_offset = (int(row[name]) for name in ("position", "size", "last_offset"))
-        if row["base_offset"] >= 0:
-            base_offset = int(row["base_offset"])
+        """Raise for a payload that can't be read, or leave its batch out."""
         if self.on_error == "raise":
-            raise finding_to_error(error.finding, source=source, position=position, base_offset=base_offset) from None
-        self.report.damage.append(Loss(position, size, finding_text(error.finding), base_offset))
+            position = int(row["position"])
+            raise finding_to_error(
+                error.finding, source=source, position=position, base_offset=_offset_of(row)
+            ) from None
+        self._leave_out(row, finding_text(error.finding), source, InvalidRecordError)
+
+    def _leave_out(self, row: np.void, text: str, source: str | None, kind: type[KbatchError]) -> None:
+        if self.on_error == "raise":
+            raise _error(kind, row, source, text)
+        self.report.damage.append(Loss(int(row["position"]), int(row["size"]), text, _offset_of(row)))
+
+    def _refuse(self, row: np.void, trouble: int, found: int, source: str | None) -> NoReturn:
+        """Raise for records that no batch of the wanted kind can hold."""
+        try:
+            raise_trouble(trouble, 0, found)
+        except ValueError as error:
+            raise _error(InvalidRecordError, row, source, str(error).removeprefix("record 0: ")) from None
+        raise AssertionError("there was no trouble")
 
     def _tables(self, data: Bytes, origin: int, source: str | None) -> Iterator[RecordTable]:
         """Decode batches, some megabytes of records at a time."""
@@ -272,27 +289,21 @@ class Rewriter(ABC):
         batches = table.batches
         counts = np.bincount(rows["batch"], minlength=len(batches))
         bad = (batches["status"] != BatchStatus.OK) & (counts > 0)
+        for row in np.flatnonzero(bad).tolist():
+            # Of all others that are bad there are no rows.
+            self._leave_out(batches[row], "the checksum of a message in it doesn't hold", source, CrcMismatchError)
+        offsets = rows["offset"]
+        falls = np.flatnonzero(offsets[1:] <= offsets[:-1]) + 1
+        for row in np.unique(rows["batch"][falls]).tolist():
+            text = "offsets don't rise, and only such that do can be written anew"
+            self._leave_out(batches[row], text, source, InvalidRecordError)
+            bad[row] = True
         if bad.any():
-            # Only the checksums of messages within a compressed one: all others have no rows.
-            for row in np.flatnonzero(bad).tolist():
-                self._damaged(PayloadError(Finding(Fault.BAD_CRC)), batches[row], source)
-            table = table[~bad[rows["batch"]]]
-            return self._rebuilt(table, magic, codec, source) if len(table) else b""
+            return self._rebuilt(table[~bad[rows["batch"]]], magic, codec, source)
         here = np.flatnonzero(counts)
         if not len(here):
             return b""
         kept, counts = batches[here], counts[here]
-        offsets = rows["offset"]
-        fall = offsets[1:] <= offsets[:-1]
-        if fall.any():
-            row = int(np.argmax(fall)) + 1
-            where = batches[rows["batch"][row]]
-            raise InvalidRecordError(
-                f"{'' if source is None else source + ', '}byte {where['position']}: offset {offsets[row]} comes after "
-                f"{offsets[row - 1]}; only offsets that rise can be written anew",
-                source=source,
-                position=int(where["position"]),
-            )
         made = self._grouped(kept, counts, table, magic, codec)
         times: Any = rows["timestamp"] if magic else None
         keys, values = _kernel.Column(), _kernel.Column()
@@ -300,7 +311,8 @@ class Rewriter(ABC):
         values.add_slices(rows["value_pos"], rows["value_len"], table.data)
         records = _kernel.Records(values, keys, offsets=offsets, timestamps=times, timestamp=NO_TIMESTAMP)
         _, row, trouble, found = _kernel.measure_batches(records, made)
-        raise_trouble(trouble, row, found)
+        if trouble:
+            self._refuse(batches[rows["batch"][row]], trouble, found, source)
         self.report.records += len(rows)
         stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
         self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
@@ -344,7 +356,8 @@ class Rewriter(ABC):
         apart = made["last_offset"] - made["base_offset"]
         if magic == 2:
             if (apart > _INT32_MAX).any():
-                raise_trouble(5, int(made["first_record"][np.argmax(apart)]), int(apart.max()))
+                row = int(made["first_record"][np.argmax(apart)])
+                self._refuse(table.batches[rows["batch"][row]], 5, int(apart.max()), None)
             made["last_offset_delta"] = apart
         largest = np.maximum.reduceat(rows["timestamp"], made["first_record"])
         made["max_timestamp"] = np.where(appended[chosen], kept["max_timestamp"][chosen], largest)
@@ -430,7 +443,8 @@ class Conversion(Rewriter):
         if self.codec is None:
             packed = data & ~empty & (attributes & ATTRIBUTE_CODEC == Codec.ZSTD)
             if packed.any():
-                raise _loss_error(
+                raise _error(
+                    ConversionLossError,
                     rows[int(np.argmax(packed))],
                     source,
                     f"magic {self.magic} has no zstd, with which this batch is compressed; give codec=, such as 'lz4'",
@@ -454,10 +468,11 @@ class Conversion(Rewriter):
         count = int(np.count_nonzero(lost))
         if not count:
             return
-        if self.lossy == "raise" and _LOSSES[name]:
+        if self.lossy == "raise" and name not in _UNASKED:
             row = int(np.argmax(lost))
-            what = _LOSSES[name].format(count=count)
-            raise _loss_error(
+            what = LOST_TEXTS[name].format(count=count)
+            raise _error(
+                ConversionLossError,
                 batches[row if batch is None else int(batch[row])],
                 source,
                 f"magic {self.magic} can't hold {what}, from here on; lossy='drop' drops that",
@@ -504,7 +519,9 @@ class Recompression(Rewriter):
     def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
         if self.codec == Codec.ZSTD and (rows["magic"] < 2).any():
             row = rows[int(np.argmax(rows["magic"] < 2))]
-            raise _loss_error(row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first")
+            raise _error(
+                ConversionLossError, row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first"
+            )
         if kind == _PAYLOAD:
             yield from self._repacked(data, rows, origin, source)
             return
@@ -528,8 +545,7 @@ class Recompression(Rewriter):
             try:
                 if size < 0:
                     raise PayloadError(Finding(Fault.WRAPPER_VALUE))
-                with view[position : position + size] as stored:
-                    payload = self._payload(stored, own, magic)
+                payload = self._payload(view[position : position + size], own, magic)
             except PayloadError as error:
                 self._damaged(error, rows[i], source)
                 continue
@@ -548,8 +564,7 @@ class Recompression(Rewriter):
         arena = self._arena
         arena.used = 0
         size = decompress(own, stored, arena, self.limits.max_decompressed_bytes, magic)
-        with arena.view[:size] as plain:
-            return compress(self.codec, plain, self.level, magic)
+        return compress(self.codec, arena.view[:size], self.level, magic)
 
     def _framed(self, batches: Batches, payloads: list[bytes]) -> bytes:
         batches["attributes"] = batches["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
@@ -579,11 +594,14 @@ def _by_magic(data: Bytes, rows: Batches, origin: int) -> Iterator[tuple[int, By
         yield int(magics[lo]), data[start:stop], origin + start
 
 
-def _loss_error(row: np.void, source: str | None, text: str) -> ConversionLossError:
-    position = int(row["position"])
-    base_offset = int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"])
+def _offset_of(row: np.void) -> int:
+    return int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"])
+
+
+def _error(kind: type[KbatchError], row: np.void, source: str | None, text: str) -> KbatchError:
+    position, base_offset = int(row["position"]), _offset_of(row)
     where = "" if source is None else f"{source}, "
-    return ConversionLossError(
+    return kind(
         f"{where}byte {position}, base offset {base_offset}: {text}",
         source=source,
         position=position,
