@@ -293,9 +293,10 @@ class Rewriter(ABC):
             # Of all others that are bad there are no rows.
             self._leave_out(batches[row], "the checksum of a message in it doesn't hold", source, CrcMismatchError)
         offsets = rows["offset"]
-        falls = np.flatnonzero(offsets[1:] <= offsets[:-1]) + 1
-        for row in np.unique(rows["batch"][falls]).tolist():
-            text = "offsets don't rise, and only such that do can be written anew"
+        wrong = offsets < 0
+        wrong[1:] |= offsets[1:] <= offsets[:-1]
+        for row in np.unique(rows["batch"][wrong & ~bad[rows["batch"]]]).tolist():
+            text = "offsets don't rise, or are negative: nothing can be written so"
             self._leave_out(batches[row], text, source, InvalidRecordError)
             bad[row] = True
         if bad.any():
