@@ -527,7 +527,7 @@ class LogWriter:
         fits = int(np.searchsorted(ends, self._segment_bytes, "right"))
         if self._interval:
             # What is left of the index is enough for so many bytes, whatever the batches are.
-            room = (self._most_entries - segment.index_entries) * max(self._interval, 1)
+            room = (self._most_entries - segment.index_entries) * self._interval
             fits = min(fits, int(np.searchsorted(ends, segment.size + room, "right")))
         else:
             fits = min(fits, self._most_entries - segment.index_entries)
