@@ -54,7 +54,8 @@ def own_broker(
         # Brokers would delete what is older than a week, and roll what is.
         config = {"retention.ms": "-1", "retention.bytes": "-1"}
         topics = [NewTopic(topic, 1, 1, config=config) for topic in SOURCES]
-        for future in AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics(topics).values():
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for future in admin.create_topics(topics).values():
             future.result(60)
         reading.wait_for_leaders(broker.bootstrap, PARTITIONS)
         broker.stop()
