@@ -10,7 +10,7 @@ header around it stays.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, NoReturn
@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from kbatch.checksums import first_bad_crc
 from kbatch.codecs import Arena, PayloadError, check_level, compress, decompress
 from kbatch.decoding import DecodeOptions, decode_part
-from kbatch.encoding import check_range, compose, fill, overheads, parse_codec, raise_trouble
+from kbatch.encoding import check_range, compressed, fill, overheads, parse_codec, raise_trouble
 from kbatch.errors import (
     ConversionLossError,
     CrcMismatchError,
@@ -45,9 +46,10 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import byte_array
+from kbatch.framing import byte_array, scan_part
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import encode as _kernel
+from kbatch.kernels.buffers import allocate
 from kbatch.table import Loss, RecordTable
 
 __all__ = ["LOST_TEXTS", "Conversion", "Recompression", "RewriteReport", "Rewriter", "convert", "recompress"]
@@ -59,8 +61,9 @@ Batches = npt.NDArray[np.void]
 
 _INT32_MAX = 2**31 - 1
 # What is decoded, or compressed anew, at a time.
-_TABLE_BYTES = 16 << 20
-_RUN_BYTES = 4 << 20
+_RUN_BYTES = 1 << 20
+_TABLE_BYTES = 8 << 20
+_MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
 
@@ -180,10 +183,10 @@ class Rewriter(ABC):
         """Tell of each batch what is done to it: 0 is nothing; `_rewrite` knows the others."""
 
     @abstractmethod
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         """Yield what becomes of batches of one kind that lie one after the other in `data`."""
 
-    def pieces(self, data: Bytes, rows: Batches, origin: int = 0, source: str | None = None) -> Iterator[Buffer]:
+    def pieces(self, data: Bytes, rows: Batches, origin: int = 0, source: str | None = None) -> Iterator[memoryview]:
         """Rewrite good batches.
 
         Parameters
@@ -198,8 +201,8 @@ class Rewriter(ABC):
 
         Yields
         ------
-        buffer
-            Whole batches. It is good until the next one.
+        memoryview
+            Whole batches, of bytes.
         """
         if not len(rows):
             return
@@ -221,23 +224,50 @@ class Rewriter(ABC):
                 yield part.data
                 continue
             for piece in self._rewrite(int(kinds[lo]), part, rows[lo:hi], begin, source):
-                report.bytes_written += len(memoryview(piece))
+                report.bytes_written += len(piece)
                 yield piece
 
     def bytes_of(self, data: Buffer) -> bytes:
         """Rewrite all of `data`."""
         array = byte_array(data)
-        table = decode_part(array, self.framing).table
+        # Fresh memory costs more than a copy: the first is used again and again, the second is of just that size.
+        out = Arena(len(array))
+        position = 0
+        while position < len(array):
+            # A stretch at a time, so that each step finds it in the cache.
+            scan = scan_part(array, position=position, max_batches=_MOST_ROWS)
+            rows = scan.batches
+            if not len(rows) or first_bad_crc(array, rows, 0, len(rows), 0)[0] < len(rows):
+                self._rewrite_damaged(array[position:], position, out)
+                break
+            self._add(self.pieces(array, rows), out)
+            position = scan.consumed
+        made, view = _kernel.unfilled_bytes(out.used)
+        with view:
+            view[:] = out.view[: out.used]
+        return made
+
+    @staticmethod
+    def _add(pieces: Iterator[memoryview], out: Arena) -> None:
+        for piece in pieces:
+            out.reserve(len(piece))
+            out.view[out.used : out.used + len(piece)] = piece
+            out.used += len(piece)
+
+    def _rewrite_damaged(self, data: Bytes, origin: int, out: Arena) -> None:
+        """Rewrite what is whole, if damage is to be left out."""
+        table = decode_part(data, self.framing, origin=origin).table
         self.report.damage += table.losses
-        if table.consumed != len(array):
-            left = len(array) - table.consumed
-            text = f"byte {table.consumed}: {left} bytes that are no whole batch"
+        left = len(data) - table.consumed
+        if left:
+            text = f"byte {origin + table.consumed}: {left} bytes that are no whole batch"
             if self.on_error == "raise":
                 raise TruncatedBatchError(
-                    f"{text}; give whole batches, or on_error='skip' to leave them out", position=table.consumed
+                    f"{text}; give whole batches, or on_error='skip' to leave them out",
+                    position=origin + table.consumed,
                 )
-            self.report.damage.append(Loss(table.consumed, left, "cut in a batch"))
-        return b"".join(self.pieces(array, good_batches(table)))
+            self.report.damage.append(Loss(origin + table.consumed, left, "cut in a batch"))
+        self._add(self.pieces(data, good_batches(table), origin), out)
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
         """Raise for a payload that can't be read, or leave its batch out."""
@@ -261,25 +291,32 @@ class Rewriter(ABC):
             raise _error(InvalidRecordError, row, source, str(error).removeprefix("record 0: ")) from None
         raise AssertionError("there was no trouble")
 
-    def _tables(self, data: Bytes, origin: int, source: str | None) -> Iterator[RecordTable]:
+    def _tables(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[RecordTable]:
         """Decode batches, some megabytes of records at a time."""
-        position = 0
-        while position < len(data):
-            table = decode_part(
-                data[position:],
-                self._options,
-                origin=origin + position,
-                source=source,
-                max_bytes=_TABLE_BYTES,
-                followed=True,
-            ).table
-            if not table.consumed:
-                raise RuntimeError(f"nothing decoded at byte {origin + position}")
-            position += table.consumed
-            self.report.damage += table.losses
-            yield table
+        ends = rows["position"] + rows["size"] - origin
+        # The checksums of batches were looked at; those of messages in a compressed one were not.
+        checked = (rows["magic"] == 2) | (rows["attributes"] & ATTRIBUTE_CODEC == 0)
+        options = replace(self._options, crc="skip" if checked.all() else "verify")
+        done = position = 0
+        while done < len(rows):
+            done = max(done + 1, int(np.searchsorted(ends, position + _RUN_BYTES, "right")))
+            stop = int(ends[done - 1])
+            while position < stop:
+                table = decode_part(
+                    data[position:stop],
+                    options,
+                    origin=origin + position,
+                    source=source,
+                    max_bytes=_TABLE_BYTES,
+                    followed=True,
+                ).table
+                if not table.consumed:
+                    raise RuntimeError(f"nothing decoded at byte {origin + position}")
+                position += table.consumed
+                self.report.damage += table.losses
+                yield table
 
-    def _rebuilt(self, table: RecordTable, magic: int, codec: Codec | None, source: str | None) -> bytes:
+    def _rebuilt(self, table: RecordTable, magic: int, codec: Codec | None, source: str | None) -> memoryview:
         """Encode the records of a table in batches of another magic or codec, with no field but what all magics have.
 
         Message sets, and batches of magic 2, stay what they are; messages that stand alone are put together where the
@@ -303,7 +340,7 @@ class Rewriter(ABC):
             return self._rebuilt(table[~bad[rows["batch"]]], magic, codec, source)
         here = np.flatnonzero(counts)
         if not len(here):
-            return b""
+            return memoryview(b"")
         kept, counts = batches[here], counts[here]
         made = self._grouped(kept, counts, table, magic, codec)
         times: Any = rows["timestamp"] if magic else None
@@ -317,7 +354,7 @@ class Rewriter(ABC):
         self.report.records += len(rows)
         stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
         self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
-        return compose(records, made, self.level)
+        return _written(records, made, compressed(records, made, self.level))
 
     def _grouped(
         self, kept: Batches, counts: npt.NDArray[np.int64], table: RecordTable, magic: int, codec: Codec | None
@@ -418,10 +455,10 @@ class Conversion(Rewriter):
         kinds: npt.NDArray[np.int8] = (rows["magic"] != self.magic).astype(np.int8)
         return kinds
 
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         if self.magic < 2:
             rows = self._checked_headers(rows, source)
-        for table in self._tables(data, origin, source):
+        for table in self._tables(data, rows, origin, source):
             if self.magic < 2:
                 self._check_records(table, source)
             piece = self._rebuilt(table, self.magic, self.codec, source)
@@ -517,7 +554,7 @@ class Recompression(Rewriter):
         kinds[current & ((rows["attributes"] & ATTRIBUTE_CONTROL != 0) | (rows["record_count"] == 0))] = 0
         return kinds
 
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         if self.codec == Codec.ZSTD and (rows["magic"] < 2).any():
             row = rows[int(np.argmax(rows["magic"] < 2))]
             raise _error(
@@ -526,13 +563,16 @@ class Recompression(Rewriter):
         if kind == _PAYLOAD:
             yield from self._repacked(data, rows, origin, source)
             return
-        for magic, part, begin in _by_magic(data, rows, origin):
-            for table in self._tables(part, begin, source):
-                piece = self._rebuilt(table, magic, self.codec, source)
+        magics = rows["magic"]
+        breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
+        for lo, hi in pairwise(breaks):
+            start = int(rows["position"][lo]) - origin
+            for table in self._tables(data[start:], rows[lo:hi], origin + start, source):
+                piece = self._rebuilt(table, int(magics[lo]), self.codec, source)
                 if piece:
                     yield piece
 
-    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         """Compress payloads anew, some megabytes at a time."""
         positions = np.empty(len(rows), np.int64)
         sizes = np.empty(len(rows), np.int64)
@@ -567,32 +607,28 @@ class Recompression(Rewriter):
         size = decompress(own, stored, arena, self.limits.max_decompressed_bytes, magic)
         return compress(self.codec, arena.view[:size], self.level, magic)
 
-    def _framed(self, batches: Batches, payloads: list[bytes]) -> bytes:
+    def _framed(self, batches: Batches, payloads: list[bytes]) -> memoryview:
         batches["attributes"] = batches["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
         batches["size"] = overheads(batches) + np.array([len(payload) for payload in payloads], np.int64)
         if (batches["size"] > _INT32_MAX).any():
             raise_trouble(7, 0, int(batches["size"].max()))
         self.report.batches_written += len(batches)
         self.report.records += int(batches["record_count"].clip(0).sum())
-        out, view = _kernel.unfilled_bytes(int(batches["size"].sum()))
-        with view:
-            fill(None, batches, payloads, view)
-        return out
+        return _written(None, batches, payloads)
+
+
+def _written(records: _kernel.Records | None, batches: Batches, payloads: Sequence[Any] | None) -> memoryview:
+    """Write measured batches to memory that is used again."""
+    size = int(batches["size"].sum())
+    out = memoryview(allocate(size))[:size]
+    fill(records, batches, payloads, out)
+    return out
 
 
 def good_batches(table: RecordTable) -> Batches:
     """Return the batches of a framing pass that are whole and hold their checksum."""
     batches: Batches = table.batches[table.batches["status"] == BatchStatus.OK]
     return batches
-
-
-def _by_magic(data: Bytes, rows: Batches, origin: int) -> Iterator[tuple[int, Bytes, int]]:
-    magics = rows["magic"]
-    breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
-    for lo, hi in pairwise(breaks):
-        start = int(rows["position"][lo]) - origin
-        stop = int(rows["position"][hi - 1] + rows["size"][hi - 1]) - origin
-        yield int(magics[lo]), data[start:stop], origin + start
 
 
 def _offset_of(row: np.void) -> int:
