@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +21,18 @@ except ImportError as error:
 
 pytestmark = pytest.mark.broker
 
+# As the broker's, so that what it makes anew after an unclean end is the same.
+INTERVAL = {"index_interval_bytes": 1024}
 # Topics, and the golden logs that become theirs.
 SOURCES = {
-    "transactions": ("txn-0", lambda source, out: recompress_log(source, out, "zstd")),
-    "plain": ("codec-gzip-0", lambda source, out: recompress_log(source, out, "none")),
-    "packed": ("codec-none-0", lambda source, out: recompress_log(source, out, "lz4", segment_bytes=20_000)),
-    "upgraded": ("magic1-0", lambda source, out: convert_log(source, out, 2)),
-    "mixed": ("mixed-0", lambda source, out: convert_log(source, out, 2, codec="snappy")),
+    "transactions": ("txn-0", lambda source, out: recompress_log(source, out, "zstd", **INTERVAL)),
+    "plain": ("codec-gzip-0", lambda source, out: recompress_log(source, out, "none", **INTERVAL)),
+    "packed": (
+        "codec-none-0",
+        lambda source, out: recompress_log(source, out, "lz4", segment_bytes=20_000, **INTERVAL),
+    ),
+    "upgraded": ("magic1-0", lambda source, out: convert_log(source, out, 2, **INTERVAL)),
+    "mixed": ("mixed-0", lambda source, out: convert_log(source, out, 2, codec="snappy", **INTERVAL)),
 }
 PARTITIONS = [(topic, 0) for topic in SOURCES]
 
@@ -98,18 +102,15 @@ def test_offsets_and_times_are_found(own_broker: Broker, golden: Path) -> None:
 
 def test_the_broker_has_nothing_to_say_against_them(own_broker: Broker, rewritten: Path) -> None:
     said = [line for line in own_broker.output().splitlines() if "WARN" in line or "ERROR" in line]
+    # Leaders of a cluster where the golden logs come from were of later epochs than this one has seen.
+    said = [line for line in said if "LeaderEpochFileCache" not in line]
     assert not [line for line in said if any(f"{topic}-0" in line for topic in SOURCES)]
     own_broker.stop()
     try:
         for topic in SOURCES:
             for path in (rewritten / f"{topic}-0").glob("*.*index"):
                 kept = own_broker.log_dir / f"{topic}-0" / path.name
-                size = path.stat().st_size
-                stored = kept.read_bytes()
-                if path.suffix == ".timeindex":
-                    # Recovery has entered what a segment ends with, or has left it to the next closing.
-                    size -= size % struct.calcsize(">qi")
-                assert stored[:size] == path.read_bytes()[:size], kept
+                assert kept.read_bytes() == path.read_bytes(), kept
     finally:
         own_broker.start()
         reading.wait_for_leaders(own_broker.bootstrap, PARTITIONS)
@@ -133,4 +134,4 @@ def test_dump_log_segments_checks_them(rewritten: Path, tmp_path: Path) -> None:
         assert "out of order" not in said
         assert "Invalid" not in said
         if check == "--index-sanity-check":
-            assert said.count("passed sanity check.") == len(files)
+            assert [path for path in files if f"{path} passed sanity check." not in said] == []
