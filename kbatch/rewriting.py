@@ -379,8 +379,12 @@ class Rewriter(ABC):
             begins[1:] |= (attributes[1:] != attributes[:-1]) | (times[1:] != times[:-1])
             begins[1:] |= kept["magic"][1:] != kept["magic"][:-1]
             if alone.any():
-                lengths = rows["key_len"].clip(0) + rows["value_len"].clip(0).astype(np.int64) + _RECORD_OVERHEAD
-                self._cut(begins, np.add.reduceat(lengths, first), rows["offset"][first])
+                lengths = np.maximum(rows["key_len"], 0) + np.maximum(rows["value_len"], 0, dtype=np.int64)
+                lengths += _RECORD_OVERHEAD
+                offsets = rows["offset"]
+                if len(rows) > len(kept):
+                    lengths, offsets = np.add.reduceat(lengths, first), offsets[first]
+                self._cut(begins, lengths, offsets)
             chosen = np.flatnonzero(begins)
         else:
             chosen = np.arange(len(kept))
