@@ -5,6 +5,7 @@ from kbatch.decoding import decode
 from kbatch.encoding import encode, encode_empty, encode_marker, encode_table
 from kbatch.errors import (
     CodecError,
+    ConversionLossError,
     CorruptBatchError,
     CrcMismatchError,
     ErrorCode,
@@ -37,6 +38,7 @@ from kbatch.format import (
 from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
 from kbatch.producers import SequenceChecker
+from kbatch.rewriting import RewriteReport, convert, recompress
 from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
@@ -56,6 +58,7 @@ __all__ = [
     "Codec",
     "CodecError",
     "ControlType",
+    "ConversionLossError",
     "CorruptBatchError",
     "CrcMismatchError",
     "ErrorCode",
@@ -73,6 +76,7 @@ __all__ = [
     "OutOfOrderSequenceError",
     "RecordTable",
     "RefusedError",
+    "RewriteReport",
     "Segment",
     "SequenceChecker",
     "StreamDecoder",
@@ -87,6 +91,7 @@ __all__ = [
     "accept_batch",
     "assign_offsets",
     "control_records",
+    "convert",
     "decode",
     "decode_stream",
     "encode",
@@ -94,6 +99,7 @@ __all__ = [
     "encode_marker",
     "encode_table",
     "find_logs",
+    "recompress",
     "scan",
     "validate_batch",
 ]

@@ -17,6 +17,7 @@ from kbatch.format import BatchStatus
 
 __all__ = [
     "CodecError",
+    "ConversionLossError",
     "CorruptBatchError",
     "CrcMismatchError",
     "ErrorCode",
@@ -166,6 +167,10 @@ class TransactionStateError(RefusedError):
 
 class LogDirectoryError(KbatchError):
     """A path is no log directory or log file, or its name says nothing."""
+
+
+class ConversionLossError(KbatchError):
+    """What a batch holds has no place in the magic that it is converted to; the message says how to go on."""
 
 
 class MissingColumnError(KbatchError, ValueError):

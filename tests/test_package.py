@@ -30,7 +30,7 @@ LAYERS = [
     {"table", "arrow", "values"},
     {"decoding", "protocol", "sources"},
     {"encoding"},
-    {"writing", "appending", "producers"},
+    {"writing", "rewriting", "appending", "producers"},
     {"stable"},
     {"streaming"},
     {"log"},

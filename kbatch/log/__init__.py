@@ -6,6 +6,7 @@ Besides `Log` and `Segment` there are readers of the other files of a broker, an
 from kbatch.log.control import control_value
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
+from kbatch.log.rewriting import convert_log, recompress_log
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     read_leader_epochs,
@@ -15,13 +16,16 @@ from kbatch.log.state import (
     read_producer_snapshot,
     read_transaction_index,
 )
+from kbatch.log.writing import LogWriter
 
 __all__ = [
     "Log",
+    "LogWriter",
     "Segment",
     "Tail",
     "consumer_offsets",
     "control_value",
+    "convert_log",
     "find_logs",
     "metadata_records",
     "read_leader_epochs",
@@ -30,5 +34,6 @@ __all__ = [
     "read_partition_metadata",
     "read_producer_snapshot",
     "read_transaction_index",
+    "recompress_log",
     "transaction_state",
 ]
