@@ -56,6 +56,7 @@ __all__ = [
     "plan_batches",
     "raise_trouble",
     "records_of",
+    "table_records",
 ]
 
 Batches: TypeAlias = npt.NDArray[np.void]
@@ -602,7 +603,7 @@ def encode_table(
     if appended.any():
         times = times.copy()
         times[_rows_of(batches[appended])] = np.repeat(batches["base_timestamp"][appended], counts[appended])
-    records = _table_records(table, times)
+    records = table_records(table, times)
     _, row, trouble, found = _kernel.measure_batches(records, batches)
     raise_trouble(trouble, row, found)
     return compose(records, batches, level)
@@ -664,7 +665,8 @@ def _kept_batches(table: RecordTable, omitted: str) -> Batches:
     return kept
 
 
-def _table_records(table: RecordTable, times: npt.NDArray[np.int64]) -> _kernel.Records:
+def table_records(table: RecordTable, times: npt.NDArray[np.int64]) -> _kernel.Records:
+    """Return the columns of a table's records, with these timestamps."""
     rows = table.records
     keys, values = _kernel.Column(), _kernel.Column()
     keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
