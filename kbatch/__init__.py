@@ -29,7 +29,7 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.framing import scan
-from kbatch.log import Log, Segment, Tail, find_logs
+from kbatch.log import Compaction, Log, Segment, Tail, compact, find_logs
 from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
@@ -47,6 +47,7 @@ __all__ = [
     "BatchWriter",
     "Codec",
     "CodecError",
+    "Compaction",
     "ControlType",
     "CorruptBatchError",
     "CrcMismatchError",
@@ -70,6 +71,7 @@ __all__ = [
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "__version__",
+    "compact",
     "control_records",
     "decode",
     "decode_stream",

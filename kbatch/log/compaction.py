@@ -51,7 +51,6 @@ _INT64_MAX = 2**63 - 1
 _DAY = 86_400_000
 # Bits of the attributes that have a meaning; Kafka writes no others.
 _KNOWN_ATTRIBUTES = 0x7F
-_COPY_OPTIONS = DecodeOptions(framing_only=True)
 _MARKERS = (ControlType.ABORT, ControlType.COMMIT)
 # What a cleaner leaves alone.
 _SIDE_FILES = re.compile(r"leader-epoch-checkpoint|partition\.metadata|(\d{20})\.snapshot")
@@ -69,7 +68,7 @@ class Compaction:
     keys : int
         Different keys between them.
     records_in, records_out : int
-        Control records count. Those of batches that were passed over or copied count by the header.
+        Control records count. Those of aborted transactions count by their headers.
     batches_in, batches_out, bytes_in, bytes_out, segments_in, segments_out : int
     batches_rewritten : int
         Batches of `batches_out` that aren't byte for byte those of the source; with them those left empty.
@@ -249,6 +248,8 @@ def compact(
         result,
     )
     groups = _grouped(segments, end, segment_bytes, segment_index_bytes)
+    # What is copied is looked at too, so that no damage is passed on.
+    copied = DecodeOptions(include_control=True, limits=options.limits, columns=("offset",))
     with LogWriter(
         out,
         base_offset=_base(segments[0]),
@@ -264,7 +265,7 @@ def compact(
                 cut = _end_within(segment, end)
                 for table in told.tables(segment, 0, cut, replace(options, include_control=True), max_bytes):
                     cleaning.clean(table, segment, writer)
-                for table in told.tables(segment, cut, segment.size, _COPY_OPTIONS, max_bytes):
+                for table in told.tables(segment, cut, segment.size, copied, max_bytes):
                     cleaning.copy(table, segment, writer)
                 told.reach(segment)
         if not log.path.endswith(".log"):
@@ -509,9 +510,8 @@ class _Cleaning:
         writer.append_scanned(segment.window(start, stop), batches, start)
         self._result.batches_in += len(batches)
         self._result.batches_out += len(batches)
-        count = int(np.maximum(batches["record_count"], 0).sum())
-        self._result.records_in += count
-        self._result.records_out += count
+        self._result.records_in += len(table)
+        self._result.records_out += len(table)
 
     def clean(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
         """Write what stays of the batches of a table, decoded with their markers and without aborted batches."""
