@@ -4,6 +4,7 @@ from kbatch.decoding import decode
 from kbatch.encoding import encode, encode_empty, encode_marker, encode_table
 from kbatch.errors import (
     CodecError,
+    ConversionLossError,
     CorruptBatchError,
     CrcMismatchError,
     InvalidRecordError,
@@ -29,7 +30,8 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.framing import scan
-from kbatch.log import Compaction, Log, Segment, Tail, compact, find_logs
+from kbatch.log import Log, Segment, Tail, find_logs
+from kbatch.rewriting import RewriteReport, convert, recompress
 from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
@@ -47,8 +49,8 @@ __all__ = [
     "BatchWriter",
     "Codec",
     "CodecError",
-    "Compaction",
     "ControlType",
+    "ConversionLossError",
     "CorruptBatchError",
     "CrcMismatchError",
     "InvalidRecordError",
@@ -63,6 +65,7 @@ __all__ = [
     "OpenTransaction",
     "OutOfOrderSequenceError",
     "RecordTable",
+    "RewriteReport",
     "Segment",
     "StreamDecoder",
     "Tail",
@@ -71,8 +74,8 @@ __all__ = [
     "TruncatedBatchError",
     "UnsupportedFormatError",
     "__version__",
-    "compact",
     "control_records",
+    "convert",
     "decode",
     "decode_stream",
     "encode",
@@ -80,5 +83,6 @@ __all__ = [
     "encode_marker",
     "encode_table",
     "find_logs",
+    "recompress",
     "scan",
 ]

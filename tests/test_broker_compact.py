@@ -1,4 +1,4 @@
-"""`kbatch.compact` against Kafka's own cleaner, on logs made at random: batch for batch. It needs Java, and no broker."""
+"""`kbatch.log.compact_log` against Kafka's own cleaner, on logs made at random: batch for batch. It needs Java, and no broker."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from compaction import EXPIRATION, NOW, RETENTION, random_log, write_log
 from oracle import decode
 
 import kbatch
+from kbatch.log import compact_log
 
 pytestmark = pytest.mark.broker
 
@@ -70,7 +71,7 @@ def closed_log(rng: random.Random, seed: int) -> dict[int, bytes]:
 @pytest.mark.parametrize("seed", range(LOGS))
 def test_as_kafka(cleaned: dict[int, tuple[Path, Path, int, int]], seed: int, tmp_path: Path) -> None:
     mine, theirs, dirty, size = cleaned[seed]
-    kbatch.compact(
+    compact_log(
         mine,
         tmp_path / "out-0",
         now=NOW,

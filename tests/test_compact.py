@@ -1,4 +1,4 @@
-"""`kbatch.compact`: fixtures of Kafka's own cleaner, the rules as an oracle, and what happens around them."""
+"""`kbatch.log.compact_log`: fixtures of Kafka's own cleaner, the rules as an oracle, and what happens around them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from oracle import decode as oracle_decode
 import kbatch
 from kbatch.cli import main
 from kbatch.kernels.keymap import KeyOffsets, siphash
+from kbatch.log import Compaction, compact_log
 
 FIRST = f"{0:020d}.log"
 # A log has too many choices for Hypothesis to shrink: a seed is enough to see it again.
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def run(log: Path, out: Path, **options: Any) -> kbatch.Compaction:
+def run(log: Path, out: Path, **options: Any) -> Compaction:
     options = {
         "now": NOW,
         "delete_retention_ms": RETENTION,
@@ -35,7 +36,7 @@ def run(log: Path, out: Path, **options: Any) -> kbatch.Compaction:
         "segment_bytes": 1,
         **options,
     }
-    return kbatch.compact(log, out, **options)
+    return compact_log(log, out, **options)
 
 
 def contents(data: bytes) -> list[tuple[Any, ...]]:
@@ -59,13 +60,13 @@ def test_fixture_equals_kafkas(golden: Path, tmp_path: Path) -> None:
         "producer_expiration_ms": 0,
         "include_active": True,
     }
-    first = kbatch.compact(source, tmp_path / "once-0", **options)
+    first = compact_log(source, tmp_path / "once-0", **options)
     assert (first.records_in, first.aborted, first.markers, first.tombstones_removed) == (100, 3, 1, 0)
     once, wanted = contents((tmp_path / "once-0" / FIRST).read_bytes()), contents(theirs.read_bytes())
     # Everything but the marker, which stays as it was as long as its transaction's data was there.
     assert once[:-1] == wanted[:-1]
     assert once[-1].records == wanted[-1].records
-    second = kbatch.compact(tmp_path / "once-0", tmp_path / "twice-0", **options)
+    second = compact_log(tmp_path / "once-0", tmp_path / "twice-0", **options)
     assert contents((tmp_path / "twice-0" / FIRST).read_bytes()) == wanted
     assert (second.batches_in, second.batches_out, second.batches_rewritten) == (8, 8, 1)
 
@@ -74,10 +75,10 @@ def test_fixture_after_the_horizon(golden: Path, tmp_path: Path) -> None:
     """CMP-R5, CMP-R6: at the horizon tombstones and markers go; the last batch stays, for the last offset."""
     source = golden / "logs" / "compact-pass1-0"
     options: dict[str, Any] = {"producer_expiration_ms": 0, "include_active": True}
-    before = kbatch.compact(source, tmp_path / "before-0", now=1_700_000_191_599, **options)
+    before = compact_log(source, tmp_path / "before-0", now=1_700_000_191_599, **options)
     assert (tmp_path / "before-0" / FIRST).read_bytes() == (source / FIRST).read_bytes()
     assert before.batches_rewritten == before.tombstones_removed == 0
-    after = kbatch.compact(source, tmp_path / "after-0", now=1_700_000_191_600, **options)
+    after = compact_log(source, tmp_path / "after-0", now=1_700_000_191_600, **options)
     table = kbatch.decode((tmp_path / "after-0" / FIRST).read_bytes(), include_control=True)
     assert after.tombstones_removed == before.tombstones > 0
     assert None not in table.values()
@@ -253,7 +254,7 @@ def test_single_file_and_tail(tmp_path: Path) -> None:
 
 def test_side_files_are_copied(golden: Path, tmp_path: Path) -> None:
     source = golden / "logs" / "codec-none-0"
-    kbatch.compact(source, tmp_path / "codec-none-0", include_active=True)
+    compact_log(source, tmp_path / "codec-none-0", include_active=True)
     snapshots = {path.name for path in source.glob("*.snapshot")}
     copied = {path.name for path in (tmp_path / "codec-none-0").glob("*.snapshot")}
     assert max(snapshots) in copied and copied <= snapshots

@@ -13,7 +13,7 @@ from kbatch.cli.filters import parse_time
 from kbatch.cli.inputs import add_storage_option, storage_options
 from kbatch.cli.terminal import ProgressLine, format_size
 from kbatch.errors import LogDirectoryError
-from kbatch.log.compaction import Compaction, compact
+from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.names import parse_segment_name
 from kbatch.log.storage import locate
@@ -99,12 +99,12 @@ def run(arguments: argparse.Namespace) -> int:
                 for log in logs:
                     name = f"{log.topic}-{log.partition}"
                     options["progress"] = _teller(line, before, total)
-                    done.append((name, compact(log, os.path.join(stage.directory, name), **options)))
+                    done.append((name, compact_log(log, os.path.join(stage.directory, name), **options)))
                     before += 2 * log.size
         else:
             log = Log(path, storage_options=given)
             options["progress"] = _teller(line, 0, 2 * log.size)
-            done.append((arguments.out, compact(log, arguments.out, **options)))
+            done.append((arguments.out, compact_log(log, arguments.out, **options)))
     for name, result in done:
         print(json.dumps({"log": name, **asdict(result)}) if arguments.json else _text(name, result))
     return 0

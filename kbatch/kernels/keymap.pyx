@@ -5,7 +5,7 @@ Two keys of the same hash would cost a record. Kafka trusts MD5 here; this is Si
 new for every table, so that nobody can write keys that meet.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -61,7 +61,7 @@ cdef inline Hash siphash128(uint64_t k0, uint64_t k1, const uint8_t* p, int64_t 
     cdef uint64_t v[4]
     cdef uint64_t m
     cdef int64_t left = size
-    cdef int i
+    cdef int i, _
     cdef Hash out
     v[0] = k0 ^ 0x736f6d6570736575u
     v[1] = k1 ^ 0x646f72616e646f6du ^ 0xee
@@ -83,11 +83,11 @@ cdef inline Hash siphash128(uint64_t k0, uint64_t k1, const uint8_t* p, int64_t 
     sip_round(v)
     v[0] ^= m
     v[2] ^= 0xee
-    for i in range(4):
+    for _ in range(4):
         sip_round(v)
     out.low = v[0] ^ v[1] ^ v[2] ^ v[3]
     v[1] ^= 0xdd
-    for i in range(4):
+    for _ in range(4):
         sip_round(v)
     out.high = v[0] ^ v[1] ^ v[2] ^ v[3]
     return out

@@ -3,10 +3,11 @@
 Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
 """
 
-from kbatch.log.compaction import Compaction, compact
+from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.control import control_value
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
+from kbatch.log.rewriting import convert_log, recompress_log
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     read_leader_epochs,
@@ -24,9 +25,10 @@ __all__ = [
     "LogWriter",
     "Segment",
     "Tail",
-    "compact",
+    "compact_log",
     "consumer_offsets",
     "control_value",
+    "convert_log",
     "find_logs",
     "metadata_records",
     "read_leader_epochs",
@@ -35,5 +37,6 @@ __all__ = [
     "read_partition_metadata",
     "read_producer_snapshot",
     "read_transaction_index",
+    "recompress_log",
     "transaction_state",
 ]

@@ -44,7 +44,7 @@ from kbatch.sources import millisecond
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions, control_records
 
-__all__ = ["Compaction", "compact"]
+__all__ = ["Compaction", "compact_log"]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -107,7 +107,7 @@ class Compaction:
     tail_bytes: int = 0
 
 
-def compact(
+def compact_log(
     log: Log | str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
@@ -192,9 +192,9 @@ def compact(
     Examples
     --------
     >>> import tempfile
-    >>> import kbatch
+    >>> import kbatch.log
     >>> with tempfile.TemporaryDirectory() as where:
-    ...     done = kbatch.compact("tests/golden/logs/compact-src-0", f"{where}/compact-src-0", include_active=True)
+    ...     done = kbatch.log.compact_log("tests/golden/logs/compact-src-0", f"{where}/compact-src-0", include_active=True)
     >>> done.records_in, done.records_out, done.keys
     (100, 19, 13)
     """
