@@ -275,7 +275,8 @@ def clean(
     segments = {}
     for base, data in log.items():
         found = decode(data)
-        assert found.error is None and not found.unread
+        assert found.error is None
+        assert not found.unread
         segments[base] = found.batches
     everything = [batch for batches in segments.values() for batch in batches]
     aborted, stable, still_open = find_transactions(everything)
@@ -393,7 +394,8 @@ def check(directory: Path, wanted: Mapping[int, list[Kept]]) -> None:
     for base, batches in wanted.items():
         data = (directory / f"{base:020d}.log").read_bytes()
         found = decode(data)
-        assert found.error is None and not found.unread
+        assert found.error is None
+        assert not found.unread
         got = []
         for batch, kept in zip(found.batches, batches, strict=False):
             raw = data[batch.position : batch.position + batch.size]

@@ -1,4 +1,4 @@
-"""`kbatch.log.compact_log` against Kafka's own cleaner, on logs made at random: batch for batch. It needs Java, and no broker."""
+"""`compact_log` against Kafka's own cleaner, on logs made at random: batch for batch. It needs Java, and no broker."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def test_as_kafka(cleaned: dict[int, tuple[Path, Path, int, int]], seed: int, tm
 def contents(path: Path) -> list[tuple[Any, ...]]:
     """All of each batch but what its compressor decides."""
     found = decode(path.read_bytes())
-    assert found.error is None and not found.unread
+    assert found.error is None
+    assert not found.unread
     return [
         batch._replace(position=0, **({"size": 0, "crc": 0} if batch.attributes & 7 else {})) for batch in found.batches
     ]

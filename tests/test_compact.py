@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +41,8 @@ def run(log: Path, out: Path, **options: Any) -> Compaction:
 def contents(data: bytes) -> list[tuple[Any, ...]]:
     """All of each batch but what its compressor decides."""
     found = oracle_decode(data)
-    assert found.error is None and not found.unread
+    assert found.error is None
+    assert not found.unread
     return [
         batch._replace(position=0, **({"size": 0, "crc": 0} if batch.attributes & 7 else {})) for batch in found.batches
     ]
@@ -106,7 +106,8 @@ def test_rules(seed: int, active: bool, dirty: bool, count: int, tmp_path_factor
     assert found == sorted(aborted, key=lambda entry: entry[2])
     kept = [kept for batches in wanted.values() for kept in batches]
     assert (done.batches_out, done.batches_rewritten) == (len(kept), sum(each.same is None for each in kept))
-    assert done.bytes_in == sum(map(len, log.values())) and not done.tail_bytes
+    assert done.bytes_in == sum(map(len, log.values()))
+    assert not done.tail_bytes
     assert done.bytes_out == sum(segment.size for segment in after.segments)
     read = kbatch.decode(b"".join(log.values()), include_control=True)
     assert done.records_in == len(read)
@@ -257,7 +258,8 @@ def test_side_files_are_copied(golden: Path, tmp_path: Path) -> None:
     compact_log(source, tmp_path / "codec-none-0", include_active=True)
     snapshots = {path.name for path in source.glob("*.snapshot")}
     copied = {path.name for path in (tmp_path / "codec-none-0").glob("*.snapshot")}
-    assert max(snapshots) in copied and copied <= snapshots
+    assert max(snapshots) in copied
+    assert copied <= snapshots
 
 
 def test_bad_options(tmp_path: Path) -> None:
@@ -296,7 +298,8 @@ def test_key_offsets(keys: list[bytes | None], size: int) -> None:
             wanted[key] = i
     assert len(table) == len(wanted)
     if taken < len(keys):
-        assert len(table) == table.most_keys and keys[taken] not in wanted
+        assert len(table) == table.most_keys
+        assert keys[taken] not in wanted
     out = np.empty(len(keys), np.uint8)
     table.latest(offsets, positions, lengths, data, out)
     assert out.tolist() == [key is not None and i >= wanted.get(key, -1) for i, key in enumerate(keys)]
@@ -333,7 +336,9 @@ def test_command(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     options = ["--now", "2023-11-14T22:16:30.600Z", "--delete-retention-ms", "1000", "--producer-expiration-ms", "0"]
     assert main(["compact", source, str(tmp_path / "out-0"), "--include-active", *options]) == 0
     text = capsys.readouterr().out
-    assert "100 records" in text and "to 20 in" in text and "3 records of aborted transactions" in text
+    assert "100 records" in text
+    assert "to 20 in" in text
+    assert "3 records of aborted transactions" in text
     assert main(["verify", str(tmp_path / "out-0")]) == 0
     capsys.readouterr()
     assert main(["compact", source, str(tmp_path / "json-0"), "--include-active", "--json", *options]) == 0

@@ -192,11 +192,11 @@ def compact_log(
     Examples
     --------
     >>> import tempfile
-    >>> import kbatch.log
+    >>> from kbatch.log import compact_log
     >>> with tempfile.TemporaryDirectory() as where:
-    ...     done = kbatch.log.compact_log("tests/golden/logs/compact-src-0", f"{where}/compact-src-0", include_active=True)
+    ...     done = compact_log("tests/golden/logs/compact-src-0", f"{where}/compact-src-0", include_active=True)
     >>> done.records_in, done.records_out, done.keys
-    (100, 19, 13)
+    (100, 20, 19)
     """
     time = time_of_call() if now is None else millisecond(now)
     for name, value, least, most in (
@@ -431,7 +431,7 @@ def _note_keys(keys: KeyOffsets, table: RecordTable) -> None:
 def _grouped(segments: Sequence[Segment], end: int, segment_bytes: int, index_bytes: int) -> list[list[Segment]]:
     """Group segments as ``Cleaner.groupSegmentsBySize``; those that aren't cleaned stay by themselves."""
     groups: list[list[Segment]] = []
-    sizes = (0, 0, 0)
+    sizes: tuple[int, ...] = (0, 0, 0)
     for i, segment in enumerate(segments):
         own = segment.size, _size_beside(segment, ".index"), _size_beside(segment, ".timeindex")
         total = tuple(a + b for a, b in zip(sizes, own, strict=True))
@@ -687,7 +687,7 @@ class _Cleaning:
         with segment.open() as file:
             same = out[~is_new]
             origin = int(same["position"][0]) if len(same) else 0
-            window = memoryview(file.window(origin, int(same["position"][-1] + same["size"][-1]) if len(same) else 0))
+            window = file.window(origin, int(same["position"][-1] + same["size"][-1]) if len(same) else 0).data
             made = memoryview(data)
             parts = [made[a:b] if new else window[a - origin : b - origin] for new, a, b in runs]
             whole = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
