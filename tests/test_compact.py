@@ -23,6 +23,7 @@ from kbatch.kernels.keymap import KeyOffsets, siphash
 from kbatch.log import Compaction, compact_log
 
 FIRST = f"{0:020d}.log"
+LOGS = Path(__file__).parent / "golden" / "logs"
 # A log has too many choices for Hypothesis to shrink: a seed is enough to see it again.
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -113,6 +114,19 @@ def test_rules(seed: int, active: bool, dirty: bool, count: int, tmp_path_factor
     assert done.records_in == len(read)
     times = [os.stat(segment.path).st_mtime_ns // 1_000_000 for segment in after.segments]
     assert times == modified
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("active", [False, True])
+def test_golden_logs(path: Path, active: bool, tmp_path: Path) -> None:
+    """What Kafka has written of every kind, cleaned by the rules; index files are as `kbatch verify` wants them."""
+    log = {segment.base_offset: Path(segment.path).read_bytes() for segment in kbatch.Log(path).segments}
+    tail = kbatch.Log(path).tail
+    log[max(log)] = log[max(log)][: tail.position]
+    done = run(path, tmp_path / "out-0", include_active=active)
+    check(tmp_path / "out-0", clean(log, include_active=active)[0])
+    assert done.tail_bytes == tail.size
+    assert main(["verify", str(tmp_path / "out-0")]) == 0
 
 
 @given(seed=SEEDS)

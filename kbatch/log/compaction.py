@@ -705,8 +705,9 @@ def _copy_side_files(log: Log, writer: LogWriter) -> None:
     for name, number in sorted(names.items()):
         if number in there:
             data, size = storage.read(storage.join(log.path, name), _MOST_SIDE_FILE)
-            if len(data) == size:
-                writer.write_file(name, data)
+            if len(data) < size:
+                raise LogDirectoryError(f"{name}: {size} bytes are too many for a file of this kind", source=log.path)
+            writer.write_file(name, data)
 
 
 def _set_times(out: str, bases: Sequence[int], groups: Sequence[Sequence[Segment]]) -> None:
