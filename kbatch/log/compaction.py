@@ -230,12 +230,6 @@ def compact_log(
     told = _Progress(progress, 2 * log.size)
     options = committed(options, transactions)
     keys = KeyOffsets(dedupe_buffer_bytes)
-    for segment in segments:
-        mapped = replace(options, start_offset=start, columns=("offset", "key"))
-        for table in told.tables(segment, 0, _end_within(segment, end), mapped, max_bytes):
-            _note_keys(keys, table)
-        told.reach(segment)
-    result.keys = len(keys)
     clean = [segment for segment in segments if _base(segment) < start]
     legacy_horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
     cleaning = _Cleaning(
@@ -248,6 +242,8 @@ def compact_log(
         result,
     )
     groups = _grouped(segments, end, segment_bytes, segment_index_bytes)
+    mapped = replace(options, start_offset=start, columns=("offset", "key"))
+    cleaned = replace(options, include_control=True)
     # What is copied is looked at too, so that no damage is passed on.
     copied = DecodeOptions(include_control=True, limits=options.limits, columns=("offset",))
     with LogWriter(
@@ -257,19 +253,24 @@ def compact_log(
         segment_index_bytes=segment_index_bytes,
         follow_transactions=False,
     ) as writer:
+        for segment in segments:
+            for table in told.tables(segment, 0, _end_within(segment, end), mapped, max_bytes):
+                _note_keys(keys, table)
+            told.reach(segment)
         for number, group in enumerate(groups):
             if number:
                 writer.roll(_base(group[0]))
             for segment in group:
                 cleaning.keeps_legacy_tombstones = _modified(segment) > legacy_horizon
                 cut = _end_within(segment, end)
-                for table in told.tables(segment, 0, cut, replace(options, include_control=True), max_bytes):
+                for table in told.tables(segment, 0, cut, cleaned, max_bytes):
                     cleaning.clean(table, segment, writer)
                 for table in told.tables(segment, cut, segment.size, copied, max_bytes):
                     cleaning.copy(table, segment, writer)
                 told.reach(segment)
         if not log.path.endswith(".log"):
             _copy_side_files(log, writer)
+    result.keys = len(keys)
     _set_times(os.fspath(out), writer.segments, groups)
     result.tail_bytes = log.size - cleaning.bytes_seen
     result.segments_out = len(writer.segments)
