@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kbatch.table import RecordTable
 
-__all__ = ["Filters", "parse_bytes", "parse_offsets", "parse_times"]
+__all__ = ["Filters", "parse_bytes", "parse_offsets", "parse_time", "parse_times"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Fewer digits could be a part of a time.
@@ -112,7 +112,7 @@ def parse_times(text: str) -> tuple[int | None, int | None]:
     found = []
     for first, last in splits:
         try:
-            found.append((_time(first), _time(last)))
+            found.append((parse_time(first), parse_time(last)))
         except (ValueError, OverflowError):
             continue
     if len(found) != 1 or found[0] == (None, None):
@@ -122,7 +122,8 @@ def parse_times(text: str) -> tuple[int | None, int | None]:
     return found[0]
 
 
-def _time(text: str) -> int | None:
+def parse_time(text: str) -> int | None:
+    """Read a time in ISO 8601 (UTC), or milliseconds since the epoch, as milliseconds; None if it is empty."""
     if not text:
         return None
     if _MILLISECONDS.fullmatch(text):

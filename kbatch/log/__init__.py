@@ -3,6 +3,7 @@
 Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
 """
 
+from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.control import control_value
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
@@ -19,10 +20,12 @@ from kbatch.log.state import (
 from kbatch.log.writing import LogWriter
 
 __all__ = [
+    "Compaction",
     "Log",
     "LogWriter",
     "Segment",
     "Tail",
+    "compact_log",
     "consumer_offsets",
     "control_value",
     "convert_log",

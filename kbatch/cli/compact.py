@@ -1,0 +1,147 @@
+"""``kbatch compact PATH OUT``: logs as Kafka's cleaner leaves them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from kbatch.cli.filters import parse_time
+from kbatch.cli.inputs import add_storage_option, storage_options
+from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.errors import LogDirectoryError
+from kbatch.log.compaction import Compaction, compact_log
+from kbatch.log.logs import Log, find_logs
+from kbatch.log.names import parse_segment_name
+from kbatch.log.storage import locate
+from kbatch.log.writing import staged
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = """\
+Write a log compacted by the rules of Kafka's cleaner: of every key the last record; tombstones and transaction markers
+as long as consumers may still need them; no records without a key, and none of aborted transactions. Offsets stay.
+
+PATH is a topic-partition directory, a segment (.log), or a broker's log directory; OUT is what it becomes, and must not
+exist yet. OUT is there when all of it is done, and else not at all. Index files are written anew. Damage is an error:
+`kbatch verify` shows it.
+
+A broker never cleans the last segment of a log, and neither does this, but with --include-active.
+"""
+
+_EPILOG = """\
+examples:
+  kbatch compact data/accounts-0 compacted/accounts-0
+  kbatch compact backup/accounts-0 compacted/accounts-0 --include-active
+  kbatch compact data/accounts-0 compacted/accounts-0 --delete-retention-ms 0 --dedupe-buffer-bytes 2000000000
+
+"""
+
+# Option, default, what it says: those of `compact` that are numbers.
+_NUMBERS = (
+    ("delete_retention_ms", 86_400_000, "keep tombstones and markers for so long, once they could go"),
+    ("min_compaction_lag_ms", 0, "clean nothing from the first segment on that has something younger"),
+    ("first_dirty_offset", None, "look only at keys from here on, as after an earlier cleaning"),
+    ("segment_bytes", 1 << 30, "join neighbouring segments that together are no larger"),
+    ("segment_index_bytes", 10 << 20, "the same, of each of their index files"),
+    ("producer_expiration_ms", 86_400_000, "keep what a broker has to know of producers for so long"),
+    ("dedupe_buffer_bytes", 128 << 20, "memory for keys, 24 bytes and a tenth each"),
+)
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "compact",
+        help="logs as Kafka's cleaner leaves them",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="PATH", help="topic-partition directory, segment or log directory, or a URL")
+    parser.add_argument("out", metavar="OUT", help="what is written")
+    parser.add_argument("--include-active", action="store_true", help="clean the last segment, too")
+    parser.add_argument(
+        "--now",
+        type=_time,
+        metavar="TIME",
+        help="time of the compaction, in ISO 8601 (UTC) or milliseconds (default: now)",
+    )
+    for name, default, what in _NUMBERS:
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=int, default=default, metavar=name.split("_")[-1].upper(),
+            help=what + shown,
+        )  # fmt: skip
+    add_storage_option(parser)
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON, one line a log")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    options = {name: getattr(arguments, name) for name, _, _ in _NUMBERS}
+    options |= {"now": arguments.now, "include_active": arguments.include_active}
+    given = storage_options(arguments)
+    storage, path = locate(arguments.path, given)
+    entry = storage.find(path)
+    if entry is None:
+        raise LogDirectoryError(f"{path}: no such file or directory", source=path)
+    done: list[tuple[str, Compaction]] = []
+    with ProgressLine() as line:
+        if entry.is_directory and not any(parse_segment_name(name) is not None for name in storage.list(path)):
+            logs = find_logs(path, storage_options=given)
+            total, before = 2 * sum(log.size for log in logs), 0
+            with staged(arguments.out) as stage:
+                for log in logs:
+                    name = f"{log.topic}-{log.partition}"
+                    options["progress"] = _teller(line, before, total)
+                    done.append((name, compact_log(log, os.path.join(stage.directory, name), **options)))
+                    before += 2 * log.size
+        else:
+            log = Log(path, storage_options=given)
+            options["progress"] = _teller(line, 0, 2 * log.size)
+            done.append((arguments.out, compact_log(log, arguments.out, **options)))
+    for name, result in done:
+        print(json.dumps({"log": name, **asdict(result)}) if arguments.json else _text(name, result))
+    return 0
+
+
+def _time(text: str) -> int:
+    try:
+        time = parse_time(text)
+    except (ValueError, OverflowError):
+        time = None
+    if time is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a time in ISO 8601 nor milliseconds since the epoch")
+    return time
+
+
+def _teller(line: ProgressLine, before: int, total: int) -> Callable[[int, int], None]:
+    return lambda read, _: line.show((before + read) >> 20, total >> 20, "MiB")
+
+
+def _text(name: str, result: Compaction) -> str:
+    lines = [
+        f"{name}: {result.records_in:,} records in {format_size(result.bytes_in)} to {result.records_out:,} in "
+        f"{format_size(result.bytes_out)}; {result.keys:,} keys, {result.batches_rewritten:,} of "
+        f"{result.batches_out:,} batches rewritten, {result.segments_in:,} segments to {result.segments_out:,}"
+    ]
+    if result.end_offset == result.first_dirty_offset:
+        lines.append("  nothing was cleaned: a broker leaves the last segment and what is undecided or young alone")
+    for stay, gone, what in (
+        (result.tombstones, result.tombstones_removed, "tombstones"),
+        (result.markers, result.markers_removed, "transaction markers"),
+    ):
+        if stay or gone:
+            lines.append(f"  {what}: {stay:,} stay, {gone:,} are dropped")
+    if result.aborted:
+        lines.append(f"  dropped: {result.aborted:,} records of aborted transactions")
+    if result.keyless:
+        lines.append(f"  dropped: {result.keyless:,} records without a key, which a compacted topic should not have")
+    if result.tail_bytes:
+        lines.append(f"  not copied: {result.tail_bytes:,} bytes after the last whole batch")
+    return "\n".join(lines)

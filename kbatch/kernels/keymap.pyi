@@ -1,0 +1,28 @@
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+class KeyOffsets:
+    max_bytes: Final[int]
+    def __init__(self, max_bytes: int, secret: bytes | None = None) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def most_keys(self) -> int: ...
+    def add(
+        self,
+        offsets: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        data: npt.NDArray[np.uint8],
+    ) -> int: ...
+    def latest(
+        self,
+        offsets: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        data: npt.NDArray[np.uint8],
+        out: npt.NDArray[np.uint8],
+    ) -> None: ...
+
+def siphash(secret: bytes, data: bytes) -> bytes: ...

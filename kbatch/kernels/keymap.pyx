@@ -1,0 +1,253 @@
+"""Keys -> their last offsets, in a hash table of bounded size: of a key 16 bytes of its hash are kept, as by Kafka's
+`SkimpyOffsetMap`.
+
+Two keys of the same hash would cost a record. Kafka trusts MD5 here; this is SipHash-2-4 of 128 bits, whose secret is
+new for every table, so that nobody can write keys that meet.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from kbatch.kernels.wire cimport kb_prefetch
+
+import os
+
+cdef struct Slot:
+    uint64_t low
+    uint64_t high
+    # The offset and 1; 0 where there is no key.
+    uint64_t after
+
+cdef struct Hash:
+    uint64_t low
+    uint64_t high
+
+cdef enum:
+    # Keys that are hashed together, so that their slots are on their way from memory before they are looked at.
+    BLOCK = 32
+    FIRST_SLOTS = 4096
+    # Of 1000 slots so many may be taken: before the table grows, and when it can grow no more (Kafka's load factor).
+    GROW_AT = 700
+    FULL_AT = 900
+
+
+cdef inline uint64_t rotl(uint64_t x, int b) noexcept nogil:
+    return (x << b) | (x >> (64 - b))
+
+
+cdef inline uint64_t load_le64(const uint8_t* p) noexcept nogil:
+    # On a big-endian machine these are other hashes, as good.
+    cdef uint64_t x
+    memcpy(&x, p, 8)
+    return x
+
+
+cdef inline void sip_round(uint64_t* v) noexcept nogil:
+    v[0] += v[1]
+    v[1] = rotl(v[1], 13) ^ v[0]
+    v[0] = rotl(v[0], 32)
+    v[2] += v[3]
+    v[3] = rotl(v[3], 16) ^ v[2]
+    v[0] += v[3]
+    v[3] = rotl(v[3], 21) ^ v[0]
+    v[2] += v[1]
+    v[1] = rotl(v[1], 17) ^ v[2]
+    v[2] = rotl(v[2], 32)
+
+
+cdef inline Hash siphash128(uint64_t k0, uint64_t k1, const uint8_t* p, int64_t size) noexcept nogil:
+    """SipHash-2-4-128 (Aumasson and Bernstein)."""
+    cdef uint64_t v[4]
+    cdef uint64_t m
+    cdef int64_t left = size
+    cdef int i, _
+    cdef Hash out
+    v[0] = k0 ^ 0x736f6d6570736575u
+    v[1] = k1 ^ 0x646f72616e646f6du ^ 0xee
+    v[2] = k0 ^ 0x6c7967656e657261u
+    v[3] = k1 ^ 0x7465646279746573u
+    while left >= 8:
+        m = load_le64(p)
+        v[3] ^= m
+        sip_round(v)
+        sip_round(v)
+        v[0] ^= m
+        p += 8
+        left -= 8
+    m = <uint64_t>size << 56
+    for i in range(<int>left):
+        m |= <uint64_t>p[i] << (8 * i)
+    v[3] ^= m
+    sip_round(v)
+    sip_round(v)
+    v[0] ^= m
+    v[2] ^= 0xee
+    for _ in range(4):
+        sip_round(v)
+    out.low = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xdd
+    for _ in range(4):
+        sip_round(v)
+    out.high = v[0] ^ v[1] ^ v[2] ^ v[3]
+    return out
+
+
+cdef class KeyOffsets:
+    """The last offset of each key, in `max_bytes` at most; while it grows, half as much again is used."""
+
+    cdef Slot* slots
+    cdef uint64_t slot_count, most_slots, used, secret0, secret1
+    cdef readonly Py_ssize_t max_bytes
+
+    def __cinit__(self, Py_ssize_t max_bytes, bytes secret=None):
+        cdef const uint8_t* p
+        self.slots = NULL
+        self.max_bytes = max_bytes
+        # A place is chosen by 32 bits of the hash.
+        self.most_slots = min(max(max_bytes // <Py_ssize_t>sizeof(Slot), 2), 0xFFFFFFFF)
+        self.slot_count = min(<uint64_t>FIRST_SLOTS, self.most_slots)
+        self.used = 0
+        secret = os.urandom(16) if secret is None else secret
+        if len(secret) != 16:
+            raise ValueError(f"a secret has 16 bytes, got {len(secret)}")
+        p = <const uint8_t*>secret
+        self.secret0, self.secret1 = load_le64(p), load_le64(p + 8)
+        self.slots = <Slot*>calloc(self.slot_count, sizeof(Slot))
+        if self.slots == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    def __len__(self):
+        return self.used
+
+    @property
+    def most_keys(self):
+        """How many keys there is room for."""
+        return self.most_slots * FULL_AT // 1000
+
+    cdef inline uint64_t place(self, Hash h) noexcept nogil:
+        return ((h.low >> 32) * self.slot_count) >> 32
+
+    cdef inline Slot* find(self, Hash h) noexcept nogil:
+        """Return the slot of a key, or the empty one where it belongs; there always is one."""
+        cdef uint64_t i = self.place(h)
+        while self.slots[i].after and (self.slots[i].low != h.low or self.slots[i].high != h.high):
+            i += 1
+            if i == self.slot_count:
+                i = 0
+        return &self.slots[i]
+
+    cdef int make_room(self) noexcept nogil:
+        """Make room for one more key; return 0 if there is none, -1 if there is no memory."""
+        cdef uint64_t i, before = self.slot_count
+        cdef Slot* old = self.slots
+        cdef Slot* slot
+        cdef Hash h
+        if self.slot_count == self.most_slots:
+            return 1 if self.used < self.most_slots * FULL_AT // 1000 else 0
+        if self.used < self.slot_count * GROW_AT // 1000:
+            return 1
+        self.slot_count = min(2 * before, self.most_slots)
+        self.slots = <Slot*>calloc(self.slot_count, sizeof(Slot))
+        if self.slots == NULL:
+            self.slots = old
+            self.slot_count = before
+            return -1
+        for i in range(before):
+            if old[i].after:
+                h.low, h.high = old[i].low, old[i].high
+                slot = self.find(h)
+                slot[0] = old[i]
+        free(old)
+        return self.make_room()
+
+    def add(self, const int64_t[:] offsets not None, const int64_t[:] positions not None,
+            const int32_t[:] lengths not None, const uint8_t[::1] data not None):
+        """Note the offset of each record that has a key (whose length isn't -1), if it is later than the one noted.
+
+        Return how many of the rows were taken: fewer than there are if there is no room for another key.
+        """
+        cdef Py_ssize_t i, j, stop, count = offsets.shape[0]
+        cdef int room = 1
+        cdef Hash hashes[BLOCK]
+        cdef Slot* slot
+        cdef uint64_t after
+        check(positions, lengths, data, count)
+        i = 0
+        with nogil:
+            while i < count:
+                stop = min(i + BLOCK, count)
+                self.hash_rows(i, stop, positions, lengths, data, hashes)
+                for j in range(i, stop):
+                    if lengths[j] < 0 or offsets[j] < 0:
+                        continue
+                    slot = self.find(hashes[j - i])
+                    after = <uint64_t>offsets[j] + 1
+                    if not slot.after:
+                        room = self.make_room()
+                        if room != 1:
+                            stop = j
+                            break
+                        slot = self.find(hashes[j - i])
+                        slot.low, slot.high = hashes[j - i].low, hashes[j - i].high
+                        self.used += 1
+                    if after > slot.after:
+                        slot.after = after
+                i = stop
+                if room != 1:
+                    break
+        if room < 0:
+            raise MemoryError
+        return i
+
+    def latest(self, const int64_t[:] offsets not None, const int64_t[:] positions not None,
+               const int32_t[:] lengths not None, const uint8_t[::1] data not None, uint8_t[::1] out not None):
+        """Tell of each record whether it has a key, and none of a later offset is known: 1 or 0 in `out`."""
+        cdef Py_ssize_t i = 0, j, stop, count = offsets.shape[0]
+        cdef Hash hashes[BLOCK]
+        check(positions, lengths, data, count)
+        if out.shape[0] != count:
+            raise ValueError(f"out has {out.shape[0]} items for {count} records")
+        with nogil:
+            while i < count:
+                stop = min(i + BLOCK, count)
+                self.hash_rows(i, stop, positions, lengths, data, hashes)
+                for j in range(i, stop):
+                    out[j] = lengths[j] >= 0 and <uint64_t>offsets[j] + 1 >= self.find(hashes[j - i]).after
+                i = stop
+
+    cdef inline void hash_rows(self, Py_ssize_t start, Py_ssize_t stop, const int64_t[:] positions,
+                               const int32_t[:] lengths, const uint8_t[::1] data, Hash* out) noexcept nogil:
+        cdef Py_ssize_t j
+        cdef const uint8_t* base = &data[0] if data.shape[0] else NULL
+        for j in range(start, stop):
+            if lengths[j] >= 0:
+                out[j - start] = siphash128(self.secret0, self.secret1, base + positions[j], lengths[j])
+                kb_prefetch(&self.slots[self.place(out[j - start])])
+
+
+cdef int check(const int64_t[:] positions, const int32_t[:] lengths, const uint8_t[::1] data,
+               Py_ssize_t count) except -1:
+    """Refuse rows that reach outside of the bytes."""
+    cdef Py_ssize_t i
+    cdef bint good = positions.shape[0] == count and lengths.shape[0] == count
+    if good:
+        for i in range(count):
+            if lengths[i] >= 0 and (positions[i] < 0 or lengths[i] > data.shape[0] - positions[i]):
+                good = False
+                break
+    if not good:
+        raise ValueError("keys lie outside of the data, or there are not as many as offsets")
+    return 0
+
+
+def siphash(bytes secret not None, bytes data not None):
+    """Return the 16 bytes of the hash, for tests."""
+    cdef const uint8_t* p = <const uint8_t*>secret
+    if len(secret) != 16:
+        raise ValueError(f"a secret has 16 bytes, got {len(secret)}")
+    cdef Hash h = siphash128(load_le64(p), load_le64(p + 8), <const uint8_t*>data, len(data))
+    return int(h.low).to_bytes(8, "little") + int(h.high).to_bytes(8, "little")

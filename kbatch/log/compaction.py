@@ -1,0 +1,723 @@
+"""Compaction: what Kafka's log cleaner makes of a log.
+
+The rules are those of Kafka 4's ``Cleaner`` (``cleanInto``, ``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
+``MemoryRecords.filterTo``; CMP-R1 to CMP-R9. A log is read twice: once for the last offset of every key, and once to
+keep what is still wanted. Memory holds a hash of each key, and a table's worth of batches.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.decoding import DecodeOptions, committed
+from kbatch.encoding import check_range, compose, raise_trouble, table_records
+from kbatch.encoding import now as time_of_call
+from kbatch.errors import CrcMismatchError, InvalidRecordError, LimitExceededError, LogDirectoryError
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_DTYPE,
+    NO_TIMESTAMP,
+    BatchStatus,
+    ControlType,
+    Limits,
+)
+from kbatch.kernels.encode import measure_batches
+from kbatch.kernels.keymap import KeyOffsets
+from kbatch.log.committed import follow_transactions
+from kbatch.log.logs import Log
+from kbatch.log.reading import read_tables
+from kbatch.log.segment import Segment
+from kbatch.log.writing import LogWriter
+from kbatch.sources import millisecond
+from kbatch.table import RecordTable
+from kbatch.transactions import Transactions, control_records
+
+__all__ = ["Compaction", "compact_log"]
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_DAY = 86_400_000
+# Bits of the attributes that have a meaning; Kafka writes no others.
+_KNOWN_ATTRIBUTES = 0x7F
+_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
+# What a cleaner leaves alone.
+_SIDE_FILES = re.compile(r"leader-epoch-checkpoint|partition\.metadata|(\d{20})\.snapshot")
+_MOST_SIDE_FILE = 256 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Compaction:
+    """What a compaction has done; counts are of the whole log, whatever part of it was cleaned.
+
+    Attributes
+    ----------
+    first_dirty_offset, end_offset : int
+        The offsets whose keys were looked at, the second exclusive. From `end_offset` on all is as it was.
+    keys : int
+        Different keys between them.
+    records_in, records_out : int
+        Control records count. Those of aborted transactions count by their headers.
+    batches_in, batches_out, bytes_in, bytes_out, segments_in, segments_out : int
+    batches_rewritten : int
+        Batches of `batches_out` that aren't byte for byte those of the source; with them those left empty.
+    tombstones : int
+        Records without a value that stay, between the log's beginning and `end_offset`.
+    tombstones_removed : int
+        The last ones of their key that were dropped, since their time was over.
+    markers, markers_removed : int
+        Markers of transactions that stay, and that were dropped.
+    aborted : int
+        Records of aborted transactions, all dropped.
+    keyless : int
+        Records without a key, all dropped; a compacted topic should have none.
+    tail_bytes : int
+        Bytes after the last whole batch, an incomplete one or zeros, that were not copied.
+    """
+
+    first_dirty_offset: int = 0
+    end_offset: int = 0
+    keys: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    batches_in: int = 0
+    batches_out: int = 0
+    batches_rewritten: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    segments_in: int = 0
+    segments_out: int = 0
+    tombstones: int = 0
+    tombstones_removed: int = 0
+    markers: int = 0
+    markers_removed: int = 0
+    aborted: int = 0
+    keyless: int = 0
+    tail_bytes: int = 0
+
+
+def compact_log(
+    log: Log | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    now: Any = None,
+    delete_retention_ms: int = _DAY,
+    min_compaction_lag_ms: int = 0,
+    first_dirty_offset: int | None = None,
+    include_active: bool = False,
+    segment_bytes: int = 1 << 30,
+    segment_index_bytes: int = 10 << 20,
+    producer_expiration_ms: int = _DAY,
+    dedupe_buffer_bytes: int = 128 << 20,
+    max_bytes: int = 32 << 20,
+    limits: Limits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Compaction:
+    """Compact a log as Kafka's cleaner does, into a new directory.
+
+    Of every key the last record stays; records without a key and those of aborted transactions go. Tombstones and the
+    markers of transactions stay until `delete_retention_ms` after the first compaction that could have dropped them:
+    it writes that time into the batch, as its delete horizon. Batches that keep all their records are copied byte for
+    byte; the others keep base and last offset, codec, and all other fields of their headers.
+
+    Parameters
+    ----------
+    log : Log, str or path
+        A topic-partition, or one ``.log`` file. It is only read.
+    out : str or path
+        Directory to make, whose name should be that of the topic-partition; local. Of a single ``.log`` file, the file
+        to make. It appears when all of it is there, or not at all.
+    now : int or datetime, optional
+        Time of the compaction, in milliseconds since the epoch: for tombstones, markers, the lag, and the expiration of
+        producers. Default is the time of this call.
+    delete_retention_ms : int
+        How long consumers may take to read tombstones and markers (``delete.retention.ms``).
+    min_compaction_lag_ms : int
+        From the first segment on that has a record younger than this, nothing is cleaned (``min.compaction.lag.ms``).
+    first_dirty_offset : int, optional
+        Where the part begins that was never cleaned: only keys from here on are looked at, to drop records before, too.
+        A broker keeps it in ``cleaner-offset-checkpoint``. Default is the beginning of the log, which cleans the log as
+        a whole. With it, tombstones of magic 0 and 1 go once their segments' files are `delete_retention_ms` older than
+        that of the last clean segment.
+    include_active : bool
+        Whether the last segment is cleaned. A broker never cleans it, since it writes to it.
+    segment_bytes : int
+        Neighbouring segments that together are no larger become one (``segment.bytes``).
+    segment_index_bytes : int
+        The same, for each of their index files (``segment.index.bytes``).
+    producer_expiration_ms : int
+        For how long after its last batch a producer is known (``producer.id.expiration.ms``). Of those that are, the
+        batch with the last sequence stays, if only its header.
+    dedupe_buffer_bytes : int
+        Memory for keys, 24 bytes each (``log.cleaner.dedupe.buffer.size``); it is used as it is needed, and half as
+        much again while it grows.
+    max_bytes : int
+        What decoded records may take at a time, about; one batch is decoded at least.
+    limits : kbatch.Limits, optional
+    progress : callable, optional
+        Called now and then with bytes done and bytes in all; the log is counted twice.
+
+    Returns
+    -------
+    Compaction
+
+    Raises
+    ------
+    LimitExceededError
+        If there are more keys than `dedupe_buffer_bytes` has room for.
+    LogDirectoryError
+        If there is something at `out`, or `log` can't be read as one.
+    CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, TruncatedBatchError
+        If the log is damaged: nothing is compacted around damage.
+
+    Notes
+    -----
+    As Kafka 4 does, batches of magic 0 and 1 that stay are written as magic 2. In three things this goes its own ways,
+    none of which loses what Kafka keeps. Where an open transaction begins within a segment, Kafka looks at the keys of
+    the whole segment, open transaction and all; here the cleaned part ends before it. Where the last entry of the
+    cleaned part is of magic 0 or 1 and has to go, Kafka's cleaner gives up; here an empty batch of magic 2 stays for
+    it. And where the keys don't fit in memory, Kafka cleans a part of the log; here that is an error.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kbatch.log import compact_log
+    >>> with tempfile.TemporaryDirectory() as where:
+    ...     done = compact_log("tests/golden/logs/compact-src-0", f"{where}/compact-src-0", include_active=True)
+    >>> done.records_in, done.records_out, done.keys
+    (100, 20, 19)
+    """
+    time = time_of_call() if now is None else millisecond(now)
+    for name, value, least, most in (
+        ("now", time, 0, _INT64_MAX),
+        ("delete_retention_ms", delete_retention_ms, 0, _INT64_MAX - time),
+        ("min_compaction_lag_ms", min_compaction_lag_ms, 0, _INT64_MAX),
+        ("producer_expiration_ms", producer_expiration_ms, 0, _INT64_MAX),
+        ("first_dirty_offset", 0 if first_dirty_offset is None else first_dirty_offset, 0, _INT64_MAX),
+        ("segment_bytes", segment_bytes, 1, _INT32_MAX),
+        ("segment_index_bytes", segment_index_bytes, 24, _INT32_MAX),
+        ("dedupe_buffer_bytes", dedupe_buffer_bytes, 64, _INT64_MAX),
+        ("max_bytes", max_bytes, 1, _INT64_MAX),
+    ):
+        check_range(name, value, least, most)
+    if not isinstance(log, Log):
+        log = Log(log)
+    segments = log.segments
+    options = DecodeOptions(isolation="read_committed", limits=limits if limits is not None else Limits())
+    survey = _survey(segments)
+    transactions = follow_transactions(segments, options)
+    start = max(log.start_checkpoint or 0, _base(segments[0]), first_dirty_offset or 0)
+    end = survey.end_offset if include_active else _base(segments[-1])
+    if transactions.last_stable_offset is not None:
+        end = min(end, transactions.last_stable_offset)
+    if min_compaction_lag_ms:
+        end = min(end, _first_young(segments, survey, start, time - min_compaction_lag_ms))
+    # Of a part without an offset nothing is cleaned.
+    end = end if end > start else 0
+    result = Compaction(first_dirty_offset=start, end_offset=max(start, end), bytes_in=log.size)
+    result.segments_in = len(segments)
+    told = _Progress(progress, 2 * log.size)
+    options = committed(options, transactions)
+    keys = KeyOffsets(dedupe_buffer_bytes)
+    clean = [segment for segment in segments if _base(segment) < start]
+    legacy_horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
+    cleaning = _Cleaning(
+        keys,
+        end,
+        time,
+        time + delete_retention_ms,
+        transactions.aborted,
+        _active_producers(survey, transactions, time - producer_expiration_ms),
+        result,
+    )
+    groups = _grouped(segments, end, segment_bytes, segment_index_bytes)
+    mapped = replace(options, start_offset=start, columns=("offset", "key"))
+    cleaned = replace(options, include_control=True)
+    # What is copied is looked at too, so that no damage is passed on.
+    copied = DecodeOptions(include_control=True, limits=options.limits, columns=("offset",))
+    with LogWriter(
+        out,
+        base_offset=_base(segments[0]),
+        segment_bytes=_INT32_MAX,
+        segment_index_bytes=segment_index_bytes,
+        follow_transactions=False,
+    ) as writer:
+        for segment in segments:
+            for table in told.tables(segment, 0, _end_within(segment, end), mapped, max_bytes):
+                _note_keys(keys, table)
+            told.reach(segment)
+        for number, group in enumerate(groups):
+            if number:
+                writer.roll(_base(group[0]))
+            for segment in group:
+                cleaning.keeps_legacy_tombstones = _modified(segment) > legacy_horizon
+                cut = _end_within(segment, end)
+                for table in told.tables(segment, 0, cut, cleaned, max_bytes):
+                    cleaning.clean(table, segment, writer)
+                for table in told.tables(segment, cut, segment.size, copied, max_bytes):
+                    cleaning.copy(table, segment, writer)
+                told.reach(segment)
+        if not log.path.endswith(".log"):
+            _copy_side_files(log, writer)
+    result.keys = len(keys)
+    _set_times(os.fspath(out), writer.segments, groups)
+    result.tail_bytes = log.size - cleaning.bytes_seen
+    result.segments_out = len(writer.segments)
+    result.bytes_out = writer.bytes_written
+    return result
+
+
+def _base(segment: Segment) -> int:
+    if segment.base_offset is None:
+        raise LogDirectoryError(
+            f"{segment.path}: the name doesn't say the base offset (20 digits and '.log')", source=segment.path
+        )
+    return segment.base_offset
+
+
+class _Progress:
+    """Tables of segments, while it is told how far they have got."""
+
+    def __init__(self, tell: Callable[[int, int], None] | None, total: int) -> None:
+        self._tell = tell
+        self._total = total
+        self._before = 0
+
+    def tables(
+        self, segment: Segment, start: int, end: int, options: DecodeOptions, max_bytes: int
+    ) -> Iterator[RecordTable]:
+        """Decode the batches from byte `start` up to `end`."""
+        position = start
+        if start >= end:
+            return
+        for table in read_tables(segment, start, end, options, max_bytes):
+            position += table.consumed
+            yield table
+            del table
+            if self._tell is not None:
+                self._tell(self._before + position, self._total)
+
+    def reach(self, segment: Segment) -> None:
+        """Take a segment for done."""
+        self._before += segment.size
+        if self._tell is not None:
+            self._tell(self._before, self._total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What the headers of a log tell: of each producer its last batch or marker, and its last batch of data."""
+
+    last: npt.NDArray[np.void]
+    last_data: npt.NDArray[np.void]
+    max_timestamps: list[int]
+    end_offset: int
+
+
+def _survey(segments: Sequence[Segment]) -> _Survey:
+    last = last_data = np.empty(0, BATCH_DTYPE)
+    times = []
+    end = _base(segments[0])
+    for segment in segments:
+        if _base(segment) < end:
+            raise LogDirectoryError(
+                f"{segment.path}: begins at offset {segment.base_offset}, but the segment before reaches to {end - 1}: "
+                "the segments overlap",
+                source=segment.path,
+            )
+        end = _base(segment)
+        largest = NO_TIMESTAMP
+        for rows in segment.scan():
+            largest = max(largest, int(rows["max_timestamp"].max()))
+            end = int(rows["last_offset"][-1]) + 1
+            control = rows["attributes"] & ATTRIBUTE_CONTROL != 0
+            # An empty control batch updates nothing (PRD-R14).
+            rows = rows[(rows["magic"] == 2) & (rows["producer_id"] >= 0) & ~(control & (rows["record_count"] == 0))]
+            last = _last_of_each(np.concatenate([last, rows]))
+            data = rows[rows["attributes"] & ATTRIBUTE_CONTROL == 0]
+            last_data = _last_of_each(np.concatenate([last_data, data]))
+        times.append(largest)
+    return _Survey(last, last_data, times, end)
+
+
+def _last_of_each(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Choose the last row of every producer; they ascend by producer id."""
+    _, backwards = np.unique(rows["producer_id"][::-1], return_index=True)
+    return rows[len(rows) - 1 - backwards]
+
+
+def _active_producers(survey: _Survey, transactions: Transactions, expired: int) -> _Producers:
+    """Say which producers a broker would know (``ProducerStateManager``), and what it knows of them.
+
+    A marker of a new epoch makes it forget the batches before. With an open transaction no producer expires.
+    """
+    last = survey.last
+    still_open = [each.producer_id for each in transactions.open]
+    last = last[(last["max_timestamp"] > expired) | np.isin(last["producer_id"], still_open)]
+    offsets = np.full(len(last), -1, np.int64)
+    at = np.searchsorted(survey.last_data["producer_id"], last["producer_id"])
+    at = np.minimum(at, max(len(survey.last_data) - 1, 0))
+    if len(survey.last_data):
+        data = survey.last_data[at]
+        known = (data["producer_id"] == last["producer_id"]) & (data["producer_epoch"] == last["producer_epoch"])
+        offsets[known] = data["last_offset"][known]
+    return _Producers(last["producer_id"].copy(), last["producer_epoch"].copy(), offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Producers:
+    """Active producers by id: their epoch, and the offset of their last data; -1 where there is none."""
+
+    producer_id: npt.NDArray[np.int64]
+    producer_epoch: npt.NDArray[np.int16]
+    last_data_offset: npt.NDArray[np.int64]
+
+    def are_last(self, batches: npt.NDArray[np.void], control: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Tell the batches that hold what a broker has to know of a producer: its last sequence, or last epoch."""
+        out = np.zeros(len(batches), np.bool_)
+        if not len(self.producer_id):
+            return out
+        at = np.minimum(np.searchsorted(self.producer_id, batches["producer_id"]), len(self.producer_id) - 1)
+        known = (self.producer_id[at] == batches["producer_id"]) & (batches["magic"] == 2)
+        offsets = self.last_data_offset[at]
+        epoch = control & (batches["producer_epoch"] == self.producer_epoch[at])
+        out[known] = np.where(offsets >= 0, batches["last_offset"] == offsets, epoch)[known]
+        return out
+
+
+def _first_young(segments: Sequence[Segment], survey: _Survey, start: int, time: int) -> int:
+    """Return where the first segment begins that has something later than `time`, and is not clean."""
+    for i, segment in enumerate(segments):
+        is_dirty = i + 1 == len(segments) or _base(segments[i + 1]) > start
+        if is_dirty and survey.max_timestamps[i] > time:
+            return _base(segment)
+    return _INT64_MAX
+
+
+def _end_within(segment: Segment, end: int) -> int:
+    """Return the byte of a segment at which the batches up to offset `end` end."""
+    return 0 if _base(segment) >= end else segment.seek_offset(end)
+
+
+def _modified(segment: Segment) -> int:
+    """Return when a segment was written last, in milliseconds since the epoch."""
+    found = segment.storage.find(segment.path)
+    return 0 if found is None else found.mtime // 1_000_000
+
+
+def _note_keys(keys: KeyOffsets, table: RecordTable) -> None:
+    rows = table.records
+    if len(rows) and rows["offset"].min() < 0:
+        row = int(np.argmin(rows["offset"]))
+        raise InvalidRecordError(f"{table.source}: offset {rows['offset'][row]}; none may be negative")
+    if keys.add(rows["offset"], rows["key_pos"], rows["key_len"], table.data) < len(rows):
+        raise LimitExceededError(
+            f"{table.source}: more than {keys.most_keys} different keys up to here, for which a dedupe buffer of "
+            f"{keys.max_bytes} bytes has no room; each takes 24 bytes and a tenth: give a larger dedupe_buffer_bytes",
+            source=table.source,
+        )
+
+
+def _grouped(segments: Sequence[Segment], end: int, segment_bytes: int, index_bytes: int) -> list[list[Segment]]:
+    """Group segments as ``Cleaner.groupSegmentsBySize``; those that aren't cleaned stay by themselves."""
+    groups: list[list[Segment]] = []
+    sizes: tuple[int, ...] = (0, 0, 0)
+    for i, segment in enumerate(segments):
+        own = segment.size, _size_beside(segment, ".index"), _size_beside(segment, ".timeindex")
+        total = tuple(a + b for a, b in zip(sizes, own, strict=True))
+        following = segments[i + 1 : i + 2]
+        last = (_base(following[0]) if following and _base(following[0]) < end else end) - 1
+        fits = (
+            groups
+            and _base(segment) < end
+            and total[0] <= segment_bytes
+            and max(total[1:]) <= index_bytes
+            and (segment.size == 0 or last - _base(groups[-1][0]) <= _INT32_MAX)
+        )
+        if fits:
+            groups[-1].append(segment)
+            sizes = total
+        else:
+            groups.append([segment])
+            sizes = own
+    return groups
+
+
+def _size_beside(segment: Segment, suffix: str) -> int:
+    found = segment.storage.find(segment.sibling(suffix)) if segment.has(suffix) else None
+    return 0 if found is None else found.size or 0
+
+
+class _Cleaning:
+    """The second reading: which batches and records stay, and as what.
+
+    Parameters
+    ----------
+    keys : KeyOffsets
+    end : int
+        Where the cleaned part ends.
+    now, horizon : int
+        Time of the compaction, and until when what could go from now on is kept.
+    aborted : ndarray of ABORTED_DTYPE
+    producers : _Producers
+    result : Compaction
+        What is counted is counted there.
+    """
+
+    def __init__(
+        self,
+        keys: KeyOffsets,
+        end: int,
+        now: int,
+        horizon: int,
+        aborted: npt.NDArray[np.void],
+        producers: _Producers,
+        result: Compaction,
+    ) -> None:
+        self.keeps_legacy_tombstones = True
+        self.bytes_seen = 0
+        self._keys = keys
+        self._end = end
+        self._now = now
+        self._horizon = horizon
+        self._aborted = aborted
+        self._producers = producers
+        self._result = result
+        # Producers of which a batch of data was seen since their last marker.
+        self._seen: set[int] = set()
+
+    def copy(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
+        """Write the batches of a table as they are."""
+        batches = table.batches
+        self.bytes_seen += table.consumed
+        if not len(batches):
+            return
+        self._refuse(table, batches["status"] != BatchStatus.OK)
+        first, last = int(batches["last_offset"][0]), int(batches["last_offset"][-1])
+        aborted = self._aborted
+        writer.append_aborted(aborted[(aborted["last_offset"] >= first) & (aborted["last_offset"] <= last)])
+        start, stop = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
+        writer.append_scanned(segment.window(start, stop), batches, start)
+        self._result.batches_in += len(batches)
+        self._result.batches_out += len(batches)
+        self._result.records_in += len(table)
+        self._result.records_out += len(table)
+
+    def clean(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
+        """Write what stays of the batches of a table, decoded with their markers and without aborted batches."""
+        rows, batches = table.records, table.batches
+        self.bytes_seen += table.consumed
+        if not len(batches):
+            return
+        status = batches["status"]
+        self._refuse(table, (status != BatchStatus.OK) & (status != BatchStatus.ABORTED))
+        is_current = batches["magic"] == 2
+        attributes = np.where(is_current, batches["attributes"], 0)
+        control = attributes & ATTRIBUTE_CONTROL != 0
+        has_horizon = attributes & ATTRIBUTE_DELETE_HORIZON != 0
+        is_due = has_horizon & (batches["base_timestamp"] <= self._now)
+        of_empty, aborts = self._follow_markers(table, control, attributes & ATTRIBUTE_TRANSACTIONAL != 0)
+        is_discarded = (status == BatchStatus.ABORTED) | (of_empty & is_due)
+        is_kept_empty = self._producers.are_last(batches, control) | (batches["last_offset"] + 1 == self._end)
+
+        of = rows["batch"]
+        is_control = control[of]
+        is_tombstone = ~is_control & (rows["value_len"] < 0)
+        is_latest = np.empty(len(rows), np.bool_)
+        self._keys.latest(rows["offset"], rows["key_pos"], rows["key_len"], table.data, is_latest.view(np.uint8))
+        keeps_tombstones = np.where(is_current, ~is_due, self.keeps_legacy_tombstones)
+        stays = ~is_discarded[of] & (is_control | (is_latest & (~is_tombstone | keeps_tombstones[of])))
+
+        counts = np.bincount(of, minlength=len(batches))
+        kept = np.bincount(of[stays], minlength=len(batches))
+        # Any record without a value counts, as in filterBatch.
+        valueless = np.bincount(of[stays & (rows["value_len"] < 0)], minlength=len(batches)) > 0
+        gets_horizon = (kept > 0) & (valueless | of_empty) & ~has_horizon
+        is_same = (kept > 0) & is_current & (kept == counts) & ~gets_horizon
+        is_new = ~is_same & ((kept > 0) | is_kept_empty)
+        new, data = self._rewritten(table, stays & is_new[of], is_new, kept, gets_horizon)
+
+        aborted = self._aborted
+        writer.append_aborted(aborted[np.isin(aborted["last_offset"], aborts)])
+        written = np.flatnonzero(is_same | is_new)
+        out = batches[written]
+        out[is_new[written]] = new
+        if len(written):
+            self._write(segment, writer, out, is_new[written], data)
+
+        result = self._result
+        is_marker_row = is_control & np.isin(of, np.flatnonzero(control & (attributes & ATTRIBUTE_TRANSACTIONAL != 0)))
+        result.batches_in += len(batches)
+        result.batches_out += len(written)
+        result.batches_rewritten += int(np.count_nonzero(is_new))
+        result.aborted += (lost := int(batches["record_count"][status == BatchStatus.ABORTED].sum()))
+        result.records_in += len(rows) + lost
+        result.records_out += int(np.count_nonzero(stays))
+        result.keyless += int(np.count_nonzero(~is_control & (rows["key_len"] < 0)))
+        result.tombstones += int(np.count_nonzero(is_tombstone & stays))
+        result.tombstones_removed += int(np.count_nonzero(is_tombstone & is_latest & ~stays))
+        result.markers += int(np.count_nonzero(is_marker_row & stays))
+        result.markers_removed += int(np.count_nonzero(is_marker_row & ~stays))
+
+    def _refuse(self, table: RecordTable, bad: npt.NDArray[np.bool_]) -> None:
+        """Raise if batches are bad that a decode only marks."""
+        if bad.any():
+            row = table.batches[int(np.argmax(bad))]
+            raise CrcMismatchError(
+                f"{table.source}, byte {row['position']}: the batch is damaged "
+                f"({BatchStatus(int(row['status'])).name}); `kbatch verify` tells more",
+                source=table.source,
+                position=int(row["position"]),
+            )
+
+    def _follow_markers(
+        self, table: RecordTable, control: npt.NDArray[np.bool_], transactional: npt.NDArray[np.bool_]
+    ) -> tuple[npt.NDArray[np.bool_], list[int]]:
+        """Tell the markers of which no batch of data is left, and the offsets of the other ones that abort.
+
+        Empty batches are batches, too: as long as one of them is there, its marker says what became of it.
+        """
+        batches = table.batches
+        of_empty = np.zeros(len(batches), np.bool_)
+        aborts: list[int] = []
+        producers, is_data = batches["producer_id"], transactional & ~control
+        done = 0
+        found = control_records(table)
+        _, first = np.unique(found["batch"], return_index=True)
+        for at, kind in zip(found["batch"][first].tolist(), found["type"][first].tolist(), strict=True):
+            if kind not in _MARKERS:
+                continue
+            self._seen.update(np.unique(producers[done:at][is_data[done:at]]).tolist())
+            producer, done = int(producers[at]), at
+            if producer not in self._seen:
+                of_empty[at] = True
+                continue
+            self._seen.remove(producer)
+            if kind == ControlType.ABORT:
+                aborts.append(int(batches["last_offset"][at]))
+        self._seen.update(np.unique(producers[done:][is_data[done:]]).tolist())
+        return of_empty, aborts
+
+    def _rewritten(
+        self,
+        table: RecordTable,
+        chosen: npt.NDArray[np.bool_],
+        is_new: npt.NDArray[np.bool_],
+        kept: npt.NDArray[np.int64],
+        gets_horizon: npt.NDArray[np.bool_],
+    ) -> tuple[npt.NDArray[np.void], bytes]:
+        """Make the batches that change, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader``; CMP-R3."""
+        new = table.batches[is_new]
+        if not len(new):
+            return new, b""
+        part = table[chosen]
+        rows = part.records
+        counts = kept[is_new]
+        new["record_count"] = counts
+        new["first_record"] = first = np.cumsum(counts) - counts
+        full = counts > 0
+        at = first[full]
+        times = rows["timestamp"]
+
+        legacy = new["magic"] < 2
+        known = np.where(legacy, ATTRIBUTE_CODEC, _KNOWN_ATTRIBUTES)
+        known[new["magic"] == 1] |= ATTRIBUTE_LOG_APPEND_TIME
+        known[~full] &= ~(ATTRIBUTE_CODEC | ATTRIBUTE_DELETE_HORIZON)
+        new["attributes"] &= known.astype(np.int16)
+        new["attributes"][gets_horizon[is_new]] |= ATTRIBUTE_DELETE_HORIZON
+        had_horizon = (new["attributes"] & ATTRIBUTE_DELETE_HORIZON != 0) & ~gets_horizon[is_new]
+        base = np.full(len(new), NO_TIMESTAMP, np.int64)
+        base[full] = times[at]
+        base[had_horizon] = new["base_timestamp"][had_horizon]
+        base[gets_horizon[is_new]] = self._horizon
+        new["base_timestamp"] = base
+        created = full & (new["attributes"] & ATTRIBUTE_LOG_APPEND_TIME == 0)
+        if created.any():
+            largest = np.full(len(new), NO_TIMESTAMP, np.int64)
+            largest[full] = np.maximum.reduceat(times, at)
+            new["max_timestamp"][created] = largest[created]
+
+        # A message set has only the offsets of what is in it, and no producer.
+        new["magic"] = 2
+        ends = first + counts - 1
+        new["base_offset"][legacy & full] = rows["offset"][first[legacy & full]]
+        new["last_offset"][legacy & full] = rows["offset"][ends[legacy & full]]
+        unknown = new["base_offset"] < 0
+        new["base_offset"][unknown] = new["last_offset"][unknown]
+        for name in ("producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch"):
+            new[name][legacy] = -1
+        new["last_offset_delta"] = new["last_offset"] - new["base_offset"]
+        records = table_records(part, times)
+        try:
+            _, row, trouble, found = measure_batches(records, new)
+            raise_trouble(trouble, row, found)
+            return new, compose(records, new, None)
+        except ValueError as error:
+            raise InvalidRecordError(
+                f"{table.source}, batches from byte {table.batches['position'][0]} on: can't be written again: {error}",
+                source=table.source,
+                position=int(table.batches["position"][0]),
+            ) from error
+
+    def _write(
+        self,
+        segment: Segment,
+        writer: LogWriter,
+        out: npt.NDArray[np.void],
+        is_new: npt.NDArray[np.bool_],
+        data: bytes,
+    ) -> None:
+        """Write batches in order: the new ones from `data`, the others from the segment."""
+        starts = out["position"]
+        ends = starts + out["size"]
+        # Runs of batches that lie together.
+        breaks = np.flatnonzero((is_new[1:] != is_new[:-1]) | (starts[1:] != ends[:-1])) + 1
+        firsts, lasts = np.append(0, breaks), np.append(breaks, len(out)) - 1
+        runs = zip(is_new[firsts].tolist(), starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
+        with segment.open() as file:
+            same = out[~is_new]
+            origin = int(same["position"][0]) if len(same) else 0
+            window = file.window(origin, int(same["position"][-1] + same["size"][-1]) if len(same) else 0).data
+            made = memoryview(data)
+            parts = [made[a:b] if new else window[a - origin : b - origin] for new, a, b in runs]
+            whole = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+            out["position"] = np.cumsum(out["size"]) - out["size"]
+            writer.append_scanned(whole, out)
+
+
+def _copy_side_files(log: Log, writer: LogWriter) -> None:
+    """Copy what a cleaner leaves as it is: of producer snapshots those of segments that are there, and the last."""
+    directory = log.segments[0]
+    storage = directory.storage
+    names = {match[0]: match[1] for name in storage.list(log.path) if (match := _SIDE_FILES.fullmatch(name))}
+    last = max((number for number in names.values() if number is not None), default=None)
+    there = {f"{base:020d}" for base in writer.segments} | {None, last}
+    for name, number in sorted(names.items()):
+        if number in there:
+            data, size = storage.read(storage.join(log.path, name), _MOST_SIDE_FILE)
+            if len(data) < size:
+                raise LogDirectoryError(f"{name}: {size} bytes are too many for a file of this kind", source=log.path)
+            writer.write_file(name, data)
+
+
+def _set_times(out: str, bases: Sequence[int], groups: Sequence[Sequence[Segment]]) -> None:
+    """Give segments the time of the last one that went into them: retention and later compactions go by it."""
+    firsts = [_base(group[0]) for group in groups]
+    for base in bases:
+        modified = _modified(groups[bisect_right(firsts, base) - 1][-1])
+        path = out if out.endswith(".log") else os.path.join(out, f"{base:020d}.log")
+        for suffix in (".log", ".index", ".timeindex"):
+            each = path.removesuffix(".log") + suffix
+            if os.path.exists(each):
+                os.utime(each, ns=(modified * 1_000_000, modified * 1_000_000))
