@@ -3,7 +3,9 @@
 Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
 """
 
+from kbatch.log.commit import Written, roll_back
 from kbatch.log.control import control_value
+from kbatch.log.frames import write_log
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.segment import Segment, Tail
@@ -20,6 +22,7 @@ __all__ = [
     "Log",
     "Segment",
     "Tail",
+    "Written",
     "consumer_offsets",
     "control_value",
     "find_logs",
@@ -30,5 +33,7 @@ __all__ = [
     "read_partition_metadata",
     "read_producer_snapshot",
     "read_transaction_index",
+    "roll_back",
     "transaction_state",
+    "write_log",
 ]
