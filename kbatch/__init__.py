@@ -4,6 +4,7 @@ from kbatch.decoding import decode
 from kbatch.encoding import encode, encode_empty, encode_marker, encode_table
 from kbatch.errors import (
     CodecError,
+    ConversionLossError,
     CorruptBatchError,
     CrcMismatchError,
     InvalidRecordError,
@@ -30,6 +31,7 @@ from kbatch.format import (
 )
 from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
+from kbatch.rewriting import RewriteReport, convert, recompress
 from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
@@ -48,6 +50,7 @@ __all__ = [
     "Codec",
     "CodecError",
     "ControlType",
+    "ConversionLossError",
     "CorruptBatchError",
     "CrcMismatchError",
     "InvalidRecordError",
@@ -62,6 +65,7 @@ __all__ = [
     "OpenTransaction",
     "OutOfOrderSequenceError",
     "RecordTable",
+    "RewriteReport",
     "Segment",
     "StreamDecoder",
     "Tail",
@@ -71,6 +75,7 @@ __all__ = [
     "UnsupportedFormatError",
     "__version__",
     "control_records",
+    "convert",
     "decode",
     "decode_stream",
     "encode",
@@ -78,5 +83,6 @@ __all__ = [
     "encode_marker",
     "encode_table",
     "find_logs",
+    "recompress",
     "scan",
 ]

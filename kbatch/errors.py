@@ -14,6 +14,7 @@ from kbatch.format import BatchStatus
 
 __all__ = [
     "CodecError",
+    "ConversionLossError",
     "CorruptBatchError",
     "CrcMismatchError",
     "Fault",
@@ -108,6 +109,10 @@ class OutOfOrderSequenceError(KbatchError):
 
 class LogDirectoryError(KbatchError):
     """A path is no log directory or log file, or its name says nothing."""
+
+
+class ConversionLossError(KbatchError):
+    """What a batch holds has no place in the magic that it is converted to; the message says how to go on."""
 
 
 class MissingColumnError(KbatchError, ValueError):

@@ -30,7 +30,7 @@ LAYERS = [
     {"table", "arrow", "values"},
     {"decoding", "protocol", "sources", "partitioner"},
     {"encoding"},
-    {"writing"},
+    {"writing", "rewriting"},
     {"stable"},
     {"streaming"},
     {"log"},

@@ -8,6 +8,7 @@ from kbatch.log.control import control_value
 from kbatch.log.frames import write_log
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
+from kbatch.log.rewriting import convert_log, recompress_log
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     read_leader_epochs,
@@ -17,14 +18,17 @@ from kbatch.log.state import (
     read_producer_snapshot,
     read_transaction_index,
 )
+from kbatch.log.writing import LogWriter
 
 __all__ = [
     "Log",
+    "LogWriter",
     "Segment",
     "Tail",
     "Written",
     "consumer_offsets",
     "control_value",
+    "convert_log",
     "find_logs",
     "metadata_records",
     "read_leader_epochs",
@@ -33,6 +37,7 @@ __all__ = [
     "read_partition_metadata",
     "read_producer_snapshot",
     "read_transaction_index",
+    "recompress_log",
     "roll_back",
     "transaction_state",
     "write_log",

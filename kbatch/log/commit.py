@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
-from kbatch.framing import byte_array, scan_part
+from kbatch.framing import scan_part
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.parts import Part
@@ -259,7 +259,7 @@ def commit(
     logs: dict[tuple[str, int], list[Part]] = {}
     for part in parts:
         logs.setdefault((part.topic, part.partition), []).append(part)
-    sizes = {"segment_bytes": segment_bytes, "index_interval_bytes": index_interval_bytes}
+    sizes = (segment_bytes, index_interval_bytes)
     new = os.path.join(stage.path, "new")
     if stage.is_new:
         if not logs:
@@ -325,7 +325,7 @@ def _end(directory: str) -> tuple[int, int]:
     return log.end_offset, int(last["partition_leader_epoch"]) if last is not None and last["magic"] == 2 else -1
 
 
-def _build(new: str, parts: Sequence[Part], end: int, epoch: int, sizes: dict[str, int]) -> Written:
+def _build(new: str, parts: Sequence[Part], end: int, epoch: int, sizes: tuple[int, int]) -> Written:
     """Write the segments of a topic-partition, from offset `end` on."""
     topic, partition = parts[0].topic, parts[0].partition
     name = f"{topic}-{partition}"
@@ -343,7 +343,7 @@ def _build(new: str, parts: Sequence[Part], end: int, epoch: int, sizes: dict[st
     first = None
     # A name that leaves room for what the writer puts around it.
     building = os.path.join(new, "building-0")
-    with LogWriter(building, follow_transactions=False, **sizes) as writer:
+    with LogWriter(building, segment_bytes=sizes[0], index_interval_bytes=sizes[1], follow_transactions=False) as writer:
         for part in parts:
             shift = 0 if part.kept else end
             found = 0
@@ -378,7 +378,7 @@ def _batches(part: Part) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np
         most = _READ
         while chunk := file.read(most):
             data = np.frombuffer(bytearray(rest + chunk), np.uint8)
-            scan = scan_part(byte_array(data))
+            scan = scan_part(data)
             if scan.finding is not None:
                 raise finding_to_error(scan.finding, source=part.path, position=scan.consumed)
             if len(scan.batches):

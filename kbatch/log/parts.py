@@ -152,8 +152,8 @@ def _offsets(column: pa.Array, least: int, where: str) -> npt.NDArray[np.int64]:
         if offsets[row] < 0:
             raise ValueError(f"{where}: offset {offsets[row]} is negative")
         raise ValueError(
-            f"{where}: offset {offsets[row]} comes after {before[row]}; sort the rows of each topic-partition by offset "
-            "(in Spark within each task, sortWithinPartitions), remove duplicates, or let offsets be assigned "
+            f"{where}: offset {offsets[row]} comes after {before[row]}; sort the rows of each topic-partition by "
+            "offset (in Spark within each task, sortWithinPartitions), remove duplicates, or let offsets be assigned "
             "(offsets=assign)"
         )
     return offsets

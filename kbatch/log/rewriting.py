@@ -1,0 +1,318 @@
+"""Logs of any size -> the same logs in another magic or with another codec.
+
+Segments keep their base offsets, so that what else a broker keeps for them - producer snapshots, leader epochs, the
+topic's id - is copied as it is. A segment is read, rewritten and written by the window: memory doesn't depend on its
+size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.format import ABORTED_DTYPE, Codec, Limits
+from kbatch.log.logs import Log, find_logs
+from kbatch.log.reading import read_tables
+from kbatch.log.segment import Segment
+from kbatch.log.writing import LogWriter, staged
+from kbatch.rewriting import Conversion, Lossy, OnError, Recompression, Rewriter, RewriteReport, good_batches
+from kbatch.table import Loss
+from kbatch.transactions import TransactionTracker
+
+__all__ = ["convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
+
+_INT32_MAX = 2**31 - 1
+_MAX_BYTES = 16 << 20
+# Of a topic-partition's directory; snapshots come to these.
+_COPIED = ("leader-epoch-checkpoint", "partition.metadata")
+# Of a broker's log directory. Without a recovery point and a mark of a clean shutdown it looks at all logs.
+_COPIED_ROOT = ("meta.properties", "log-start-offset-checkpoint", "replication-offset-checkpoint")
+_MOST_COPIED = 256 << 20
+
+Progress = Callable[[int], None]
+
+
+def convert_log(
+    log: Log | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    magic: int = 2,
+    *,
+    codec: Codec | str | None = None,
+    level: int | None = None,
+    lossy: Lossy = "raise",
+    batch_size: int = 16384,
+    on_error: OnError = "raise",
+    limits: Limits | None = None,
+    **options: Any,
+) -> RewriteReport:
+    """Convert a log to another magic, as `kbatch.convert` does with bytes, with memory that doesn't depend on its size.
+
+    Parameters
+    ----------
+    log : Log, str or path
+        A topic-partition's directory or a ``.log`` file.
+    out : str or path
+        A directory that isn't there or is empty, or a ``.log`` file that isn't there. It comes into being whole.
+    magic, codec, level, lossy, batch_size, on_error, limits
+        As for `kbatch.convert`.
+    **options
+        As for `rewrite_log`.
+
+    Returns
+    -------
+    RewriteReport
+
+    Raises
+    ------
+    ConversionLossError, LogDirectoryError, ...
+        As `kbatch.convert` and `rewrite_log`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kbatch
+    >>> from kbatch.log import convert_log
+    >>> with tempfile.TemporaryDirectory() as where:
+    ...     report = convert_log("tests/golden/logs/magic1-0", f"{where}/magic1-0")
+    ...     set(kbatch.Log(f"{where}/magic1-0").batches()["magic"].tolist())
+    {2}
+    """
+    rewriter = Conversion(
+        magic, codec=codec, level=level, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits
+    )
+    return rewrite_log(log, out, rewriter, **options)
+
+
+def recompress_log(
+    log: Log | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    codec: Codec | str,
+    *,
+    level: int | None = None,
+    batch_size: int = 16384,
+    on_error: OnError = "raise",
+    limits: Limits | None = None,
+    **options: Any,
+) -> RewriteReport:
+    """Compress a log with another codec, as `kbatch.recompress` does with bytes.
+
+    Parameters
+    ----------
+    log, out
+        As for `convert_log`.
+    codec, level, batch_size, on_error, limits
+        As for `kbatch.recompress`.
+    **options
+        As for `rewrite_log`.
+
+    Returns
+    -------
+    RewriteReport
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kbatch.log import recompress_log
+    >>> with tempfile.TemporaryDirectory() as where:
+    ...     report = recompress_log("tests/golden/logs/codec-none-0", f"{where}/codec-none-0", "zstd")
+    >>> report.bytes_written < report.bytes / 3
+    True
+    """
+    rewriter = Recompression(codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits)
+    return rewrite_log(log, out, rewriter, **options)
+
+
+def rewrite_log(
+    log: Log | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    rewriter: Rewriter,
+    *,
+    max_bytes: int = _MAX_BYTES,
+    segment_bytes: int = _INT32_MAX,
+    index_interval_bytes: int = 4096,
+    sync: bool = True,
+    progress: Progress | None = None,
+) -> RewriteReport:
+    """Write a log as `rewriter` makes it.
+
+    Parameters
+    ----------
+    log : Log, str or path
+    out : str or path
+        As for `convert_log`.
+    rewriter : Rewriter
+        It says what is done at damage too.
+    max_bytes : int
+        What of the log is in memory at a time, about.
+    segment_bytes, index_interval_bytes, sync
+        As for `LogWriter`. A segment of the log is one of the output, unless it becomes larger than `segment_bytes`.
+    progress : callable, optional
+        Is called with the bytes that were read.
+
+    Returns
+    -------
+    RewriteReport
+        That of `rewriter`. Positions of damage count from the beginning of the segment that its reason names.
+
+    Raises
+    ------
+    LogDirectoryError
+        If something is at `out` already, if it lies in the log, or if a log of several segments is to be one file.
+    """
+    log = log if isinstance(log, Log) else Log(log)
+    path = os.fspath(out)
+    if path.endswith(".log") and len(log.segments) > 1:
+        raise LogDirectoryError(
+            f"{path}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
+            source=path,
+        )
+    with LogWriter(
+        path,
+        base_offset=log.segments[0].base_offset,
+        segment_bytes=segment_bytes,
+        index_interval_bytes=index_interval_bytes,
+        follow_transactions=False,
+        sync=sync,
+    ) as writer:
+        _Rewriting(log, writer, rewriter, max_bytes, progress).run()
+        if not path.endswith(".log"):
+            _copy_beside(log, writer, producers=_keeps_producers(rewriter))
+    return rewriter.report
+
+
+class _Rewriting:
+    """The way of a log through a rewriter into a writer."""
+
+    def __init__(
+        self, log: Log, writer: LogWriter, rewriter: Rewriter, max_bytes: int, progress: Progress | None
+    ) -> None:
+        if max_bytes <= 0:
+            raise ValueError(f"max_bytes must be positive, got {max_bytes}")
+        self._log = log
+        self._writer = writer
+        self._rewriter = rewriter
+        self._max_bytes = max_bytes
+        self._progress = progress
+        self._keeps_markers = _keeps_producers(rewriter)
+        self._tracker = TransactionTracker(check_crc=False, limits=rewriter.limits)
+        self._done = 0
+
+    def run(self) -> None:
+        last = len(self._log.segments) - 1
+        for number, segment in enumerate(self._log.segments):
+            # A segment of which nothing is left has no file, unless the log ends with it: it tells the end offset.
+            rolled = number == 0
+            if number == last and not rolled:
+                self._writer.roll(segment.base_offset)
+                rolled = True
+            for data, rows in self._windows(segment):
+                self._tracker.add(data, rows, int(rows["position"][0]))
+                for piece in self._rewriter.pieces(data, rows, int(rows["position"][0]), segment.path):
+                    if not rolled:
+                        self._writer.roll(segment.base_offset)
+                        rolled = True
+                    self._writer.append(piece)
+            aborted = self._aborted(segment)
+            if self._keeps_markers and rolled:
+                self._writer.append_aborted(aborted)
+            self._done += segment.size
+
+    def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
+        """Yield the good batches of a segment, and the bytes from the first of them on."""
+        report = self._rewriter.report
+        for table in read_tables(segment, 0, segment.size, self._rewriter.framing, self._max_bytes):
+            report.damage += [
+                Loss(loss.position, loss.length, f"{segment.path}: {loss.reason}", loss.base_offset)
+                for loss in table.losses
+            ]
+            rows = good_batches(table)
+            if len(rows):
+                end = int(rows["position"][-1] + rows["size"][-1])
+                told = len(report.damage)
+                yield segment.window(int(rows["position"][0]), end), rows
+                for i in range(told, len(report.damage)):
+                    loss = report.damage[i]
+                    report.damage[i] = loss._replace(reason=f"{segment.path}: {loss.reason}")
+                if self._progress is not None:
+                    self._progress(self._done + end)
+            del table
+
+    def _aborted(self, segment: Segment) -> npt.NDArray[np.void]:
+        """Return the entries of the segment's ``.txnindex``, and what its markers say where it doesn't.
+
+        The log may begin within a transaction, and only the index knows where that began.
+        """
+        followed, _ = self._tracker.drain()
+        try:
+            stored = segment.transaction_index()
+        except KbatchError:
+            if self._rewriter.on_error == "raise":
+                raise
+            stored = np.empty(0, ABORTED_DTYPE)
+        rows = np.concatenate([stored, followed])
+        first = np.unique(rows["last_offset"], return_index=True)[1]
+        chosen: npt.NDArray[np.void] = rows[first]
+        return chosen
+
+
+def _keeps_producers(rewriter: Rewriter) -> bool:
+    return not isinstance(rewriter, Conversion) or rewriter.magic == 2
+
+
+def _copy_beside(log: Log, writer: LogWriter, *, producers: bool) -> None:
+    """Copy what else a broker keeps in the directory of a topic-partition."""
+    storage = log.segments[0].storage
+    directory = os.path.dirname(log.segments[0].path) or "."
+    for name in storage.list(directory):
+        if name in _COPIED or (producers and name.endswith(".snapshot") and name[:20].isdigit()):
+            writer.write_file(name, storage.read(storage.join(directory, name), _MOST_COPIED)[0])
+
+
+def rewrite_logs(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    rewriter: Rewriter,
+    *,
+    sync: bool = True,
+    progress: Progress | None = None,
+    **options: Any,
+) -> RewriteReport:
+    """Write all logs of a broker's log directory as `rewriter` makes them: all of them, or nothing.
+
+    Parameters
+    ----------
+    path : str or path
+        A directory with topic-partitions in it.
+    out : str or path
+        Nothing, or an empty directory, may be there.
+    rewriter, sync, progress, **options
+        As for `rewrite_log`.
+
+    Returns
+    -------
+    RewriteReport
+    """
+    logs = find_logs(path)
+    done = 0
+    with staged(out, sync=sync) as stage:
+        for log in logs:
+            name = os.path.basename(os.path.normpath(log.path))
+
+            def tell(read: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + read)
+
+            rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=tell, **options)
+            done += log.size
+        storage = logs[0].segments[0].storage if logs else None
+        if storage is not None:
+            root = os.fspath(path)
+            for name in set(storage.list(root)).intersection(_COPIED_ROOT):
+                with open(os.path.join(stage.directory, name), "xb") as file:
+                    file.write(storage.read(storage.join(root, name), _MOST_COPIED)[0])
+    return rewriter.report

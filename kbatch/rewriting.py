@@ -1,0 +1,737 @@
+"""Batches -> the same records in another magic, or with another codec: `convert` and `recompress`.
+
+What a conversion does to a batch follows Kafka: down as ``RecordsUtil.downConvert`` (PRD-R9), up as ``LogValidator``
+(PRD-R8), but that offsets stay what they are. What the older format can't hold is lost only where the caller said so.
+
+A recompression never looks at the records of a batch of magic 2: its payload is decompressed and compressed, and the
+header around it stays.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from kbatch.codecs import Arena, PayloadError, check_level, compress, decompress
+from kbatch.decoding import DecodeOptions, decode_part
+from kbatch.encoding import check_range, compose, fill, overheads, parse_codec, raise_trouble
+from kbatch.errors import (
+    ConversionLossError,
+    Fault,
+    Finding,
+    InvalidRecordError,
+    TruncatedBatchError,
+    finding_text,
+    finding_to_error,
+)
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_DTYPE,
+    NO_TIMESTAMP,
+    BatchStatus,
+    Codec,
+    Limits,
+)
+from kbatch.framing import byte_array
+from kbatch.kernels import decode as _decode_kernel
+from kbatch.kernels import encode as _kernel
+from kbatch.table import Loss, RecordTable
+
+__all__ = ["Conversion", "Recompression", "RewriteReport", "Rewriter", "convert", "recompress"]
+
+Lossy = Literal["raise", "drop"]
+OnError = Literal["raise", "skip"]
+Bytes = npt.NDArray[np.uint8]
+Batches = npt.NDArray[np.void]
+
+_INT32_MAX = 2**31 - 1
+# What is decoded, or compressed anew, at a time.
+_TABLE_BYTES = 16 << 20
+_RUN_BYTES = 4 << 20
+# What a record takes in a batch of magic 2 beside its key and value, about.
+_RECORD_OVERHEAD = 16
+
+# What can be lost, by the field of the report that counts it: how much of it there is, and what can't hold it. Those
+# without a text are counted, and nobody is asked: they say nothing about records.
+_LOSSES = {
+    "control_batches": "{count} control batch(es), which end transactions; their records become ordinary ones",
+    "producer_batches": "producer id, epoch and sequence of {count} batch(es)",
+    "transactional_batches": "that {count} batch(es) belong to transactions; what was aborted becomes visible",
+    "records_with_headers": "the headers of {count} record(s)",
+    "timestamps": "the timestamps of {count} record(s)",
+    "delete_horizons": "the delete horizon of {count} batch(es)",
+    "leader_epochs": "",
+    "empty_batches": "",
+}
+
+
+@dataclass
+class RewriteReport:
+    """What a rewriting did, summed up over all calls that were given it.
+
+    Attributes
+    ----------
+    batches, bytes : int
+        Whole batches that were read, a message of magic 0 or 1 that isn't compressed counting as one.
+    rewritten : int
+        How many of them were not copied as they are.
+    records : int
+        Records of the batches that were converted; of a recompression, those whose headers tell how many they are.
+    batches_written, bytes_written : int
+    control_batches : int
+        Control batches that were dropped.
+    producer_batches, transactional_batches, delete_horizons, leader_epochs : int
+        Batches that lost these fields of their headers.
+    empty_batches : int
+        Batches without records that were dropped.
+    records_with_headers, timestamps : int
+        Records that lost theirs.
+    damage : list of Loss
+        Ranges of the input that were left out with ``on_error="skip"``.
+    """
+
+    batches: int = 0
+    bytes: int = 0
+    rewritten: int = 0
+    records: int = 0
+    batches_written: int = 0
+    bytes_written: int = 0
+    control_batches: int = 0
+    producer_batches: int = 0
+    transactional_batches: int = 0
+    delete_horizons: int = 0
+    leader_epochs: int = 0
+    empty_batches: int = 0
+    records_with_headers: int = 0
+    timestamps: int = 0
+    damage: list[Loss] = field(default_factory=list)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What the magic couldn't hold, by the name of the count; without what there was none of."""
+        return {name: getattr(self, name) for name in _LOSSES if getattr(self, name)}
+
+    def add(self, other: RewriteReport) -> None:
+        """Add the counts of another."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+class Rewriter(ABC):
+    """What is done to batches, a stretch of them at a time.
+
+    Parameters
+    ----------
+    codec : str, int or None
+        The one that is wanted.
+    level : int or None
+    batch_size : int
+        Bytes, before compression, up to which messages that stand alone are put together.
+    on_error : {"raise", "skip"}
+    limits : Limits or None
+    report : RewriteReport or None
+        Is added to.
+    """
+
+    def __init__(
+        self,
+        *,
+        codec: Codec | str | int | None,
+        level: int | None,
+        batch_size: int,
+        on_error: OnError,
+        limits: Limits | None,
+        report: RewriteReport | None,
+    ) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+        check_range("batch_size", batch_size, 0, _INT32_MAX)
+        self.codec = None if codec is None else parse_codec(codec)
+        if self.codec is not None:
+            check_level(self.codec, level)
+        self.level = level
+        self.batch_size = batch_size
+        self.limits = limits if limits is not None else Limits()
+        self.on_error = on_error
+        self.report = report if report is not None else RewriteReport()
+        self._options = DecodeOptions(on_error=on_error, limits=self.limits)
+
+    @property
+    def framing(self) -> DecodeOptions:
+        """Options of the pass that tells which batches are good."""
+        return replace(self._options, framing_only=True)
+
+    @abstractmethod
+    def _kinds(self, rows: Batches) -> npt.NDArray[np.int8]:
+        """Tell of each batch what is done to it: 0 is nothing; `_rewrite` knows the others."""
+
+    @abstractmethod
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+        """Yield what becomes of batches of one kind that lie one after the other in `data`."""
+
+    def pieces(self, data: Bytes, rows: Batches, origin: int = 0, source: str | None = None) -> Iterator[Buffer]:
+        """Rewrite good batches.
+
+        Parameters
+        ----------
+        data : ndarray of uint8
+        rows : ndarray of BATCH_DTYPE
+            Batches in `data`, in order, whose checksums hold.
+        origin : int
+            Position of ``data[0]`` in the source.
+        source : str, optional
+            For errors.
+
+        Yields
+        ------
+        buffer
+            Whole batches. It is good until the next one.
+        """
+        if not len(rows):
+            return
+        kinds = self._kinds(rows)
+        starts = rows["position"] - origin
+        ends = starts + rows["size"]
+        report = self.report
+        report.batches += len(rows)
+        report.bytes += int(rows["size"].sum())
+        report.rewritten += int(np.count_nonzero(kinds))
+        # Damage between two batches parts them too.
+        breaks = np.flatnonzero((kinds[1:] != kinds[:-1]) | (starts[1:] != ends[:-1])) + 1
+        for lo, hi in zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True):
+            part = data[int(starts[lo]) : int(ends[hi - 1])]
+            begin = origin + int(starts[lo])
+            if kinds[lo] == 0:
+                report.batches_written += hi - lo
+                report.bytes_written += len(part)
+                yield part.data
+                continue
+            for piece in self._rewrite(int(kinds[lo]), part, rows[lo:hi], begin, source):
+                report.bytes_written += len(memoryview(piece))
+                yield piece
+
+    def bytes_of(self, data: Buffer) -> bytes:
+        """Rewrite all of `data`."""
+        array = byte_array(data)
+        table = decode_part(array, self.framing).table
+        self.report.damage += table.losses
+        if table.consumed != len(array):
+            left = len(array) - table.consumed
+            text = f"byte {table.consumed}: {left} bytes that are no whole batch"
+            if self.on_error == "raise":
+                raise TruncatedBatchError(
+                    f"{text}; give whole batches, or on_error='skip' to leave them out", position=table.consumed
+                )
+            self.report.damage.append(Loss(table.consumed, left, "cut in a batch"))
+        return b"".join(self.pieces(array, good_batches(table)))
+
+    def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
+        position, size, base_offset = (int(row[name]) for name in ("position", "size", "last_offset"))
+        if row["base_offset"] >= 0:
+            base_offset = int(row["base_offset"])
+        if self.on_error == "raise":
+            raise finding_to_error(error.finding, source=source, position=position, base_offset=base_offset) from None
+        self.report.damage.append(Loss(position, size, finding_text(error.finding), base_offset))
+
+    def _tables(self, data: Bytes, origin: int, source: str | None) -> Iterator[RecordTable]:
+        """Decode batches, some megabytes of records at a time."""
+        position = 0
+        while position < len(data):
+            table = decode_part(
+                data[position:],
+                self._options,
+                origin=origin + position,
+                source=source,
+                max_bytes=_TABLE_BYTES,
+                followed=True,
+            ).table
+            if not table.consumed:
+                raise RuntimeError(f"nothing decoded at byte {origin + position}")
+            position += table.consumed
+            self.report.damage += table.losses
+            yield table
+
+    def _rebuilt(self, table: RecordTable, magic: int, codec: Codec | None, source: str | None) -> bytes:
+        """Encode the records of a table in batches of another magic or codec, with no field but what all magics have.
+
+        Message sets, and batches of magic 2, stay what they are; messages that stand alone are put together where the
+        result is a batch or a compressed set.
+        """
+        rows = table.records
+        batches = table.batches
+        counts = np.bincount(rows["batch"], minlength=len(batches))
+        bad = (batches["status"] != BatchStatus.OK) & (counts > 0)
+        if bad.any():
+            # Only the checksums of messages within a compressed one: all others have no rows.
+            for row in np.flatnonzero(bad).tolist():
+                self._damaged(PayloadError(Finding(Fault.BAD_CRC)), batches[row], source)
+            table = table[~bad[rows["batch"]]]
+            return self._rebuilt(table, magic, codec, source) if len(table) else b""
+        here = np.flatnonzero(counts)
+        if not len(here):
+            return b""
+        kept, counts = batches[here], counts[here]
+        offsets = rows["offset"]
+        fall = offsets[1:] <= offsets[:-1]
+        if fall.any():
+            row = int(np.argmax(fall)) + 1
+            where = batches[rows["batch"][row]]
+            raise InvalidRecordError(
+                f"{'' if source is None else source + ', '}byte {where['position']}: offset {offsets[row]} comes after "
+                f"{offsets[row - 1]}; only offsets that rise can be written anew",
+                source=source,
+                position=int(where["position"]),
+            )
+        made = self._grouped(kept, counts, table, magic, codec)
+        times: Any = rows["timestamp"] if magic else None
+        keys, values = _kernel.Column(), _kernel.Column()
+        keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
+        values.add_slices(rows["value_pos"], rows["value_len"], table.data)
+        records = _kernel.Records(values, keys, offsets=offsets, timestamps=times, timestamp=NO_TIMESTAMP)
+        _, row, trouble, found = _kernel.measure_batches(records, made)
+        raise_trouble(trouble, row, found)
+        self.report.records += len(rows)
+        stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
+        self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
+        return compose(records, made, self.level)
+
+    def _grouped(
+        self, kept: Batches, counts: npt.NDArray[np.int64], table: RecordTable, magic: int, codec: Codec | None
+    ) -> Batches:
+        """Return the rows of the batches to write for those that have `counts` records each."""
+        rows = table.records
+        attributes = kept["attributes"] & (ATTRIBUTE_CODEC | ATTRIBUTE_LOG_APPEND_TIME)
+        attributes[kept["magic"] == 0] &= ATTRIBUTE_CODEC
+        alone = (kept["magic"] < 2) & (attributes & ATTRIBUTE_CODEC == 0)
+        if codec is not None:
+            attributes = attributes & ~ATTRIBUTE_CODEC | int(codec)
+        first = np.cumsum(counts) - counts
+        appended = attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
+        if magic == 2 or codec:
+            # One batch has one append time.
+            times = np.where(appended, kept["max_timestamp"], 0)
+            begins = np.ones(len(kept), np.bool_)
+            begins[1:] = ~(alone[1:] & alone[:-1])
+            begins[1:] |= (attributes[1:] != attributes[:-1]) | (times[1:] != times[:-1])
+            begins[1:] |= kept["magic"][1:] != kept["magic"][:-1]
+            if alone.any():
+                lengths = rows["key_len"].clip(0) + rows["value_len"].clip(0).astype(np.int64) + _RECORD_OVERHEAD
+                self._cut(begins, np.add.reduceat(lengths, first), rows["offset"][first])
+            chosen = np.flatnonzero(begins)
+        else:
+            chosen = np.arange(len(kept))
+        made = np.zeros(len(chosen), BATCH_DTYPE)
+        made["magic"] = magic
+        made["attributes"] = attributes[chosen]
+        if magic == 0:
+            made["attributes"] &= ATTRIBUTE_CODEC
+        made["first_record"] = first[chosen]
+        made["record_count"] = np.add.reduceat(counts, chosen)
+        last = made["first_record"] + made["record_count"] - 1
+        made["base_offset"] = rows["offset"][made["first_record"]]
+        made["last_offset"] = rows["offset"][last]
+        apart = made["last_offset"] - made["base_offset"]
+        if magic == 2:
+            if (apart > _INT32_MAX).any():
+                raise_trouble(5, int(made["first_record"][np.argmax(apart)]), int(apart.max()))
+            made["last_offset_delta"] = apart
+        largest = np.maximum.reduceat(rows["timestamp"], made["first_record"])
+        made["max_timestamp"] = np.where(appended[chosen], kept["max_timestamp"][chosen], largest)
+        made["base_timestamp"] = rows["timestamp"][made["first_record"]]
+        for name in ("partition_leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
+            made[name] = -1
+        return made
+
+    def _cut(self, begins: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+        """Let further batches begin where one would become too large, or its offsets too far apart."""
+        starts = np.flatnonzero(begins)
+        stops = np.append(starts[1:], len(begins))
+        ends = np.cumsum(sizes)
+        before = ends - sizes
+        large = (ends[stops - 1] - before[starts] > self.batch_size) | (
+            offsets[stops - 1] - offsets[starts] > _INT32_MAX
+        )
+        large &= stops - starts > 1
+        for start, stop in zip(starts[large].tolist(), stops[large].tolist(), strict=True):
+            while start < stop:
+                begins[start] = True
+                room = int(np.searchsorted(ends[start:stop], before[start] + self.batch_size, "right"))
+                near = int(np.searchsorted(offsets[start:stop], offsets[start] + _INT32_MAX, "right"))
+                start += max(1, min(room, near))
+
+
+class Conversion(Rewriter):
+    """What `convert` does; see there for the parameters."""
+
+    def __init__(
+        self,
+        magic: int = 2,
+        *,
+        codec: Codec | str | int | None = None,
+        level: int | None = None,
+        lossy: Lossy = "raise",
+        batch_size: int = 16384,
+        on_error: OnError = "raise",
+        limits: Limits | None = None,
+        report: RewriteReport | None = None,
+    ) -> None:
+        super().__init__(
+            codec=codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits, report=report
+        )
+        if magic not in (0, 1, 2):
+            raise ValueError(f"magic must be 0, 1 or 2, got {magic!r}")
+        if lossy not in ("raise", "drop"):
+            raise ValueError(f"lossy must be 'raise' or 'drop', got {lossy!r}")
+        if level is not None and codec is None:
+            raise ValueError("level goes with codec=")
+        if magic < 2 and self.codec == Codec.ZSTD:
+            raise ValueError(f"zstd needs magic 2, got magic {magic}")
+        self.magic = magic
+        self.lossy = lossy
+
+    def _kinds(self, rows: Batches) -> npt.NDArray[np.int8]:
+        kinds: npt.NDArray[np.int8] = (rows["magic"] != self.magic).astype(np.int8)
+        return kinds
+
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+        if self.magic < 2:
+            rows = self._checked_headers(rows, source)
+        for table in self._tables(data, origin, source):
+            if self.magic < 2:
+                self._check_records(table, source)
+            piece = self._rebuilt(table, self.magic, self.codec, source)
+            if piece:
+                yield piece
+
+    def _checked_headers(self, rows: Batches, source: str | None) -> Batches:
+        """Count what is lost of headers, or refuse it."""
+        current = rows["magic"] == 2
+        attributes = rows["attributes"]
+        control = current & (attributes & ATTRIBUTE_CONTROL != 0)
+        empty = current & (rows["record_count"] == 0) & ~control
+        data = current & ~control
+        self._lose("control_batches", control, rows, source)
+        self._lose("transactional_batches", data & (attributes & ATTRIBUTE_TRANSACTIONAL != 0), rows, source)
+        self._lose("producer_batches", data & (rows["producer_id"] >= 0), rows, source)
+        self._lose("delete_horizons", data & (attributes & ATTRIBUTE_DELETE_HORIZON != 0), rows, source)
+        self._lose("leader_epochs", data & (rows["partition_leader_epoch"] >= 0), rows, source)
+        self._lose("empty_batches", empty, rows, source)
+        if self.codec is None:
+            packed = data & ~empty & (attributes & ATTRIBUTE_CODEC == Codec.ZSTD)
+            if packed.any():
+                raise _loss_error(
+                    rows[int(np.argmax(packed))],
+                    source,
+                    f"magic {self.magic} has no zstd, with which this batch is compressed; give codec=, such as 'lz4'",
+                )
+        return rows
+
+    def _check_records(self, table: RecordTable, source: str | None) -> None:
+        rows, batches = table.records, table.batches
+        if self.magic == 0:
+            self._lose("timestamps", rows["timestamp"] != NO_TIMESTAMP, batches, source, rows["batch"])
+        self._lose("records_with_headers", rows["header_count"] > 0, batches, source, rows["batch"])
+
+    def _lose(
+        self,
+        name: str,
+        lost: npt.NDArray[np.bool_],
+        batches: Batches,
+        source: str | None,
+        batch: npt.NDArray[np.int32] | None = None,
+    ) -> None:
+        count = int(np.count_nonzero(lost))
+        if not count:
+            return
+        if self.lossy == "raise" and _LOSSES[name]:
+            row = int(np.argmax(lost))
+            what = _LOSSES[name].format(count=count)
+            raise _loss_error(
+                batches[row if batch is None else int(batch[row])],
+                source,
+                f"magic {self.magic} can't hold {what}, from here on; lossy='drop' drops that",
+            )
+        setattr(self.report, name, getattr(self.report, name) + count)
+
+
+# What a recompression does to a batch: only its payload, or its records.
+_PAYLOAD, _RECORDS = 1, 2
+
+
+class Recompression(Rewriter):
+    """What `recompress` does; see there for the parameters."""
+
+    codec: Codec
+
+    def __init__(
+        self,
+        codec: Codec | str | int,
+        *,
+        level: int | None = None,
+        batch_size: int = 16384,
+        on_error: OnError = "raise",
+        limits: Limits | None = None,
+        report: RewriteReport | None = None,
+    ) -> None:
+        super().__init__(
+            codec=codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits, report=report
+        )
+        self._arena = Arena()
+
+    def _kinds(self, rows: Batches) -> npt.NDArray[np.int8]:
+        own = rows["attributes"] & ATTRIBUTE_CODEC
+        current = rows["magic"] == 2
+        kinds = np.full(len(rows), _PAYLOAD, np.int8)
+        # Messages stand alone, or are one compressed one: these are other records of the log.
+        kinds[~current & ((own == 0) | (self.codec == Codec.NONE))] = _RECORDS
+        if self.level is None or self.codec == Codec.NONE:
+            kinds[own == self.codec] = 0
+        # Kafka never compresses these (ATT-R5, EMP-R3).
+        kinds[current & ((rows["attributes"] & ATTRIBUTE_CONTROL != 0) | (rows["record_count"] == 0))] = 0
+        return kinds
+
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+        if self.codec == Codec.ZSTD and (rows["magic"] < 2).any():
+            row = rows[int(np.argmax(rows["magic"] < 2))]
+            raise _loss_error(row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first")
+        if kind == _PAYLOAD:
+            yield from self._repacked(data, rows, origin, source)
+            return
+        for magic, part, begin in _by_magic(data, rows, origin):
+            for table in self._tables(part, begin, source):
+                piece = self._rebuilt(table, magic, self.codec, source)
+                if piece:
+                    yield piece
+
+    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+        """Compress payloads anew, some megabytes at a time."""
+        positions = np.empty(len(rows), np.int64)
+        sizes = np.empty(len(rows), np.int64)
+        _decode_kernel.payloads(data, rows, 0, len(rows), origin, positions, sizes)
+        view = data.data
+        columns = (positions.tolist(), sizes.tolist(), (rows["attributes"] & ATTRIBUTE_CODEC).tolist())
+        payloads: list[bytes] = []
+        chosen: list[int] = []
+        held = 0
+        for i, (position, size, own, magic) in enumerate(zip(*columns, rows["magic"].tolist(), strict=True)):
+            try:
+                if size < 0:
+                    raise PayloadError(Finding(Fault.WRAPPER_VALUE))
+                with view[position : position + size] as stored:
+                    payload = self._payload(stored, own, magic)
+            except PayloadError as error:
+                self._damaged(error, rows[i], source)
+                continue
+            payloads.append(payload)
+            chosen.append(i)
+            held += len(payload)
+            if held >= _RUN_BYTES:
+                yield self._framed(rows[chosen], payloads)
+                payloads, chosen, held = [], [], 0
+        if chosen:
+            yield self._framed(rows[chosen], payloads)
+
+    def _payload(self, stored: memoryview, own: int, magic: int) -> bytes:
+        if not own:
+            return compress(self.codec, stored, self.level, magic)
+        arena = self._arena
+        arena.used = 0
+        size = decompress(own, stored, arena, self.limits.max_decompressed_bytes, magic)
+        with arena.view[:size] as plain:
+            return compress(self.codec, plain, self.level, magic)
+
+    def _framed(self, batches: Batches, payloads: list[bytes]) -> bytes:
+        batches["attributes"] = batches["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
+        batches["size"] = overheads(batches) + np.array([len(payload) for payload in payloads], np.int64)
+        if (batches["size"] > _INT32_MAX).any():
+            raise_trouble(7, 0, int(batches["size"].max()))
+        self.report.batches_written += len(batches)
+        self.report.records += int(batches["record_count"].clip(0).sum())
+        out, view = _kernel.unfilled_bytes(int(batches["size"].sum()))
+        with view:
+            fill(None, batches, payloads, view)
+        return out
+
+
+def good_batches(table: RecordTable) -> Batches:
+    """Return the batches of a framing pass that are whole and hold their checksum."""
+    batches: Batches = table.batches[table.batches["status"] == BatchStatus.OK]
+    return batches
+
+
+def _by_magic(data: Bytes, rows: Batches, origin: int) -> Iterator[tuple[int, Bytes, int]]:
+    magics = rows["magic"]
+    breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
+    for lo, hi in pairwise(breaks):
+        start = int(rows["position"][lo]) - origin
+        stop = int(rows["position"][hi - 1] + rows["size"][hi - 1]) - origin
+        yield int(magics[lo]), data[start:stop], origin + start
+
+
+def _loss_error(row: np.void, source: str | None, text: str) -> ConversionLossError:
+    position = int(row["position"])
+    base_offset = int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"])
+    where = "" if source is None else f"{source}, "
+    return ConversionLossError(
+        f"{where}byte {position}, base offset {base_offset}: {text}",
+        source=source,
+        position=position,
+        base_offset=base_offset,
+    )
+
+
+def convert(
+    data: Buffer,
+    magic: int = 2,
+    *,
+    codec: Codec | str | None = None,
+    level: int | None = None,
+    lossy: Lossy = "raise",
+    batch_size: int = 16384,
+    on_error: OnError = "raise",
+    limits: Limits | None = None,
+    report: RewriteReport | None = None,
+) -> bytes:
+    """Convert batches to another magic; those that have it are copied as they are.
+
+    Offsets, keys, values, timestamps and their type stay. To magic 2: a compressed message set becomes a batch;
+    messages that stand alone are put together up to `batch_size`; magic 0 has no timestamps, which gives -1. From magic
+    2: a compressed batch becomes a compressed message set, of any other each record a message.
+
+    Parameters
+    ----------
+    data : buffer
+        Whole batches.
+    magic : {2, 1, 0}
+    codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec, optional
+        Of what is converted. Default is each batch's own. Magic 0 and 1 have no zstd: another one has to be given then.
+    level : int, optional
+        As for `kbatch.encode`, with `codec`.
+    lossy : {"raise", "drop"}
+        What to do about what the magic can't hold: refuse, or drop it and count it in the report. Below magic 2 that
+        are headers, control batches, producer ids, epochs and sequences, that batches are transactional, and delete
+        horizons; with magic 0 timestamps too. As in Kafka's down-conversion, records of aborted transactions become
+        records like all others. Leader epochs, and batches without records, are dropped and counted in any case.
+    batch_size : int
+        Bytes before compression.
+    on_error : {"raise", "skip"}
+        What to do at damage: raise; or leave it out, and say so in the report.
+    limits : Limits, optional
+        What a batch may cost at most.
+    report : RewriteReport, optional
+        Is added to.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    ConversionLossError
+        At the first batch that can't be converted without a loss.
+    CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
+        At damage, as `kbatch.decode`.
+    TruncatedBatchError
+        If `data` ends within a batch.
+
+    See Also
+    --------
+    kbatch.log.convert_log : the same for a log of any size.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> old = kbatch.encode([b"a", b"b"], timestamps=1000, magic=1)
+    >>> new = kbatch.convert(old, 2)
+    >>> kbatch.scan(new)["record_count"].tolist(), kbatch.decode(new).values()
+    ([2], [b'a', b'b'])
+
+    Magic 1 has no headers:
+
+    >>> report = kbatch.RewriteReport()
+    >>> batch = kbatch.encode([b"a"], headers=[[("k", b"v")]], timestamps=1000)
+    >>> kbatch.convert(batch, 1, lossy="drop", report=report) == kbatch.encode([b"a"], timestamps=1000, magic=1)
+    True
+    >>> report.lost
+    {'records_with_headers': 1}
+    """
+    return Conversion(
+        magic,
+        codec=codec,
+        level=level,
+        lossy=lossy,
+        batch_size=batch_size,
+        on_error=on_error,
+        limits=limits,
+        report=report,
+    ).bytes_of(data)
+
+
+def recompress(
+    data: Buffer,
+    codec: Codec | str,
+    *,
+    level: int | None = None,
+    batch_size: int = 16384,
+    on_error: OnError = "raise",
+    limits: Limits | None = None,
+    report: RewriteReport | None = None,
+) -> bytes:
+    """Compress the payloads of batches with another codec; every other field stays, but size and checksum.
+
+    Control batches and batches without records have no codec and stay as they are. Messages of magic 0 and 1 that stand
+    alone are put together to compressed sets up to `batch_size`; with ``codec="none"`` a compressed set becomes
+    messages again. Records of magic 2 are not looked at.
+
+    Parameters
+    ----------
+    data : buffer
+        Whole batches.
+    codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec
+        zstd only for magic 2.
+    level : int, optional
+        As for `kbatch.encode`. Without it a batch that has the codec already is copied.
+    batch_size : int
+        Bytes before compression.
+    on_error, limits, report
+        As for `convert`.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    ConversionLossError
+        At a message of magic 0 or 1, with zstd.
+    CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
+        At damage, as `kbatch.decode`.
+    TruncatedBatchError
+        If `data` ends within a batch.
+
+    See Also
+    --------
+    kbatch.log.recompress_log : the same for a log of any size.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> batch = kbatch.encode([b"value"] * 100, timestamps=1000, producer_id=7, producer_epoch=0, base_sequence=3)
+    >>> packed = kbatch.recompress(batch, "zstd")
+    >>> len(packed) < len(batch) and kbatch.recompress(packed, "none") == batch
+    True
+    """
+    return Recompression(
+        codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits, report=report
+    ).bytes_of(data)
