@@ -343,7 +343,9 @@ def _build(new: str, parts: Sequence[Part], end: int, epoch: int, sizes: tuple[i
     first = None
     # A name that leaves room for what the writer puts around it.
     building = os.path.join(new, "building-0")
-    with LogWriter(building, segment_bytes=sizes[0], index_interval_bytes=sizes[1], follow_transactions=False) as writer:
+    with LogWriter(
+        building, segment_bytes=sizes[0], index_interval_bytes=sizes[1], follow_transactions=False
+    ) as writer:
         for part in parts:
             shift = 0 if part.kept else end
             found = 0
