@@ -19,10 +19,10 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.kernels.columns import keys_equal
 from kbatch.log import logs as log_module
-from kbatch.log.segment import SegmentFile
 from kbatch.log import storage
-from kbatch.spark.options import Bound, ReadOptions, parse_options
+from kbatch.log.segment import SegmentFile
 from kbatch.partitioner import key_partition, murmur2
+from kbatch.spark.options import Bound, ReadOptions, parse_options
 from kbatch.spark.planning import Split, choose_logs, open_logs, plan, resolve_bounds, task_tables
 
 HOUR = 3_600_000

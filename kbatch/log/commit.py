@@ -435,36 +435,31 @@ def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
         else:
             found = [(source, target)] if source.endswith(".log") else []
         logs += [(*each, os.path.getsize(os.path.join(stage.root, each[0]))) for each in found]
-    with open(f"{journal}.tmp", "x") as file:
-        json.dump({"moves": moves, "logs": logs}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(f"{journal}.tmp", journal)
-    _sync(stage.path)
-    _sync(stage.root)
+    told = {"moves": moves, "logs": logs}
     try:
+        with open(f"{journal}.tmp", "x") as file:
+            json.dump(told, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f"{journal}.tmp", journal)
+        _sync(stage.path)
+        _sync(stage.root)
         for source, target in moves:
             os.rename(os.path.join(stage.root, source), os.path.join(stage.root, target))
         for directory in {os.path.dirname(path) for move in moves for path in move}:
             if os.path.isdir(os.path.join(stage.root, directory)):
                 _sync(os.path.join(stage.root, directory))
+        os.unlink(journal)
+        _sync(stage.path)
     except BaseException:
-        _undo(stage.root, stage.path)
+        _undo(stage.root, stage.path, told)
         raise
-    os.unlink(journal)
-    _sync(stage.path)
 
 
-def _undo(root: str, stage: str) -> None:
+def _undo(root: str, stage: str, told: dict[str, Any]) -> None:
     """Undo the moves of a journal, as far as they were made, and remove it."""
-    path = os.path.join(stage, _JOURNAL)
-    try:
-        with open(path) as file:
-            journal: dict[str, Any] = json.load(file)
-        moves: list[list[str]] = journal["moves"]
-        logs: list[tuple[str, str, int]] = journal["logs"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LogDirectoryError(f"{path}: can't be read: {error}", source=path) from error
+    moves: list[tuple[str, str]] = told["moves"]
+    logs: list[tuple[str, str, int]] = told["logs"]
     placed: dict[str, set[str]] = {}
     for source, target, size in logs:
         source, target = os.path.join(root, source), os.path.join(root, target)
@@ -486,7 +481,20 @@ def _undo(root: str, stage: str) -> None:
     for directory in touched:
         if os.path.isdir(directory):
             _sync(directory)
-    os.unlink(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(stage, _JOURNAL))
+
+
+def _read_journal(path: str) -> dict[str, Any]:
+    try:
+        with open(path) as file:
+            told: dict[str, Any] = json.load(file)
+        return {
+            "moves": [(str(source), str(target)) for source, target in told["moves"]],
+            "logs": [(str(source), str(target), int(size)) for source, target, size in told["logs"]],
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LogDirectoryError(f"{path}: can't be read: {error}", source=path) from error
 
 
 def _changed(path: str, stage: str) -> LogDirectoryError:
@@ -503,7 +511,7 @@ def _roll_back_crashed(root: str) -> int:
     for name in sorted(os.listdir(root)):
         stage = os.path.join(root, name)
         if _STAGE.fullmatch(name) and os.path.lexists(os.path.join(stage, _JOURNAL)):
-            _undo(root, stage)
+            _undo(root, stage, _read_journal(os.path.join(stage, _JOURNAL)))
             shutil.rmtree(stage, ignore_errors=True)
             count += 1
     return count

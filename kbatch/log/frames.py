@@ -141,7 +141,7 @@ def record_batches(frame: Any, options: RowOptions) -> Iterator[pa.RecordBatch]:
     pa = require("pyarrow", "arrow", "writing a DataFrame")
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
-    elif type(frame).__module__.startswith("pandas."):
+    elif type(frame).__module__.partition(".")[0] == "pandas":
         frame = _from_pandas(frame)
     elif not isinstance(frame, pa.Table) and hasattr(frame, "__arrow_c_stream__"):
         frame = pa.RecordBatchReader.from_stream(frame)
