@@ -83,7 +83,7 @@ class Written(NamedTuple):
 
 
 class Stage:
-    """Where one write keeps its files until they are in place. Picklable; nothing is on disk before `attempt`.
+    """Where one write keeps its files until they are in place. Picklable; nothing is on disk before `make`.
 
     Parameters
     ----------
@@ -121,15 +121,32 @@ class Stage:
         prefix = _beside(self.root) if self.is_new else os.path.join(self.root, "")
         self.path = f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp"
 
+    def make(self) -> None:
+        """Make the directory, before any attempt."""
+        os.makedirs(os.path.join(self.path, "attempts"))
+
     def attempt(self, name: str) -> str:
-        """Make a directory for an attempt of a task, which no other attempt has."""
+        """Make a directory for an attempt of a task, which no other attempt has.
+
+        Raises
+        ------
+        LogDirectoryError
+            If the stage isn't there: what comes after `remove` must not bring it back.
+        """
         path = os.path.join(self.path, "attempts", f"{name}-{uuid.uuid4().hex[:8]}")
-        os.makedirs(path)
+        try:
+            os.mkdir(path)
+        except FileNotFoundError as error:
+            raise LogDirectoryError(
+                f"{self.path}: the directory of this write isn't there. It was aborted; or the log directory is not on "
+                "a file system that the driver and all workers share",
+                source=self.root,
+            ) from error
         return path
 
     def remove(self) -> None:
         """Remove what is left of this write; not while a journal says that some of it is in place."""
-        for _ in range(5):
+        for _ in range(50):
             if os.path.lexists(os.path.join(self.path, _JOURNAL)):
                 return
             shutil.rmtree(self.path, ignore_errors=True)

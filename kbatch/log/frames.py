@@ -122,6 +122,7 @@ def write_log(
         with locked(stage.root):
             pass
     try:
+        stage.make()
         writer = PartWriter(stage.attempt("rows"), options)
         for batch in record_batches(frame, options):
             writer.add(batch)

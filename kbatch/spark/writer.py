@@ -15,8 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+)
+from pyspark.sql.types import TimestampType as SparkTimestampType
 
 from kbatch.format import TimestampType
 from kbatch.log.commit import Mode, Stage, check_mode, commit, locked
@@ -148,6 +161,39 @@ def _timestamp_type(name: str, value: str) -> TimestampType:
         raise ValueError(f"{name} must be CreateTime or LogAppendTime, got {value!r}") from None
 
 
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Return what the columns will be in Arrow; PySpark's own function has other arguments in each version."""
+    import pyarrow as pa
+
+    simple: list[tuple[type[DataType], pa.DataType]] = [
+        (BinaryType, pa.binary()),
+        (StringType, pa.string()),
+        (ByteType, pa.int8()),
+        (ShortType, pa.int16()),
+        (IntegerType, pa.int32()),
+        (LongType, pa.int64()),
+        (SparkTimestampType, pa.timestamp("us", "UTC")),
+        (TimestampNTZType, pa.timestamp("us")),
+        (NullType, pa.null()),
+    ]
+
+    def arrow(name: str, kind: DataType) -> pa.DataType:
+        for each, found in simple:
+            if isinstance(kind, each):
+                return found
+        if isinstance(kind, ArrayType):
+            return pa.list_(arrow(name, kind.elementType))
+        if isinstance(kind, MapType):
+            return pa.map_(arrow(name, kind.keyType), arrow(name, kind.valueType))
+        if isinstance(kind, StructType):
+            return pa.struct([(field.name, arrow(name, field.dataType)) for field in kind.fields])
+        raise TypeError(
+            f"column {name!r} is {kind.simpleString()}, which no column of a record can be; cast or drop it"
+        )
+
+    return pa.schema([(field.name, arrow(field.name, field.dataType)) for field in schema.fields])
+
+
 @dataclass
 class PartsMessage(WriterCommitMessage):
     """What a task has written: its number, and its files."""
@@ -161,7 +207,7 @@ class KbatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         path, self.options = parse_sink_options(options)
-        check_columns(to_arrow_schema(schema), self.options.rows)
+        check_columns(_arrow_schema(schema), self.options.rows)
         self.stage = Stage(path)
         # Spark has no other mode for a source of Python: ErrorIfExists and Ignore it refuses itself.
         self.mode: Mode = "append"
@@ -172,6 +218,8 @@ class KbatchWriter(DataSourceArrowWriter):
             # A broker that runs on the directory is told of before the work, not after it.
             with locked(self.stage.root, _WAIT):
                 pass
+        # Spark asks for a writer when it begins with the tasks, and not before.
+        self.stage.make()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task into files of this attempt."""
