@@ -6,7 +6,9 @@ import sys
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-KERNELS = ["spans", "buffers", "checksum", "scan", "decode", "columns", "frames", "encode", "jsontext", "avro", "murmur"]
+KERNELS = [
+    "spans", "buffers", "checksum", "scan", "decode", "columns", "frames", "encode", "jsontext", "avro", "murmur",
+]  # fmt: skip
 
 # Kernels are plain C over pointers, so the portable -O3 is what pays. `KBATCH_SANITIZE=1` makes an
 # address- and undefined-behaviour-checked build for the tests of hostile input.

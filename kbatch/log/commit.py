@@ -42,6 +42,8 @@ _JOURNAL = "journal.json"
 # Kafka's own lock file: a broker holds it as long as it runs.
 _LOCK = ".lock"
 _STAGE = re.compile(r"\.kbatch-write-[0-9a-f]{32}\.tmp")
+# Of a broker that is a controller too, and no topic's.
+_METADATA = "__cluster_metadata"
 # What brokers remember of the logs of a directory, and would be wrong of others in their place.
 _CHECKPOINTS = (
     "cleaner-offset-checkpoint",
@@ -233,7 +235,8 @@ def _log_names(root: str) -> list[str]:
     names = []
     for name in sorted(os.listdir(root)):
         with contextlib.suppress(LogDirectoryError):
-            if parse_directory_name(name).mark is None and os.path.isdir(os.path.join(root, name)):
+            topic, _, mark = parse_directory_name(name)
+            if mark is None and topic != _METADATA and os.path.isdir(os.path.join(root, name)):
                 names.append(name)
     return names
 
@@ -257,7 +260,7 @@ def commit(
     segment_bytes, index_interval_bytes : int
         As for `kbatch.log.writing.LogWriter`.
     mode : {"append", "error", "overwrite"}
-        Of logs that are in the directory: go on with them, refuse, or remove them all.
+        Of logs that are in the directory: go on with them, refuse, or remove them all. ``__cluster_metadata`` stays.
     wait : float
         Seconds to wait for the lock of a directory that is there.
 
@@ -283,7 +286,9 @@ def commit(
             return []
         os.makedirs(new)
         written = [_build(new, parts, 0, 0, sizes) for _, parts in sorted(logs.items())]
+        _sync(new)
         try:
+            # An empty directory would be renamed over.
             if os.path.lexists(stage.root):
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
             os.rename(new, stage.root)
@@ -293,7 +298,11 @@ def commit(
                 "was written",
                 source=stage.root,
             ) from error
-        _sync(os.path.dirname(stage.root))
+        try:
+            _sync(os.path.dirname(stage.root))
+        except BaseException:
+            os.rename(stage.root, new)
+            raise
         return written
     with locked(stage.root, wait):
         _roll_back_crashed(stage.root)

@@ -41,7 +41,8 @@ def write_log(
     Of a log that is there offsets go on after its last batch, in a new segment: no file of it is changed. All rows are
     written, or none: what an error or a crash leaves is described in `kbatch.log.commit`, and removed by the next
     writer or by `kbatch.log.roll_back`. No broker may run on the directory, and no other writer; the lock of brokers,
-    ``.lock``, is held for that.
+    ``.lock``, is held for that. A broker that is started on it then serves the records of topics that it knows: create
+    them first, since it sets directories of others aside as strays.
 
     Parameters
     ----------
@@ -65,7 +66,8 @@ def write_log(
     num_partitions : int, optional
     mode : {"append", "error", "overwrite"}
         What to do if there are logs in `root` already: add to them, refuse, or take their place. "overwrite" removes
-        **all** logs of the directory, not only those of these topics, and the checkpoints of a broker about them.
+        **all** logs of the directory, not only those of these topics, and the checkpoints of a broker about them; but
+        for ``__cluster_metadata`` and directories marked ``-delete``, ``-future`` or ``-stray``.
     offsets : {"keep", "assign"}
         Whether a column ``offset`` is kept. Without the column they are assigned.
     compression : str or Codec, optional

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KbatchWriter", "SinkOptions", "parse_sink_options"]
 
-# Seconds that a commit waits for that of another job: all tasks have done their work by then.
-_WAIT = 60.0
+# Seconds to wait for the commit of another job: before the tasks begin, and when all of them have done their work.
+_WAIT_BEFORE = 30.0
+_WAIT = 600.0
 _OPTIONS = (
     "batchSize",
     "compression",
@@ -216,7 +217,7 @@ class KbatchWriter(DataSourceArrowWriter):
         check_mode(self.stage.root, self.mode)
         if not self.stage.is_new:
             # A broker that runs on the directory is told of before the work, not after it.
-            with locked(self.stage.root, _WAIT):
+            with locked(self.stage.root, _WAIT_BEFORE):
                 pass
         # Spark asks for a writer when it begins with the tasks, and not before.
         self.stage.make()
