@@ -20,11 +20,12 @@ __all__ = ["PEERS", "Peer"]
 
 @dataclass(frozen=True)
 class Peer:
-    """One peer, by the classes that cut bytes into batches and that build one; a slow one isn't run on everything."""
+    """One peer, by the classes that cut bytes into batches and that build them; a slow one isn't run on everything."""
 
     name: str
     memory_records: Callable[[bytes], Any]
     builder: Callable[..., Any]
+    legacy_builder: Callable[..., Any]
     slow: bool = False
 
     def walk(self, data: bytes) -> int:
@@ -56,15 +57,7 @@ class Peer:
         count = len(rows)
         done = 0
         while done < count:
-            builder = self.builder(
-                magic=2,
-                compression_type=0,
-                is_transactional=False,
-                producer_id=-1,
-                producer_epoch=-1,
-                base_sequence=-1,
-                batch_size=batch_size,
-            )
+            builder = self._builder(0, batch_size)
             append = builder.append
             first = done
             while done < count:
@@ -74,6 +67,53 @@ class Peer:
                 done += 1
             built.append(bytes(builder.build()))
         return built
+
+    def rewrite(self, data: bytes, magic: int, codec: int) -> list[bytes]:
+        """Decode every batch and build it again in magic 2, or in magic 1 or 0."""
+        built = []
+        room = len(data)
+        for batch in self.batches(data):
+            if magic == 2:
+                builder = self._builder(codec, room)
+                append = builder.append
+                for number, record in enumerate(batch):
+                    append(
+                        number, timestamp=record.timestamp, key=record.key, value=record.value, headers=record.headers
+                    )
+            else:
+                builder = self.legacy_builder(magic=magic, compression_type=codec, batch_size=room)
+                append = builder.append
+                for record in batch:
+                    append(record.offset, timestamp=record.timestamp, key=record.key, value=record.value)
+            built.append(bytes(builder.build()))
+        return built
+
+    def merge(self, data: bytes, batch_size: int) -> list[bytes]:
+        """Decode messages that stand alone, and build batches of magic 2 of them as a producer does."""
+        built = []
+        builder = self._builder(0, batch_size)
+        number = 0
+        for batch in self.batches(data):
+            for record in batch:
+                fields = {"timestamp": record.timestamp or 0, "key": record.key, "value": record.value, "headers": []}
+                if builder.append(number, **fields) is None:
+                    built.append(bytes(builder.build()))
+                    builder, number = self._builder(0, batch_size), 0
+                    builder.append(number, **fields)
+                number += 1
+        built.append(bytes(builder.build()))
+        return built
+
+    def _builder(self, codec: int, batch_size: int) -> Any:
+        return self.builder(
+            magic=2,
+            compression_type=codec,
+            is_transactional=False,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            batch_size=batch_size,
+        )
 
     def to_arrow(self, data: bytes, schema: Any) -> Any:
         """Build an Arrow table: one loop, four appends, then one array a column, of the types in `schema`."""
@@ -119,16 +159,20 @@ def installed() -> list[Peer]:
     found = []
     try:
         from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
+        from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AiokafkaLegacyBuilder
         from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
     except ImportError:
         pass
     else:
         # Without its C extension aiokafka is ten times slower, and a comparison with it worth nothing.
-        if any("_crecords" not in used.__module__ for used in (AiokafkaRecords, AiokafkaBuilder)):
+        if any(
+            "_crecords" not in used.__module__ for used in (AiokafkaRecords, AiokafkaBuilder, AiokafkaLegacyBuilder)
+        ):
             raise RuntimeError("aiokafka runs without its C extension: a comparison would flatter kbatch")
-        found.append(Peer("aiokafka", AiokafkaRecords, AiokafkaBuilder))
+        found.append(Peer("aiokafka", AiokafkaRecords, AiokafkaBuilder, AiokafkaLegacyBuilder))
     try:
         from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+        from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonLegacyBuilder
         from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
         from kafka.record.util import crc32c_c
     except ImportError:
@@ -136,7 +180,7 @@ def installed() -> list[Peer]:
     else:
         if crc32c_c is None:
             raise RuntimeError("kafka-python runs without the crc32c package: a comparison would flatter kbatch")
-        found.append(Peer("kafka-python", KafkaPythonRecords, KafkaPythonBuilder, slow=True))
+        found.append(Peer("kafka-python", KafkaPythonRecords, KafkaPythonBuilder, KafkaPythonLegacyBuilder, slow=True))
     return found
 
 

@@ -18,6 +18,8 @@ KBATCH = "kbatch"
 PEERS = ("aiokafka", "kafka-python")
 # Decompression with its output kept, and kbatch, which took turns with it; for writing, compressing alone.
 KEPT, IN_TURNS, ALONE = "kept", "kbatch, in turns", "alone"
+# What is written anew, by what becomes of it.
+REWRITES = ("convert to magic 1", "convert to magic 2", "recompress to none", "recompress to lz4", "recompress to zstd")
 CODECS = ("gzip", "snappy", "snappy-raw", "lz4", "zstd")
 # What kbatch decompresses with (`kbatch/codecs.py`); "alone" in a floor means the fastest way of calling these.
 LIBRARIES = {
@@ -196,6 +198,11 @@ def floors(results: Results) -> list[Floor]:
         floor(f"{corpus}: whole encode / compressing alone, in turns",
               results.ratio("encode compressed", corpus, IN_TURNS, ALONE), "<= 1.25",
               lambda ratio: ratio <= 1.25)  # fmt: skip
+    for stage in REWRITES:
+        for corpus in results.corpora(stage):
+            if corpus.startswith("small"):
+                floor(f"{corpus}, {stage}: aiokafka's decode and builder / kbatch",
+                      results.ratio(stage, corpus, "aiokafka"), ">= 10", lambda ratio: ratio >= 10)  # fmt: skip
     floor("single: nanoseconds a one-record batch", single_nanoseconds(results), "<= 250", lambda ns: ns <= 250)
     return found
 
@@ -220,6 +227,8 @@ def report(results: Results) -> str:
         speed_table(results, "to Arrow", [*PEERS, "kbatch, views"]),
         "## Compressed batches",
         compressed_table(results),
+        "## Batches rewritten (peers: decode and build)",
+        *(f"{stage}:\n\n" + speed_table(results, stage, PEERS) for stage in REWRITES if results.corpora(stage)),
         "## Batches of one record",
         f"{number(single_nanoseconds(results), '.0f')} ns a batch; aiokafka takes "
         f"{number(results.ratio('decode', 'single', 'aiokafka'))} times as long.",

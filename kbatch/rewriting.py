@@ -10,23 +10,26 @@ header around it stays.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from kbatch.checksums import first_bad_crc
 from kbatch.codecs import Arena, PayloadError, check_level, compress, decompress
 from kbatch.decoding import DecodeOptions, decode_part
-from kbatch.encoding import check_range, compose, fill, overheads, parse_codec, raise_trouble
+from kbatch.encoding import check_range, compressed, fill, overheads, parse_codec, raise_trouble
 from kbatch.errors import (
     ConversionLossError,
+    CrcMismatchError,
     Fault,
     Finding,
     InvalidRecordError,
+    KbatchError,
     TruncatedBatchError,
     finding_text,
     finding_to_error,
@@ -43,12 +46,13 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.framing import byte_array
+from kbatch.framing import byte_array, scan_part
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import encode as _kernel
+from kbatch.kernels.buffers import allocate
 from kbatch.table import Loss, RecordTable
 
-__all__ = ["Conversion", "Recompression", "RewriteReport", "Rewriter", "convert", "recompress"]
+__all__ = ["LOST_TEXTS", "Conversion", "Recompression", "RewriteReport", "Rewriter", "convert", "recompress"]
 
 Lossy = Literal["raise", "drop"]
 OnError = Literal["raise", "skip"]
@@ -57,23 +61,25 @@ Batches = npt.NDArray[np.void]
 
 _INT32_MAX = 2**31 - 1
 # What is decoded, or compressed anew, at a time.
-_TABLE_BYTES = 16 << 20
-_RUN_BYTES = 4 << 20
+_RUN_BYTES = 1 << 20
+_TABLE_BYTES = 8 << 20
+_MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
 
-# What can be lost, by the field of the report that counts it: how much of it there is, and what can't hold it. Those
-# without a text are counted, and nobody is asked: they say nothing about records.
-_LOSSES = {
-    "control_batches": "{count} control batch(es), which end transactions; their records become ordinary ones",
-    "producer_batches": "producer id, epoch and sequence of {count} batch(es)",
+# What can be lost, by the field of the report that counts it.
+LOST_TEXTS = {
+    "control_batches": "{count} control batch(es), which end transactions",
     "transactional_batches": "that {count} batch(es) belong to transactions; what was aborted becomes visible",
+    "producer_batches": "producer id, epoch and sequence of {count} batch(es)",
+    "delete_horizons": "the delete horizon of {count} batch(es)",
     "records_with_headers": "the headers of {count} record(s)",
     "timestamps": "the timestamps of {count} record(s)",
-    "delete_horizons": "the delete horizon of {count} batch(es)",
-    "leader_epochs": "",
-    "empty_batches": "",
+    "leader_epochs": "the leader epoch of {count} batch(es)",
+    "empty_batches": "{count} batch(es) without records",
 }
+# Nobody is asked about these: they say nothing about records.
+_UNASKED = ("leader_epochs", "empty_batches")
 
 
 @dataclass
@@ -120,7 +126,7 @@ class RewriteReport:
     @property
     def lost(self) -> dict[str, int]:
         """What the magic couldn't hold, by the name of the count; without what there was none of."""
-        return {name: getattr(self, name) for name in _LOSSES if getattr(self, name)}
+        return {name: getattr(self, name) for name in LOST_TEXTS if getattr(self, name)}
 
     def add(self, other: RewriteReport) -> None:
         """Add the counts of another."""
@@ -177,10 +183,10 @@ class Rewriter(ABC):
         """Tell of each batch what is done to it: 0 is nothing; `_rewrite` knows the others."""
 
     @abstractmethod
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         """Yield what becomes of batches of one kind that lie one after the other in `data`."""
 
-    def pieces(self, data: Bytes, rows: Batches, origin: int = 0, source: str | None = None) -> Iterator[Buffer]:
+    def pieces(self, data: Bytes, rows: Batches, origin: int = 0, source: str | None = None) -> Iterator[memoryview]:
         """Rewrite good batches.
 
         Parameters
@@ -195,8 +201,8 @@ class Rewriter(ABC):
 
         Yields
         ------
-        buffer
-            Whole batches. It is good until the next one.
+        memoryview
+            Whole batches, of bytes.
         """
         if not len(rows):
             return
@@ -218,51 +224,99 @@ class Rewriter(ABC):
                 yield part.data
                 continue
             for piece in self._rewrite(int(kinds[lo]), part, rows[lo:hi], begin, source):
-                report.bytes_written += len(memoryview(piece))
+                report.bytes_written += len(piece)
                 yield piece
 
     def bytes_of(self, data: Buffer) -> bytes:
         """Rewrite all of `data`."""
         array = byte_array(data)
-        table = decode_part(array, self.framing).table
+        # Fresh memory costs more than a copy: the first is used again and again, the second is of just that size.
+        out = Arena(len(array))
+        position = 0
+        while position < len(array):
+            # A stretch at a time, so that each step finds it in the cache.
+            scan = scan_part(array, position=position, max_batches=_MOST_ROWS)
+            rows = scan.batches
+            if not len(rows) or first_bad_crc(array, rows, 0, len(rows), 0)[0] < len(rows):
+                self._rewrite_damaged(array[position:], position, out)
+                break
+            self._add(self.pieces(array, rows), out)
+            position = scan.consumed
+        made, view = _kernel.unfilled_bytes(out.used)
+        with view:
+            view[:] = out.view[: out.used]
+        return made
+
+    @staticmethod
+    def _add(pieces: Iterator[memoryview], out: Arena) -> None:
+        for piece in pieces:
+            out.reserve(len(piece))
+            out.view[out.used : out.used + len(piece)] = piece
+            out.used += len(piece)
+
+    def _rewrite_damaged(self, data: Bytes, origin: int, out: Arena) -> None:
+        """Rewrite what is whole, if damage is to be left out."""
+        table = decode_part(data, self.framing, origin=origin).table
         self.report.damage += table.losses
-        if table.consumed != len(array):
-            left = len(array) - table.consumed
-            text = f"byte {table.consumed}: {left} bytes that are no whole batch"
+        left = len(data) - table.consumed
+        if left:
+            text = f"byte {origin + table.consumed}: {left} bytes that are no whole batch"
             if self.on_error == "raise":
                 raise TruncatedBatchError(
-                    f"{text}; give whole batches, or on_error='skip' to leave them out", position=table.consumed
+                    f"{text}; give whole batches, or on_error='skip' to leave them out",
+                    position=origin + table.consumed,
                 )
-            self.report.damage.append(Loss(table.consumed, left, "cut in a batch"))
-        return b"".join(self.pieces(array, good_batches(table)))
+            self.report.damage.append(Loss(origin + table.consumed, left, "cut in a batch"))
+        self._add(self.pieces(data, good_batches(table), origin), out)
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
-        position, size, base_offset = (int(row[name]) for name in ("position", "size", "last_offset"))
-        if row["base_offset"] >= 0:
-            base_offset = int(row["base_offset"])
+        """Raise for a payload that can't be read, or leave its batch out."""
         if self.on_error == "raise":
-            raise finding_to_error(error.finding, source=source, position=position, base_offset=base_offset) from None
-        self.report.damage.append(Loss(position, size, finding_text(error.finding), base_offset))
+            position = int(row["position"])
+            raise finding_to_error(
+                error.finding, source=source, position=position, base_offset=_offset_of(row)
+            ) from None
+        self._leave_out(row, finding_text(error.finding), source, InvalidRecordError)
 
-    def _tables(self, data: Bytes, origin: int, source: str | None) -> Iterator[RecordTable]:
+    def _leave_out(self, row: np.void, text: str, source: str | None, kind: type[KbatchError]) -> None:
+        if self.on_error == "raise":
+            raise _error(kind, row, source, text)
+        self.report.damage.append(Loss(int(row["position"]), int(row["size"]), text, _offset_of(row)))
+
+    def _refuse(self, row: np.void, trouble: int, found: int, source: str | None) -> NoReturn:
+        """Raise for records that no batch of the wanted kind can hold."""
+        try:
+            raise_trouble(trouble, 0, found)
+        except ValueError as error:
+            raise _error(InvalidRecordError, row, source, str(error).removeprefix("record 0: ")) from None
+        raise AssertionError("there was no trouble")
+
+    def _tables(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[RecordTable]:
         """Decode batches, some megabytes of records at a time."""
-        position = 0
-        while position < len(data):
-            table = decode_part(
-                data[position:],
-                self._options,
-                origin=origin + position,
-                source=source,
-                max_bytes=_TABLE_BYTES,
-                followed=True,
-            ).table
-            if not table.consumed:
-                raise RuntimeError(f"nothing decoded at byte {origin + position}")
-            position += table.consumed
-            self.report.damage += table.losses
-            yield table
+        ends = rows["position"] + rows["size"] - origin
+        # The checksums of batches were looked at; those of messages in a compressed one were not.
+        checked = (rows["magic"] == 2) | (rows["attributes"] & ATTRIBUTE_CODEC == 0)
+        options = replace(self._options, crc="skip" if checked.all() else "verify")
+        done = position = 0
+        while done < len(rows):
+            done = max(done + 1, int(np.searchsorted(ends, position + _RUN_BYTES, "right")))
+            stop = int(ends[done - 1])
+            while position < stop:
+                table = decode_part(
+                    data[position:stop],
+                    options,
+                    origin=origin + position,
+                    source=source,
+                    max_bytes=_TABLE_BYTES,
+                    followed=True,
+                ).table
+                if not table.consumed:
+                    raise RuntimeError(f"nothing decoded at byte {origin + position}")
+                position += table.consumed
+                self.report.damage += table.losses
+                yield table
 
-    def _rebuilt(self, table: RecordTable, magic: int, codec: Codec | None, source: str | None) -> bytes:
+    def _rebuilt(self, table: RecordTable, magic: int, codec: Codec | None, source: str | None) -> memoryview:
         """Encode the records of a table in batches of another magic or codec, with no field but what all magics have.
 
         Message sets, and batches of magic 2, stay what they are; messages that stand alone are put together where the
@@ -272,27 +326,22 @@ class Rewriter(ABC):
         batches = table.batches
         counts = np.bincount(rows["batch"], minlength=len(batches))
         bad = (batches["status"] != BatchStatus.OK) & (counts > 0)
+        for row in np.flatnonzero(bad).tolist():
+            # Of all others that are bad there are no rows.
+            self._leave_out(batches[row], "the checksum of a message in it doesn't hold", source, CrcMismatchError)
+        offsets = rows["offset"]
+        wrong = offsets < 0
+        wrong[1:] |= offsets[1:] <= offsets[:-1]
+        for row in np.unique(rows["batch"][wrong & ~bad[rows["batch"]]]).tolist():
+            text = "offsets don't rise, or are negative: nothing can be written so"
+            self._leave_out(batches[row], text, source, InvalidRecordError)
+            bad[row] = True
         if bad.any():
-            # Only the checksums of messages within a compressed one: all others have no rows.
-            for row in np.flatnonzero(bad).tolist():
-                self._damaged(PayloadError(Finding(Fault.BAD_CRC)), batches[row], source)
-            table = table[~bad[rows["batch"]]]
-            return self._rebuilt(table, magic, codec, source) if len(table) else b""
+            return self._rebuilt(table[~bad[rows["batch"]]], magic, codec, source)
         here = np.flatnonzero(counts)
         if not len(here):
-            return b""
+            return memoryview(b"")
         kept, counts = batches[here], counts[here]
-        offsets = rows["offset"]
-        fall = offsets[1:] <= offsets[:-1]
-        if fall.any():
-            row = int(np.argmax(fall)) + 1
-            where = batches[rows["batch"][row]]
-            raise InvalidRecordError(
-                f"{'' if source is None else source + ', '}byte {where['position']}: offset {offsets[row]} comes after "
-                f"{offsets[row - 1]}; only offsets that rise can be written anew",
-                source=source,
-                position=int(where["position"]),
-            )
         made = self._grouped(kept, counts, table, magic, codec)
         times: Any = rows["timestamp"] if magic else None
         keys, values = _kernel.Column(), _kernel.Column()
@@ -300,11 +349,12 @@ class Rewriter(ABC):
         values.add_slices(rows["value_pos"], rows["value_len"], table.data)
         records = _kernel.Records(values, keys, offsets=offsets, timestamps=times, timestamp=NO_TIMESTAMP)
         _, row, trouble, found = _kernel.measure_batches(records, made)
-        raise_trouble(trouble, row, found)
+        if trouble:
+            self._refuse(batches[rows["batch"][row]], trouble, found, source)
         self.report.records += len(rows)
         stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
         self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
-        return compose(records, made, self.level)
+        return _written(records, made, compressed(records, made, self.level))
 
     def _grouped(
         self, kept: Batches, counts: npt.NDArray[np.int64], table: RecordTable, magic: int, codec: Codec | None
@@ -344,7 +394,8 @@ class Rewriter(ABC):
         apart = made["last_offset"] - made["base_offset"]
         if magic == 2:
             if (apart > _INT32_MAX).any():
-                raise_trouble(5, int(made["first_record"][np.argmax(apart)]), int(apart.max()))
+                row = int(made["first_record"][np.argmax(apart)])
+                self._refuse(table.batches[rows["batch"][row]], 5, int(apart.max()), None)
             made["last_offset_delta"] = apart
         largest = np.maximum.reduceat(rows["timestamp"], made["first_record"])
         made["max_timestamp"] = np.where(appended[chosen], kept["max_timestamp"][chosen], largest)
@@ -404,10 +455,10 @@ class Conversion(Rewriter):
         kinds: npt.NDArray[np.int8] = (rows["magic"] != self.magic).astype(np.int8)
         return kinds
 
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         if self.magic < 2:
             rows = self._checked_headers(rows, source)
-        for table in self._tables(data, origin, source):
+        for table in self._tables(data, rows, origin, source):
             if self.magic < 2:
                 self._check_records(table, source)
             piece = self._rebuilt(table, self.magic, self.codec, source)
@@ -430,7 +481,8 @@ class Conversion(Rewriter):
         if self.codec is None:
             packed = data & ~empty & (attributes & ATTRIBUTE_CODEC == Codec.ZSTD)
             if packed.any():
-                raise _loss_error(
+                raise _error(
+                    ConversionLossError,
                     rows[int(np.argmax(packed))],
                     source,
                     f"magic {self.magic} has no zstd, with which this batch is compressed; give codec=, such as 'lz4'",
@@ -454,10 +506,11 @@ class Conversion(Rewriter):
         count = int(np.count_nonzero(lost))
         if not count:
             return
-        if self.lossy == "raise" and _LOSSES[name]:
+        if self.lossy == "raise" and name not in _UNASKED:
             row = int(np.argmax(lost))
-            what = _LOSSES[name].format(count=count)
-            raise _loss_error(
+            what = LOST_TEXTS[name].format(count=count)
+            raise _error(
+                ConversionLossError,
                 batches[row if batch is None else int(batch[row])],
                 source,
                 f"magic {self.magic} can't hold {what}, from here on; lossy='drop' drops that",
@@ -501,20 +554,25 @@ class Recompression(Rewriter):
         kinds[current & ((rows["attributes"] & ATTRIBUTE_CONTROL != 0) | (rows["record_count"] == 0))] = 0
         return kinds
 
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         if self.codec == Codec.ZSTD and (rows["magic"] < 2).any():
             row = rows[int(np.argmax(rows["magic"] < 2))]
-            raise _loss_error(row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first")
+            raise _error(
+                ConversionLossError, row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first"
+            )
         if kind == _PAYLOAD:
             yield from self._repacked(data, rows, origin, source)
             return
-        for magic, part, begin in _by_magic(data, rows, origin):
-            for table in self._tables(part, begin, source):
-                piece = self._rebuilt(table, magic, self.codec, source)
+        magics = rows["magic"]
+        breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
+        for lo, hi in pairwise(breaks):
+            start = int(rows["position"][lo]) - origin
+            for table in self._tables(data[start:], rows[lo:hi], origin + start, source):
+                piece = self._rebuilt(table, int(magics[lo]), self.codec, source)
                 if piece:
                     yield piece
 
-    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[Buffer]:
+    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         """Compress payloads anew, some megabytes at a time."""
         positions = np.empty(len(rows), np.int64)
         sizes = np.empty(len(rows), np.int64)
@@ -528,8 +586,7 @@ class Recompression(Rewriter):
             try:
                 if size < 0:
                     raise PayloadError(Finding(Fault.WRAPPER_VALUE))
-                with view[position : position + size] as stored:
-                    payload = self._payload(stored, own, magic)
+                payload = self._payload(view[position : position + size], own, magic)
             except PayloadError as error:
                 self._damaged(error, rows[i], source)
                 continue
@@ -548,20 +605,24 @@ class Recompression(Rewriter):
         arena = self._arena
         arena.used = 0
         size = decompress(own, stored, arena, self.limits.max_decompressed_bytes, magic)
-        with arena.view[:size] as plain:
-            return compress(self.codec, plain, self.level, magic)
+        return compress(self.codec, arena.view[:size], self.level, magic)
 
-    def _framed(self, batches: Batches, payloads: list[bytes]) -> bytes:
+    def _framed(self, batches: Batches, payloads: list[bytes]) -> memoryview:
         batches["attributes"] = batches["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
         batches["size"] = overheads(batches) + np.array([len(payload) for payload in payloads], np.int64)
         if (batches["size"] > _INT32_MAX).any():
             raise_trouble(7, 0, int(batches["size"].max()))
         self.report.batches_written += len(batches)
         self.report.records += int(batches["record_count"].clip(0).sum())
-        out, view = _kernel.unfilled_bytes(int(batches["size"].sum()))
-        with view:
-            fill(None, batches, payloads, view)
-        return out
+        return _written(None, batches, payloads)
+
+
+def _written(records: _kernel.Records | None, batches: Batches, payloads: Sequence[Any] | None) -> memoryview:
+    """Write measured batches to memory that is used again."""
+    size = int(batches["size"].sum())
+    out = memoryview(allocate(size))[:size]
+    fill(records, batches, payloads, out)
+    return out
 
 
 def good_batches(table: RecordTable) -> Batches:
@@ -570,20 +631,14 @@ def good_batches(table: RecordTable) -> Batches:
     return batches
 
 
-def _by_magic(data: Bytes, rows: Batches, origin: int) -> Iterator[tuple[int, Bytes, int]]:
-    magics = rows["magic"]
-    breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
-    for lo, hi in pairwise(breaks):
-        start = int(rows["position"][lo]) - origin
-        stop = int(rows["position"][hi - 1] + rows["size"][hi - 1]) - origin
-        yield int(magics[lo]), data[start:stop], origin + start
+def _offset_of(row: np.void) -> int:
+    return int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"])
 
 
-def _loss_error(row: np.void, source: str | None, text: str) -> ConversionLossError:
-    position = int(row["position"])
-    base_offset = int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"])
+def _error(kind: type[KbatchError], row: np.void, source: str | None, text: str) -> KbatchError:
+    position, base_offset = int(row["position"]), _offset_of(row)
     where = "" if source is None else f"{source}, "
-    return ConversionLossError(
+    return kind(
         f"{where}byte {position}, base offset {base_offset}: {text}",
         source=source,
         position=position,

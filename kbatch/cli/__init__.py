@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import kbatch
-from kbatch.cli import dump, export, pack, stats, verify
+from kbatch.cli import convert, dump, export, pack, recompress, stats, verify
 from kbatch.errors import KbatchError
 
 __all__ = ["main"]
@@ -19,13 +19,13 @@ __all__ = ["main"]
 EXIT_STATUS = """\
 exit status:
   0    done
-  1    error (an export has written nothing)
+  1    error (export, convert and recompress have written nothing)
   2    wrong usage
   3    done, but with damage: the output says what was found or lost (of an export OUT/_losses), or was taken with a
        wrong checksum
   4    an export is done and nothing lost, but read_committed withheld records of open or undecided transactions:
        OUT/_transactions has them
-  130  interrupted (an export has written nothing)
+  130  interrupted (export, convert and recompress have written nothing)
 """
 
 
@@ -50,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="kbatch",
-        description="Kafka's log files: listed, checked, summed up, and turned into Parquet.",
+        description="Kafka's log files: listed, checked, summed up, rewritten, and turned into Parquet.",
         epilog=EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kbatch {kbatch.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (export, dump, verify, stats, pack):
+    for command in (export, dump, verify, stats, convert, recompress, pack):
         command.add_parser(commands, epilog=EXIT_STATUS)
     options = parser.parse_args(arguments)
     if sys.stdout is None:

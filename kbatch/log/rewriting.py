@@ -8,7 +8,7 @@ size.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from kbatch.format import ABORTED_DTYPE, Codec, Limits
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.log.storage import is_url, locate
 from kbatch.log.writing import LogWriter, staged
 from kbatch.rewriting import Conversion, Lossy, OnError, Recompression, Rewriter, RewriteReport, good_batches
 from kbatch.table import Loss
@@ -166,6 +167,7 @@ def rewrite_log(
     """
     log = log if isinstance(log, Log) else Log(log)
     path = os.fspath(out)
+    _check_apart(log.path, path)
     if path.endswith(".log") and len(log.segments) > 1:
         raise LogDirectoryError(
             f"{path}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
@@ -180,7 +182,7 @@ def rewrite_log(
         sync=sync,
     ) as writer:
         _Rewriting(log, writer, rewriter, max_bytes, progress).run()
-        if not path.endswith(".log"):
+        if not path.endswith(".log") and not log.path.endswith(".log"):
             _copy_beside(log, writer, producers=_keeps_producers(rewriter))
     return rewriter.report
 
@@ -278,6 +280,7 @@ def rewrite_logs(
     out: str | os.PathLike[str],
     rewriter: Rewriter,
     *,
+    storage_options: Mapping[str, str] | None = None,
     sync: bool = True,
     progress: Progress | None = None,
     **options: Any,
@@ -290,6 +293,8 @@ def rewrite_logs(
         A directory with topic-partitions in it.
     out : str or path
         Nothing, or an empty directory, may be there.
+    storage_options : mapping of str to str, optional
+        Where `path` is a URL: as for `find_logs`.
     rewriter, sync, progress, **options
         As for `rewrite_log`.
 
@@ -297,11 +302,14 @@ def rewrite_logs(
     -------
     RewriteReport
     """
-    logs = find_logs(path)
+    storage, root = locate(path, storage_options)
+    _check_apart(root, os.fspath(out))
+    logs = find_logs(path, storage_options=storage_options)
     done = 0
     with staged(out, sync=sync) as stage:
         for log in logs:
-            name = os.path.basename(os.path.normpath(log.path))
+            # Tiered storage has other names for the directories.
+            name = f"{log.topic}-{log.partition}"
 
             def tell(read: int, before: int = done) -> None:
                 if progress is not None:
@@ -309,10 +317,15 @@ def rewrite_logs(
 
             rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=tell, **options)
             done += log.size
-        storage = logs[0].segments[0].storage if logs else None
-        if storage is not None:
-            root = os.fspath(path)
-            for name in set(storage.list(root)).intersection(_COPIED_ROOT):
-                with open(os.path.join(stage.directory, name), "xb") as file:
-                    file.write(storage.read(storage.join(root, name), _MOST_COPIED)[0])
+        for name in set(storage.list(root)).intersection(_COPIED_ROOT):
+            stage.write_file(name, storage.read(storage.join(root, name), _MOST_COPIED)[0])
     return rewriter.report
+
+
+def _check_apart(path: str, out: str) -> None:
+    """Refuse to write into what is read."""
+    if is_url(path):
+        return
+    read, written = os.path.realpath(path), os.path.realpath(out)
+    if written == read or (os.path.isdir(read) and os.path.commonpath([read, written]) == read):
+        raise LogDirectoryError(f"{out}: lies in {path}, which is read; name another place", source=out)

@@ -97,6 +97,14 @@ class staged:
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
 
+    def write_file(self, name: str, data: bytes) -> None:
+        """Write a small file of this name."""
+        with open(os.path.join(self.directory, name), "xb") as file:
+            file.write(data)
+            if self._sync:
+                file.flush()
+                os.fsync(file.fileno())
+
     def discard(self) -> None:
         """Remove what was written; nothing takes its final name."""
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -447,9 +455,7 @@ class LogWriter:
         A ``leader-epoch-checkpoint`` is made from the batches' leader epochs, unless it is written here.
         """
         self._given.add(name)
-        with open(os.path.join(self.staging, name), "xb") as file:
-            file.write(data)
-            self._force(file)
+        self._stage.write_file(name, data)
 
     def close(self) -> None:
         """Finish all files and give the directory its name."""
@@ -521,7 +527,7 @@ class LogWriter:
         fits = int(np.searchsorted(ends, self._segment_bytes, "right"))
         if self._interval:
             # What is left of the index is enough for so many bytes, whatever the batches are.
-            room = (self._most_entries - segment.index_entries) * max(self._interval, 1)
+            room = (self._most_entries - segment.index_entries) * self._interval
             fits = min(fits, int(np.searchsorted(ends, segment.size + room, "right")))
         else:
             fits = min(fits, self._most_entries - segment.index_entries)
@@ -587,11 +593,6 @@ class LogWriter:
         mine = np.full(len(rows), last) | (rows["last_offset"] < offset)
         self._aborted = [rows[~mine]] if not mine.all() else []
         return rows[mine]
-
-    def _force(self, file: BinaryIO) -> None:
-        if self._sync:
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def _umask() -> int:

@@ -1,0 +1,70 @@
+"""``kbatch convert PATH OUT``: logs in another magic."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from kbatch.cli.rewrite import PATHS, add_arguments, codec_and_level, run_rewriter
+from kbatch.rewriting import Conversion
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = f"""\
+Write a log in another version of the record format (magic).
+
+{PATHS}
+Below magic 2 there are no headers, producers, transactions and delete horizons, and in magic 0 no timestamps. Where a
+log has any, nothing is written, unless --lossy drop is given; what was lost is printed then. Records of aborted
+transactions become records like all others.
+"""
+
+_EPILOG = """\
+examples:
+  kbatch convert old/orders-0 new/orders-0
+  kbatch convert old/orders-0/00000000000000000000.log orders.log --magic 2
+  kbatch convert /var/lib/kafka/data converted --magic 2 --codec lz4
+  kbatch convert data/orders-0 legacy/orders-0 --magic 1 --lossy drop --codec gzip
+
+"""
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "convert",
+        help="logs in another magic",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--magic", type=int, choices=[0, 1, 2], default=2, help="the one wanted (default: %(default)s)")
+    parser.add_argument(
+        "--codec",
+        type=codec_and_level,
+        default=(None, None),
+        metavar="CODEC[:LEVEL]",
+        help="of converted batches: none, gzip, snappy, lz4 or zstd (default: that of each batch)",
+    )
+    parser.add_argument(
+        "--lossy",
+        choices=["raise", "drop"],
+        default="raise",
+        help="what to do about what the magic can't hold (default: %(default)s)",
+    )
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    codec, level = arguments.codec
+    rewriter = Conversion(
+        arguments.magic,
+        codec=codec,
+        level=level,
+        lossy=arguments.lossy,
+        batch_size=arguments.batch_size,
+        on_error=arguments.on_error,
+    )
+    return run_rewriter(arguments, rewriter)

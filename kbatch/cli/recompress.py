@@ -1,0 +1,52 @@
+"""``kbatch recompress PATH OUT``: logs with another codec."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from kbatch.cli.rewrite import PATHS, add_arguments, codec_and_level, run_rewriter
+from kbatch.rewriting import Recompression
+
+__all__ = ["add_parser"]
+
+_DESCRIPTION = f"""\
+Compress the batches of a log with another codec. Headers stay, but for size and checksum. Batches that have the codec
+already are copied, unless a level is given.
+
+{PATHS}"""
+
+_EPILOG = """\
+examples:
+  kbatch recompress data/orders-0 packed/orders-0 --codec zstd
+  kbatch recompress data/orders-0/00000000000000000000.log orders.log --codec none
+  kbatch recompress /var/lib/kafka/data archive --codec zstd:19
+
+"""
+
+
+def add_parser(commands: Any, *, epilog: str) -> None:
+    """Add the command to the subparsers of `kbatch`."""
+    parser = commands.add_parser(
+        "recompress",
+        help="logs with another codec",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--codec",
+        type=codec_and_level,
+        required=True,
+        metavar="CODEC[:LEVEL]",
+        help="none, gzip, snappy, lz4 or zstd; such as zstd:12",
+    )
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return the exit status."""
+    codec, level = arguments.codec
+    rewriter = Recompression(codec, level=level, batch_size=arguments.batch_size, on_error=arguments.on_error)
+    return run_rewriter(arguments, rewriter)

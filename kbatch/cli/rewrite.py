@@ -1,0 +1,112 @@
+"""What ``kbatch convert`` and ``kbatch recompress`` have in common."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kbatch.cli.inputs import add_storage_option, storage_options
+from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.errors import LogDirectoryError
+from kbatch.log.logs import Log, find_logs
+from kbatch.log.names import parse_segment_name
+from kbatch.log.rewriting import rewrite_log, rewrite_logs
+from kbatch.log.storage import locate
+from kbatch.rewriting import LOST_TEXTS, Rewriter, RewriteReport
+
+__all__ = ["add_arguments", "codec_and_level", "run_rewriter"]
+
+PATHS = """\
+PATH is a segment (.log), a topic-partition directory, or a broker's log directory; OUT is what it becomes, and must not
+exist yet: a .log file of a segment, else a directory. OUT is there when all of it is done, and else not at all. Index
+files are written anew, and the other files that a broker keeps beside segments are copied. Offsets stay.
+"""
+_MOST_DAMAGE = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what both commands take."""
+    parser.add_argument("path", metavar="PATH", help="segment, topic-partition directory or log directory, or a URL")
+    parser.add_argument("out", metavar="OUT", help="what is written")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=16384,
+        metavar="BYTES",
+        help="put messages of magic 0 and 1 that stand alone together up to so many bytes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=["raise", "skip"],
+        default="raise",
+        help="at damage: write nothing, or leave it out and tell (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--segment-bytes",
+        type=int,
+        default=2**31 - 1,
+        metavar="BYTES",
+        help="part segments that become larger (default: %(default)s, as much as one can have)",
+    )
+    parser.add_argument(
+        "--index-interval-bytes",
+        type=int,
+        default=4096,
+        metavar="BYTES",
+        help="distance of index entries, as index.interval.bytes of a broker (default: %(default)s)",
+    )
+    add_storage_option(parser)
+
+
+def codec_and_level(text: str) -> tuple[str, int | None]:
+    """Take ``CODEC[:LEVEL]`` apart."""
+    codec, colon, level = text.partition(":")
+    if codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        raise argparse.ArgumentTypeError(f"{codec!r} is not none, gzip, snappy, lz4 or zstd")
+    try:
+        return codec, int(level) if colon else None
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"level must be a number, got {level!r}") from None
+
+
+def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
+    """Rewrite what the arguments name, and print what came of it; return the exit status."""
+    given = storage_options(arguments)
+    options: dict[str, Any] = {
+        "segment_bytes": arguments.segment_bytes,
+        "index_interval_bytes": arguments.index_interval_bytes,
+    }
+    storage, path = locate(arguments.path, given)
+    entry = storage.find(path)
+    if entry is None:
+        raise LogDirectoryError(f"{path}: no such file or directory", source=path)
+    whole = entry.is_directory and not any(parse_segment_name(name) is not None for name in storage.list(path))
+    logs = find_logs(path, storage_options=given) if whole else [Log(path, storage_options=given)]
+    with _progress(sum(log.size for log in logs)) as options["progress"]:
+        if whole:
+            report = rewrite_logs(path, arguments.out, rewriter, storage_options=given, **options)
+        else:
+            report = rewrite_log(logs[0], arguments.out, rewriter, **options)
+    _print(arguments.out, report)
+    return 3 if report.damage else 0
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    with ProgressLine() as line:
+        yield lambda read: line.show(read >> 20, total >> 20, "MiB")
+
+
+def _print(out: str, report: RewriteReport) -> None:
+    for loss in report.damage[:_MOST_DAMAGE]:
+        print(f"left out: byte {loss.position}, {loss.length} bytes: {loss.reason}")
+    if len(report.damage) > _MOST_DAMAGE:
+        print(f"left out: {len(report.damage) - _MOST_DAMAGE:,} more")
+    for name, count in report.lost.items():
+        print("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
+    print(
+        f"{out}: {report.batches:,} batches, {format_size(report.bytes)}, to {report.batches_written:,}, "
+        f"{format_size(report.bytes_written)}; {report.rewritten:,} rewritten"
+    )
