@@ -285,6 +285,14 @@ def test_only_the_attempts_that_spark_takes_count(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["logs"]
 
 
+def test_a_task_that_tells_nothing_is_no_success(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path / "logs")
+    message = writer.write(iter(batches(4)))
+    with pytest.raises(RuntimeError, match="1 of 2 tasks didn't tell what they wrote"):
+        writer.commit([message, None])
+    assert os.listdir(tmp_path) == []
+
+
 def test_abort_removes_everything(tmp_path: Path) -> None:
     for root in (tmp_path / "new", tmp_path):
         writer = writer_of(root)

@@ -242,10 +242,10 @@ class KbatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give offsets and put everything in place, or nothing."""
-        told = sorted(
-            (message for message in messages if isinstance(message, PartsMessage)), key=lambda each: each.task
-        )
+        told = sorted((each for each in messages if isinstance(each, PartsMessage)), key=lambda each: each.task)
         try:
+            if len(told) != len(messages):
+                raise RuntimeError(f"{len(messages) - len(told)} of {len(messages)} tasks didn't tell what they wrote")
             commit(
                 self.stage,
                 [part for message in told for part in message.parts],
