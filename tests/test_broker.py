@@ -144,9 +144,11 @@ def test_offsets_are_those_of_the_broker(disk: Path, truth: Truth, where: Partit
 
 
 def test_find_logs_finds_every_partition(disk: Path) -> None:
+    wanted = sorted({*PARTITIONS, *INTERNAL, ("__cluster_metadata", 0)})
+    topics = {topic for topic, _ in wanted}
+    # Other tests may have used the broker already.
     found = [(log.topic, log.partition) for log in kbatch.find_logs(disk)]
-    # The test of a growing log may have run already.
-    assert sorted({*PARTITIONS, *INTERNAL, ("__cluster_metadata", 0)}) == [one for one in found if one[0] != "growing"]
+    assert [one for one in found if one[0] in topics] == wanted
 
 
 def test_batches_are_those_of_dump_log_segments(disk: Path, broker: Broker) -> None:
@@ -378,7 +380,7 @@ def test_transaction_state_is_that_of_the_producers(disk: Path, truth: Truth) ->
             for row in transaction_state(table).transactions.to_pylist():
                 last[row["transactional_id"]] = row
     # Outcome of the last transaction of each.
-    assert {name: last[name]["status"] for name in last} == {
+    wanted = {
         "rd-none": "CompleteCommit",
         "rd-lz4": "CompleteAbort",
         "rd-zstd": "CompleteAbort",
@@ -392,6 +394,7 @@ def test_transaction_state_is_that_of_the_producers(disk: Path, truth: Truth) ->
         "open-0": "Ongoing",
         "open-1": "Ongoing",
     }
+    assert {name: last[name]["status"] for name in last if name in wanted} == wanted
     assert last["open-0"]["partitions"] == [{"topic": "transactions", "partitions": [0]}]
     (where,) = last["open-1"]["partitions"]
     assert (where["topic"], sorted(where["partitions"])) == ("transactions", [0, 1])
@@ -409,4 +412,4 @@ def test_metadata_names_every_topic(disk: Path, truth: Truth) -> None:
             if row["record_type"] == "TopicRecord":
                 # A compact string: its length and one, then its bytes.
                 names.add(row["message"][1 : row["message"][0]].decode())
-    assert names - {"growing"} == {*scenario.TOPICS, "__consumer_offsets", "__transaction_state"}
+    assert names >= {*scenario.TOPICS, "__consumer_offsets", "__transaction_state"}

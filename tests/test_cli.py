@@ -108,7 +108,7 @@ class TestExport:
         assert main(["export", str(golden / "logs"), str(tmp_path / "out"), "--topic", "codec-zstd"]) == 0
         captured = capsys.readouterr()
         lines = captured.out.splitlines()
-        assert lines[0] == f"3,144 records of 1 topic-partitions in 1 files: {tmp_path / 'out'}"
+        assert lines[0] == f"3,144 records of 1 topic-partition in 1 file: {tmp_path / 'out'}"
         assert lines[2] == "  read       41.8 KiB of batches (30 zstd)"
         assert "  lost       nothing" in lines
         assert lines[-1].split() == [

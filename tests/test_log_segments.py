@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import shutil
 import struct
@@ -13,7 +14,8 @@ import pytest
 from log_batches import batch, write_segment
 
 from kbatch.log import Log, Segment
-from kbatch.log.indexes import read_offset_index, read_time_index
+from kbatch.log.indexes import OffsetIndex, TimeIndex, stored_time_entries
+from kbatch.log.storage import Storage, bytes_read
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"
 MESSAGE_SETS = ["magic0-0", "magic1-0", "mixed-0"]
@@ -30,26 +32,40 @@ def test_indexes_of_real_segments_dsk_r2_dsk_r3(name: str) -> None:
     for segment in Log(GOLDEN / name).segments:
         assert segment.base_offset is not None
         stem = segment.path.removesuffix(".log")
-        index = read_offset_index(stem + ".index", base_offset=segment.base_offset, log_size=segment.size)
+        file = OffsetIndex(stem + ".index", base_offset=segment.base_offset)
+        index = file.read(segment.size)
         last = {row["position"]: row["lastOffset"] for row in expected_batches(segment.path)}
         assert len(index) == Path(stem + ".index").stat().st_size // 8
         assert [last[position] for position in index["position"].tolist()] == index["offset"].tolist()
-        times = read_time_index(stem + ".timeindex", base_offset=segment.base_offset, log_size=segment.size)
-        assert len(times) == Path(stem + ".timeindex").stat().st_size // 12
+        for offset in [*index["offset"].tolist(), *(index["offset"] - 1).tolist()]:
+            i = int(np.searchsorted(index["offset"], offset, "right")) - 1
+            found = file.find(segment.size, offset)
+            assert found == (None if i < 0 else (tuple(index[i]), tuple(index[i + 1]) if i + 1 < len(index) else None))
+        times, size = stored_time_entries(stem + ".timeindex")
+        assert len(times) == size // 12 > 0
         stamps = {row["maxTimestamp"] for row in expected_batches(segment.path)}
         assert set(times["timestamp"].tolist()) <= stamps
+        time_file = TimeIndex(stem + ".timeindex", base_offset=segment.base_offset)
+        for at in [*times["timestamp"].tolist(), *(times["timestamp"] + 1).tolist()]:
+            i = int(np.searchsorted(times["timestamp"], at, "left")) - 1
+            wanted = None if i < 0 else (times["timestamp"][i], segment.base_offset + times["offset"][i])
+            assert time_file.find(segment.size, at) == wanted
 
 
 def test_zero_tail_of_an_index_is_trimmed_dsk_r4(tmp_path: Path) -> None:
     path = tmp_path / "i.index"
     path.write_bytes(struct.pack(">6i", 3, 0, 9, 400, 20, 900) + bytes(10 * 1024 * 1024 - 24))
-    index = read_offset_index(str(path), base_offset=100, log_size=1 << 20)
-    assert index.tolist() == [(103, 0), (109, 400), (120, 900)]
+    index = OffsetIndex(str(path), base_offset=100)
+    assert index.read(1 << 20).tolist() == [(103, 0), (109, 400), (120, 900)]
+    assert index.find(1 << 20) == index.find(1 << 20, 120) == ((120, 900), None)
+    assert index.find(1 << 20, 119) == ((109, 400), (120, 900))
+    assert index.find(1 << 20, 102) is None
     path = tmp_path / "i.timeindex"
     path.write_bytes(struct.pack(">qiqi", 50, 3, 70, 9) + bytes(12 * 100))
-    assert read_time_index(str(path), base_offset=100, log_size=1 << 20).tolist() == [(50, 103), (70, 109)]
+    times = TimeIndex(str(path), base_offset=100)
+    assert [times.find(1 << 20, at) for at in (50, 51, 70, 71)] == [None, (50, 103), (50, 103), (70, 109)]
     path.write_bytes(bytes(1200))
-    assert len(read_time_index(str(path), base_offset=0, log_size=1 << 20)) == 0
+    assert times.find(1 << 20, 100) is None
 
 
 @pytest.mark.parametrize(
@@ -67,22 +83,70 @@ def test_zero_tail_of_an_index_is_trimmed_dsk_r4(tmp_path: Path) -> None:
 def test_unsound_index_entries_are_left_out_dsk_r5(tmp_path: Path, stored: bytes, sound: list[tuple[int, int]]) -> None:
     path = tmp_path / "i.index"
     path.write_bytes(stored)
-    assert read_offset_index(str(path), base_offset=0, log_size=1000).tolist() == sound
+    index = OffsetIndex(str(path), base_offset=0)
+    assert index.read(1000).tolist() == sound
+    # Of what is damaged another entry may be found: whether it fits the segment is seen there.
+    if sound or len(stored) % 8 or not stored:
+        assert (index.find(1000) is not None) == bool(sound)
 
 
 def test_unsound_time_entries_are_left_out_dsk_r5(tmp_path: Path) -> None:
     path = tmp_path / "i.timeindex"
-    path.write_bytes(struct.pack(">qiqiqi", 50, 3, 40, 9, 60, 10))
-    assert read_time_index(str(path), base_offset=0, log_size=1000).tolist() == [(50, 3)]
+    times = TimeIndex(str(path), base_offset=0)
+    path.write_bytes(struct.pack(">qiqi", 50, 3, -60, 9))
+    assert times.find(1000, 100) == (50, 3)
+    path.write_bytes(struct.pack(">qiqi", 50, 3, 60, -9))
+    assert times.find(1000, 100) == (50, 3)
     path.write_bytes(struct.pack(">qiqi", 50, 3, 60, 9)[:-1])
-    assert len(read_time_index(str(path), base_offset=0, log_size=1000)) == 0
+    assert times.find(1000, 100) is None
 
 
 def test_sparse_giant_index_costs_what_the_log_can_need(tmp_path: Path) -> None:
     path = tmp_path / "i.index"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    assert len(read_offset_index(str(path), base_offset=0, log_size=1000)) <= 1
+    assert len(OffsetIndex(str(path), base_offset=0).read(1000)) <= 1
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_an_entry_is_found_by_reading_a_few_blocks(tmp_path: Path, remote: bool) -> None:
+    """As large as those of a segment of 1 GiB: 2 MiB and 3 MiB."""
+    count = 1 << 18
+    numbers = np.arange(count)
+    offsets = np.empty(count, [("offset", ">i4"), ("position", ">i4")])
+    offsets["offset"], offsets["position"] = 10 * numbers + 9, 4096 * numbers
+    times = np.empty(count, [("timestamp", ">i8"), ("offset", ">i4")])
+    times["timestamp"], times["offset"] = 1000 * numbers + 1, 10 * numbers
+    if remote:
+        memory = pytest.importorskip("fsspec").filesystem("memory")
+        memory.pipe({"/blocks/i.index": offsets.tobytes(), "/blocks/i.timeindex": times.tobytes()})
+        root, storage = "memory://blocks", Storage(remote=True)
+    else:
+        (tmp_path / "i.index").write_bytes(offsets.tobytes())
+        (tmp_path / "i.timeindex").write_bytes(times.tobytes())
+        root, storage = str(tmp_path), Storage()
+    block = 128 << 10 if remote else 8 << 10
+    size = 1 << 30
+    for asked, reads in ((count - 1, 1), (count - 100, 1), (200_001, 13), (3, 13)):
+        index = OffsetIndex(f"{root}/i.index", base_offset=7, storage=storage)
+        before = bytes_read()
+        following = (10 * asked + 26, 4096 * asked + 4096) if asked + 1 < count else None
+        assert index.find(size, 10 * asked + 16) == ((10 * asked + 16, 4096 * asked), following)
+        assert bytes_read() - before <= reads * block
+        # All of them, and no byte twice.
+        assert len(index.read(size)) == count
+        assert (bytes_read() - before) // (2 << 20) == 1
+        times_index = TimeIndex(f"{root}/i.timeindex", base_offset=7, storage=storage)
+        before = bytes_read()
+        assert times_index.find(size, 1000 * asked + 2) == (1000 * asked + 1, 10 * asked + 7)
+        assert bytes_read() - before <= reads * block
+        # A remote block isn't read twice, not even by a copy.
+        before = bytes_read()
+        assert pickle.loads(pickle.dumps(times_index)).find(size, 1000 * asked + 2) == (
+            1000 * asked + 1,
+            10 * asked + 7,
+        )
+        assert (bytes_read() == before) == remote
 
 
 def offsets(log: Log, **options: int) -> list[int]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -555,6 +556,44 @@ def test_an_object_store_on_the_command_line(
     assert not [key for key in keys(client, "cli/") if "_temporary" in key]
     assert main(["export", str(logs), "s3://bucket/x", *given, "--storage-option", "colour=red"]) == 1
     assert "colour" in capsys.readouterr().err
+
+
+def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs and output are URLs of one store: its options serve both, and are told nowhere."""
+    import pyarrow.dataset
+    import pyarrow.fs
+
+    options, client = s3
+    options = {**options, "secret_key": "very-secret"}
+    golden = Path(__file__).parent / "golden" / "logs" / "txn-0"
+    for file in golden.iterdir():
+        client.upload_file(str(file), "bucket", f"logs/txn-0/{file.name}")
+    given = [text for name, value in options.items() for text in ("--storage-option", f"{name}={value}")]
+    log = kbatch.Log(golden)
+    stamps = [int(stamp) for table in log.tables(isolation="read_committed") for stamp in table.records["timestamp"]]
+    since = sorted(stamps)[len(stamps) // 2]
+    first = log.offset_for_timestamp(since)
+    wanted = [
+        int(offset)
+        for table in log.tables(isolation="read_committed", start_offset=first)
+        for offset in table.records["offset"]
+    ]
+    flags = ["--isolation", "read_committed", "--from", f"{datetime.fromtimestamp(since / 1000, UTC).isoformat()}"]
+    status = main(["export", "s3://bucket/logs", "s3://bucket/copied", *flags, *given])
+    assert status == (4 if log.transactions().pending else 0)
+    shown = capsys.readouterr()
+    manifest = client.get_object(Bucket="bucket", Key="copied/_manifest.json")["Body"].read().decode()
+    assert json.loads(manifest)["records"] == len(wanted)
+    assert "very-secret" not in shown.out + shown.err + manifest
+    fs = pyarrow.fs.S3FileSystem(**options)
+    found = pyarrow.dataset.dataset("bucket/copied", filesystem=fs, format="parquet").to_table(columns=["offset"])
+    assert sorted(found.column("offset").to_pylist()) == wanted
+    # Spark's own writer takes logs from there, and writes to mounted file systems only.
+    local = tmp_path / "local"
+    assert main(["export", "s3://bucket/logs", str(local), "--engine", "dataframe", *flags, *given]) == status
+    assert pq.ParquetDataset(local).read(["offset"]).num_rows == len(wanted)
+    shown = capsys.readouterr()
+    assert "very-secret" not in shown.out + shown.err + (local / "_manifest.json").read_text()
 
 
 def test_a_failure_leaves_nothing_in_an_object_store(

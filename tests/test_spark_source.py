@@ -372,7 +372,8 @@ def test_a_read_of_records_warns_of_losses_and_points_to_the_table(hit: str, cap
     want = [row for row in losses_of(hit) if row[0] == "codec-none"]
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:-1] == [f"{row[2]}, byte {row[3]}: {row[4]} bytes lost: {row[5]}" for row in want]
-    assert lines[-1] == (f"{len(want)} losses in this task; option('table', 'losses') gives all of them as a DataFrame")
+    hint = "a batch read with option('table', 'losses') gives all of them as a DataFrame"
+    assert lines[-1] == f"{len(want)} losses in this task; {hint}"
 
 
 # -- what is told when something is wrong

@@ -252,9 +252,13 @@ def test_what_urls_and_options_cannot_be() -> None:
         ({"anonymous": 1}, "must be true or false, got '1'"),
         ({"anonymous": "maybe"}, "must be true or false"),
         ({"implementation": "own"}, "must be pyarrow or fsspec"),
+        ({"request_timeout": "soon"}, "request_timeout must be a number, got 'soon'"),
     ):
         with pytest.raises(ValueError, match=text):
             filesystem("s3://bucket/x", options)
+    with pytest.raises(ValueError, match="option headers begins like a JSON object, but is none") as caught:
+        filesystem("memory://x", {"headers": '{"token": secret}'})
+    assert "secret" not in str(caught.value)
 
 
 def test_secrets_are_not_shown() -> None:

@@ -22,6 +22,7 @@ import kbatch
 pytest.importorskip("pyspark")
 
 from kbatch.spark import following
+from kbatch.spark.partitioner import key_partition
 from kbatch.spark.source import KbatchDataSource
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 
@@ -614,6 +615,18 @@ def test_idle_partitions_cost_little(tmp_path: Path) -> None:
     for _ in range(3):
         assert query.reader.latestOffset(start, None) == start
     assert (time.process_time() - began) / 3 < 0.5
+
+
+def test_only_the_partition_of_a_key_is_watched(tmp_path: Path) -> None:
+    for number in range(3):
+        Writer(tmp_path / "logs", f"t-{number}").records()
+    query = Query(tmp_path / "logs", startingOffsets="earliest", key="a", keyPartitions="3")
+    query.batch()
+    assert {topic: set(parts) for topic, parts in query.start().items() if topic == "t"} == {
+        "t": {str(key_partition(b"a", 3))}
+    }
+    with pytest.raises(ValueError, match=r"keyPartitions is 2, but there is t-2"):
+        Query(tmp_path / "logs", startingOffsets="earliest", key="a", keyPartitions="2").batch()
 
 
 def test_missing_directory_is_an_error(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ By default every record is written, also those of transactions that were aborted
 --isolation read_committed it is what a consumer under read_committed gets: no records of aborted transactions, and
 nothing of a topic-partition from its first open transaction on. The summary tells what was left out, and what is
 withheld until a marker decides it: OUT/_transactions has the transactions, and the exit status is 4.
+
+examples:
+  kbatch export /var/lib/kafka/data /lake/raw
+  kbatch export /backup/kafka /lake/orders --topic orders --from 2026-03-01 --to 2026-03-02 --values json --by-day
+  kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
 """
 
 
@@ -288,7 +293,8 @@ def format_summary(summary: ExportSummary) -> str:
     batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
     log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
     lines = [
-        f"{summary.records:,} records of {len(summary.partitions)} topic-partitions in {len(summary.files)} files: "
+        f"{_count(summary.records, 'record')} of {_count(len(summary.partitions), 'topic-partition')} in "
+        f"{_count(len(summary.files), 'file')}: "
         f"{summary.out}",
         "",
         # Spark's own writer doesn't count what is read.
@@ -310,8 +316,10 @@ def format_summary(summary: ExportSummary) -> str:
                 "incomplete batch: cut off, or still being written"
             )
     if summary.bad_keys or summary.bad_values:
-        bad = [_count(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
-        lines.append(f"  unparsed   {' and '.join(bad)}: null, with their bytes in the columns key_bad and value_bad")
+        sides = [(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
+        counts = " and ".join(_count(n, name) for n, name in sides)
+        columns = " and ".join(f"{name}_bad" for _, name in sides)
+        lines.append(f"  unparsed   {counts}: null here, with their bytes in {columns}")
     if summary.bad_crc_batches:
         lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
@@ -409,4 +417,5 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _lost(summary: ExportSummary) -> str:
     if not summary.loss_count:
         return "nothing"
-    return f"{format_size(summary.lost_bytes)} in {summary.loss_count:,} places: {summary.out}/{summary.losses_table}"
+    places = _count(summary.loss_count, "place")
+    return f"{format_size(summary.lost_bytes)} in {places}: {summary.out}/{summary.losses_table}"

@@ -1,10 +1,15 @@
 """A segment's ``.index`` and ``.timeindex`` files, as far as they are sound.
 
-Both are hints. What is read here is consistent in itself; whether it fits the segment is for the one who seeks to find
+Both are hints. What is found here is consistent in itself; whether it fits the segment is for the one who seeks to find
 out (``kbatch.log.segment``). A file that is missing, unreadable or of no whole number of entries has none (DSK-R5).
 """
 
 from __future__ import annotations
+
+import bisect
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +21,10 @@ from kbatch.log.storage import Storage, locate
 __all__ = [
     "OFFSET_INDEX_DTYPE",
     "TIME_INDEX_DTYPE",
-    "read_offset_index",
-    "read_time_index",
+    "OffsetEntry",
+    "OffsetIndex",
+    "TimeEntry",
+    "TimeIndex",
     "stored_offset_entries",
     "stored_time_entries",
 ]
@@ -29,70 +36,177 @@ _STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 # Far above what brokers allocate (segment.index.bytes, 10 MiB).
 _MOST_STORED = 1 << 30
+# Entries that are read together: a page or so of a local file, of a remote one what a request is worth.
+_LOCAL_BLOCK = 512
+_REMOTE_BLOCK = 8192
 
 
-def read_offset_index(
-    path: str, *, base_offset: int, log_size: int, storage: Storage | None = None
-) -> npt.NDArray[np.void]:
-    """Read the sound part of an ``.index`` file.
+class OffsetEntry(NamedTuple):
+    """What an ``.index`` says: the last offset, absolute, of what was appended at a position (DSK-R2)."""
+
+    offset: int
+    position: int
+
+
+class TimeEntry(NamedTuple):
+    """What a ``.timeindex`` says: the largest timestamp (ms) up to the batch that holds an offset (DSK-R3)."""
+
+    timestamp: int
+    offset: int
+
+
+class _Entries:
+    """The entries of an index file as they are stored, read by the block.
+
+    Of a remote file no block is read twice. It is picklable.
+    """
+
+    def __init__(self, path: str, entry: np.dtype[np.void], storage: Storage) -> None:
+        self._path = path
+        self._entry = entry
+        self._storage = storage
+        self._size: int | None = None
+        self._kept: dict[int, npt.NDArray[np.void]] = {}
+        self._rows = _REMOTE_BLOCK if storage.remote else _LOCAL_BLOCK
+
+    @contextlib.contextmanager
+    def _opened(self, log_size: int) -> Iterator[tuple[int, Callable[[int, int], npt.NDArray[np.void]]]]:
+        """Give how many entries there are, no more than a log of this size can have, and what reads some blocks."""
+        width = self._entry.itemsize
+        known = self._size if self._storage.remote else None
+        kept = self._kept if self._storage.remote else {}
+        with contextlib.ExitStack() as stack:
+            file = None
+
+            def blocks(first: int, count: int) -> npt.NDArray[np.void]:
+                nonlocal file
+                if not all(number in kept for number in range(first, first + count)):
+                    if file is None:
+                        file = stack.enter_context(contextlib.closing(self._storage.open(self._path)))
+                    start, stop = (number * self._rows * width for number in (first, first + count))
+                    data = file.window(start, min(stop, size), mapped=False)
+                    rows = np.frombuffer(data[: len(data) // width * width], self._entry)
+                    for number in range(count):
+                        kept[first + number] = rows[number * self._rows : (number + 1) * self._rows]
+                    return rows
+                return kept[first] if count == 1 else np.concatenate([kept[first + i] for i in range(count)])
+
+            if known is None:
+                file = stack.enter_context(contextlib.closing(self._storage.open(self._path)))
+                known = self._size = file.size
+            size = known
+            yield (0 if size % width else min(size // width, log_size // SHORTEST_ENTRY + 1)), blocks
+
+    def all(self, log_size: int) -> npt.NDArray[np.void]:
+        """Return all of them, read together."""
+        try:
+            with self._opened(log_size) as (count, blocks):
+                return blocks(0, -(-count // self._rows))[:count] if count else np.empty(0, self._entry)
+        except OSError:
+            return np.empty(0, self._entry)
+
+    def last(
+        self, log_size: int, fits: Callable[[int, int, int], bool]
+    ) -> tuple[tuple[int, int], tuple[int, int] | None] | None:
+        """Return the last entry that fits, where those that do stand before all others, and the one after it.
+
+        `fits` is asked with the number of an entry and its two fields. The last block is looked at first: who looks
+        for a time passes over most segments as a whole.
+        """
+        try:
+            with self._opened(log_size) as (count, blocks):
+
+                def entry(number: int) -> tuple[int, int]:
+                    first, second = blocks(number // self._rows, 1)[number % self._rows].tolist()
+                    return first, second
+
+                def misfits(number: int) -> bool:
+                    return not fits(number, *entry(number))
+
+                # The first entry of the last block tells whether it is in there.
+                low = max(count - 1, 0) // self._rows * self._rows
+                low = 0 if count == 0 or misfits(low) else low
+                found = bisect.bisect_left(range(count), True, lo=low, key=misfits) - 1
+                if found < 0:
+                    return None
+                return entry(found), entry(found + 1) if found + 1 < count else None
+        except (OSError, IndexError):
+            # It became shorter.
+            return None
+
+
+class OffsetIndex:
+    """A segment's ``.index`` file.
 
     Parameters
     ----------
     path : str
     base_offset : int
         The segment's, from its name.
-    log_size : int
-        Bytes of the segment's ``.log`` file.
     storage : Storage, optional
         Where `path` is a URL that needs options.
-
-    Returns
-    -------
-    ndarray of OFFSET_INDEX_DTYPE
-        ``offset`` is absolute: the last offset of what was appended at ``position`` (DSK-R2). Both ascend strictly, and
-        every position lies within the log. The zero tail of a preallocated file is left out (DSK-R4).
     """
-    stored = _read_entries(path, _STORED_OFFSET_ENTRY, log_size, storage)
-    offset = stored["offset"].astype(np.int64)
-    position = stored["position"].astype(np.int64)
-    sound = (offset >= 0) & (position >= 0) & (position < log_size)
-    sound[1:] &= (offset[1:] > offset[:-1]) & (position[1:] > position[:-1])
-    entries = np.empty(_leading(sound), OFFSET_INDEX_DTYPE)
-    entries["offset"] = offset[: len(entries)] + base_offset
-    entries["position"] = position[: len(entries)]
-    return entries
+
+    def __init__(self, path: str, *, base_offset: int, storage: Storage | None = None) -> None:
+        self._base_offset = base_offset
+        self._entries = _Entries(path, _STORED_OFFSET_ENTRY, storage or locate(path)[0])
+
+    def read(self, log_size: int) -> npt.NDArray[np.void]:
+        """Read the sound part of the file, for the first `log_size` bytes of the segment.
+
+        Returns
+        -------
+        ndarray of OFFSET_INDEX_DTYPE
+            ``offset`` is absolute: the last offset of what was appended at ``position`` (DSK-R2). Both ascend strictly,
+            and every position lies within the log. The zero tail of a preallocated file is left out (DSK-R4).
+        """
+        stored = self._entries.all(log_size)
+        offset = stored["offset"].astype(np.int64)
+        position = stored["position"].astype(np.int64)
+        sound = (offset >= 0) & (position >= 0) & (position < log_size)
+        sound[1:] &= (offset[1:] > offset[:-1]) & (position[1:] > position[:-1])
+        entries = np.empty(len(sound) if sound.all() else int(np.argmin(sound)), OFFSET_INDEX_DTYPE)
+        entries["offset"] = offset[: len(entries)] + self._base_offset
+        entries["position"] = position[: len(entries)]
+        return entries
+
+    def find(self, log_size: int, offset: int | None = None) -> tuple[OffsetEntry, OffsetEntry | None] | None:
+        """Find the last entry of which the offset is `offset` or less, and the entry after it if that is sound.
+
+        A few blocks of the file are read for it. Without an `offset` it is the last entry of all.
+        """
+        base, most = self._base_offset, np.iinfo(np.int64).max if offset is None else offset
+
+        def fits(number: int, last: int, position: int) -> bool:
+            # Zeros are the tail of a preallocated file (DSK-R4).
+            return last >= 0 and position >= min(number, 1) and position < log_size and base + last <= most
+
+        found = self._entries.last(log_size, fits)
+        if found is None:
+            return None
+        (last, position), after = found
+        entry = OffsetEntry(base + last, position)
+        if after is None or not (after[0] > last and position < after[1] < log_size):
+            return entry, None
+        return entry, OffsetEntry(base + after[0], after[1])
 
 
-def read_time_index(
-    path: str, *, base_offset: int, log_size: int, storage: Storage | None = None
-) -> npt.NDArray[np.void]:
-    """Read the sound part of a ``.timeindex`` file.
+class TimeIndex:
+    """A segment's ``.timeindex`` file; parameters as of `OffsetIndex`."""
 
-    Parameters
-    ----------
-    path : str
-    base_offset : int
-        The segment's, from its name.
-    log_size : int
-        Bytes of the segment's ``.log`` file.
-    storage : Storage, optional
-        Where `path` is a URL that needs options.
+    def __init__(self, path: str, *, base_offset: int, storage: Storage | None = None) -> None:
+        self._base_offset = base_offset
+        self._entries = _Entries(path, _STORED_TIME_ENTRY, storage or locate(path)[0])
 
-    Returns
-    -------
-    ndarray of TIME_INDEX_DTYPE
-        ``timestamp`` (ms) is the largest of the segment up to the batch that holds ``offset``, which is absolute
-        (DSK-R3). Neither descends. The zero tail of a preallocated file is left out (DSK-R4).
-    """
-    stored = _read_entries(path, _STORED_TIME_ENTRY, log_size, storage)
-    timestamp = stored["timestamp"].astype(np.int64)
-    offset = stored["offset"].astype(np.int64)
-    sound = (timestamp >= 0) & (offset >= 0) & ~((timestamp == 0) & (offset == 0))
-    sound[1:] &= (timestamp[1:] >= timestamp[:-1]) & (offset[1:] >= offset[:-1])
-    entries = np.empty(_leading(sound), TIME_INDEX_DTYPE)
-    entries["timestamp"] = timestamp[: len(entries)]
-    entries["offset"] = offset[: len(entries)] + base_offset
-    return entries
+    def find(self, log_size: int, before: int) -> TimeEntry | None:
+        """Find the last entry of which the timestamp (ms) is less than `before`, by reading a few blocks."""
+
+        def fits(_: int, timestamp: int, offset: int) -> bool:
+            # Zeros are the tail of a preallocated file (DSK-R4).
+            return timestamp >= 0 and offset >= 0 and (timestamp > 0 or offset > 0) and timestamp < before
+
+        found = self._entries.last(log_size, fits)
+        return None if found is None else TimeEntry(found[0][0], self._base_offset + found[0][1])
 
 
 def stored_offset_entries(path: str, storage: Storage | None = None) -> tuple[npt.NDArray[np.void], int]:
@@ -146,20 +260,3 @@ def _stored(
     for name in dtype.names or ():
         entries[name] = stored[name]
     return entries, size
-
-
-def _read_entries(path: str, entry: np.dtype[np.void], log_size: int, storage: Storage | None) -> npt.NDArray[np.void]:
-    """Read a whole number of entries, no more than a log of this size can have."""
-    most = (log_size // SHORTEST_ENTRY + 1) * entry.itemsize
-    try:
-        data, size = (storage or locate(path)[0]).read(path, most)
-    except OSError:
-        return np.empty(0, entry)
-    if size % entry.itemsize:
-        return np.empty(0, entry)
-    return np.frombuffer(data, entry, count=len(data) // entry.itemsize)
-
-
-def _leading(sound: npt.NDArray[np.bool_]) -> int:
-    """Count the entries before the first that is not sound."""
-    return len(sound) if sound.all() else int(np.argmin(sound))

@@ -14,7 +14,7 @@ from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
 from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
-from kbatch.log.indexes import OFFSET_INDEX_DTYPE, TIME_INDEX_DTYPE, read_offset_index, read_time_index
+from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, RemoteFile, Storage, locate
@@ -197,7 +197,18 @@ class Segment:
     (1825, 15707)
     """
 
-    __slots__ = ("_indexes", "_is_plain", "_listing", "_swapped", "base_offset", "live", "path", "size", "storage")
+    __slots__ = (
+        "_is_plain",
+        "_listing",
+        "_offsets",
+        "_swapped",
+        "_times",
+        "base_offset",
+        "live",
+        "path",
+        "size",
+        "storage",
+    )
 
     def __init__(
         self,
@@ -242,8 +253,9 @@ class Segment:
         self._swapped = swapped
         # What stands beside a local segment is looked for when it is asked for: it costs nothing.
         self._listing = listing if storage.remote else None
-        # Remote index files are read once; a segment is what its files hold when it is made.
-        self._indexes: dict[str, npt.NDArray[np.void]] = {}
+        # Of remote index files nothing is read twice; a segment is what its files hold when it is made.
+        self._offsets: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
         self._is_plain = not is_aiven_name(os.path.basename(path))
         self.live = live
         if size is None:
@@ -374,9 +386,7 @@ class Segment:
         with self.open() as file:
             start = 0
             if use_indexes and self.base_offset is not None:
-                index = self._offset_index(file)
-                if len(index) and self._leads_on(file, index, len(index) - 1):
-                    start = int(index["position"][-1])
+                start = self._start_by_index(file, None)
             row = None
             for rows in file.walk(start):
                 row = rows[-1]
@@ -452,34 +462,38 @@ class Segment:
     def _start_for_offset(self, file: SegmentFile, offset: int, use_indexes: bool) -> int:
         if not use_indexes or self.base_offset is None:
             return 0
-        index = self._offset_index(file)
-        entry = int(np.searchsorted(index["offset"], offset, "right")) - 1
-        return int(index["position"][entry]) if entry >= 0 and self._leads_on(file, index, entry) else 0
+        return self._start_by_index(file, offset)
+
+    def _start_by_index(self, file: SegmentFile, offset: int | None) -> int:
+        """Return the position of the index entry to begin at for `offset`, or of the last one, if it can be trusted."""
+        index = self._offset_index()
+        found = None if index is None else index.find(file.size, offset)
+        return found[0].position if found is not None and self._leads_on(file, *found) else 0
 
     def _start_for_timestamp(self, file: SegmentFile, timestamp: int, use_indexes: bool) -> int:
         if not use_indexes or self.base_offset is None:
             return 0
-        index = self.time_index(file.size)
-        entry = int(np.searchsorted(index["timestamp"], timestamp, "left")) - 1
-        if entry < 0:
+        if self._times is None and self.has(".timeindex"):
+            self._times = TimeIndex(self.sibling(".timeindex"), base_offset=self.base_offset, storage=self.storage)
+        entry = None if self._times is None else self._times.find(file.size, timestamp)
+        if entry is None:
             return 0
-        offset, largest = int(index["offset"][entry]), int(index["timestamp"][entry])
+        offset, largest = entry.offset, entry.timestamp
         row, _ = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
         if row is None or int(row["base_offset"]) > offset or int(row["max_timestamp"]) != largest:
             return 0
         return int(row["position"])
 
-    def _leads_on(self, file: SegmentFile, index: npt.NDArray[np.void], entry: int) -> bool:
+    def _leads_on(self, file: SegmentFile, entry: OffsetEntry, following: OffsetEntry | None) -> bool:
         """Whether the bytes at an index entry are a batch that fits it, and lead on to the next entry or the end."""
-        position = int(index["position"][entry])
-        last = entry + 1 == len(index)
-        stop = file.size if last else int(index["position"][entry + 1])
+        position = entry.position
+        stop = file.size if following is None else following.position
         end = position
         previous = None
         for rows in file.walk(position, stop):
             if previous is None:
                 first = rows[0]
-                if not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= index["offset"][entry]:
+                if not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= entry.offset:
                     return False
                 if not _whole(file, first):
                     return False
@@ -492,38 +506,20 @@ class Segment:
         if previous is None:
             return False
         # What looks like a partial batch may as well be where a wrong trail ends.
-        return file.tail_at(end).kind in ("none", "zeros") if last else end == stop
+        return file.tail_at(end).kind in ("none", "zeros") if following is None else end == stop
 
-    def _offset_index(self, file: SegmentFile) -> npt.NDArray[np.void]:
-        return self.offset_index(file.size)
+    def _offset_index(self) -> OffsetIndex | None:
+        if self._offsets is None and self.base_offset is not None and self.has(".index"):
+            self._offsets = OffsetIndex(self.sibling(".index"), base_offset=self.base_offset, storage=self.storage)
+        return self._offsets
 
-    def offset_index(self, log_size: int | None = None) -> npt.NDArray[np.void]:
-        """Read the sound part of the segment's ``.index`` file, as `kbatch.log.indexes.read_offset_index` does.
+    def offset_index(self) -> npt.NDArray[np.void]:
+        """Read the sound part of the segment's ``.index`` file, as `kbatch.log.indexes.OffsetIndex.read` does.
 
-        Empty without the file, or where the segment's name has no offset. Entries are for the first `log_size` bytes.
+        Empty without the file, or where the segment's name has no offset.
         """
-        return self._index(".index", OFFSET_INDEX_DTYPE, log_size)
-
-    def time_index(self, log_size: int | None = None) -> npt.NDArray[np.void]:
-        """Read the sound part of the segment's ``.timeindex`` file, likewise; see `read_time_index`."""
-        return self._index(".timeindex", TIME_INDEX_DTYPE, log_size)
-
-    def _index(self, suffix: str, dtype: np.dtype[np.void], log_size: int | None) -> npt.NDArray[np.void]:
-        if self.base_offset is None:
-            return np.empty(0, dtype)
-        size = self.size if log_size is None else log_size
-        if suffix in self._indexes and size == self.size:
-            return self._indexes[suffix]
-        read = read_offset_index if suffix == ".index" else read_time_index
-        there = self.has(suffix)
-        index = (
-            read(self.sibling(suffix), base_offset=self.base_offset, log_size=size, storage=self.storage)
-            if there
-            else np.empty(0, dtype)
-        )
-        if self.storage.remote and size == self.size:
-            self._indexes[suffix] = index
-        return index
+        index = self._offset_index()
+        return np.empty(0, OFFSET_INDEX_DTYPE) if index is None else index.read(self.size)
 
     def has(self, suffix: str) -> bool:
         """Whether there is a file with this suffix (`sibling`), by the listing that the segment is from."""

@@ -194,7 +194,7 @@ def _s3(fs: Any, bucket: str, given: dict[str, Any]) -> Any:
         if name in _S3_FLAGS:
             arguments[name] = _flag(name, value)
         elif name in _S3_NUMBERS:
-            arguments[name] = float(value)
+            arguments[name] = _number(name, value)
         else:
             arguments[name] = value
     endpoint = re.fullmatch(r"(https?)://(.*?)/*", arguments.get("endpoint_override", ""))
@@ -221,7 +221,7 @@ def _fsspec(fs: Any, scheme: str, root: str, given: dict[str, Any]) -> Any:
         if text.lower() in ("true", "false"):
             arguments[name] = text.lower() == "true"
         elif text.startswith("{"):
-            arguments[name] = json.loads(text)
+            arguments[name] = _object(name, text)
         else:
             arguments[name] = value
     try:
@@ -236,6 +236,21 @@ def _flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise ValueError(f"storage option {name} must be true or false, got {value!r}")
     return value.lower() == "true"
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"storage option {name} must be a number, got {value!r}") from None
+
+
+def _object(name: str, value: str) -> object:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        # The value isn't shown: it may hold secrets.
+        raise ValueError(f"storage option {name} begins like a JSON object, but is none: {error}") from None
 
 
 def _reason(error: BaseException) -> str:

@@ -31,7 +31,7 @@ from kbatch.spark.jobs import Progress, run_job
 from kbatch.spark.options import DEFAULT_SPLIT_BYTES, ReadOptions
 from kbatch.spark.outputs import Place, open_place
 from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, TaskReport, reports_of
-from kbatch.spark.planning import choose_logs, plan_logs, plan_ranges, resolve_bounds
+from kbatch.spark.planning import choose_logs, look_into, plan_logs, plan_ranges, resolve_bounds
 from kbatch.spark.rows import Transform
 from kbatch.spark.session import spark_session
 from kbatch.spark.summary import Engine, ExportSummary, summarize
@@ -242,13 +242,16 @@ def _open_logs(logdir: str, options: ReadOptions) -> list[Log]:
 
 def _check_first_batches(logs: Sequence[Log]) -> None:
     """Fail before Spark is started where the first batch of a log can't be read anyway."""
-    for log in logs:
+
+    def check(log: Log) -> None:
         segment = log.segments[0]
         scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
         if scan.finding is not None:
             with segment.open() as file:
                 if file.tail_at(0).kind == "damaged" or not segment.live:
                     raise finding_to_error(scan.finding, source=segment.path, position=0)
+
+    look_into(logs, check, logs)
 
 
 def _split_bytes(spark: SparkSession, logs: Sequence[Log], options: ReadOptions, writing: WriteOptions) -> int:

@@ -28,7 +28,7 @@ from kbatch.kernels.columns import keys_equal
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.storage import identity, locate
+from kbatch.log.storage import identity, is_url, locate
 from kbatch.spark.following import log_transactions
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable, decoded_columns
@@ -39,6 +39,7 @@ __all__ = [
     "Selection",
     "Split",
     "choose_logs",
+    "look_into",
     "open_logs",
     "plan",
     "plan_logs",
@@ -54,12 +55,13 @@ _OPEN_COST = 1 << 20
 _MOST_OPENED = 128
 # A task may be larger than the others by such a part of them, rather than that something small is cut off.
 _SLACK = 16
-# Logs on a remote filesystem whose offsets are looked for at a time.
-_RESOLVED_AT_ONCE = 16
+# Logs on a remote filesystem that are looked into at a time.
+_LOOKED_INTO_AT_ONCE = 16
 # A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
 _TABLE_BYTES = 32 << 20
 _MOST_OFFSETS = (1 << 63) - 1
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -341,8 +343,9 @@ def plan_ranges(
     withheld : bool
         As for `plan`.
     """
-    pieces: list[_Piece[Split]] = []
-    for log, start, stop, known in ranges:
+
+    def wanted(each: tuple[Log, int | None, int | None, Transactions | None]) -> list[tuple[Segment, Split]]:
+        log, start, stop, known = each
         pending = known.pending if known is not None else []
         if options.on_error == "raise" and pending and (stop is None or pending[0][1] < stop):
             require_markers(log, options)
@@ -356,7 +359,12 @@ def plan_ranges(
                 len(known.open),
             )
             stop = stable
-        whole = list(_log_splits(log, start, stop, known))
+        return list(_log_splits(log, start, stop, known))
+
+    ranges = list(ranges)
+    logs = [log for log, *_ in ranges]
+    pieces: list[_Piece[Split]] = []
+    for log, whole in zip(logs, look_into(logs, wanted, ranges), strict=True):
         if options.on_error == "stop":
             # Damage before the offsets that are wanted doesn't stop the read: seeking has passed it.
             if whole:
@@ -535,11 +543,18 @@ def resolve_bounds(logs: Sequence[Log], options: ReadOptions) -> list[tuple[int 
     """
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         _check_named(side, bound, logs, options)
-    if any("://" in log.path for log in logs):
-        # Every look into an object is a round trip.
-        with ThreadPoolExecutor(_RESOLVED_AT_ONCE, "kbatch-resolve") as pool:
-            return list(pool.map(_resolve, logs, [options] * len(logs)))
-    return [_resolve(log, options) for log in logs]
+    return look_into(logs, lambda log: _resolve(log, options), logs)
+
+
+def look_into(logs: Sequence[Log], look: Callable[[S], T], each: Sequence[S]) -> list[T]:
+    """Return what `look` says of `each`, which stand for `logs`: of some at a time, where they are remote.
+
+    Every look into an object is a round trip.
+    """
+    if not any(is_url(log.path) for log in logs):
+        return [look(one) for one in each]
+    with ThreadPoolExecutor(_LOOKED_INTO_AT_ONCE, "kbatch-look") as pool:
+        return list(pool.map(look, each))
 
 
 def _check_named(side: str, bound: Bound, logs: Sequence[Log], options: ReadOptions) -> None:

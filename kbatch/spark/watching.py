@@ -6,7 +6,6 @@ No pyspark in here.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
 from kbatch.log.state import read_offset_checkpoint
 from kbatch.spark.options import ReadOptions
+from kbatch.spark.planning import Selection
 
 __all__ = ["LogState", "TopicPartition", "WatchedLogs", "open_log"]
 
@@ -80,7 +80,7 @@ class WatchedLogs:
 
     def __init__(self, paths: Iterable[str], options: ReadOptions) -> None:
         self._options = options
-        self._pattern = None if options.topic_pattern is None else re.compile(options.topic_pattern)
+        self._selection = Selection(options)
         self._roots = [path.removeprefix("file://").removeprefix("file:") if path.startswith("file:") else path
                        for path in paths]  # fmt: skip
         self._states: dict[TopicPartition, LogState] = {}
@@ -108,7 +108,7 @@ class WatchedLogs:
                     topic, partition, mark = parse_directory_name(name)
                 except LogDirectoryError:
                     continue
-                if mark is not None or not self._is_wanted(topic, partition):
+                if mark is not None or not self._selection(topic, partition):
                     continue
                 key = (topic, partition)
                 known = self._states.get(key)
@@ -126,16 +126,6 @@ class WatchedLogs:
                     found[key] = state
         self._states = found
         return dict(found)
-
-    def _is_wanted(self, topic: str, partition: int) -> bool:
-        options = self._options
-        if options.assign is not None:
-            return partition in options.assign.get(topic, ())
-        if options.topics is not None and topic not in options.topics:
-            return False
-        if self._pattern is not None and self._pattern.fullmatch(topic) is None:
-            return False
-        return options.partitions is None or partition in options.partitions
 
     def _directories(self, root: str) -> list[tuple[str, str]]:
         if "://" in root:
