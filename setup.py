@@ -18,6 +18,7 @@ KERNELS = [
     "jsontext",
     "avro",
     "keymap",
+    "murmur",
 ]
 
 # Kernels are plain C over pointers, so the portable -O3 is what pays. `KBATCH_SANITIZE=1` makes an

@@ -28,7 +28,7 @@ LAYERS = [
     {"transactions"},
     # A table offers its views as methods, which import `arrow` and `values` when they are called.
     {"table", "arrow", "values"},
-    {"decoding", "protocol", "sources"},
+    {"decoding", "protocol", "sources", "partitioner"},
     {"encoding"},
     {"writing", "rewriting", "appending", "producers"},
     {"stable"},

@@ -21,8 +21,8 @@ from kbatch.kernels.columns import keys_equal
 from kbatch.log import logs as log_module
 from kbatch.log import storage
 from kbatch.log.segment import SegmentFile
+from kbatch.partitioner import key_partition, murmur2
 from kbatch.spark.options import Bound, ReadOptions, parse_options
-from kbatch.spark.partitioner import key_partition, murmur2
 from kbatch.spark.planning import Split, choose_logs, open_logs, plan, resolve_bounds, task_tables
 
 HOUR = 3_600_000

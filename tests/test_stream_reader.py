@@ -21,8 +21,8 @@ import kbatch
 
 pytest.importorskip("pyspark")
 
+from kbatch.partitioner import key_partition
 from kbatch.spark import following
-from kbatch.spark.partitioner import key_partition
 from kbatch.spark.source import KbatchDataSource
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 

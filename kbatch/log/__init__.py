@@ -3,8 +3,10 @@
 Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
 """
 
+from kbatch.log.commit import Written, roll_back
 from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.control import control_value
+from kbatch.log.frames import write_log
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.rewriting import convert_log, recompress_log
@@ -25,6 +27,7 @@ __all__ = [
     "LogWriter",
     "Segment",
     "Tail",
+    "Written",
     "compact_log",
     "consumer_offsets",
     "control_value",
@@ -38,5 +41,7 @@ __all__ = [
     "read_producer_snapshot",
     "read_transaction_index",
     "recompress_log",
+    "roll_back",
     "transaction_state",
+    "write_log",
 ]

@@ -658,7 +658,7 @@ class _Cleaning:
         for name in ("producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch"):
             new[name][legacy] = -1
         new["last_offset_delta"] = new["last_offset"] - new["base_offset"]
-        records = table_records(part, times)
+        records = table_records(part, timestamps=times)
         try:
             _, row, trouble, found = measure_batches(records, new)
             raise_trouble(trouble, row, found)

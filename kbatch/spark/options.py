@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from kbatch.arrow import Overflow
 from kbatch.decoding import Crc, Isolation, OnError
 from kbatch.format import Limits
-from kbatch.spark.partitioner import key_partition
+from kbatch.partitioner import key_partition
 from kbatch.spark.value_options import VALUE_OPTIONS, ValueOptions
 
 __all__ = [

@@ -6,7 +6,14 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from kbatch.spark.losses import loss_batches
@@ -18,6 +25,7 @@ from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 from kbatch.spark.transactions import transaction_batches
 from kbatch.spark.values import ValueColumns, columns_for, parsers_of, value_schema
+from kbatch.spark.writer import KbatchWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +69,11 @@ class KbatchDataSource(DataSource):
     A row of Spark holds less than 2 GiB, and an executor takes about four times the bytes of its largest record from
     the heap; what dies of that doesn't say so. Records above 64 MiB are told of in the worker's log, and those above
     ``maxRecordBytes``, 2 GiB unless it is given, are an error that names them.
+
+    ``df.write.format("kbatch").mode("append").save(root)`` writes rows with the columns of `kbatch.log.write_log` into
+    a log directory that driver and executors share: new segments, whose offsets go on after those that are there, in
+    the order of tasks and of rows in them; all rows or none. The options are those of
+    `kbatch.spark.writer.parse_sink_options`.
 
     Examples
     --------
@@ -109,6 +122,17 @@ class KbatchDataSource(DataSource):
         """Return the reader of a stream, whose columns are those of `reader`."""
         paths, options = parse_stream_options(self.options)
         return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of rows with the columns of `kbatch.log.write_log`."""
+        return KbatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Refuse a stream."""
+        raise ValueError(
+            "kbatch writes no streams; write each micro-batch: "
+            'writeStream.foreachBatch(lambda df, _: df.write.format("kbatch").mode("append").save(root))'
+        )
 
 
 def _columns(schema: StructType, paths: list[str], options: ReadOptions) -> tuple[tuple[str, ...], ValueColumns | None]:

@@ -1,0 +1,68 @@
+"""Kafka's default partitioner: the partition that a record with a key is sent to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.kernels import murmur as _kernel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["key_partition", "key_partitions", "murmur2"]
+
+_POSITIVE = np.uint32(0x7FFFFFFF)
+
+
+def murmur2(data: bytes) -> int:
+    """Return the hash of ``org.apache.kafka.common.utils.Utils.murmur2``, as an unsigned number of 32 bits.
+
+    Examples
+    --------
+    >>> murmur2(b"21") == -973932308 & 0xFFFFFFFF
+    True
+    """
+    out = np.empty(1, np.uint32)
+    _kernel.murmur2(np.array([0, len(data)], np.int64), np.frombuffer(data, np.uint8), out)
+    return int(out[0])
+
+
+def key_partition(key: bytes, partitions: int) -> int:
+    """Return the partition of `key` in a topic of so many, as ``BuiltInPartitioner.partitionForKey`` does.
+
+    It is where producers of Kafka's Java client put it without a partitioner of the user's, if the topic has had this
+    number of partitions ever since; librdkafka does so with ``partitioner=murmur2_random`` only.
+
+    Examples
+    --------
+    >>> key_partition(b"user-17", 1)
+    0
+    """
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def key_partitions(keys: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
+    """Return the partition of each key, as `key_partition`; of a null that of an empty key.
+
+    Parameters
+    ----------
+    keys : Arrow array
+        Of binary or strings, of any of their layouts.
+    partitions : int
+
+    Returns
+    -------
+    ndarray of int64, shape (keys,)
+    """
+    import pyarrow as pa
+
+    plain = keys.cast(pa.large_binary())
+    _, edges, data = plain.buffers()
+    out = np.empty(len(plain), np.uint32)
+    if len(plain):
+        offsets = np.frombuffer(edges, np.int64)[plain.offset : plain.offset + len(plain) + 1]
+        _kernel.murmur2(offsets, np.frombuffer(data or b"", np.uint8), out)
+    return (out & _POSITIVE).astype(np.int64) % partitions

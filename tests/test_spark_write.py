@@ -1,0 +1,370 @@
+"""``df.write.format("kbatch")``: segments for each topic-partition, all or nothing, whatever happens to tasks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kbatch
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+pa = pytest.importorskip("pyarrow")
+
+from kbatch.errors import LogDirectoryError  # noqa: E402
+from kbatch.log.verification import verify_log  # noqa: E402
+from kbatch.partitioner import key_partition  # noqa: E402
+from kbatch.spark.schema import kafka_schema  # noqa: E402
+from kbatch.spark.source import KbatchDataSource  # noqa: E402
+from kbatch.spark.writer import KbatchWriter, parse_sink_options  # noqa: E402
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+
+def save(frame: Any, root: Path, mode: str = "append", **options: str) -> None:
+    frame.write.format("kbatch").mode(mode).options(**options).save(str(root))
+
+
+def rows_of(spark: Any, root: Path | str, **options: str) -> list[Any]:
+    reader = spark.read.format("kbatch").option("includeHeaders", "true").options(**options)
+    return sorted(map(tuple, reader.load(str(root)).collect()), key=lambda row: row[2:5])
+
+
+def values(root: Path) -> dict[tuple[str | None, int | None], list[bytes | None]]:
+    logs = {}
+    for log in kbatch.find_logs(root):
+        assert not verify_log(log.segments).damaged
+        logs[log.topic, log.partition] = [value for table in log.tables() for value in table.values()]
+        offsets = [table.records["offset"] for table in log.tables()]
+        assert np.concatenate(offsets).tolist() == list(range(log.start_offset, log.end_offset))
+    return logs
+
+
+def tree(root: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.name != ".lock"
+    }
+
+
+def test_logs_of_kafka_come_back_as_they_were(spark: Any, golden: Path, tmp_path: Path) -> None:
+    topics = "codec-gzip,codec-lz4,codec-none,codec-snappy,codec-zstd,compact-pass1"
+    reader = spark.read.format("kbatch").options(subscribe=topics, includeHeaders="true", splitBytes="64k")
+    frame = reader.load(str(golden / "logs"))
+    assert frame.rdd.getNumPartitions() > 6
+    save(frame, tmp_path / "logs", compression="lz4", batchSize="8k", segmentBytes="100k")
+    # Offsets with their gaps, timestamps, headers; but all records were made by CreateTime.
+    want = rows_of(spark, golden / "logs", subscribe=topics)
+    assert [row[:6] + row[7:] for row in rows_of(spark, tmp_path / "logs")] == [row[:6] + row[7:] for row in want]
+    assert len(want) > 10_000
+    for log in kbatch.find_logs(tmp_path / "logs"):
+        assert not verify_log(log.segments).damaged
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+def test_offsets_go_on_in_the_order_of_tasks(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    want: list[bytes] = []
+    for turn in range(3):
+        frame = spark.range(turn * 1000, turn * 1000 + 1000, 1, 5).selectExpr(
+            "cast(id as string) as value", "'t' as topic", "cast(id % 2 as int) as partition"
+        )
+        save(frame, root, compression=("zstd:3", "none", "gzip")[turn])
+        want += [b"%d" % n for n in range(turn * 1000, turn * 1000 + 1000)]
+        assert values(root) == {("t", 0): want[::2], ("t", 1): want[1::2]}
+    assert [segment.base_offset for segment in kbatch.Log(root / "t-0").segments] == [0, 500, 1000]
+    assert sorted(os.listdir(root)) == [".lock", "t-0", "t-1"]
+
+
+def test_topics_partitions_and_timestamps(spark: Any, tmp_path: Path) -> None:
+    frame = spark.createDataFrame(
+        [(None if n % 2 else f"k{n}", bytearray(b"%d" % n), "other", None if n < 150 else 3) for n in range(200)],
+        "key string, value binary, topic string, partition int",
+    ).coalesce(1)
+    save(frame, tmp_path / "logs", topic="mine", numPartitions="4", timestampType="LogAppendTime")
+    found = values(tmp_path / "logs")
+    assert {topic for topic, _ in found} == {"mine"}
+    assert sum(map(len, found.values())) == 200
+    for (_, partition), seen in found.items():
+        numbers = [int(value or b"") for value in seen]
+        assert all(key_partition(b"k%d" % n, 4) == partition for n in numbers if n < 150 and n % 2 == 0)
+        assert len([n for n in numbers if n < 150 and n % 2]) in (18, 19)
+        assert partition == 3 or all(n < 150 for n in numbers)
+    times = {(row[5], row[6]) for row in rows_of(spark, tmp_path / "logs")}
+    assert len(times) == 1
+    assert times.pop()[1] == 1
+
+
+def test_headers_may_be_left_out(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql(
+        "select 'v' as value, 't' as topic, 0 as partition, "
+        "array(named_struct('key', 'h', 'value', cast('1' as binary)), named_struct('key', 'h', 'value', null)) headers"
+    )
+    save(frame, tmp_path / "with")
+    save(frame, tmp_path / "without", includeHeaders="false")
+    assert rows_of(spark, tmp_path / "with")[0][-1] == [("h", bytearray(b"1")), ("h", None)]
+    assert rows_of(spark, tmp_path / "without")[0][-1] is None
+
+
+def test_kept_offsets_of_tasks_must_not_overlap(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    frame = spark.range(100).selectExpr("id as offset", "cast(id as string) as value", "'t' as topic", "0 as partition")
+    save(frame.repartition(3), tmp_path / "assigned", offsets="assign")
+    assert sorted(values(tmp_path / "assigned")["t", 0]) == sorted(b"%d" % n for n in range(100))
+    with pytest.raises(Exception, match="sort the rows of each topic-partition by offset"):
+        save(frame.coalesce(1).orderBy("value"), root)
+    with pytest.raises(Exception, match="is to be written, but another task's last is"):
+        save(frame.repartition(3).sortWithinPartitions("offset"), root)
+    assert os.listdir(tmp_path) == ["assigned"]
+    save(frame.repartitionByRange(3, "offset").sortWithinPartitions("offset"), root)
+    assert values(root)["t", 0] == [b"%d" % n for n in range(100)]
+    before = tree(root)
+    with pytest.raises(Exception, match="offset 0 is to be written, but the log's last is 99"):
+        save(frame, root)
+    assert tree(root) == before
+
+
+def test_overwrite_only_if_it_is_said(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    frame = spark.range(10).selectExpr(
+        "cast(id as string) as value", "'t' as topic", "cast(id % 2 as int) as partition"
+    )
+    save(frame, root, "overwrite")
+    before = tree(root)
+    with pytest.raises(Exception, match=r"there are logs already \(t-0, t-1\).*replaceLogs=true"):
+        save(frame, root, "overwrite")
+    for mode in ("errorifexists", "ignore"):
+        with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+            save(frame, root, mode)
+    assert tree(root) == before
+    save(frame.where("partition = 1"), root, "overwrite", replaceLogs="true")
+    assert values(root) == {("t", 1): [b"1", b"3", b"5", b"7", b"9"]}
+
+
+def test_a_failed_task_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def broken(n):  # type: ignore[no-untyped-def]
+        if n == 900:
+            raise RuntimeError("boom")
+        return str(n)
+
+    frame = spark.range(0, 1000, 1, 4).select(broken("id").alias("value"))
+    with pytest.raises(Exception, match="boom"):
+        save(frame, tmp_path / "new", topic="t", numPartitions="2")
+    assert os.listdir(tmp_path) == []
+    root = tmp_path / "logs"
+    save(spark.range(5).selectExpr("cast(id as string) as value"), root, topic="t", numPartitions="1")
+    before = tree(root)
+    with pytest.raises(Exception, match="boom"):
+        save(frame, root, topic="t", numPartitions="2")
+    assert tree(root) == before
+
+
+def test_a_commit_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+    frame = spark.range(10).selectExpr(
+        "cast(id as string) as value", "'t' as topic", "cast(id % 3 as int) as partition"
+    )
+    (tmp_path / "t-2").write_text("no directory")
+    before = tree(tmp_path)
+    with pytest.raises(Exception, match="t-2: is no directory"):
+        save(frame, tmp_path)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "message"),
+    [
+        (["'a' as key"], {}, "required column 'value' is missing"),
+        (
+            ["1 as value"],
+            {"topic": "t", "numPartitions": "1"},
+            "column 'value' must be binary or string, not int32; cast it",
+        ),
+        (["'a' as value"], {}, "there is no column 'topic'"),
+        (["'a' as value"], {"topic": "t"}, "there is no column 'partition'.*numPartitions"),
+        (["'a' as value", "cast(null as string) as topic"], {"numPartitions": "1"}, "its topic is null"),
+        (["'a' as value", "cast(null as int) as partition"], {"topic": "t"}, "its partition is null.*numPartitions"),
+        (["1.5D as value"], {"topic": "t"}, "column 'value' is double, which no column of a record can be"),
+        (["'a' as value", "1 as other"], {"topic": "t", "numPartitions": "1"}, "column 'other' has no place"),
+        (["'a' as value", "map('a', 'b') as headers"], {"topic": "t", "numPartitions": "1"}, None),
+        (["'a' as value", "array('a') as headers"], {"topic": "t", "numPartitions": "1"}, "column 'headers' must be"),
+        (["'a' as value"], {"subscribe": "t"}, "unknown option 'subscribe' for a write; known are batchSize"),
+        (["'a' as value"], {"topic": "t", "compression": "lzo"}, "codec must be one of"),
+    ],
+)
+def test_what_cant_be_written_is_told(
+    spark: Any, tmp_path: Path, select: list[str], options: dict[str, str], message: str | None
+) -> None:
+    frame = spark.range(3).selectExpr(*select)
+    if message is None:
+        save(frame, tmp_path / "logs", **options)
+        return
+    with pytest.raises(Exception, match=message):
+        save(frame, tmp_path / "logs", **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_stream_is_refused(spark: Any, tmp_path: Path) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+    with pytest.raises(Exception, match="kbatch writes no streams; write each micro-batch"):
+        stream.writeStream.format("kbatch").option("checkpointLocation", str(tmp_path / "cp")).start(
+            str(tmp_path / "logs")
+        ).awaitTermination()
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "no path"),
+        ({"path": "p", "numPartitions": "0"}, "numPartitions must be a number, 1 or more"),
+        ({"path": "p", "offsets": "drop"}, "offsets must be 'keep' or 'assign'"),
+        ({"path": "p", "batchSize": "many"}, "batchSize must be a number of bytes"),
+        ({"path": "p", "batchSize": "4g"}, "batch size must be"),
+        ({"path": "p", "segmentBytes": "4g"}, "segmentBytes must be 2147483647 at most"),
+        ({"path": "p", "timestampType": "EventTime"}, "timestampType must be CreateTime or LogAppendTime"),
+        ({"path": "p", "replaceLogs": "yes"}, "replaceLogs must be true or false"),
+        ({"path": "p", "compression": "zstd:99"}, "level"),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_sink_options(options)
+
+
+# -- attempts, without the scheduler
+
+
+def writer_of(root: Path, overwrite: bool = False, **options: str) -> KbatchWriter:
+    schema = kafka_schema(("value", "topic", "partition"))
+    return pickle.loads(
+        pickle.dumps(KbatchDataSource({"path": str(root), **options}).writer(schema, overwrite=overwrite))
+    )
+
+
+def batches(count: int, first: int = 0) -> list[Any]:
+    table = pa.table(
+        {
+            "value": [b"%d" % n for n in range(first, first + count)],
+            "topic": ["t"] * count,
+            "partition": pa.array([n % 2 for n in range(count)], pa.int32()),
+        }
+    )
+    return table.to_batches(max_chunksize=7)
+
+
+def test_only_the_attempts_that_spark_takes_count(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path / "logs")
+
+    def dies() -> Any:
+        yield from batches(30)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(dies())
+    assert os.listdir(os.path.join(writer.stage.path, "attempts")) == []
+    # A speculative duplicate ends as well as the one that is taken; a killed one leaves the same, or less.
+    writer.write(iter(batches(30)))
+    messages = [writer.write(iter(batches(30))), writer.write(iter([])), writer.write(iter(batches(10, first=30)))]
+    for number, message in enumerate(messages):
+        message.task = number
+    writer.commit(pickle.loads(pickle.dumps(messages[::-1])))
+    assert values(tmp_path / "logs") == {("t", p): [b"%d" % n for n in range(p, 40, 2)] for p in (0, 1)}
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+def test_a_task_that_tells_nothing_is_no_success(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path / "logs")
+    message = writer.write(iter(batches(4)))
+    with pytest.raises(RuntimeError, match="1 of 2 tasks didn't tell what they wrote"):
+        writer.commit([message, None])
+    assert os.listdir(tmp_path) == []
+
+
+def test_abort_removes_everything(tmp_path: Path) -> None:
+    for root in (tmp_path / "new", tmp_path):
+        writer = writer_of(root)
+        message = writer.write(iter(batches(30)))
+        assert tree(tmp_path)
+        writer.abort([message, None])
+        assert tree(tmp_path) == {}
+        with pytest.raises(LogDirectoryError, match=r"the directory of this write isn't there\. It was aborted"):
+            writer.write(iter(batches(30)))
+        # What comes too late finds nothing to put in place.
+        with pytest.raises(LogDirectoryError, match="a task wrote it, but it isn't there"):
+            writer.commit([message])
+        assert tree(tmp_path) == {}
+
+
+def test_two_jobs_at_once(tmp_path: Path) -> None:
+    one, other = writer_of(tmp_path / "logs"), writer_of(tmp_path / "logs")
+    messages = [writer.write(iter(batches(4))) for writer in (one, other)]
+    one.commit([messages[0]])
+    with pytest.raises(LogDirectoryError, match="another writer may have made it meanwhile"):
+        other.commit([messages[1]])
+    assert os.listdir(tmp_path) == ["logs"]
+    # Into logs that are there, one after the other.
+    one, other = writer_of(tmp_path / "logs"), writer_of(tmp_path / "logs")
+    messages = [writer.write(iter(batches(4, first=first))) for first, writer in ((10, one), (20, other))]
+    other.commit([messages[1]])
+    one.commit([messages[0]])
+    assert values(tmp_path / "logs")["t", 0] == [b"0", b"2", b"20", b"22", b"10", b"12"]
+    # What overwrites only if nothing is there looks again.
+    (tmp_path / "empty").mkdir()
+    one, other = writer_of(tmp_path / "empty", overwrite=True), writer_of(tmp_path / "empty")
+    messages = [writer.write(iter(batches(4))) for writer in (one, other)]
+    other.commit([messages[1]])
+    with pytest.raises(LogDirectoryError, match="there are logs already"):
+        one.commit([messages[0]])
+    assert values(tmp_path / "empty")["t", 0] == [b"0", b"2"]
+
+
+KILLED = """
+import os, signal, sys
+import kbatch.spark
+from pyspark import TaskContext
+from pyspark.sql.functions import udf
+
+def fragile(n):
+    context = TaskContext.get()
+    if n % 250 == 200 and context.attemptNumber() == 0:
+        open(f"{killed}-{n}", "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return str(n)
+
+killed = sys.argv[2]
+with kbatch.spark.spark_session("local[2,4]", app_name="killed", conf={"spark.ui.enabled": "false"}) as spark:
+    kbatch.spark.register(spark)
+    frame = spark.range(0, 1000, 1, 4).select(udf(fragile, "string")("id").alias("value"))
+    writer = frame.write.format("kbatch").mode("append").option("topic", "t").option("numPartitions", "1")
+    writer.save(sys.argv[1])
+    killed += "-again"
+    writer.save(sys.argv[1])
+"""
+
+
+def test_killed_workers_write_nothing_twice(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "logs"), str(tmp_path / "killed")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(list(tmp_path.glob("killed-*"))) >= 4
+    assert values(tmp_path / "logs") == {("t", 0): [b"%d" % n for n in range(1000)] * 2}
+    assert sorted(os.listdir(tmp_path / "logs")) == [".lock", "t-0"]

@@ -1,0 +1,589 @@
+"""write_log: DataFrames as log directories, read back by kbatch and aiokafka; and that it is all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from log_batches import batch as one_batch
+from log_batches import write_segment
+
+import kbatch
+from kbatch.errors import LogDirectoryError
+from kbatch.log import commit as commit_module
+from kbatch.log import roll_back, write_log
+from kbatch.log.rows import parse_compression
+from kbatch.log.verification import verify_log
+from kbatch.partitioner import key_partition, key_partitions, murmur2
+
+pa = pytest.importorskip("pyarrow")
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Record = tuple[Any, ...]
+
+
+def frame(count: int = 50, *, topics: int = 2, partitions: int = 3, first: int = 0) -> Any:
+    """Rows of several topic-partitions in turn, with nulls, empty values, headers and no timestamps among them."""
+    rows = range(first, first + count)
+    return pa.table(
+        {
+            "headers": pa.array([None if n % 3 else [("h", b"%d" % n), ("h", None)] for n in rows], HEADERS),
+            "key": pa.array([None if n % 4 == 0 else b"k%d" % n for n in rows], pa.binary()),
+            "value": pa.array([None if n % 5 == 0 else b"v" * (n % 7) + b"%d" % n for n in rows], pa.binary()),
+            "topic": pa.array([f"topic.{n % topics}" for n in rows], pa.string()),
+            "partition": pa.array([n % partitions for n in rows], pa.int32()),
+            "timestamp": pa.array([None if n % 11 == 0 else 1000 + n for n in rows], pa.timestamp("ms", "UTC")),
+        }
+    )
+
+
+def wanted(*tables: Any) -> dict[tuple[str, int], list[Record]]:
+    """What the rows of frames are in the logs: offset, timestamp, key, value, headers."""
+    logs: dict[tuple[str, int], list[Record]] = {}
+    for table in tables:
+        columns = [table[name].to_pylist() for name in ("topic", "partition", "key", "value", "headers")]
+        times = table["timestamp"].cast(pa.int64()).to_pylist()
+        for topic, partition, key, value, headers, time in zip(*columns, times, strict=True):
+            log = logs.setdefault((topic, partition), [])
+            pairs = [(each["key"].encode(), each["value"]) for each in headers or ()]
+            log.append((len(log), -1 if time is None else time, key, value, pairs))
+    return logs
+
+
+def found(root: Path) -> dict[tuple[str, int], list[Record]]:
+    logs: dict[tuple[str, int], list[Record]] = {}
+    for log in kbatch.find_logs(root):
+        assert log.topic is not None
+        assert log.partition is not None
+        assert not verify_log(log.segments).damaged
+        records = logs.setdefault((log.topic, log.partition), [])
+        for table in log.tables():
+            headers = table.to_arrow(columns=("headers",))["headers"].to_pylist()
+            for i, row in enumerate(table.records):
+                pairs = [(each["key"], each["value"]) for each in headers[i] or ()]
+                records.append((int(row["offset"]), int(row["timestamp"]), table.key(i), table.value(i), pairs))
+    return logs
+
+
+def tree(root: Path) -> dict[str, bytes | None]:
+    """All files and directories; but for the lock, which stays as a broker's does."""
+    return {
+        str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.name != ".lock"
+    }
+
+
+@pytest.mark.parametrize("compression", [None, "gzip:1", "snappy", "lz4", "zstd:3"])
+def test_what_is_written_is_read(tmp_path: Path, compression: str | None) -> None:
+    table = frame(400)
+    written = write_log(tmp_path / "logs", table, compression=compression, batch_size=300)
+    assert found(tmp_path / "logs") == wanted(table)
+    assert sum(each.records for each in written) == 400
+    assert [(each.topic, each.partition, each.first_offset) for each in written] == [
+        (f"topic.{topic}", partition, 0) for topic in range(2) for partition in range(3)
+    ]
+    log = kbatch.Log(tmp_path / "logs" / "topic.1-2")
+    assert len(log.batches()) > 3
+    assert set(log.batches()["attributes"] & 7) == {parse_compression(compression)[0]}
+    assert log.leader_epochs.tolist() == [(0, 0)]
+    assert (log.segments[0].has(".index"), log.segments[0].has(".timeindex")) == (True, True)
+    # Nothing else is left.
+    assert sorted(os.listdir(tmp_path)) == ["logs"]
+    assert all("kbatch" not in name for name in os.listdir(tmp_path / "logs"))
+
+
+def test_aiokafka_reads_it(tmp_path: Path) -> None:
+    records = pytest.importorskip("aiokafka.record.memory_records")
+    table = frame(100)
+    write_log(tmp_path, table, compression="lz4", batch_size=500)
+    write_log(tmp_path, table, compression="zstd")
+    for (topic, partition), rows in wanted(table, table).items():
+        seen = []
+        for path in sorted((tmp_path / f"{topic}-{partition}").glob("*.log")):
+            reader = records.MemoryRecords(path.read_bytes())
+            while reader.has_next():
+                one = reader.next_batch()
+                assert one.validate_crc()
+                seen += [(r.offset, r.timestamp, r.key, r.value, [(k.encode(), v) for k, v in r.headers]) for r in one]
+        assert seen == rows
+
+
+def test_offsets_go_on_and_files_stay(tmp_path: Path) -> None:
+    frames = [frame(30, first=30 * n, partitions=2) for n in range(4)]
+    before: dict[str, bytes | None] = {}
+    for n, each in enumerate(frames):
+        written = write_log(tmp_path, each, compression=["none", "gzip", "lz4", "zstd"][n])
+        now = tree(tmp_path)
+        assert {name: now[name] for name in before} == before
+        before = now
+        assert found(tmp_path) == wanted(*frames[: n + 1])
+        assert {each.first_offset for each in written} == {n * 15}
+    log = kbatch.Log(tmp_path / "topic.0-0")
+    assert [segment.base_offset for segment in log.segments] == [0, 15, 30, 45]
+
+
+def test_the_leader_epoch_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    write_segment(directory, 0, [kbatch.encode([b"a", b"b"], leader_epoch=7)], indexes=True)
+    (directory / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n7 1\n")
+    write_log(tmp_path, pa.table({"value": ["c"]}), topic="orders", num_partitions=1)
+    log = kbatch.Log(directory)
+    assert log.batches()["partition_leader_epoch"].tolist() == [7, 7]
+    assert log.leader_epochs.tolist() == [(3, 0), (7, 1)]
+    assert [table.values() for table in log.tables()] == [[b"a", b"b"], [b"c"]]
+
+
+def test_segments_have_their_size(tmp_path: Path) -> None:
+    table = frame(2000, topics=1, partitions=1)
+    write_log(tmp_path, [table.slice(0, 900), table.slice(900)], batch_size=1000, segment_bytes=5000)
+    log = kbatch.Log(tmp_path / "topic.0-0")
+    assert len(log.segments) > 5
+    assert all(segment.size <= 5000 for segment in log.segments)
+    assert found(tmp_path) == wanted(table)
+
+
+def test_frames_of_other_libraries(tmp_path: Path) -> None:
+    table = frame(60)
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    as_pandas = table.to_pandas()
+    as_pandas["headers"] = [
+        None if row is None else [(each["key"], each["value"]) for each in row] for row in table["headers"].to_pylist()
+    ]
+    forms = {
+        "pandas": as_pandas,
+        "pandas of arrow": table.to_pandas(types_mapper=pandas.ArrowDtype),
+        "polars": polars.from_arrow(table),
+        "reader": table.to_reader(7),
+        "batches": iter(table.to_batches(max_chunksize=9)),
+        "batch": table.combine_chunks().to_batches()[0],
+        "dictionary": table.set_column(3, "topic", table["topic"].dictionary_encode()),
+        "views": table.set_column(2, "value", table["value"].cast(pa.binary_view())),
+    }
+    for name, each in forms.items():
+        write_log(tmp_path / name, each)
+        assert found(tmp_path / name) == wanted(table), name
+
+
+def test_a_record_table_keeps_its_offsets(tmp_path: Path, golden: Path) -> None:
+    log = kbatch.Log(golden / "logs" / "codec-zstd-0")
+    write_log(tmp_path, log.tables(), topic="copy", num_partitions=1, compression="zstd")
+    copy = kbatch.Log(tmp_path / "copy-0")
+    assert (copy.start_offset, copy.end_offset) == (log.start_offset, log.end_offset)
+    columns = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+    one, other = (pa.concat_tables(t.to_arrow(columns=columns) for t in each.tables()) for each in (log, copy))
+    assert one.combine_chunks().equals(other.combine_chunks())
+
+
+# -- offsets that are kept
+
+
+def offset_rows(offsets: list[int | None], value: str = "v") -> Any:
+    return pa.table({"offset": pa.array(offsets, pa.int64()), "value": [value] * len(offsets)})
+
+
+def test_kept_offsets(tmp_path: Path) -> None:
+    to = {"topic": "t", "num_partitions": 1}
+    write_log(tmp_path, offset_rows([5, 6, 9]), **to)
+    write_log(tmp_path, offset_rows([20, 5_000_000_000]), **to)
+    write_log(tmp_path, offset_rows([1, 1]), offsets="assign", **to)
+    log = kbatch.Log(tmp_path / "t-0")
+    kept = [5, 6, 9, 20, 5_000_000_000, 5_000_000_001, 5_000_000_002]
+    assert np.concatenate([table.records["offset"] for table in log.tables()]).tolist() == kept
+    assert [segment.base_offset for segment in log.segments] == [5, 20, 5_000_000_000, 5_000_000_001]
+    before = tree(tmp_path)
+    for offsets, message in (
+        ([5_000_000_002, 5_000_000_009], "t-0: offset 5000000002 is to be written, but the log's last is 5000000002"),
+        ([6_000_000_000, 6_000_000_000], "t-0: offset 6000000000 comes after 6000000000; sort"),
+        ([-4], "t-0: offset -4 is negative"),
+        ([6_000_000_000, None], "t-0: offset is null"),
+    ):
+        with pytest.raises((ValueError, LogDirectoryError), match=message):
+            write_log(tmp_path, offset_rows(offsets), **to)
+        assert tree(tmp_path) == before
+
+
+# -- partitions
+
+
+def test_partitions_are_chosen_as_kafka_does(tmp_path: Path) -> None:
+    keys = [None if n % 3 == 0 else os.urandom(n % 40) for n in range(600)]
+    partitions = [n % 4 if n % 10 == 0 else None for n in range(600)]
+    table = pa.table(
+        {"key": keys, "value": [str(n) for n in range(600)], "partition": pa.array(partitions, pa.int64())}
+    )
+    write_log(tmp_path, table, topic="t", num_partitions=4)
+    turn = 0
+    want: dict[int, list[bytes]] = {}
+    for n, (key, partition) in enumerate(zip(keys, partitions, strict=True)):
+        if partition is None and key is None:
+            partition, turn = turn % 4, turn + 1
+        elif partition is None:
+            partition = key_partition(key or b"", 4)
+        want.setdefault(partition, []).append(b"%d" % n)
+    seen = {log.partition: [v for table in log.tables() for v in table.values()] for log in kbatch.find_logs(tmp_path)}
+    assert seen == want
+
+
+def test_a_column_of_keys_is_hashed_as_each_is() -> None:
+    keys = [os.urandom(n) for n in range(70)] + [b"", b"\xff" * 1000]
+    for column in (pa.array(keys), pa.array(keys, pa.binary_view()), pa.array([b"x", *keys, b"y"])[1:-1]):
+        assert key_partitions(column, 7).tolist() == [key_partition(key, 7) for key in keys]
+    assert key_partitions(pa.array(["21"]), 1 << 30).tolist() == [(murmur2(b"21") & 0x7FFFFFFF) % (1 << 30)]
+    assert key_partitions(pa.array([], pa.binary()), 3).tolist() == []
+
+
+def test_many_partitions(tmp_path: Path) -> None:
+    table = frame(1500, topics=1, partitions=150)
+    write_log(tmp_path, table)
+    assert found(tmp_path) == wanted(table)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"key": ["a"]}, {}, "required column 'value' is missing"),
+        ({"value": ["a"]}, {}, "no column 'topic'"),
+        ({"value": ["a"]}, {"topic": "t"}, "no column 'partition'"),
+        ({"value": ["a"], "partition": pa.array([None], pa.int32())}, {"topic": "t"}, "row 0 .* its partition is null"),
+        ({"value": ["a"], "partition": [-1]}, {"topic": "t"}, "partition -1 must be 0 to 2147483647"),
+        ({"value": ["a"], "partition": [1 << 31]}, {"topic": "t"}, "partition 2147483648 must be"),
+        ({"value": ["a"], "partition": ["1"]}, {"topic": "t"}, "column 'partition' must be an integer, not string"),
+        ({"value": ["a"], "topic": pa.array([None], pa.string()), "partition": [0]}, {}, "its topic is null"),
+        ({"value": ["a"], "topic": ["../a"], "partition": [0]}, {}, "topic '../a' is none that Kafka allows"),
+        ({"value": ["a"], "topic": [".."], "partition": [0]}, {}, "topic '..' is none that Kafka allows"),
+        ({"value": ["a"]}, {"topic": "a/b", "num_partitions": 1}, "topic 'a/b' is none"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 0}, "number of partitions must be 1 to"),
+        ({"value": [1]}, {"topic": "t", "num_partitions": 1}, "column 'value' must be binary or string, not int64"),
+        ({"value": ["a"], "key": [1.5]}, {"topic": "t", "num_partitions": 1}, "column 'key' must be binary or string"),
+        ({"value": ["a"], "val": ["b"]}, {"topic": "t", "num_partitions": 1}, "column 'val' has no place in a record"),
+        ({"value": ["a"], "headers": ["b"]}, {"topic": "t", "num_partitions": 1}, "column 'headers' must be array<"),
+        (
+            {"value": ["a"], "timestamp": ["b"]},
+            {"topic": "t", "num_partitions": 1},
+            "column 'timestamp' must be a time",
+        ),
+        (
+            {"value": ["a"], "timestamp": [-7]},
+            {"topic": "t", "num_partitions": 1},
+            "t-0, of 1 rows: record 0: timestamp",
+        ),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "brotli"}, "codec must be one of"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "gzip:77"}, "level"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "zstd:x"}, "compression must be a codec"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "mode": "ignore"}, "mode must be"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "offsets": "drop"}, "offsets must be"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "segment_bytes": 0}, "segment_bytes must be"),
+    ],
+)
+def test_bad_rows_and_options_say_what_is_wrong(
+    tmp_path: Path, columns: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        write_log(tmp_path / "logs", pa.table(columns), **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_headers_key_must_not_be_null(tmp_path: Path) -> None:
+    table = pa.table({"value": ["a"], "headers": pa.array([[(None, b"x")]], HEADERS)})
+    with pytest.raises(ValueError, match="a header has no key"):
+        write_log(tmp_path, table, topic="t", num_partitions=1)
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("bad", [5, "path", {"value": [1]}, [b"a"]])
+def test_what_is_no_frame(tmp_path: Path, bad: Any) -> None:
+    with pytest.raises(TypeError, match="a frame must be an Arrow table"):
+        write_log(tmp_path / "logs", bad, topic="t", num_partitions=1)
+    assert os.listdir(tmp_path) == []
+
+
+def test_places_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for root, message in (
+        ("s3://bucket/logs", "local or mounted file systems only"),
+        (tmp_path / "file", "is no directory"),
+        (tmp_path / "missing" / "logs", "its parent .* is no directory"),
+    ):
+        with pytest.raises(LogDirectoryError, match=message):
+            write_log(root, frame())
+
+
+def test_an_empty_frame_writes_nothing(tmp_path: Path) -> None:
+    assert write_log(tmp_path / "logs", frame(0)) == []
+    assert os.listdir(tmp_path) == []
+    assert write_log(tmp_path, frame(0)) == []
+    assert tree(tmp_path) == {}
+
+
+# -- logs that are there
+
+
+def test_modes(tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    write_log(root, frame(30, partitions=4), mode="error")
+    (root / "log-start-offset-checkpoint").write_text("0\n1\ntopic.0 0 3\n")
+    (root / "meta.properties").write_text("version=1\n")
+    write_segment(root / "__cluster_metadata-0", 0, [one_batch(0, [1])])
+    before = tree(root)
+    with pytest.raises(LogDirectoryError, match=r"there are logs already \(topic.0-0, topic.0-2, topic.1-1, ...\)"):
+        write_log(root, frame(), mode="error")
+    assert tree(root) == before
+    table = frame(10, topics=1, partitions=1)
+    write_log(root, table, mode="overwrite")
+    assert sorted(os.listdir(root)) == [".lock", "__cluster_metadata-0", "meta.properties", "topic.0-0"]
+    shutil.rmtree(root / "__cluster_metadata-0")
+    assert found(root) == wanted(table)
+
+
+def test_the_empty_segment_at_a_logs_end_is_replaced(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_segment(directory, 0, [one_batch(0, [1, 2])], indexes=True)
+    write_segment(directory, 2, [])
+    (directory / f"{2:020}.index").write_bytes(bytes(8192))
+    (directory / f"{2:020}.snapshot").write_bytes(b"a broker's")
+    write_log(tmp_path, pa.table({"value": ["new"]}), topic="t", num_partitions=1)
+    log = kbatch.Log(directory)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    assert [value for table in log.tables() for value in table.values()] == [b"value", b"value", b"new"]
+    assert (directory / f"{2:020}.index").stat().st_size == 0
+    assert (directory / f"{2:020}.snapshot").read_bytes() == b"a broker's"
+
+
+@pytest.mark.parametrize(
+    ("tail", "kind"), [(one_batch(2, [5])[:40], "partial"), (bytes(64), "zeros"), (b"x" * 99, "damaged")]
+)
+def test_a_log_that_ends_within_a_batch_is_not_continued(tmp_path: Path, tail: bytes, kind: str) -> None:
+    write_segment(tmp_path / "t-0", 0, [one_batch(0, [1, 2])], tail=tail)
+    before = tree(tmp_path)
+    table = pa.table({"value": ["a", "b"], "topic": ["a", "t"], "partition": [0, 0]})
+    with pytest.raises(LogDirectoryError, match=rf"{len(tail)} bytes that are no whole batch \({kind}\) end the log"):
+        write_log(tmp_path, table)
+    assert tree(tmp_path) == before
+
+
+def test_a_broker_or_writer_has_the_lock(tmp_path: Path) -> None:
+    code = """if True:
+        import fcntl, sys
+        file = open(sys.argv[1], "w")
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print("locked", flush=True)
+        sys.stdin.read()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(LogDirectoryError, match="a broker or another writer holds this lock; nothing was written"):
+            write_log(tmp_path, frame())
+        assert tree(tmp_path) == {}
+        with pytest.raises(LogDirectoryError, match="holds this lock"):
+            roll_back(tmp_path)
+        other.communicate()
+    write_log(tmp_path, frame())
+    # Within a process, where locks of files don't count.
+    with commit_module.locked(str(tmp_path)), pytest.raises(LogDirectoryError, match="holds this lock"):
+        write_log(tmp_path, frame())
+    assert found(tmp_path) == wanted(frame())
+
+
+def test_two_writers_of_a_new_directory(tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+
+    def rows() -> Iterator[Any]:
+        yield frame(10)
+        write_log(root, frame(20))
+
+    with pytest.raises(LogDirectoryError, match=r"another writer may have made it meanwhile\. Nothing was written"):
+        write_log(root, rows())
+    assert found(root) == wanted(frame(20))
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+def test_two_writers_of_a_directory_that_is_there(tmp_path: Path) -> None:
+    def rows() -> Iterator[Any]:
+        yield frame(10)
+        write_log(tmp_path, frame(20))
+
+    write_log(tmp_path, rows())
+    assert found(tmp_path) == wanted(frame(20), frame(10))
+
+
+# -- failures and crashes
+
+
+class Crash(BaseException):
+    """The end of the process, as far as the code after it goes."""
+
+
+@contextlib.contextmanager
+def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int, error: BaseException) -> Iterator[None]:
+    """Let a call of `os` fail: the one with this number."""
+    real, calls = getattr(os, name), [0]
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == at:
+            raise error
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, call)
+        yield
+
+
+def prepared(root: Path) -> dict[str, bytes | None]:
+    """Logs to go on with, one with an empty segment at its end, and one that will be new."""
+    write_log(root, frame(12, topics=1, partitions=2))
+    write_segment(root / "topic.0-0", 6, [])
+    return tree(root)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("name", ["rename", "fsync", "unlink"])
+def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mode: Any) -> None:
+    root = tmp_path / "logs"
+    before = prepared(root)
+    failures = 0
+    for at in range(1, 200):
+        try:
+            with stopping(monkeypatch, name, at, OSError(28, "No space left on device")):
+                write_log(root, frame(9, topics=1), mode=mode)
+        except (OSError, LogDirectoryError):
+            failures += 1
+            assert tree(root) == before, at
+            assert os.listdir(tmp_path) == ["logs"]
+        else:
+            break
+    assert failures >= {"rename": 8, "fsync": 10, "unlink": 1}[name]
+    assert found(root) == wanted(*([frame(12, topics=1, partitions=2)] if mode == "append" else []), frame(9, topics=1))
+
+
+@pytest.mark.parametrize("name", ["rename", "fsync"])
+def test_a_failure_leaves_nothing_of_a_new_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for at in range(1, 100):
+        try:
+            with stopping(monkeypatch, name, at, OSError(5, "Input/output error")):
+                write_log(tmp_path / "logs", frame(9))
+        except (OSError, LogDirectoryError):
+            assert os.listdir(tmp_path) == []
+        else:
+            break
+    assert at > 6
+    assert found(tmp_path / "logs") == wanted(frame(9))
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, root: Path, at: int, mode: Any = "append") -> bool:
+    """Write, and end at a rename as a process that is killed does: nothing is cleaned up."""
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_module, "_undo", lambda *_: None)
+        patch.setattr(commit_module.Stage, "remove", lambda _: None)
+        try:
+            with stopping(monkeypatch, "rename", at, Crash()):
+                write_log(root, frame(9, topics=1), mode=mode)
+        except Crash:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_crash_is_undone_by_the_next_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any) -> None:
+    crashes = undone = 0
+    for at in range(1, 100):
+        root = tmp_path / str(at)
+        before = prepared(root)
+        if not crash(monkeypatch, root, at, mode):
+            break
+        crashes += 1
+        # By itself, and by the next writer.
+        journals = list(root.glob(".kbatch-write-*.tmp/journal.json"))
+        with contextlib.suppress(LogDirectoryError):
+            assert {log.topic for log in kbatch.find_logs(root)} == {"topic.0"}
+        if at % 2:
+            assert roll_back(root) == len(journals)
+            undone += len(journals)
+            roll_back(root, unfinished=True)
+            assert tree(root) == before, at
+        write_log(root, frame(7, topics=1))
+        roll_back(root, unfinished=True)
+        assert found(root) == wanted(frame(12, topics=1, partitions=2), frame(7, topics=1)), at
+        assert not list(root.glob(".kbatch*"))
+    assert crashes > 8
+    assert undone >= 2
+
+
+def test_what_was_written_to_after_a_crash_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crashed = tmp_path
+    for at in range(1, 100):
+        root = tmp_path / str(at)
+        prepared(root)
+        if not crash(monkeypatch, root, at):
+            break
+        crashed = root
+    tmp_path = crashed
+    assert list(tmp_path.glob(".kbatch-write-*.tmp/journal.json"))
+    path = tmp_path / "topic.0-1" / f"{6:020}.log"
+    with path.open("ab") as file:
+        file.write(one_batch(99, [1]))
+    before = tree(tmp_path)
+    with pytest.raises(LogDirectoryError, match="was written to after a write that crashed"):
+        write_log(tmp_path, frame())
+    assert {name: data for name, data in tree(tmp_path).items() if name in before} == before
+    path.write_bytes(path.read_bytes()[: -len(one_batch(99, [1]))])
+    write_segment(tmp_path / "topic.0-1", 200, [one_batch(200, [1])])
+    with pytest.raises(LogDirectoryError, match=rf"{200:020}.log: was written to after"):
+        roll_back(tmp_path)
+
+
+def test_unfinished_writes_of_a_new_directory(tmp_path: Path) -> None:
+    (tmp_path / f".logs.kbatch-write-{'0' * 32}.tmp" / "attempts").mkdir(parents=True)
+    (tmp_path / f".other.kbatch-write-{'0' * 32}.tmp").mkdir()
+    assert roll_back(tmp_path / "logs") == 0
+    assert roll_back(tmp_path / "logs", unfinished=True) == 1
+    assert os.listdir(tmp_path) == [f".other.kbatch-write-{'0' * 32}.tmp"]
+
+
+def test_a_part_that_was_changed_is_not_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def longer(path: Path, data: bytes) -> None:
+        path.write_bytes(data + data)
+
+    def damaged(path: Path, data: bytes) -> None:
+        path.write_bytes(data[:8] + struct.pack(">i", 5) + data[12:])
+
+    def cut(path: Path, data: bytes) -> None:
+        path.write_bytes(data[:8] + struct.pack(">i", len(data)) + data[12:])
+
+    def gone(path: Path, _: bytes) -> None:
+        path.unlink()
+
+    for change, message in (
+        (longer, r"has \d+ bytes, but \d+ were written"),
+        (damaged, "byte 0"),
+        (cut, "ends within a batch"),
+        (gone, "a task wrote it, but it isn't there"),
+    ):
+
+        def changed(stage: Any, parts: Any, *, change: Any = change, **options: Any) -> Any:
+            path = Path(parts[-1].path)
+            change(path, path.read_bytes())
+            return commit_module.commit(stage, parts, **options)
+
+        monkeypatch.setattr("kbatch.log.frames.commit", changed)
+        with pytest.raises(kbatch.KbatchError, match=message):
+            write_log(tmp_path / "logs", frame())
+        assert os.listdir(tmp_path) == []
