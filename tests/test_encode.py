@@ -669,3 +669,18 @@ def test_a_table_of_some_columns() -> None:
 def test_an_int_column_reads_back() -> None:
     numbers = np.array([1, -(2**40), 0], ">i8")
     assert kbatch.decode(kbatch.encode(numbers)).values_as(">i8").tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("key", [None, 0, 1, 8, 62, 63, 64, 65])
+def test_every_length_around_where_varints_grow(key: int | None) -> None:
+    """REC-R1: lengths of records, keys and values take a byte more from 64 and from 8192 on; offsets from 64 on too."""
+    for length in (*range(300), *range(8100, 8260)):
+        values = [bytes([65 + i]) * length for i in range(3)]
+        keys = None if key is None else [b"k" * key] * 3
+        for offsets in ([0, 1, 2], [0, 63, 64], [0, 8191, 8192]):
+            data = kbatch.encode(values, keys=keys, offsets=offsets, timestamps=[5, 5 + 63, 5 + 64])
+            table = kbatch.decode(data)
+            assert table.values() == values
+            assert table.keys() == (keys or [None] * 3)
+            assert table.records["offset"].tolist() == offsets
+            assert table.records["timestamp"].tolist() == [5, 68, 69]

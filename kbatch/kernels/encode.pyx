@@ -844,8 +844,9 @@ cdef int64_t grow(const int32_t* sizes, int64_t row, int64_t count, Numbers offs
         return -1
     for i in range(count):
         disorder |= deltas[i] & 1
+        # With the one byte of its length, which lengths up to 63 take.
         size = sizes[i] + (times[i] > 127) + (deltas[i] > 127) + 4
-        size += size > 63
+        size += size > 64
         whole[i] = size
         longest |= size
     if strict:

@@ -260,7 +260,10 @@ def _split_bytes(spark: SparkSession, logs: Sequence[Log], options: ReadOptions,
     if writing.file_bytes is not None and most == DEFAULT_SPLIT_BYTES:
         most = max(most, writing.file_bytes)
     cores = max(1, spark.sparkContext.defaultParallelism)
-    share = sum(log.size for log in logs) // cores + 1
+    size = sum(log.size for log in logs)
+    # As many tasks for each core: three equal ones on two cores would take as long as four.
+    turns = max(1, -(-size // (cores * most)))
+    share = size // (cores * turns) + 1
     return min(most, max(share, _MIN_SPLIT_BYTES))
 
 
