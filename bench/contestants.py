@@ -241,7 +241,7 @@ class Contestant:
         Gives the DataFrame that the sinks are run on; None is the export, which has no DataFrame.
     sinks : tuple of str
     slow : bool
-        Takes minutes: it runs once, however many rounds there are, and on a quarter of the records.
+        Takes minutes: it runs once, however many rounds there are, and on an eighth of the records.
     broker : bool
         Reads from the broker; the others read its files while it is down.
     """

@@ -133,14 +133,14 @@ def run_step(order: dict[str, Any]) -> dict[str, Any]:
         return {"start": started, "seconds": contestant.run(spark, given, Path(order["scratch"]))}
 
 
-def measure(records: int, rounds: int, codec: str, scratch: Path, *, warming: int = 40_000) -> dict[str, Any]:
+def measure(records: int, rounds: int, codec: str, scratch: Path, *, warming: int = 500_000) -> dict[str, Any]:
     """Produce, run everybody in turns, and return the figures."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
     broker = start_broker(scratch / "broker")
     with broker:
         warm = produce(broker, "warm", warming, codec) if warming else None
         given = produce(broker, "events", records, codec)
-        fewer = produce(broker, "fewer", records // 4, codec)
+        fewer = produce(broker, "fewer", records // 8, codec)
     stored = sum(os.path.getsize(path) for path in given.segments())
     for turn in range(rounds):
         for name, contestant in CONTESTANTS.items():
@@ -202,8 +202,8 @@ def report(figures: dict[str, Any]) -> str:
     lines = [
         f"{figures['records']:,} records in {figures['partitions']} partitions, {figures['stored_bytes'] / 1e6:,.0f} "
         f"MB stored ({figures['codec']}); {figures['master']}; Parquet with {figures['parquet_compression']}. Medians "
-        f"of {figures['rounds']} rounds ({once}: one, on a quarter of the records), each in a fresh driver that has "
-        f"run on a small topic before; without Spark's start of {figures['spark_start_seconds']:.1f} s.",
+        f"of {figures['rounds']} rounds ({once}: one, on an eighth of the records), each in a fresh driver that has "
+        f"run on a smaller topic before; without Spark's start of {figures['spark_start_seconds']:.1f} s.",
         "",
         "| rows/s | Parquet | kbatch export is faster by | noop | count |",
         "|---|---:|---:|---:|---:|",
