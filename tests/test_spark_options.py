@@ -22,7 +22,7 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.spark import java
 from kbatch.spark.options import Bound, ReadOptions, parse_options, parse_size
-from kbatch.spark.planning import Split, open_logs, plan, select_logs, task_tables
+from kbatch.spark.planning import Split, choose_logs, open_logs, plan, task_tables
 
 
 def read(**options: str) -> ReadOptions:
@@ -284,10 +284,9 @@ def test_a_timestamp_after_the_end(golden: Path) -> None:
 
 
 def test_selection(golden: Path) -> None:
-    logs = open_logs([str(golden / "logs")])
 
     def chosen(**options: str) -> list[str | None]:
-        return [log.topic for log in select_logs(logs, read(**options))]
+        return [log.topic for log in choose_logs([str(golden / "logs")], read(**options))]
 
     assert chosen(topics="txn,prealloc") == ["prealloc", "txn"]
     assert chosen(subscribePattern="codec-.z.") == ["codec-lz4"]
@@ -398,7 +397,7 @@ def test_readers_hold_plain_values_only(golden: Path) -> None:
 @pytest.mark.parametrize("columns", [(), ("topic", "partition"), ("timestamp", "topic"), ("headers", "value")])
 def test_tasks_decode_what_is_asked_for(golden: Path, columns: tuple[str, ...]) -> None:
     _, options = parse_options({"path": str(golden / "logs"), "subscribe": "txn,codec-lz4"})
-    tasks = plan(select_logs(open_logs([str(golden / "logs")]), options), options)
+    tasks = plan(choose_logs([str(golden / "logs")], options), options)
     whole = [table for task in tasks for _, table in task_tables(task, options)]
     some = [table for task in tasks for _, table in task_tables(task, options, columns)]
     assert [len(table) for table in some] == [len(table) for table in whole]

@@ -46,7 +46,6 @@ __all__ = [
     "plan_ranges",
     "require_markers",
     "resolve_bounds",
-    "select_logs",
     "task_tables",
 ]
 
@@ -219,26 +218,12 @@ def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
     LogDirectoryError
         As `open_logs`.
     ValueError
-        As `select_logs`.
+        If a topic or an assigned partition isn't there, or a partition that ``keyPartitions`` says isn't.
     """
     selection = Selection(options)
     logs = [log for log in open_logs(paths, options.storage, wanted=selection) if selection(log.topic, log.partition)]
     selection.check()
     return logs
-
-
-def select_logs(logs: Sequence[Log], options: ReadOptions) -> list[Log]:
-    """Choose the topic-partitions that the options name, of logs that are open.
-
-    Raises
-    ------
-    ValueError
-        If a topic or an assigned partition isn't there, or a partition that ``keyPartitions`` says isn't.
-    """
-    selection = Selection(options)
-    chosen = [log for log in logs if selection(log.topic, log.partition)]
-    selection.check()
-    return chosen
 
 
 def require_markers(log: Log, options: ReadOptions) -> None:
