@@ -82,6 +82,22 @@ def test_batches_do_not_depend_on_how_records_come_in(
     )
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_every_batch_has_the_delete_horizon(codec: str) -> None:
+    """TS-R5, KIP-534: also the one that is closed by the next piece of records."""
+    options: dict[str, Any] = {"delete_horizon": 5000, "codec": codec, "batch_size": 100, "transactional": True}
+    options |= {"producer_id": 7, "producer_epoch": 1, "base_sequence": 3, "leader_epoch": 2}
+    times = [1000, 9000, 4000] * 10
+    file = io.BytesIO()
+    with kbatch.BatchWriter(file, **options) as writer:
+        for start in range(0, 30, 7):
+            writer.append_many([b"v" * 9] * len(times[start : start + 7]), timestamps=times[start : start + 7])
+    assert file.getvalue() == kbatch.encode([b"v" * 9] * 30, timestamps=times, **options)
+    table = kbatch.decode(file.getvalue())
+    assert table.records["timestamp"].tolist() == times
+    assert set(table.batches["base_timestamp"].tolist()) == {5000}
+
+
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 @settings(max_examples=5)
 @given(rows=st.integers(1, 60_000))
