@@ -37,6 +37,7 @@ _ADVICE = {
     str: "str has no bytes of its own; encode it, as in [v.encode() for v in values]",
     int: "a number has no bytes of its own; use NumPy arrays for numbers of a fixed width",
 }
+_ADVICE_FOR_ONE = {str: "encode it, as in text.encode()", int: "pack it, as in number.to_bytes(8)"}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -81,11 +82,8 @@ def check_bytes(value: Any, what: str) -> bytes | None:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    advice = next((text for kind, text in _ADVICE.items() if isinstance(value, kind)), "")
-    raise TypeError(
-        f"{what} must be bytes or None, got {type(value).__name__}"
-        + (f": {advice.partition(';')[0]}" if advice else "")
-    )
+    advice = next((f"; {text}" for kind, text in _ADVICE_FOR_ONE.items() if isinstance(value, kind)), "")
+    raise TypeError(f"{what} must be bytes or None, got {type(value).__name__}{advice}")
 
 
 def _add_objects(column: Column, values: list[Any], what: str) -> None:

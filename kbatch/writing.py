@@ -137,6 +137,10 @@ class BatchWriter:
             transactional=transactional,
             delete_horizon=delete_horizon,
         )
+        if not callable(getattr(file, "write", None)) or isinstance(file, io.TextIOBase):
+            raise TypeError(f"file must be open for binary writing, as open(path, 'wb'), got {type(file).__name__}")
+        # There has to be one: the writer holds a batch until it is full.
+        check_range("batch_size", batch_size, 0, _INT32_MAX)
         self._append_time = append_time
         append_time_of(self._layout, append_time)  # refuses what can't be
         check_range("base_offset", base_offset, 0, _INT64_MAX)

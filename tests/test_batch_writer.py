@@ -192,7 +192,7 @@ def test_append_times() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"value": "a"}, TypeError, "value must be bytes or None, got str: str has no bytes of its own"),
+        ({"value": "a"}, TypeError, "value must be bytes or None, got str; encode it"),
         ({"value": b"", "key": 5}, TypeError, "key must be bytes or None, got int"),
         ({"value": b"", "headers": [(None, b"")]}, ValueError, "a header needs a key"),
         ({"value": b"", "timestamp": -2}, ValueError, "timestamp must be -1 to"),
@@ -227,6 +227,14 @@ def test_a_refused_record_changes_nothing(options: dict[str, Any], error: type[E
 def test_refused_at_once(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         kbatch.BatchWriter(io.BytesIO(), **options)
+
+
+@pytest.mark.parametrize("file", ["orders.log", None, io.StringIO()])
+def test_what_is_no_binary_file(file: Any) -> None:
+    with pytest.raises(TypeError, match=r"file must be open for binary writing, as open\(path, 'wb'\), got"):
+        kbatch.BatchWriter(file)
+    with pytest.raises(TypeError, match="batch_size must be an int, got NoneType"):
+        kbatch.BatchWriter(io.BytesIO(), batch_size=None)  # type: ignore[arg-type]
 
 
 def test_legacy_magics_take_no_headers() -> None:

@@ -454,7 +454,6 @@ def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixtu
         (["--split-size", "lots"], "must be a number of bytes"),
         (["--file-size", "0"], "--file-size must be a number of bytes"),
         (["--row-group-rows", "0"], "row_group_rows must be at least 1"),
-        (["--conf", "spark.x"], "--conf must be KEY=VALUE"),
         (["--compression", "zstd:99"], "zstd has levels 1 to 22"),
         (["--starting-offsets", "[]"], "startingOffsets must be JSON"),
         (["--table", "a.b"], "are for format iceberg"),
@@ -463,6 +462,10 @@ def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixtu
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+    for option in ("--conf", "--storage-option"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", str(logs), str(tmp_path / "out"), option, "spark.x"])
+        assert f"argument {option}: must be NAME=VALUE, got 'spark.x'" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["logs"]
 
 

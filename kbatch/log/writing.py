@@ -26,7 +26,7 @@ from kbatch.log.names import parse_segment_name
 from kbatch.log.storage import is_url, locate
 from kbatch.transactions import TransactionTracker
 
-__all__ = ["LogWriter", "SegmentWriter", "staged"]
+__all__ = ["LogWriter", "SegmentWriter", "staged", "sync_directory"]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -133,12 +133,12 @@ class staged:
             moves = [(os.path.join(self.directory, each), os.path.join(parent, each)) for each in names]
         elif self._sync:
             for found, _, _ in os.walk(self.directory):
-                _sync_directory(found)
+                sync_directory(found)
         try:
             for source, target in moves:
                 os.rename(source, target)
             if self._sync:
-                _sync_directory(parent)
+                sync_directory(parent)
         except BaseException:
             # Whoever interrupts this is told that nothing was written.
             for source, target in reversed(moves):
@@ -625,7 +625,8 @@ def _umask() -> int:
     return mask
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str) -> None:
+    """Force the names in a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
