@@ -576,7 +576,8 @@ def accept_batch(
         in_place = True
     if not in_place:
         written = bytearray(_rebuild(table, base_offset, topic, target, leader_epoch, clock))
-        if (size := int(scan_part(byte_array(written)).batches["size"].max())) > topic.max_message_bytes:
+        # Of a batch without records nothing is left.
+        if (size := int(scan_part(byte_array(written)).batches["size"].max(initial=0))) > topic.max_message_bytes:
             text = f"{size} bytes once written anew, max.message.bytes is {topic.max_message_bytes}"
             _refuse(ErrorCode.MESSAGE_TOO_LARGE, batches[0], text)
         _check_size(len(written), topic)
