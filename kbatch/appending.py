@@ -103,6 +103,11 @@ class TopicConfig:
         Whether batches of another magic are taken, and converted, as brokers before Kafka 4.0 do; else they are
         INVALID_RECORD.
 
+    Raises
+    ------
+    ValueError, TypeError
+        If a setting isn't one that a broker takes.
+
     Examples
     --------
     >>> import kbatch

@@ -249,7 +249,7 @@ def _arrow_numbers(column: Any, what: str, null: int | None) -> npt.NDArray[np.i
         if chunk.null_count and null is None:
             raise ValueError(f"{what} must not be null")
         if types.is_timestamp(chunk.type) and null is not None:
-            parts.append(_rounded_down(chunk.to_numpy(zero_copy_only=False)))
+            parts.append(_rounded_down(chunk.to_numpy(zero_copy_only=False), missing=chunk.null_count > 0))
             continue
         if not types.is_integer(chunk.type) and not types.is_null(chunk.type):
             allowed = "integers" if null is None else "integers or timestamps"
@@ -262,11 +262,12 @@ def _arrow_numbers(column: Any, what: str, null: int | None) -> npt.NDArray[np.i
     return np.concatenate(parts) if len(parts) != 2 else parts[1]
 
 
-def _rounded_down(times: npt.NDArray[np.datetime64]) -> npt.NDArray[np.int64]:
-    """Return datetime64 of any unit in milliseconds; NaT is -1."""
+def _rounded_down(times: npt.NDArray[np.datetime64], *, missing: bool = True) -> npt.NDArray[np.int64]:
+    """Return datetime64 of any unit in milliseconds; NaT is -1, if any is `missing`."""
     array = times.astype("datetime64[ms]", copy=False).view(np.int64)
-    missing = np.isnat(times)
-    return np.where(missing, np.int64(NO_TIMESTAMP), array) if missing.any() else array
+    if missing and (absent := np.isnat(times)).any():
+        return np.where(absent, np.int64(NO_TIMESTAMP), array)
+    return array
 
 
 def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | None, int]:

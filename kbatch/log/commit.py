@@ -566,6 +566,14 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
     ------
     LogDirectoryError
         If another holds the lock, or a segment was changed since the crash.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kbatch.log import roll_back
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     roll_back(root)
+    0
     """
     root = os.path.realpath(root)
     count = 0

@@ -115,6 +115,11 @@ def recompress_log(
     -------
     RewriteReport
 
+    Raises
+    ------
+    ConversionLossError, LogDirectoryError, ...
+        As `kbatch.recompress` and `rewrite_log`.
+
     Examples
     --------
     >>> import tempfile
