@@ -103,6 +103,11 @@ class TopicConfig:
         Whether batches of another magic are taken, and converted, as brokers before Kafka 4.0 do; else they are
         INVALID_RECORD.
 
+    Raises
+    ------
+    ValueError, TypeError
+        If a setting isn't one that a broker takes.
+
     Examples
     --------
     >>> import kbatch
@@ -576,7 +581,8 @@ def accept_batch(
         in_place = True
     if not in_place:
         written = bytearray(_rebuild(table, base_offset, topic, target, leader_epoch, clock))
-        if (size := int(scan_part(byte_array(written)).batches["size"].max())) > topic.max_message_bytes:
+        # Of a batch without records nothing is left.
+        if (size := int(scan_part(byte_array(written)).batches["size"].max(initial=0))) > topic.max_message_bytes:
             text = f"{size} bytes once written anew, max.message.bytes is {topic.max_message_bytes}"
             _refuse(ErrorCode.MESSAGE_TOO_LARGE, batches[0], text)
         _check_size(len(written), topic)

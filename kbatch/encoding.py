@@ -162,6 +162,8 @@ class Layout:
         check_range("producer_id", self.producer_id, -1, _INT64_MAX)
         check_range("producer_epoch", self.producer_epoch, -1, 2**15 - 1)
         check_range("base_sequence", self.base_sequence, -1, _INT32_MAX)
+        if not isinstance(self.transactional, bool | np.bool_):
+            raise TypeError(f"transactional must be a bool, got {type(self.transactional).__name__}")
         if self.delete_horizon is not None:
             check_range("delete_horizon", self.delete_horizon, 0, _INT64_MAX)
         if self.magic < 2:
@@ -272,9 +274,10 @@ def encode(
         of the other parameters only `codec` and `level` may then be given. None, with `keys`, is a null for each.
     keys : as `values`, optional
         Default is null for all.
-    timestamps : int, datetime, ndarray, sequence of int, Arrow, pandas or Polars column, optional
-        Milliseconds since the epoch, datetime64 or Arrow timestamps (finer ones are rounded down; NaT and null are -1,
-        "no timestamp"), or one for all. Default is the time of this call, as of Kafka's producers. Magic 0 has none.
+    timestamps : int, datetime, ndarray, sequence of int or datetime, Arrow, pandas or Polars column, optional
+        Milliseconds since the epoch, datetime64 or Arrow timestamps (finer ones are rounded down; None, NaT, null and
+        what is masked are -1, "no timestamp"), or one for all. Default is the time of this call, as of Kafka's
+        producers. Magic 0 has none.
     headers : sequence of lists of (key, value), or Arrow column of list<struct<key, value>> or map, optional
         For each record its headers, or None. Order and duplicates survive. Keys are bytes, or str as UTF-8, and never
         null; values are bytes or None. Only with magic 2.
@@ -754,10 +757,13 @@ def encode_marker(
     check_range("producer_epoch", producer_epoch, 0, 2**15 - 1)
     check_range("coordinator_epoch", coordinator_epoch, -(2**31), _INT32_MAX)
     check_range("leader_epoch", leader_epoch, -1, _INT32_MAX)
+    check_range("offset", offset, 0, _INT64_MAX)
+    stamp = now() if timestamp is None else millisecond(timestamp)
+    check_range("timestamp", stamp, -1, _INT64_MAX)
     records = records_of(
         [b"\0\0" + int(coordinator_epoch).to_bytes(4, "big", signed=True)],
         keys=[b"\0\0" + int(marker).to_bytes(2, "big")],
-        timestamps=timestamp,
+        timestamps=stamp,
         headers=None,
         offsets=None,
         next_offset=offset,

@@ -20,6 +20,14 @@ _POSITIVE = np.uint32(0x7FFFFFFF)
 def murmur2(data: bytes) -> int:
     """Return the hash of ``org.apache.kafka.common.utils.Utils.murmur2``, as an unsigned number of 32 bits.
 
+    Parameters
+    ----------
+    data : bytes
+
+    Returns
+    -------
+    int
+
     Examples
     --------
     >>> murmur2(b"21") == -973932308 & 0xFFFFFFFF
@@ -35,6 +43,16 @@ def key_partition(key: bytes, partitions: int) -> int:
 
     It is where producers of Kafka's Java client put it without a partitioner of the user's, if the topic has had this
     number of partitions ever since; librdkafka does so with ``partitioner=murmur2_random`` only.
+
+    Parameters
+    ----------
+    key : bytes
+    partitions : int
+        How many the topic has.
+
+    Returns
+    -------
+    int
 
     Examples
     --------
@@ -56,6 +74,13 @@ def key_partitions(keys: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
     Returns
     -------
     ndarray of int64, shape (keys,)
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> keys = [b"user-17", b"user-18", None]
+    >>> key_partitions(pa.array(keys), 12).tolist() == [key_partition(key or b"", 12) for key in keys]
+    True
     """
     import pyarrow as pa
 

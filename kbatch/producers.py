@@ -174,6 +174,11 @@ class SequenceChecker:
         own timestamps: ``producer.id.expiration.ms``, 86400000 by default in a broker, which goes by its clock. Default
         is never.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If `producers` is no array of PRODUCER_DTYPE, or `expiration_ms` isn't positive.
+
     Notes
     -----
     A producer's next batch must begin with the sequence after its last one, 0 coming after 2147483647, and with 0 if

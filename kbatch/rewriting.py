@@ -103,6 +103,8 @@ class RewriteReport:
         Batches without records that were dropped.
     records_with_headers, timestamps : int
         Records that lost theirs.
+    tail_bytes : int
+        Bytes after the last whole batch of a log, an incomplete one or zeros, that were not copied.
     damage : list of Loss
         Ranges of the input that were left out with ``on_error="skip"``.
     """
@@ -121,6 +123,7 @@ class RewriteReport:
     empty_batches: int = 0
     records_with_headers: int = 0
     timestamps: int = 0
+    tail_bytes: int = 0
     damage: list[Loss] = field(default_factory=list)
 
     @property

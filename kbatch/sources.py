@@ -37,6 +37,7 @@ _ADVICE = {
     str: "str has no bytes of its own; encode it, as in [v.encode() for v in values]",
     int: "a number has no bytes of its own; use NumPy arrays for numbers of a fixed width",
 }
+_ADVICE_FOR_ONE = {str: "encode it, as in text.encode()", int: "pack it, as in number.to_bytes(8)"}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -81,11 +82,8 @@ def check_bytes(value: Any, what: str) -> bytes | None:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    advice = next((text for kind, text in _ADVICE.items() if isinstance(value, kind)), "")
-    raise TypeError(
-        f"{what} must be bytes or None, got {type(value).__name__}"
-        + (f": {advice.partition(';')[0]}" if advice else "")
-    )
+    advice = next((f"; {text}" for kind, text in _ADVICE_FOR_ONE.items() if isinstance(value, kind)), "")
+    raise TypeError(f"{what} must be bytes or None, got {type(value).__name__}{advice}")
 
 
 def _add_objects(column: Column, values: list[Any], what: str) -> None:
@@ -133,17 +131,21 @@ def _is_pandas(values: Any) -> bool:
 
 def _add_pandas(column: Column, values: Any, what: str) -> None:
     if isinstance(values.dtype, np.dtype):
-        array = values.to_numpy()
-        if array.dtype.kind == "O":
-            # What pandas takes for missing in a column of objects: None, NaN, NA.
-            missing = np.asarray(values.isna())
-            if missing.any():
-                array = array.copy()
-                array[missing] = None
-        _add_numpy(column, array, what)
+        _add_numpy(column, _objects_of_pandas(values), what)
         return
     for chunk in _arrow_chunks(values, what):
         _add_arrow(column, chunk, what)
+
+
+def _objects_of_pandas(values: Any) -> npt.NDArray[Any]:
+    """Return a column that has a type of NumPy's; None where pandas takes an object for missing: None, NaN, NA, NaT."""
+    array: npt.NDArray[Any] = values.to_numpy()
+    if array.dtype.kind == "O":
+        missing = np.asarray(values.isna())
+        if missing.any():
+            array = array.copy()
+            array[missing] = None
+    return array
 
 
 def _arrow_chunks(values: Any, what: str) -> list[pa.Array]:
@@ -205,14 +207,23 @@ def _add_arrow(column: Column, array: pa.Array, what: str) -> None:
 
 def offsets_array(offsets: Any, count: int) -> npt.NDArray[np.int64]:
     """Return the offsets of `count` records."""
-    array = np.asarray(offsets) if not _is_arrow(offsets) else _arrow_numbers(offsets, "offsets", None)
+    array = np.ma.asanyarray(offsets) if not _is_arrow(offsets) else _arrow_numbers(offsets, "offsets", None)
     if not count and not array.size:
         return np.empty(0, np.int64)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
+    if array.ndim != 1:
+        raise TypeError(f"offsets must be an array of one dimension, got {array.ndim}")
+    if array.dtype.kind not in "iu":
         raise TypeError(f"offsets must be integers, got an array of {array.dtype}")
     _check_length("offsets", len(array), count)
-    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-        raise ValueError("offsets must be below 2**63")
+    if np.ma.is_masked(array):
+        raise ValueError("offsets must not be null")
+    return _int64(np.ma.getdata(array), "offsets")
+
+
+def _int64(array: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
+    """Return integers as int64."""
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and len(array) and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{what} must be below 2**63, got {array.max()}")
     return array.astype(np.int64, copy=False)
 
 
@@ -231,26 +242,38 @@ def _arrow_numbers(column: Any, what: str, null: int | None) -> npt.NDArray[np.i
     import pyarrow as pa
     from pyarrow import types
 
-    chunks = _arrow_chunks(column, what)
-    parts = []
-    for chunk in chunks:
-        if types.is_timestamp(chunk.type):
-            chunk = chunk.cast(pa.timestamp("ms", chunk.type.tz), safe=False)
-        elif not types.is_integer(chunk.type) and not types.is_null(chunk.type):
-            raise TypeError(f"{what} must be integers or timestamps, got an Arrow column of {chunk.type}")
-        chunk = chunk.cast(pa.int64())
-        if chunk.null_count:
-            if null is None:
-                raise ValueError(f"{what} must not be null")
-            chunk = chunk.fill_null(null)
-        parts.append(chunk.to_numpy(zero_copy_only=False))
-    return np.concatenate(parts) if len(parts) != 1 else np.asarray(parts[0])
+    parts = [np.empty(0, np.int64)]
+    for chunk in _arrow_chunks(column, what):
+        if types.is_dictionary(chunk.type):
+            chunk = chunk.dictionary_decode()
+        if chunk.null_count and null is None:
+            raise ValueError(f"{what} must not be null")
+        if types.is_timestamp(chunk.type) and null is not None:
+            parts.append(_rounded_down(chunk.to_numpy(zero_copy_only=False), missing=chunk.null_count > 0))
+            continue
+        if not types.is_integer(chunk.type) and not types.is_null(chunk.type):
+            allowed = "integers" if null is None else "integers or timestamps"
+            raise TypeError(f"{what} must be {allowed}, got an Arrow column of {chunk.type}")
+        missing = chunk.is_null().to_numpy(zero_copy_only=False) if chunk.null_count else None
+        if missing is not None:
+            chunk = (chunk.cast(pa.int64()) if types.is_null(chunk.type) else chunk).fill_null(0)
+        numbers = _int64(chunk.to_numpy(zero_copy_only=False), what)
+        parts.append(numbers if missing is None else np.where(missing, np.int64(null or 0), numbers))
+    return np.concatenate(parts) if len(parts) != 2 else parts[1]
+
+
+def _rounded_down(times: npt.NDArray[np.datetime64], *, missing: bool = True) -> npt.NDArray[np.int64]:
+    """Return datetime64 of any unit in milliseconds; NaT is -1, if any is `missing`."""
+    array = times.astype("datetime64[ms]", copy=False).view(np.int64)
+    if missing and (absent := np.isnat(times)).any():
+        return np.where(absent, np.int64(NO_TIMESTAMP), array)
+    return array
 
 
 def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | None, int]:
     """Return the timestamps of `count` records: an array, or None and what all of them are.
 
-    Finer units are rounded down to milliseconds; what is missing (null, NaT) is -1.
+    Finer units are rounded down to milliseconds; what is missing (None, null, NaT, masked) is -1.
     """
     if isinstance(timestamps, int | np.integer | datetime.datetime | np.datetime64):
         return None, millisecond(timestamps)
@@ -261,31 +284,58 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
             unit = dtype.unit if hasattr(dtype, "unit") else np.datetime_data(dtype)[0]
             timestamps = timestamps.to_numpy(f"datetime64[{unit}]")
         elif isinstance(dtype, np.dtype):
-            timestamps = timestamps.to_numpy()
+            timestamps = _objects_of_pandas(timestamps)
     if _is_arrow(timestamps) or _is_pandas(timestamps):
         array: npt.NDArray[Any] = _arrow_numbers(timestamps, "timestamps", NO_TIMESTAMP)
-    elif isinstance(timestamps, str | bytes) or not isinstance(timestamps, Iterable):
+    elif isinstance(timestamps, str | bytes | Mapping) or not isinstance(timestamps, Iterable):
         raise _bad_timestamps(timestamps)
     else:
-        array = timestamps if isinstance(timestamps, np.ndarray) else np.asarray(list(timestamps))
-    if not count and not array.size:
-        return np.empty(0, np.int64), NO_TIMESTAMP
+        array = timestamps if isinstance(timestamps, np.ndarray) else _number_array(list(timestamps))
+    if array.ndim != 1:
+        raise TypeError(f"timestamps must be an array of one dimension, got {array.ndim}")
+    if not len(array):
+        array = np.empty(0, np.int64)
+    if array.dtype.kind == "O":
+        array = _each_millisecond(array)
+    missing = np.ma.getmaskarray(array) if np.ma.is_masked(array) else None
+    array = np.ma.getdata(array)
     if array.dtype.kind == "M":
-        missing = np.isnat(array)
-        array = array.astype("datetime64[ms]").view(np.int64)
-        if missing.any():
-            array = np.where(missing, np.int64(NO_TIMESTAMP), array)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+        array = _rounded_down(array)
+    if array.dtype.kind not in "iu":
         raise _bad_timestamps(timestamps)
     _check_length("timestamps", len(array), count)
-    return array.astype(np.int64, copy=False), NO_TIMESTAMP
+    array = _int64(array, "timestamps")
+    return array if missing is None else np.where(missing, np.int64(NO_TIMESTAMP), array), NO_TIMESTAMP
+
+
+def _number_array(values: list[Any]) -> npt.NDArray[Any]:
+    """Make an array of numbers or times; of objects, where they have no type of NumPy's in common."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        array = np.empty(len(values), object)
+        array[:] = values
+        return array
+
+
+def _each_millisecond(values: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
+    """Return times that are Python objects: int, datetime, or None, NaN and NaT for none."""
+    out = np.empty(len(values), np.int64)
+    for i, value in enumerate(values.tolist()):
+        try:
+            out[i] = NO_TIMESTAMP if value is None or value != value else millisecond(value)
+        except OverflowError:
+            raise ValueError(f"timestamps[{i}] must be below 2**63, got {value}") from None
+        except TypeError as error:
+            raise TypeError(f"timestamps[{i}]: {error}") from None
+    return out
 
 
 def _bad_timestamps(found: Any) -> TypeError:
     kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else type(found).__name__
     return TypeError(
-        "timestamps must be milliseconds since the epoch as integers, datetime64, an Arrow column of timestamps or one "
-        f"of these for all records (-1 is none), got {kind}"
+        "timestamps must be milliseconds since the epoch as integers, datetime, datetime64, an Arrow column of "
+        f"timestamps or one of these for all records (-1 is none), got {kind}"
     )
 
 
@@ -298,6 +348,8 @@ def millisecond(timestamp: Any) -> int:
     if isinstance(timestamp, np.datetime64):
         return NO_TIMESTAMP if np.isnat(timestamp) else int(timestamp.astype("datetime64[ms]").view(np.int64))
     if isinstance(timestamp, datetime.datetime):
+        if timestamp != timestamp:  # pandas.NaT
+            return NO_TIMESTAMP
         if timestamp.tzinfo is None:
             raise TypeError("a datetime without a time zone is no point in time; give it one, as datetime.UTC")
         return (timestamp - _EPOCH) // datetime.timedelta(milliseconds=1)
@@ -308,6 +360,8 @@ def header_column(headers: Any, count: int) -> Headers | None:
     """Return the headers of `count` records as columns; None if there are none."""
     if headers is None:
         return None
+    if _is_pandas(headers) and isinstance(headers.dtype, np.dtype):
+        headers = _objects_of_pandas(headers)
     if _is_arrow(headers) or _is_pandas(headers):
         return _arrow_headers(headers, count)
     if isinstance(headers, str | bytes | Mapping) or not isinstance(headers, Iterable):
@@ -328,20 +382,29 @@ def _headers(counts: npt.NDArray[np.int32], keys: Any, values: Any) -> Headers:
 
 
 def header_pairs(headers: Any, what: str) -> list[tuple[bytes, bytes | None]]:
-    """Return the headers of one record; keys may be str, which Kafka takes for UTF-8."""
+    """Return the headers of one record; keys may be str, which Kafka takes for UTF-8.
+
+    A pair may be a mapping too, as pandas has it of what was an Arrow column.
+    """
     if headers is None:
         return []
     if isinstance(headers, str | bytes | Mapping) or not isinstance(headers, Iterable):
         _refuse_headers(what, headers)
     pairs = []
     for pair in headers:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
+        if isinstance(pair, Mapping) and pair.keys() == {"key", "value"}:
+            key, value = pair["key"], pair["value"]
+        elif isinstance(pair, tuple | list) and len(pair) == 2:
+            key, value = pair
+        else:
             _refuse_headers(what, headers)
-        key, value = pair
         if key is None:
             raise ValueError(f"{what}: a header needs a key; only its value may be null")  # HDR-R7
         if isinstance(key, str):
-            key = key.encode()
+            try:
+                key = key.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"{what}: a header key is no UTF-8: {error}") from None
         pairs.append((check_bytes(key, f"{what}: a header key") or b"", check_bytes(value, f"{what}: a header value")))
     return pairs
 

@@ -73,7 +73,7 @@ class BatchWriter:
         With log_append_time. Default is the time at which a batch is closed (in magic 1, its records were handed in).
     magic, codec, level, timestamp_type, max_records
         As for `kbatch.encode`.
-    leader_epoch, producer_id, producer_epoch, base_sequence, transactional
+    leader_epoch, producer_id, producer_epoch, base_sequence, transactional, delete_horizon
         As for `kbatch.encode`.
 
     Attributes
@@ -123,6 +123,7 @@ class BatchWriter:
         producer_epoch: int = -1,
         base_sequence: int = -1,
         transactional: bool = False,
+        delete_horizon: int | None = None,
     ) -> None:
         self._layout = Layout.of(
             magic=magic,
@@ -134,7 +135,12 @@ class BatchWriter:
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
             transactional=transactional,
+            delete_horizon=delete_horizon,
         )
+        if not callable(getattr(file, "write", None)) or isinstance(file, io.TextIOBase):
+            raise TypeError(f"file must be open for binary writing, as open(path, 'wb'), got {type(file).__name__}")
+        # There has to be one: the writer holds a batch until it is full.
+        check_range("batch_size", batch_size, 0, _INT32_MAX)
         self._append_time = append_time
         append_time_of(self._layout, append_time)  # refuses what can't be
         check_range("base_offset", base_offset, 0, _INT64_MAX)

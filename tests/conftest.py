@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -50,6 +55,27 @@ def pytest_make_collect_report(
         report.outcome = "failed"
         report.longrepr = f"KBATCH_REQUIRE_ALL=1, but {collector.nodeid} was skipped: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[str]:
+    """Host and port of an object store on this machine, with nothing in it."""
+    pytest.importorskip("moto.server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host, port = free.getsockname()
+    # Not a thread: delta-rs holds the interpreter's lock while it waits for an answer.
+    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(150):
+            with contextlib.suppress(OSError), socket.create_connection((host, port)):
+                break
+            time.sleep(0.2)
+        yield f"{host}:{port}"
+    finally:
+        server.terminate()
+        server.wait()
 
 
 @pytest.fixture(scope="session")

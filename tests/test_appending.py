@@ -367,3 +367,10 @@ def test_topic_configs_are_checked() -> None:
     ):
         with pytest.raises(ValueError):  # noqa: PT011 (each says it in its own words)
             TopicConfig(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topic", [{"magic": 1, "converting": True}, {"magic": 0, "converting": True}])
+def test_of_an_empty_batch_nothing_is_left_in_another_magic(topic: dict[str, Any]) -> None:
+    """EMP-R3: an empty builder makes no bytes."""
+    empty = kbatch.encode_empty(0, 4, max_timestamp=5)
+    assert kbatch.accept_batch(empty, 10, kbatch.TopicConfig(**topic), origin="coordinator") == b""

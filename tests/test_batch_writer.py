@@ -82,6 +82,22 @@ def test_batches_do_not_depend_on_how_records_come_in(
     )
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_every_batch_has_the_delete_horizon(codec: str) -> None:
+    """TS-R5, KIP-534: also the one that is closed by the next piece of records."""
+    options: dict[str, Any] = {"delete_horizon": 5000, "codec": codec, "batch_size": 100, "transactional": True}
+    options |= {"producer_id": 7, "producer_epoch": 1, "base_sequence": 3, "leader_epoch": 2}
+    times = [1000, 9000, 4000] * 10
+    file = io.BytesIO()
+    with kbatch.BatchWriter(file, **options) as writer:
+        for start in range(0, 30, 7):
+            writer.append_many([b"v" * 9] * len(times[start : start + 7]), timestamps=times[start : start + 7])
+    assert file.getvalue() == kbatch.encode([b"v" * 9] * 30, timestamps=times, **options)
+    table = kbatch.decode(file.getvalue())
+    assert table.records["timestamp"].tolist() == times
+    assert set(table.batches["base_timestamp"].tolist()) == {5000}
+
+
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 @settings(max_examples=5)
 @given(rows=st.integers(1, 60_000))
@@ -176,7 +192,7 @@ def test_append_times() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"value": "a"}, TypeError, "value must be bytes or None, got str: str has no bytes of its own"),
+        ({"value": "a"}, TypeError, "value must be bytes or None, got str; encode it"),
         ({"value": b"", "key": 5}, TypeError, "key must be bytes or None, got int"),
         ({"value": b"", "headers": [(None, b"")]}, ValueError, "a header needs a key"),
         ({"value": b"", "timestamp": -2}, ValueError, "timestamp must be -1 to"),
@@ -211,6 +227,14 @@ def test_a_refused_record_changes_nothing(options: dict[str, Any], error: type[E
 def test_refused_at_once(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         kbatch.BatchWriter(io.BytesIO(), **options)
+
+
+@pytest.mark.parametrize("file", ["orders.log", None, io.StringIO()])
+def test_what_is_no_binary_file(file: Any) -> None:
+    with pytest.raises(TypeError, match=r"file must be open for binary writing, as open\(path, 'wb'\), got"):
+        kbatch.BatchWriter(file)
+    with pytest.raises(TypeError, match="batch_size must be an int, got NoneType"):
+        kbatch.BatchWriter(io.BytesIO(), batch_size=None)  # type: ignore[arg-type]
 
 
 def test_legacy_magics_take_no_headers() -> None:

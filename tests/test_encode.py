@@ -472,13 +472,18 @@ def test_markers_are_kafkas() -> None:
         ({"producer_id": -1}, "producer_id must be 0 to"),
         ({"producer_epoch": -1}, "producer_epoch must be 0 to"),
         ({"coordinator_epoch": 2**31}, "coordinator_epoch must be"),
-        ({"offset": -1}, "base_offset must be 0"),
-        ({"timestamp": -5}, "must be -1 to"),
+        ({"offset": -1}, "^offset must be 0"),
+        ({"timestamp": -5}, "^timestamp must be -1 to"),
     ],
 )
 def test_markers_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         kbatch.encode_marker(**({"kind": "commit", "producer_id": 1, "producer_epoch": 1} | options))
+
+    with pytest.raises(TypeError, match="timestamps must be"):
+        kbatch.encode_marker("commit", producer_id=1, producer_epoch=1, timestamp=[1])
+    with pytest.raises(TypeError, match="transactional must be a bool, got str"):
+        kbatch.encode([b"a"], transactional="no")  # type: ignore[arg-type]
 
 
 def test_empty_batches() -> None:

@@ -245,6 +245,11 @@ MS = 1767323045678
         TIME.astimezone(datetime.timezone(datetime.timedelta(hours=5))),
         np.datetime64(TIME.replace(tzinfo=None)),
         [MS, MS],
+        [TIME, MS],
+        [np.datetime64(MS, "ms"), TIME],
+        np.array([TIME, MS], object),
+        pd.Series([TIME, MS], dtype=object),
+        pa.array([TIME, TIME], pa.timestamp("us", "UTC")).dictionary_encode(),
         np.array([MS, MS]),
         np.array([MS, MS], np.uint64),
         np.array([MS, 0, MS])[::2],
@@ -274,6 +279,15 @@ def test_missing_timestamps_are_none() -> None:
     assert stamps(pa.array([None, 5])) == [-1, 5]
     assert stamps(pd.Series([pd.NaT, pd.Timestamp(5, unit="ms")])) == [-1, 5]
     assert stamps(np.datetime64("NaT")) == [-1, -1]
+    assert stamps(pd.NaT) == [-1, -1]
+    assert stamps([None, 5]) == [-1, 5]
+    assert stamps([np.nan, pd.Timestamp(5, unit="ms", tz="UTC"), pd.NaT, None], 4) == [-1, 5, -1, -1]
+    assert stamps(pd.Series([pd.NA, 5], dtype=object)) == [-1, 5]
+    assert stamps(pd.Series([None, 5], dtype="Int64")) == [-1, 5]
+    assert stamps(np.ma.array([7, 5], mask=[True, False])) == [-1, 5]
+    assert stamps(np.ma.array([7, 5], "datetime64[ms]", mask=[True, False])) == [-1, 5]
+    assert stamps(pa.array([None, 5], pa.uint8())) == [-1, 5]
+    assert stamps(pa.nulls(2)) == [-1, -1]
     assert stamps(-1) == [-1, -1]
     for before in (np.array(["1969-12-31"] * 2, "datetime64[ns]"), [5, -(2**40)], -(2**40)):
         with pytest.raises(ValueError, match="-1"):
@@ -287,18 +301,37 @@ def test_missing_timestamps_are_none() -> None:
         b"1",
         [1.5, 2.5],
         ["a", "b"],
-        [None, 5],
+        [None, "now"],
+        [True, None],
         np.zeros((2, 1), int),
         True,
         1.5,
         pa.array([1.5, 2.5]),
-        [TIME, TIME],
+        pa.array([1, 2], pa.date32()),
+        {1: 2},
+        [[1], [2, 3]],
     ],
     ids=repr,
 )
 def test_what_is_no_timestamp(timestamps: Any) -> None:
     with pytest.raises(TypeError, match="timestamps must be"):
         stamps(timestamps)
+
+
+def test_timestamps_that_no_int64_holds() -> None:
+    for many in (np.array([1, 2**63], np.uint64), np.array([1, 2**63], ">u8"), pa.array([1, 2**63], pa.uint64())):
+        with pytest.raises(ValueError, match=r"timestamps must be below 2\*\*63, got 9223372036854775808"):
+            stamps(many)
+    with pytest.raises(ValueError, match=r"timestamps\[1\] must be below 2\*\*63"):
+        stamps([1, 2**70])
+    with pytest.raises(ValueError, match="timestamps must be as many as values, got 0 for 2"):
+        stamps([])
+
+
+def test_finer_times_are_rounded_down() -> None:
+    """Before 1970 too, where a whole millisecond down is -1."""
+    for before in (pa.array([-1, 1999], pa.timestamp("us")), np.array([-1, 1999], "datetime64[us]")):
+        assert stamps(before) == [-1, 1]
 
 
 def test_naive_datetimes_are_no_time() -> None:
@@ -317,8 +350,15 @@ def test_what_are_no_offsets() -> None:
         kbatch.encode([b""], offsets=[1.5])
     with pytest.raises(ValueError, match="offsets must not be null"):
         kbatch.encode([b""], offsets=pa.array([None], pa.int64()))
-    with pytest.raises(ValueError, match=r"offsets must be below 2\*\*63"):
-        kbatch.encode([b""], offsets=np.array([2**63], np.uint64))
+    for dtype in ("<u8", ">u8"):
+        with pytest.raises(ValueError, match=r"offsets must be below 2\*\*63"):
+            kbatch.encode([b""], offsets=np.array([2**63], dtype))
+    with pytest.raises(ValueError, match="offsets must not be null"):
+        kbatch.encode([b"", b""], offsets=np.ma.array([1, 2], mask=[False, True]))
+    with pytest.raises(TypeError, match="offsets must be integers"):
+        kbatch.encode([b""], offsets=pa.array([1], pa.timestamp("ms")))
+    with pytest.raises(TypeError, match="one dimension"):
+        kbatch.encode([b""], offsets=[[1]])
 
 
 # -- headers
@@ -365,6 +405,9 @@ def arrow_headers(kind: pa.DataType) -> pa.Array:
         pa.concat_arrays([pa.array(HEADERS, pa.map_(pa.string(), pa.binary_view()))] * 2).slice(5),
         pl.Series(arrow_headers(pa.list_(PAIR))),
         pd.Series(arrow_headers(pa.list_(PAIR)), dtype=pd.ArrowDtype(pa.list_(PAIR))),
+        pd.Series(HEADERS, index=[9, 8, 7, 6, 5]),
+        arrow_headers(pa.list_(PAIR)).to_pandas(),
+        pd.Series(arrow_headers(pa.list_(PAIR)).to_pandas().where([True, False, True, True, True])),
     ],
     ids=lambda h: f"{type(h).__module__}.{type(h).__name__}",
 )
@@ -379,7 +422,8 @@ def test_sliced_arrow_headers() -> None:
     assert headers_of(kbatch.encode([b"v"] * 2, headers=array.slice(3))) == PAIRS[3:]
     assert headers_of(kbatch.encode([b"v"] * 2, headers=pa.nulls(2))) == [[], []]
     table = kbatch.decode(kbatch.encode([b"v"] * 5, headers=array))
-    assert headers_of(kbatch.encode([b"v"] * 5, headers=table.to_arrow()["headers"])) == PAIRS
+    for frame in (table.to_arrow(), table.to_pandas(), table.to_polars()):
+        assert headers_of(kbatch.encode([b"v"] * 5, headers=frame["headers"])) == PAIRS
     assert kbatch.encode([], headers=array.slice(5)) == b""
 
 
@@ -391,6 +435,7 @@ def test_sliced_arrow_headers() -> None:
         (pa.array([[None]], pa.list_(PAIR)), ValueError, r"headers\[0\]: a header is null"),
         ([[(b"k", "v")]], TypeError, "a header value must be bytes or None, got str"),
         ([[(1, b"v")]], TypeError, "a header key must be bytes or None, got int"),
+        ([[("\ud800", b"v")]], ValueError, r"headers\[0\]: a header key is no UTF-8"),
         ([{"k": b"v"}], TypeError, r"headers\[0\] must be a list of \(key, value\) pairs"),
         ([[b"kv"]], TypeError, "must be a list of"),
         ([[(b"k",)]], TypeError, "must be a list of"),

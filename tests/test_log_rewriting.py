@@ -142,6 +142,23 @@ def test_damage(golden: Path, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "u-0") == rows_of(source, on_error="skip")
 
 
+@pytest.mark.parametrize("tail", [b"", bytes(500), kbatch.encode([b"cut"], base_offset=9)[:-1]], ids=len)
+def test_what_is_not_copied_of_a_logs_end_is_told(
+    tail: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DSK-R14: neither damage nor to be passed over in silence."""
+    (tmp_path / "t-0").mkdir()
+    batches = [kbatch.encode([b"v"] * 3, base_offset=first) for first in (0, 3, 6)]
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(batches[0] + batches[1])
+    (tmp_path / "t-0" / f"{6:020d}.log").write_bytes(batches[2] + tail)
+    report = recompress_log(tmp_path / "t-0", tmp_path / "u-0", "gzip", max_bytes=100)
+    assert (report.tail_bytes, report.damage, report.batches) == (len(tail), [], 3)
+    assert main(["convert", str(tmp_path / "t-0"), str(tmp_path / "v-0")]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not copied")]
+    assert said == ([f"not copied: {len(tail)} bytes after the last whole batch"] if tail else [])
+    assert kbatch.Log(tmp_path / "v-0").end_offset == 9
+
+
 def test_where_it_may_be_written(golden: Path, tmp_path: Path) -> None:
     source = tmp_path / "logs"
     shutil.copytree(golden / "logs", source)
@@ -243,6 +260,7 @@ def test_a_whole_log_directory(golden: Path, tmp_path: Path, capsys: pytest.Capt
         ["recompress", "a", "b"],
         ["recompress", "a", "b", "--codec", "brotli"],
         ["recompress", "a", "b", "--codec", "gzip:x"],
+        ["recompress", "a", "b", "--codec", "zstd:99"],
         ["convert", "a", "b", "--magic", "3"],
         ["convert", "a"],
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import struct
 from pathlib import Path
 from typing import Any
@@ -243,10 +244,54 @@ def test_after_an_error_nothing_is_left(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == ["kept-0"]
 
 
+def test_errors_of_the_file_system_say_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    made = tmp_path / "t-0"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(OSError, match=f"File too large: '{made}'"), LogWriter(made) as writer:
+            writer.append(batch(0, values=[bytes(2 << 20)]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{made}'"), LogWriter(made) as writer:
+        writer.append(batch(0))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("out", ["t-0", "00000000000000000000.log"])
+def test_what_is_interrupted_at_the_very_end_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    real = os.fsync
+
+    def interrupted(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), os.stat(tmp_path)):
+            assert (tmp_path / out).exists()
+            raise KeyboardInterrupt
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt), LogWriter(tmp_path / out) as writer:
+        writer.append(batch(0))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex"])
+def test_files_of_another_segment_are_not_taken_over(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"00000000000000000000{suffix}").write_bytes(b"")
+    with pytest.raises(kbatch.LogDirectoryError, match="there is something already"):
+        LogWriter(tmp_path / "00000000000000000000.log")
+    assert os.listdir(tmp_path) == [f"00000000000000000000{suffix}"]
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(kbatch.LogDirectoryError, match="local paths only"):
         LogWriter("s3://bucket/t-0")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(kbatch.LogDirectoryError, match=r"t-0: its parent .*missing is no directory"):
         LogWriter(tmp_path / "missing" / "t-0")
     with pytest.raises(ValueError, match="segment_bytes must be 1 to"):
         LogWriter(tmp_path / "t-0", segment_bytes=0)

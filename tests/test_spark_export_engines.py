@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -454,7 +451,6 @@ def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixtu
         (["--split-size", "lots"], "must be a number of bytes"),
         (["--file-size", "0"], "--file-size must be a number of bytes"),
         (["--row-group-rows", "0"], "row_group_rows must be at least 1"),
-        (["--conf", "spark.x"], "--conf must be KEY=VALUE"),
         (["--compression", "zstd:99"], "zstd has levels 1 to 22"),
         (["--starting-offsets", "[]"], "startingOffsets must be JSON"),
         (["--table", "a.b"], "are for format iceberg"),
@@ -463,6 +459,10 @@ def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixtu
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+    for option in ("--conf", "--storage-option"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", str(logs), str(tmp_path / "out"), option, "spark.x"])
+        assert f"argument {option}: must be NAME=VALUE, got 'spark.x'" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["logs"]
 
 
@@ -492,35 +492,19 @@ def test_options_of_files_on_the_command_line(spark: Any, tmp_path: Path, capsys
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    """A bucket of a server on this machine: its options, and a client."""
-    pytest.importorskip("moto.server")
+def s3(s3_server: str) -> Iterator[Any]:
+    """A bucket: its options, and a client."""
     boto3 = pytest.importorskip("boto3")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host, port = free.getsockname()
-    # Not a thread: delta-rs holds the interpreter's lock while it waits for an answer.
-    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     options = {
-        "endpoint_override": f"{host}:{port}", "scheme": "http", "access_key": "a", "secret_key": "b",
-        "region": "us-east-1",
+        "endpoint_override": s3_server, "scheme": "http", "access_key": "a", "secret_key": "b", "region": "us-east-1",
     }  # fmt: skip
     client = boto3.client(
-        "s3", endpoint_url=f"http://{host}:{port}", aws_access_key_id="a", aws_secret_access_key="b",
+        "s3", endpoint_url=f"http://{s3_server}", aws_access_key_id="a", aws_secret_access_key="b",
         region_name="us-east-1",
     )  # fmt: skip
-    try:
-        for _ in range(150):
-            with contextlib.suppress(OSError), socket.create_connection((host, port)):
-                break
-            time.sleep(0.2)
-        client.create_bucket(Bucket="bucket")
-        yield options, client
-    finally:
-        client.close()
-        server.terminate()
-        server.wait()
+    client.create_bucket(Bucket="bucket")
+    yield options, client
+    client.close()
 
 
 def keys(client: Any, prefix: str = "") -> list[str]:

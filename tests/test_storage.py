@@ -340,15 +340,9 @@ def test_chunks_that_were_transformed_are_refused(tmp_path: Path, manifest: dict
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
+def s3(s3_server: str) -> tuple[str, dict[str, str], dict[str, str]]:
     """The golden logs in a bucket: its URL, options for pyarrow, and for s3fs."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    import logging
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server.start()
-    _, port = server.get_host_and_port()
-    endpoint = f"http://127.0.0.1:{port}"
+    endpoint = f"http://{s3_server}"
     options = {"access_key": "me", "secret_key": "secret", "endpoint_override": endpoint}
     fs, _ = filesystem("s3://bucket", {**options, "allow_bucket_creation": "true", "background_writes": "false"})
     fs.create_dir("bucket")
@@ -356,10 +350,8 @@ def s3() -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
         for file in (GOLDEN / name).iterdir():
             with fs.open_output_stream(f"bucket/logs/{name}/{file.name}") as stream:
                 stream.write(file.read_bytes())
-    del fs
     own = {"implementation": "fsspec", "key": "me", "secret": "secret", "endpoint_url": endpoint}
-    yield "s3://bucket/logs", options, own
-    server.stop()
+    return "s3://bucket/logs", options, own
 
 
 S3 = tuple[str, dict[str, str], dict[str, str]]

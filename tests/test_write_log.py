@@ -296,6 +296,18 @@ def test_bad_rows_and_options_say_what_is_wrong(
     assert os.listdir(tmp_path) == []
 
 
+def test_headers_of_pandas_that_are_missing_or_none(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    rows = [[("h", b"1")], np.nan, None, [{"key": "h", "value": None}]]
+    frame = pd.DataFrame({"value": [b"v"] * 4, "headers": pd.Series(rows, dtype=object)})
+    write_log(tmp_path / "logs", frame, topic="t", num_partitions=1)
+    (table,) = kbatch.Log(tmp_path / "logs" / "t-0").tables()
+    assert table.records["header_count"].tolist() == [1, 0, 0, 1]
+    frame["headers"] = [[], [], [("h",)], []]
+    with pytest.raises(TypeError, match=r"headers\[2\] must be a list of \(key, value\) pairs"):
+        write_log(tmp_path / "logs", frame, topic="t", num_partitions=1)
+
+
 def test_a_headers_key_must_not_be_null(tmp_path: Path) -> None:
     table = pa.table({"value": ["a"], "headers": pa.array([[(None, b"x")]], HEADERS)})
     with pytest.raises(ValueError, match="a header has no key"):

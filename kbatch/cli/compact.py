@@ -27,7 +27,7 @@ as long as consumers may still need them; no records without a key, and none of 
 
 PATH is a topic-partition directory, a segment (.log), or a broker's log directory; OUT is what it becomes, and must not
 exist yet. OUT is there when all of it is done, and else not at all. Index files are written anew. Damage is an error:
-`kbatch verify` shows it.
+`kbatch verify` shows it. A run that is killed leaves a directory .NAME.*.tmp beside OUT, which nobody needs.
 
 A broker never cleans the last segment of a log, and neither does this, but with --include-active.
 """

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from kbatch.cli.inputs import name_and_value, storage_options
 from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
@@ -164,13 +165,20 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
 def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--master", metavar="URL", help="Spark master (default: this machine, all cores)")
     group.add_argument(
-        "--conf", action="append", default=[], metavar="K=V", help="a setting of Spark; may be given more than once"
+        "--conf",
+        action="append",
+        default=[],
+        type=name_and_value,
+        metavar="NAME=VALUE",
+        help="a setting of Spark; may be given more than once",
     )
     group.add_argument(
         "--storage-option",
+        dest="storage_options",
         action="append",
         default=[],
-        metavar="K=V",
+        type=name_and_value,
+        metavar="NAME=VALUE",
         help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; may be given "
         "more than once",
     )
@@ -192,7 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.logdir,
             arguments.out,
             master=arguments.master,
-            conf=_pairs("--conf", arguments.conf),
+            conf=dict(arguments.conf),
             options=_read_options(arguments),
             writing=_write_options(arguments),
             engine=arguments.engine,
@@ -232,8 +240,7 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
             raise ValueError(f"{names[time]} and --{offsets.replace('_', '-')} exclude each other")
     strings = {name: value for name, value in given.items() if value is not None}
     if is_url(arguments.logdir):
-        storage = _pairs("--storage-option", arguments.storage_option)
-        strings.update({f"storage.{name}": value for name, value in storage.items()})
+        strings.update({f"storage.{name}": value for name, value in arguments.storage_options})
     _, options = parse_options({"path": arguments.logdir, **strings})
     return replace(options, values=value_options(arguments))
 
@@ -242,7 +249,7 @@ def _write_options(arguments: argparse.Namespace) -> WriteOptions:
     from kbatch.spark.options import parse_size
     from kbatch.spark.write_options import WriteOptions
 
-    given: dict[str, Any] = {"storage": _pairs("--storage-option", arguments.storage_option)}
+    given: dict[str, Any] = {"storage": storage_options(arguments)}
     if arguments.file_size is not None:
         given["file_bytes"] = parse_size("--file-size", arguments.file_size)
     if arguments.row_group_size is not None:
@@ -253,16 +260,6 @@ def _write_options(arguments: argparse.Namespace) -> WriteOptions:
         names = arguments.dictionary.split(",")
         given["dictionary"] = () if names == ["none"] else tuple(names)
     return WriteOptions(arguments.format, arguments.compression, by_day=arguments.by_day, **given)
-
-
-def _pairs(name: str, texts: list[str]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise ValueError(f"{name} must be KEY=VALUE, got {text!r}")
-        pairs[key] = value
-    return pairs
 
 
 def _milliseconds(name: str, text: str | None) -> str | None:

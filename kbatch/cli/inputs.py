@@ -14,7 +14,7 @@ from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import Segment
 from kbatch.log.storage import LOCAL, Storage, locate
 
-__all__ = ["Input", "Kind", "add_storage_option", "base_offset_of", "find_inputs", "storage_options"]
+__all__ = ["Input", "Kind", "add_storage_option", "base_offset_of", "find_inputs", "name_and_value", "storage_options"]
 
 Kind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
 
@@ -64,16 +64,17 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        type=_storage_option,
+        type=name_and_value,
         help="for a PATH that is a URL such as s3://bucket/logs: an option of its filesystem, such as "
         "endpoint_override=http://host:port; may be repeated",
     )
 
 
-def _storage_option(text: str) -> tuple[str, str]:
+def name_and_value(text: str) -> tuple[str, str]:
+    """Take ``NAME=VALUE`` apart, as the type of an option."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError("must be NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
     return name, value
 
 

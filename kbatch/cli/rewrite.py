@@ -10,9 +10,11 @@ from typing import Any
 from kbatch.cli.inputs import add_storage_option, storage_options
 from kbatch.cli.terminal import ProgressLine, format_size
 from kbatch.errors import LogDirectoryError
+from kbatch.format import Codec
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.names import parse_segment_name
 from kbatch.log.rewriting import rewrite_log, rewrite_logs
+from kbatch.log.rows import parse_compression
 from kbatch.log.storage import locate
 from kbatch.rewriting import LOST_TEXTS, Rewriter, RewriteReport
 
@@ -21,7 +23,8 @@ __all__ = ["add_arguments", "codec_and_level", "run_rewriter"]
 PATHS = """\
 PATH is a segment (.log), a topic-partition directory, or a broker's log directory; OUT is what it becomes, and must not
 exist yet: a .log file of a segment, else a directory. OUT is there when all of it is done, and else not at all. Index
-files are written anew, and the other files that a broker keeps beside segments are copied. Offsets stay.
+files are written anew, and the other files that a broker keeps beside segments are copied. Offsets stay. A run that is
+killed leaves a directory .NAME.*.tmp beside OUT, which nobody needs.
 """
 _MOST_DAMAGE = 20
 
@@ -60,15 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_storage_option(parser)
 
 
-def codec_and_level(text: str) -> tuple[str, int | None]:
+def codec_and_level(text: str) -> tuple[Codec, int | None]:
     """Take ``CODEC[:LEVEL]`` apart."""
-    codec, colon, level = text.partition(":")
-    if codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
-        raise argparse.ArgumentTypeError(f"{codec!r} is not none, gzip, snappy, lz4 or zstd")
     try:
-        return codec, int(level) if colon else None
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"level must be a number, got {level!r}") from None
+        return parse_compression(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
@@ -106,6 +106,8 @@ def _print(out: str, report: RewriteReport) -> None:
         print(f"left out: {len(report.damage) - _MOST_DAMAGE:,} more")
     for name, count in report.lost.items():
         print("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
+    if report.tail_bytes:
+        print(f"not copied: {report.tail_bytes:,} bytes after the last whole batch")
     print(
         f"{out}: {report.batches:,} batches, {format_size(report.bytes)}, to {report.batches_written:,}, "
         f"{format_size(report.bytes_written)}; {report.rewritten:,} rewritten"

@@ -34,7 +34,7 @@ from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.parts import Part
 from kbatch.log.storage import is_url, locate
-from kbatch.log.writing import LogWriter
+from kbatch.log.writing import LogWriter, sync_directory
 
 __all__ = ["Mode", "Stage", "Written", "check_mode", "commit", "locked", "roll_back"]
 
@@ -286,7 +286,7 @@ def commit(
             return []
         os.makedirs(new)
         written = [_build(new, parts, 0, 0, sizes) for _, parts in sorted(logs.items())]
-        _sync(new)
+        sync_directory(new)
         try:
             # An empty directory would be renamed over.
             if os.path.lexists(stage.root):
@@ -299,7 +299,7 @@ def commit(
                 source=stage.root,
             ) from error
         try:
-            _sync(os.path.dirname(stage.root))
+            sync_directory(os.path.dirname(stage.root))
         except BaseException:
             os.rename(stage.root, new)
             raise
@@ -468,15 +468,15 @@ def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.rename(f"{journal}.tmp", journal)
-        _sync(stage.path)
-        _sync(stage.root)
+        sync_directory(stage.path)
+        sync_directory(stage.root)
         for source, target in moves:
             os.rename(os.path.join(stage.root, source), os.path.join(stage.root, target))
         for directory in {os.path.dirname(path) for move in moves for path in move}:
             if os.path.isdir(os.path.join(stage.root, directory)):
-                _sync(os.path.join(stage.root, directory))
+                sync_directory(os.path.join(stage.root, directory))
         os.unlink(journal)
-        _sync(stage.path)
+        sync_directory(stage.path)
     except BaseException:
         _undo(stage.root, stage.path, told)
         raise
@@ -506,7 +506,7 @@ def _undo(root: str, stage: str, told: dict[str, Any]) -> None:
             touched |= {os.path.dirname(source), os.path.dirname(target)}
     for directory in touched:
         if os.path.isdir(directory):
-            _sync(directory)
+            sync_directory(directory)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(stage, _JOURNAL))
 
@@ -566,6 +566,14 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
     ------
     LogDirectoryError
         If another holds the lock, or a segment was changed since the crash.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kbatch.log import roll_back
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     roll_back(root)
+    0
     """
     root = os.path.realpath(root)
     count = 0
@@ -579,11 +587,3 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
                     shutil.rmtree(path, ignore_errors=True)
                     count += 1
     return count
-
-
-def _sync(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from kbatch.format import Codec, TimestampType
 from kbatch.log.commit import Mode, Stage, Written, check_mode, commit, locked
 from kbatch.log.parts import PartWriter
 from kbatch.log.rows import RowOptions, check_columns, parse_compression
+from kbatch.sources import header_pairs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,7 +183,11 @@ def _from_pandas(frame: Any) -> pa.Table:
         if name == "headers" and column.dtype == object:
             # Pairs of Python are of two types, which Arrow doesn't guess.
             kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
-            column = [None if row is None else [_pair(pair) for pair in row] for row in column]
+            gone = column.isna()
+            column = [
+                None if missing else header_pairs(row, f"headers[{i}]")
+                for i, (row, missing) in enumerate(zip(column, gone, strict=True))
+            ]
         try:
             columns.append(pa.array(column, kind, from_pandas=True))
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -191,9 +196,3 @@ def _from_pandas(frame: Any) -> pa.Table:
     return pa.Table.from_arrays(
         [each if isinstance(each, pa.ChunkedArray) else pa.chunked_array([each]) for each in columns], names=names
     )
-
-
-def _pair(pair: Any) -> tuple[Any, Any]:
-    """Return a header as key and value; pandas has it as a tuple, or as a dict where it came from Arrow."""
-    key, value = (pair["key"], pair["value"]) if isinstance(pair, Mapping) else pair
-    return (key.encode() if isinstance(key, str) else key), value

@@ -54,7 +54,11 @@ class _Appended:
 
     def write(self, data: memoryview, /) -> int:
         with open(self.path, "ab", buffering=0) as file:
-            return file.write(data)
+            try:
+                return file.write(data)
+            except OSError as error:
+                error.filename = self.path
+                raise
 
 
 class _Log:

@@ -115,6 +115,11 @@ def recompress_log(
     -------
     RewriteReport
 
+    Raises
+    ------
+    ConversionLossError, LogDirectoryError, ...
+        As `kbatch.recompress` and `rewrite_log`.
+
     Examples
     --------
     >>> import tempfile
@@ -227,12 +232,14 @@ class _Rewriting:
     def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Yield the good batches of a segment, and the bytes from the first of them on."""
         report = self._rewriter.report
+        consumed = 0
         for table in read_tables(segment, 0, segment.size, self._rewriter.framing, self._max_bytes):
             report.damage += [
                 Loss(loss.position, loss.length, f"{segment.path}: {loss.reason}", loss.base_offset)
                 for loss in table.losses
             ]
             rows = good_batches(table)
+            consumed += table.consumed
             if len(rows):
                 end = int(rows["position"][-1] + rows["size"][-1])
                 told = len(report.damage)
@@ -243,6 +250,7 @@ class _Rewriting:
                 if self._progress is not None:
                     self._progress(self._done + end)
             del table
+        report.tail_bytes += segment.size - consumed
 
     def _aborted(self, segment: Segment) -> npt.NDArray[np.void]:
         """Return the entries of the segment's ``.txnindex``, and what its markers say where it doesn't.

@@ -26,13 +26,14 @@ from kbatch.log.names import parse_segment_name
 from kbatch.log.storage import is_url, locate
 from kbatch.transactions import TransactionTracker
 
-__all__ = ["LogWriter", "SegmentWriter", "staged"]
+__all__ = ["LogWriter", "SegmentWriter", "staged", "sync_directory"]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _ABORTED_ENTRY = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])
+_INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 
@@ -47,8 +48,8 @@ class staged:
     path : str or path
         The final one. Nothing, or an empty directory, may be there.
     directory : bool
-        Whether the final path is a directory. Else the block makes files in ``directory``, which take their names
-        beside each other in the final path's directory, that of `path` last.
+        Whether the final path is a directory. Else it is a segment: the block makes files in ``directory``, which take
+        their names beside each other in the final path's directory, that of `path` last.
     sync : bool
         Whether data is forced to disk before names are given.
 
@@ -59,7 +60,8 @@ class staged:
     Raises
     ------
     LogDirectoryError
-        If something is there already, or the path is a URL.
+        If something is there already (beside a segment, an index file of its name too), if its parent is no directory,
+        or if the path is a URL.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, directory: bool = True, sync: bool = True) -> None:
@@ -70,20 +72,23 @@ class staged:
         self._sync = sync
         self._check()
         parent, name = os.path.split(self._path)
+        if not os.path.isdir(parent):
+            raise LogDirectoryError(f"{self._path}: its parent {parent} is no directory", source=self._path)
         self.directory = tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent)
         if directory:
             # As a directory that is made the ordinary way; a temporary one is for its owner only.
             os.chmod(self.directory, 0o777 & ~_umask())
 
     def _check(self) -> None:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if not self._is_directory:
-                os.lstat(self._path)
-            elif not os.listdir(self._path):
-                return
-            raise LogDirectoryError(f"{self._path}: there is something already", source=self._path)
-        if self._is_directory and os.path.lexists(self._path):
-            raise LogDirectoryError(f"{self._path}: there is something already", source=self._path)
+        taken = [self._path]
+        if not self._is_directory:
+            # Index files that are there already would be taken for those of the segment.
+            taken += [self._path.removesuffix(".log") + suffix for suffix in _INDEX_SUFFIXES]
+        elif os.path.isdir(self._path) and not os.path.islink(self._path) and not os.listdir(self._path):
+            return
+        for path in taken:
+            if os.path.lexists(path):
+                raise LogDirectoryError(f"{path}: there is something already", source=self._path)
 
     def __enter__(self) -> Self:
         return self
@@ -94,8 +99,17 @@ class staged:
         try:
             if kind is None:
                 self._publish()
+        except OSError as failed:
+            self.name_error(failed)
+            raise
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+        self.name_error(error)
+
+    def name_error(self, error: BaseException | None) -> None:
+        """Say in an error of the file system what was being written."""
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = self._path
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a small file of this name."""
@@ -112,17 +126,25 @@ class staged:
     def _publish(self) -> None:
         parent, name = os.path.split(self._path)
         self._check()
-        if self._is_directory:
-            if self._sync:
-                for found, _, _ in os.walk(self.directory):
-                    _sync_directory(found)
-            os.rename(self.directory, self._path)
-        else:
+        moves = [(self.directory, self._path)]
+        if not self._is_directory:
             # Files beside a segment mean nothing without it.
-            for each in sorted(os.listdir(self.directory), key=lambda other: other == name):
-                os.rename(os.path.join(self.directory, each), os.path.join(parent, each))
-        if self._sync:
-            _sync_directory(parent)
+            names = sorted(os.listdir(self.directory), key=lambda other: other == name)
+            moves = [(os.path.join(self.directory, each), os.path.join(parent, each)) for each in names]
+        elif self._sync:
+            for found, _, _ in os.walk(self.directory):
+                sync_directory(found)
+        try:
+            for source, target in moves:
+                os.rename(source, target)
+            if self._sync:
+                sync_directory(parent)
+        except BaseException:
+            # Whoever interrupts this is told that nothing was written.
+            for source, target in reversed(moves):
+                if not os.path.lexists(source):
+                    os.rename(target, source)
+            raise
 
 
 class SegmentWriter:
@@ -303,7 +325,7 @@ class LogWriter:
     Raises
     ------
     LogDirectoryError
-        If something is at `directory` already.
+        If something is at `directory` already, or its parent isn't there.
 
     Examples
     --------
@@ -469,7 +491,8 @@ class LogWriter:
             if self._epochs and _LEADER_EPOCHS not in self._given and self._single is None:
                 lines = [f"{epoch} {offset}\n" for epoch, offset in self._epochs]
                 self.write_file(_LEADER_EPOCHS, "".join(["0\n", f"{len(lines)}\n", *lines]).encode())
-        except BaseException:
+        except BaseException as error:
+            self._stage.name_error(error)
             self._stage.discard()
             raise
         self._stage.__exit__(None, None, None)
@@ -491,6 +514,7 @@ class LogWriter:
         if kind is None:
             self.close()
         else:
+            self._stage.name_error(error)
             self.discard()
 
     def _check_offsets(self, rows: npt.NDArray[np.void]) -> None:
@@ -601,7 +625,8 @@ def _umask() -> int:
     return mask
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str) -> None:
+    """Force the names in a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
