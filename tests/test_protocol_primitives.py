@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import uuid
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbatch.protocol.primitives import Reader, WireError
+from kbatch.protocol.primitives import Reader, WireError, Writer
 
 
 def test_integers() -> None:
@@ -142,3 +143,150 @@ def test_any_bytes_are_read_or_refused(data: bytes, flexible: bool) -> None:
         except WireError:
             continue
         assert 0 <= reader.position <= len(data)
+
+
+# The examples of the specification of primitive types: (method, value, bytes).
+EXAMPLES = [
+    ("int8", 0, "00"),
+    ("int8", -1, "ff"),
+    ("int8", 127, "7f"),
+    ("int8", -128, "80"),
+    ("int16", 256, "0100"),
+    ("int16", -1, "ffff"),
+    ("int32", 16909060, "01020304"),
+    ("uint16", 65535, "ffff"),
+    ("uint32", 4294967295, "ffffffff"),
+    ("int64", -(2**63), "8000000000000000"),
+    ("varint", 0, "00"),
+    ("varint", -1, "01"),
+    ("varint", 1, "02"),
+    ("varint", 63, "7e"),
+    ("varint", 64, "8001"),
+    ("varint", -65, "8101"),
+    ("varint", 8191, "fe7f"),
+    ("varint", 8192, "808001"),
+    ("varint", 2**31 - 1, "feffffff0f"),
+    ("varint", -(2**31), "ffffffff0f"),
+    ("varlong", -(2**63), "ffffffffffffffffff01"),
+    ("uvarint", 0, "00"),
+    ("uvarint", 127, "7f"),
+    ("uvarint", 128, "8001"),
+    ("uvarint", 16383, "ff7f"),
+    ("uvarint", 16384, "808001"),
+    ("uvarint", 2**32 - 1, "ffffffff0f"),
+    ("float64", 3.141592653589793, "400921fb54442d18"),
+    ("float64", float("inf"), "7ff0000000000000"),
+    ("boolean", False, "00"),
+    ("boolean", True, "01"),
+    ("uuid", uuid.UUID(int=0), "00" * 16),
+]
+TEXTS = [
+    (False, "string", "", "0000"),
+    (False, "string", "a", "000161"),
+    (False, "string", "hello", "000568656c6c6f"),
+    (False, "nullable_string", None, "ffff"),
+    (False, "nullable_string", "test", "000474657374"),
+    (True, "string", "", "01"),
+    (True, "string", "hello", "0668656c6c6f"),
+    (True, "nullable_string", None, "00"),
+    (True, "nullable_string", "test", "0574657374"),
+    (False, "nullable_bytes", None, "ffffffff"),
+    (False, "bytes_", b"\0\1", "000000020001"),
+    (True, "nullable_bytes", None, "00"),
+    (True, "bytes_", b"\0\1", "030001"),
+]
+
+
+@pytest.mark.parametrize(
+    ("flexible", "method", "value", "data"), [*((False, *example) for example in EXAMPLES), *TEXTS]
+)
+def test_examples_both_ways(flexible: bool, method: str, value: object, data: str) -> None:
+    """PRI-R1 to PRI-R4, VAR-R6, VAR-R7."""
+    assert getattr(Writer(flexible=flexible), method)(value).getvalue().hex() == data
+    reader = Reader(bytes.fromhex(data), flexible=flexible)
+    assert getattr(reader, method)() == value
+    assert reader.remaining == 0
+
+
+def test_what_has_many_forms_is_read_in_all_of_them() -> None:
+    """PRI-R1, PRI-R6, VAR-R2, VAR-R3."""
+    assert Reader(b"\2").boolean() is True
+    assert math.isnan(Reader(bytes.fromhex("fff0000000000001")).float64())
+    assert Writer().float64(float("nan")).getvalue().hex() == "7ff8000000000000"
+    assert Writer().uuid(None).getvalue() == bytes(16)
+    assert [Reader(data).records() for data in (b"\xff" * 4, bytes(4), b"\0\0\0\1x")] == [b"", b"", b"x"]
+    assert Reader(b"\x80\x80\x80\x80\x00").varint() == 0
+    assert Reader(b"\xff\xff\xff\xff\x7f").varint() == -(2**31)
+    assert Reader(b"\x82" + b"\x80" * 8 + b"\x02").varlong() == 1
+
+
+@pytest.mark.parametrize(("method", "size", "bits"), [("varint", 5, 32), ("varlong", 10, 64)])
+def test_varints_that_go_on_for_too_long(method: str, size: int, bits: int) -> None:
+    """VAR-R1, VAR-R5."""
+    with pytest.raises(WireError, match=f"byte 0: variable-length integer has more than {bits} bits"):
+        getattr(Reader(b"\x80" * size + b"\0"), method)()
+    with pytest.raises(WireError, match="byte 0: variable-length integer is cut"):
+        getattr(Reader(b"\x80" * (size - 1)), method)()
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda writer: writer.int8(128), "128 doesn't fit"),
+        (lambda writer: writer.uint32(-1), "-1 doesn't fit"),
+        (lambda writer: writer.uvarint(2**32), "4294967296 is no unsigned integer of 32 bits"),
+        (lambda writer: writer.varint(2**31), "2147483648 is no signed integer of 32 bits"),
+        (lambda writer: writer.varlong(-(2**63) - 1), "is no signed integer of 64 bits"),
+        (lambda writer: writer.string("\u00e9" * 16384), "a string has 32767 bytes at most, this one has 32768"),
+        (lambda writer: writer.string(None), "null where the schema has none"),
+        (lambda writer: writer.array(None, writer.int8), "null where the schema has none"),
+        (lambda writer: writer.tags({1: b""}), "only a flexible message has tagged fields"),
+    ],
+)
+def test_what_has_no_form_is_not_written(write: Callable[[Writer], object], said: str) -> None:
+    """PRI-R5."""
+    with pytest.raises(ValueError, match=said):
+        write(Writer())
+
+
+def test_tagged_fields_are_written_in_order() -> None:
+    """PRI-R7."""
+    data = Writer(flexible=True).tags({0: b"\0\5", 7: b"abc"}).getvalue()
+    assert data == b"\2\0\2\0\5\7\3abc"
+    assert Reader(data, flexible=True).tags({0: Reader.int16}) == {0: 5}
+    with pytest.raises(ValueError, match=r"tags must ascend, got \[7, 0\]"):
+        Writer(flexible=True).tags({7: b"", 0: b""})
+
+
+INT64S = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    st.booleans(),
+    INT64S,
+    st.floats(allow_nan=False),
+    st.none() | st.text(max_size=50),
+    st.none() | st.binary(max_size=300),
+    st.none() | st.lists(st.none() | st.text(max_size=5), max_size=200),
+)
+def test_what_is_written_is_read(
+    flexible: bool,
+    integer: int,
+    real: float,
+    text: str | None,
+    data: bytes | None,
+    array: list[str | None] | None,
+) -> None:
+    writer = Writer(flexible=flexible)
+    writer.int64(integer).varlong(integer).varint(integer >> 32).float64(real)
+    writer.nullable_string(text).nullable_bytes(data).nullable_array(array, writer.nullable_string).tags({})
+    reader = Reader(writer.getvalue(), flexible=flexible)
+    assert (reader.int64(), reader.varlong(), reader.varint(), reader.float64()) == (
+        integer,
+        integer,
+        integer >> 32,
+        real,
+    )
+    assert (reader.nullable_string(), reader.nullable_bytes()) == (text, data)
+    assert reader.nullable_array(reader.nullable_string, min_size=1) == array
+    assert (reader.tags(), reader.remaining) == ({}, 0)

@@ -1,29 +1,36 @@
-"""Kafka's primitive types, read from bytes with every length checked against what remains.
+"""Kafka's primitive types: read from bytes with every length checked against what remains, and written.
 
 Messages that Kafka generates from schemas have two encodings: the old one, and since KIP-482 the "flexible" one, in
-which lengths are varints, moved by one so that 0 is null, and every structure ends with tagged fields. A `Reader` knows
-which of them it reads, so that a decoder is the list of the schema's fields.
+which lengths are varints, moved by one so that 0 is null, and every structure ends with tagged fields. A `Reader` and a
+`Writer` know which of them it is, so that a decoder or an encoder is the list of the schema's fields.
 """
 
 from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Self, TypeVar
 
 from typing_extensions import Buffer
 
-__all__ = ["Reader", "WireError"]
+__all__ = ["Reader", "WireError", "Writer"]
 
 T = TypeVar("T")
 
+_INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _UINT16 = struct.Struct(">H")
 _INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
-# A varint of 32 bits takes five bytes at most.
+_FLOAT64 = struct.Struct(">d")
+_NAN = bytes.fromhex("7ff8000000000000")
+# A varint of 32 bits takes five bytes at most, one of 64 bits ten (VAR-R1).
 _LAST_SHIFT = 28
+_LAST_LONG_SHIFT = 63
+_MAX_STRING = (1 << 15) - 1
+_MAX_LENGTH = (1 << 31) - 1
 
 
 class WireError(ValueError):
@@ -105,25 +112,53 @@ class Reader:
         """Read a signed big-endian integer of 8 bytes."""
         return self._fixed(_INT64)
 
+    def uint32(self) -> int:
+        """Read an unsigned big-endian integer of 4 bytes."""
+        return self._fixed(_UINT32)
+
+    def float64(self) -> float:
+        """Read an IEEE 754 double, big-endian."""
+        number: float = _FLOAT64.unpack(self.take(_FLOAT64.size))[0]
+        return number
+
+    def boolean(self) -> bool:
+        """Read a byte; any but 0 is true (PRI-R1)."""
+        return self.take(1) != b"\0"
+
     def uuid(self) -> uuid.UUID:
-        """Read 16 bytes as a UUID."""
+        """Read 16 bytes as a UUID; zeros stand for none (PRI-R2)."""
         return uuid.UUID(bytes=self.take(16))
 
     def uvarint(self) -> int:
         """Read an unsigned varint of 32 bits."""
         start = self._position
+        value = self._raw_varint(_LAST_SHIFT)
+        if value >= 1 << 32:
+            raise WireError(f"byte {start}: variable-length integer has more than 32 bits")
+        return value
+
+    def varint(self) -> int:
+        """Read a zig-zag varint of 32 bits; bits beyond these are dropped, as Kafka does (VAR-R2)."""
+        return _unzigzag(self._raw_varint(_LAST_SHIFT) & 0xFFFFFFFF)
+
+    def varlong(self) -> int:
+        """Read a zig-zag varint of 64 bits; bits beyond these are dropped, as Kafka does (VAR-R2)."""
+        return _unzigzag(self._raw_varint(_LAST_LONG_SHIFT) & 0xFFFFFFFFFFFFFFFF)
+
+    def _raw_varint(self, last_shift: int) -> int:
+        start = self._position
         value = 0
-        for shift in range(0, _LAST_SHIFT + 1, 7):
+        for shift in range(0, last_shift + 1, 7):
             if self._position == self._end:
                 raise WireError(f"byte {start}: variable-length integer is cut")
             byte = self._data[self._position]
             self._position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                if value >= 1 << 32:
-                    break
                 return value
-        raise WireError(f"byte {start}: variable-length integer has more than 32 bits")
+        raise WireError(
+            f"byte {start}: variable-length integer has more than {32 if last_shift == _LAST_SHIFT else 64} bits"
+        )
 
     def nullable_string(self) -> str | None:
         """Read a string that may be null."""
@@ -144,6 +179,10 @@ class Reader:
         """Read bytes."""
         start = self._position
         return _not_null(self.nullable_bytes(), start)
+
+    def records(self) -> bytes:
+        """Read record batches, as `kbatch.decode` takes them: null and empty are both none (PRI-R6)."""
+        return self.nullable_bytes() or b""
 
     def _sized(self, size: int) -> bytes | None:
         if size == -1:
@@ -202,6 +241,199 @@ class Reader:
             if field.remaining:
                 raise WireError(f"byte {start}: tagged field {tag} has {field.remaining} bytes more than its type")
         return found
+
+
+class Writer:
+    r"""The fields of one message, one after the other: the counterpart of `Reader`.
+
+    Parameters
+    ----------
+    flexible : bool
+        Which encoding strings, bytes, arrays and tagged fields have.
+
+    Notes
+    -----
+    Every method returns the writer. `ValueError` is raised for what has no such form: an integer out of range, a string
+    longer than 32767 bytes (PRI-R5) or that is no UTF-8, tags that don't ascend (PRI-R7).
+
+    Examples
+    --------
+    >>> Writer().int16(-1).string("hi").nullable_string(None).getvalue()
+    b'\xff\xff\x00\x02hi\xff\xff'
+    >>> Writer(flexible=True).string("hi").tags({}).getvalue()
+    b'\x03hi\x00'
+    """
+
+    __slots__ = ("_data", "flexible")
+
+    def __init__(self, *, flexible: bool = False) -> None:
+        self._data = bytearray()
+        self.flexible = flexible
+
+    def getvalue(self) -> bytes:
+        """Return what was written."""
+        return bytes(self._data)
+
+    def raw(self, data: Buffer) -> Self:
+        """Write bytes as they are, without a length."""
+        self._data += memoryview(data)
+        return self
+
+    def _fixed(self, field: struct.Struct, value: float) -> Self:
+        try:
+            self._data += field.pack(value)
+        except struct.error as error:
+            raise ValueError(f"{value!r} doesn't fit: {error}") from None
+        return self
+
+    def int8(self, value: int) -> Self:
+        """Write a signed byte."""
+        return self._fixed(_INT8, value)
+
+    def int16(self, value: int) -> Self:
+        """Write a signed big-endian integer of 2 bytes."""
+        return self._fixed(_INT16, value)
+
+    def uint16(self, value: int) -> Self:
+        """Write an unsigned big-endian integer of 2 bytes."""
+        return self._fixed(_UINT16, value)
+
+    def int32(self, value: int) -> Self:
+        """Write a signed big-endian integer of 4 bytes."""
+        return self._fixed(_INT32, value)
+
+    def uint32(self, value: int) -> Self:
+        """Write an unsigned big-endian integer of 4 bytes."""
+        return self._fixed(_UINT32, value)
+
+    def int64(self, value: int) -> Self:
+        """Write a signed big-endian integer of 8 bytes."""
+        return self._fixed(_INT64, value)
+
+    def float64(self, value: float) -> Self:
+        """Write an IEEE 754 double, big-endian; of the many NaNs the canonical one."""
+        return self.raw(_NAN) if value != value else self._fixed(_FLOAT64, value)
+
+    def boolean(self, value: bool) -> Self:
+        """Write a byte, 1 or 0."""
+        return self.int8(int(bool(value)))
+
+    def uuid(self, value: uuid.UUID | None) -> Self:
+        """Write a UUID as 16 bytes, none as zeros (PRI-R2)."""
+        return self.raw(bytes(16) if value is None else value.bytes)
+
+    def uvarint(self, value: int) -> Self:
+        """Write an unsigned varint of 32 bits."""
+        if not 0 <= value < 1 << 32:
+            raise ValueError(f"{value} is no unsigned integer of 32 bits")
+        return self._raw_varint(value)
+
+    def varint(self, value: int) -> Self:
+        """Write a zig-zag varint of 32 bits, in its shortest form (VAR-R4)."""
+        return self._raw_varint(_zigzag(value, 32))
+
+    def varlong(self, value: int) -> Self:
+        """Write a zig-zag varint of 64 bits, in its shortest form (VAR-R4)."""
+        return self._raw_varint(_zigzag(value, 64))
+
+    def _raw_varint(self, value: int) -> Self:
+        while value >= 0x80:
+            self._data.append(value & 0x7F | 0x80)
+            value >>= 7
+        self._data.append(value)
+        return self
+
+    def nullable_string(self, value: str | None) -> Self:
+        """Write a string that may be null."""
+        data = None if value is None else value.encode()
+        if data is not None and len(data) > _MAX_STRING:
+            raise ValueError(f"a string has {_MAX_STRING} bytes at most, this one has {len(data)}")
+        if self.flexible:
+            self.uvarint(0 if data is None else len(data) + 1)
+        else:
+            self.int16(-1 if data is None else len(data))
+        return self.raw(data or b"")
+
+    def string(self, value: str) -> Self:
+        """Write a string."""
+        return self.nullable_string(_given(value))
+
+    def nullable_bytes(self, value: Buffer | None) -> Self:
+        """Write bytes that may be null."""
+        data = None if value is None else memoryview(value).cast("B")
+        self._length(None if data is None else len(data))
+        return self if data is None else self.raw(data)
+
+    def bytes_(self, value: Buffer) -> Self:
+        """Write bytes."""
+        return self.nullable_bytes(_given(value))
+
+    def records(self, value: Buffer | None) -> Self:
+        """Write record batches, as `kbatch.encode` makes them."""
+        return self.nullable_bytes(value)
+
+    def nullable_array(self, values: Collection[T] | None, element: Callable[[T], object]) -> Self:
+        """Write an array that may be null.
+
+        Parameters
+        ----------
+        values : collection or None
+        element : callable
+            Writes one element with this writer.
+        """
+        self._length(None if values is None else len(values))
+        for value in values or ():
+            element(value)
+        return self
+
+    def array(self, values: Collection[T], element: Callable[[T], object]) -> Self:
+        """Write an array; see `nullable_array`."""
+        return self.nullable_array(_given(values), element)
+
+    def _length(self, length: int | None) -> None:
+        if length is not None and length > _MAX_LENGTH:
+            raise ValueError(f"a length is {_MAX_LENGTH} at most, got {length}")
+        if self.flexible:
+            self.uvarint(0 if length is None else length + 1)
+        else:
+            self.int32(-1 if length is None else length)
+
+    def tags(self, fields: Mapping[int, Buffer]) -> Self:
+        """Write the tagged fields that end a structure.
+
+        Parameters
+        ----------
+        fields : mapping
+            By tag, in ascending order, the bytes of the field. The old encoding has room for none.
+        """
+        if not self.flexible:
+            if fields:
+                raise ValueError(f"only a flexible message has tagged fields, got {list(fields)}")
+            return self
+        tags = list(fields)
+        if tags != sorted(tags):
+            raise ValueError(f"tags must ascend, got {tags}")
+        self.uvarint(len(tags))
+        for tag, data in fields.items():
+            view = memoryview(data).cast("B")
+            self.uvarint(tag).uvarint(len(view)).raw(view)
+        return self
+
+
+def _zigzag(value: int, bits: int) -> int:
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"{value} is no signed integer of {bits} bits")
+    return value << 1 if value >= 0 else (-value << 1) - 1
+
+
+def _unzigzag(raw: int) -> int:
+    return raw >> 1 ^ -(raw & 1)
+
+
+def _given(value: T | None) -> T:
+    if value is None:
+        raise ValueError("null where the schema has none")
+    return value
 
 
 def _not_null(value: T | None, position: int) -> T:
