@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 BUILD = HERE / "build"
 BUILD_SECONDS = 1800
 
-# A young generation that stays near the cache, and a collector without threads of its own: the fastest of what was tried
+# A young generation that stays near the cache, and a collector without threads: the fastest of what was tried
 # (serial and parallel, up to half a gigabyte, its pages touched before or not).
 JVM = ["-XX:+UseSerialGC", "-Xms256m", "-Xmn16m"]
 
@@ -75,7 +75,7 @@ class Running:
     """A started program; a context manager that ends it."""
 
     def __init__(self, command: Sequence[str], path: Path) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the program ends
         self._process = subprocess.Popen(
             [*command, os.fspath(path)],
             stdin=subprocess.PIPE,
