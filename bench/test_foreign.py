@@ -24,16 +24,20 @@ NAMES = ["small", "medium", "medium-16k", "medium-1m", "large", "headers", "sing
 LEGACY = [name for name, recipe in CORPORA.items() if recipe.magic < 2]
 
 
+# Rows whose four columns NumPy sums while they are in the cache: half the time of whole columns, one after the other.
+BLOCK = 1 << 14
+
+
 def sums(table: kbatch.RecordTable) -> Totals:
     """Do what the programs do, over the columns of a table."""
-    records = table.records
-    return Totals.of(
-        len(records),
-        int(records["offset"].sum()),
-        int(records["timestamp"].sum()),
-        int(np.maximum(records["key_len"], 0).sum(dtype=np.int64)),
-        int(np.maximum(records["value_len"], 0).sum(dtype=np.int64)),
-    )
+    totals = [0, 0, 0, 0]
+    for start in range(0, len(table), BLOCK):
+        rows = table.records[start : start + BLOCK]
+        totals[0] += int(rows["offset"].sum())
+        totals[1] += int(rows["timestamp"].sum())
+        totals[2] += int(np.maximum(rows["key_len"], 0).sum(dtype=np.int64))
+        totals[3] += int(np.maximum(rows["value_len"], 0).sum(dtype=np.int64))
+    return Totals.of(len(table), *totals)
 
 
 @pytest.fixture(scope="session")
