@@ -352,10 +352,14 @@ class Consumer:
     count: Callable[[Topic], int]
     arrow: Callable[[Topic], Any] | None
     slow: bool = False
+    # Codecs that it can't read.
+    unread: tuple[str, ...] = ()
 
-    def missing(self) -> str | None:
-        """Return why it can't run here, None if it can."""
-        return None if importlib.util.find_spec(self.package) else f"{self.package} isn't installed"
+    def missing(self, corpus: str) -> str | None:
+        """Return why it can't read a corpus here, None if it can."""
+        if importlib.util.find_spec(self.package) is None:
+            return f"{self.package} isn't installed"
+        return next((f"its wheels are built without {codec}" for codec in self.unread if codec in corpus), None)
 
 
 def librdkafka_consumer(name: str, settings: Mapping[str, Any], *, slow: bool = False) -> Consumer:
@@ -374,6 +378,7 @@ def kafkars_consumer(module: str) -> Consumer:
         module,
         lambda topic: sum(batch.num_rows for batch in kafkars(module, topic)),
         lambda topic: arrow_kafkars(module, topic),
+        unread=("zstd",),
     )
 
 

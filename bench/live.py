@@ -142,6 +142,7 @@ def measure(names: list[str], size: int, rounds: int, scratch: Path) -> dict[str
     from bench.spark import start_broker
 
     runs: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in names}
+    absent: dict[str, dict[str, str]] = {name: {} for name in names}
     failures: dict[str, dict[str, str]] = {name: {} for name in names}
     facts = {}
     with start_broker(scratch / "broker") as broker:
@@ -150,12 +151,12 @@ def measure(names: list[str], size: int, rounds: int, scratch: Path) -> dict[str
             topic, expected = write_topic(broker, name, what)
             small, _ = write_topic(broker, f"{name}-small", corpus(name, SMALL))
             facts[name] = {"records": topic.records - small.records, "stored_bytes": len(what.data)}
+            absent[name] = {one.name: reason for one in CONSUMERS if (reason := one.missing(name)) is not None}
             for turn in range(rounds):
                 for consumer in CONSUMERS:
-                    if (consumer.slow and turn) or consumer.name in failures[name]:
+                    if (consumer.slow and turn) or consumer.name in failures[name] | absent[name]:
                         continue
-                    reason = consumer.missing()
-                    result = reason if reason is not None else step(consumer, small, topic)
+                    result = step(consumer, small, topic)
                     if isinstance(result, str):
                         failures[name][consumer.name] = result
                         continue
@@ -168,17 +169,32 @@ def measure(names: list[str], size: int, rounds: int, scratch: Path) -> dict[str
             corpus.cache_clear()
     rates = {
         name: {
-            who: {form: facts[name]["records"] / statistics.median(one[form] for one in done) for form in done[0]}
+            who: {
+                form: facts[name]["records"] / statistics.median(one[form] for one in done)
+                for form in ("count", "arrow")
+                if form in done[0]
+            }
             for who, done in found.items()
         }
         for name, found in runs.items()
     }
-    return {"rounds": rounds, "topics": facts, "records_per_second": rates, "failures": failures, "runs": runs}
+    return {
+        "rounds": rounds,
+        "topics": facts,
+        "records_per_second": rates,
+        "absent": absent,
+        "failures": failures,
+        "runs": runs,
+    }
+
+
+def reasons(found: dict[str, dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(f"- {who}: {why}" for some in found.values() for who, why in some.items()))
 
 
 def report(figures: dict[str, Any]) -> str:
     """Return the figures as Markdown: thousand records a second, to a count and to Arrow."""
-    rates, failures = figures["records_per_second"], figures["failures"]
+    rates = figures["records_per_second"]
 
     def cell(name: str, who: str) -> str:
         found = rates[name].get(who)
@@ -192,12 +208,11 @@ def report(figures: dict[str, Any]) -> str:
     ]
     for consumer in CONSUMERS:
         lines.append(f"| {consumer.name} | " + " | ".join(cell(name, consumer.name) for name in rates) + " |")
-    said = {(who, why): None for found in failures.values() for who, why in found.items()}
-    return "\n".join([*lines, "", *(f"- {who}: {why}" for who, why in said)])
+    return "\n".join([*lines, "", *reasons(figures["absent"]), *reasons(figures["failures"])])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run all of it and print a table."""
+    """Run all of it and print a table; the exit status is 1 if a client failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.live", description=__doc__.splitlines()[0])
     parser.add_argument("--mb", type=float, default=64, help="10^6 bytes of a topic, uncompressed (default: 64)")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3; slow clients: one")
@@ -214,13 +229,15 @@ def main(arguments: list[str] | None = None) -> int:
     size, rounds = (500_000, 1) if options.quick else (int(options.mb * 1e6), options.rounds)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="kbatch-live-bench-") as scratch:
         figures = measure(names, size, rounds, Path(scratch))
-    if options.quick:
-        print(f"{', '.join(figures['records_per_second'][names[0]])}: all of them read {', '.join(names)} right")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
-    if not options.quick:
+    failed = reasons(figures["failures"])
+    if options.quick:
+        read = [f"{name}: {', '.join(rates)}" for name, rates in figures["records_per_second"].items()]
+        print("\n".join(["read right:", *read, *reasons(figures["absent"]), *failed]))
+    else:
         print(report(figures))
-    return 0
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
