@@ -1,0 +1,244 @@
+"""Reading a topic from a broker: Fetch responses decoded with kbatch, beside Python's clients, on the same records.
+
+``python -m bench.live [--mb 64] [--rounds 3] [--corpus NAME] [--json FILE]`` starts a broker, writes corpora to it, and
+lets every client of `bench.consumers` read all of them, each in a fresh process, one after the other: to a count of the
+records, and to an Arrow table, whose sums are compared. Time is by the clock, on a machine whose cores the broker
+shares, garbage collector off, from making the client to the last record, less the time for a topic of a few records:
+some clients need half a second to start.
+``--quick`` does all of it once with few records: is it still right, not how fast is it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.consumers import CONSUMERS, Connection, Consumer, Topic
+from bench.corpora import BASE_TIMESTAMP, Corpus, corpus
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("small", "medium", "medium-16k-lz4", "medium-1m-zstd")
+PARTITIONS = 4
+# Bytes of the small topic.
+SMALL = 300_000
+STEP_SECONDS = 600
+
+
+def write_topic(broker: Any, name: str, what: Corpus) -> tuple[Topic, list[int]]:
+    """Write the batches of a corpus to the partitions of a topic, as they are; return the sums of what is there now.
+
+    Offsets are the broker's: one after the other.
+    """
+    import numpy as np
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    import kbatch
+    from tests.broker.reading import wait_for_leaders
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
+        future.result(60)
+    wait_for_leaders(broker.bootstrap, [(name, partition) for partition in range(PARTITIONS)])
+    batches = kbatch.scan(what.data)
+    shares = np.array_split(np.arange(len(batches)), PARTITIONS)
+    queues = [deque(zip(batches["position"][s].tolist(), batches["size"][s].tolist(), strict=True)) for s in shares]
+    with Connection(broker.bootstrap) as connection:
+        while any(queues):
+            # A request takes one batch a partition, with offsets from 0 on; the base offset isn't under the CRC.
+            heads = {partition: queue.popleft() for partition, queue in enumerate(queues) if queue}
+            data = {partition: bytes(8) + what.data[at + 8 : at + size] for partition, (at, size) in heads.items()}
+            connection.produce(name, data)
+    counts = [int(batches["record_count"][share].sum()) for share in shares]
+    sums = what.sums
+    offsets = sum(count * (count - 1) // 2 for count in counts)
+    timestamps = sums.timestamps + sums.records * BASE_TIMESTAMP
+    topic = Topic(broker.bootstrap, name, PARTITIONS, sums.records)
+    return topic, [sums.records, offsets, timestamps, sums.key_bytes, sums.value_bytes]
+
+
+def sums_of(table: Any) -> list[int]:
+    """Sum an Arrow table: records, offsets, timestamps, bytes of keys, bytes of values; whatever its types of bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = [pc.sum(pc.binary_length(table[name].cast(pa.large_binary()))).as_py() or 0 for name in ("key", "value")]
+    offsets = pc.sum(table["offset"]).as_py()
+    # Of timestamps of now, int64 holds the sum of five million only.
+    timestamps = sum(map(int, table["timestamp"].cast(pa.int64()).to_numpy().astype(object)))
+    return [len(table), offsets, timestamps, *lengths]
+
+
+def run_step(order: dict[str, Any]) -> dict[str, Any]:
+    """Let one client read a topic to a count and to a table; give the seconds it takes longer than for a small one.
+
+    The small topic is read twice, the first time to be warm.
+    """
+    import pyarrow as pa
+
+    pa.array([b"warm"], pa.binary()).to_pylist()
+    consumer = next(one for one in CONSUMERS if one.name == order["name"])
+    small, topic = Topic(**order["small"]), Topic(**order["topic"])
+    forms = {"count": consumer.count, "arrow": consumer.arrow}
+    sums = None
+    seconds: dict[str, float] = {}
+    for form, read in forms.items():
+        if read is None:
+            continue
+        spent = []
+        for one in (small, small, topic):
+            gc.collect()
+            gc.disable()
+            start = time.perf_counter()
+            result = read(one)
+            spent.append(time.perf_counter() - start)
+            gc.enable()
+        if form == "arrow":
+            sums = sums_of(result)
+        elif result != topic.records:
+            raise AssertionError(f"{consumer.name} counts {result} records of {topic.records}")
+        seconds |= {form: spent[2] - spent[1], f"{form}, start": spent[1]}
+        del result
+    return {"seconds": seconds, "sums": sums}
+
+
+def step(consumer: Consumer, small: Topic, topic: Topic) -> dict[str, Any] | str:
+    """Run one client once, in a process of its own; return what it measured, or why it failed."""
+    order = {"name": consumer.name, "small": asdict(small), "topic": asdict(topic)}
+    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.live", "--step"],
+            input=json.dumps(order),
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=ROOT,
+            text=True,
+            timeout=STEP_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done in {STEP_SECONDS} s"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["no word"])[-1]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(names: list[str], size: int, rounds: int, scratch: Path) -> dict[str, Any]:
+    """Write the topics, run everybody in turns, and return the figures."""
+    from bench.spark import start_broker
+
+    runs: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in names}
+    absent: dict[str, dict[str, str]] = {name: {} for name in names}
+    failures: dict[str, dict[str, str]] = {name: {} for name in names}
+    facts = {}
+    with start_broker(scratch / "broker") as broker:
+        for name in names:
+            what = corpus(name, size)
+            topic, expected = write_topic(broker, name, what)
+            small, _ = write_topic(broker, f"{name}-small", corpus(name, SMALL))
+            facts[name] = {"records": topic.records - small.records, "stored_bytes": len(what.data)}
+            absent[name] = {one.name: reason for one in CONSUMERS if (reason := one.missing(name)) is not None}
+            for turn in range(rounds):
+                for consumer in CONSUMERS:
+                    if (consumer.slow and turn) or consumer.name in failures[name] | absent[name]:
+                        continue
+                    result = step(consumer, small, topic)
+                    if isinstance(result, str):
+                        failures[name][consumer.name] = result
+                        continue
+                    if result["sums"] not in (None, expected):
+                        raise AssertionError(
+                            f"{name}: {consumer.name} gives {result['sums']} where {expected} is right"
+                        )
+                    runs[name].setdefault(consumer.name, []).append(result["seconds"])
+                    print(f"{name}, round {turn + 1}: {consumer.name}: {result['seconds']}", file=sys.stderr)
+            corpus.cache_clear()
+    rates = {
+        name: {
+            who: {
+                form: facts[name]["records"] / statistics.median(one[form] for one in done)
+                for form in ("count", "arrow")
+                if form in done[0]
+            }
+            for who, done in found.items()
+        }
+        for name, found in runs.items()
+    }
+    return {
+        "rounds": rounds,
+        "topics": facts,
+        "records_per_second": rates,
+        "absent": absent,
+        "failures": failures,
+        "runs": runs,
+    }
+
+
+def reasons(found: dict[str, dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(f"- {who}: {why}" for some in found.values() for who, why in some.items()))
+
+
+def report(figures: dict[str, Any]) -> str:
+    """Return the figures as Markdown: thousand records a second, to a count and to Arrow."""
+    rates = figures["records_per_second"]
+
+    def cell(name: str, who: str) -> str:
+        found = rates[name].get(who)
+        if found is None:
+            return "-"
+        return " / ".join(f"{found[form] / 1e3:,.0f}" for form in ("count", "arrow") if form in found)
+
+    lines = [
+        "| thousand records/s, to a count / to Arrow | " + " | ".join(rates) + " |",
+        "|---" + "|---:" * len(rates) + "|",
+    ]
+    for consumer in CONSUMERS:
+        lines.append(f"| {consumer.name} | " + " | ".join(cell(name, consumer.name) for name in rates) + " |")
+    return "\n".join([*lines, "", *reasons(figures["absent"]), *reasons(figures["failures"])])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all of it and print a table; the exit status is 1 if a client failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.live", description=__doc__.splitlines()[0])
+    parser.add_argument("--mb", type=float, default=64, help="10^6 bytes of a topic, uncompressed (default: 64)")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3; slow clients: one")
+    parser.add_argument("--corpus", action="append", help=f"may be given again; default: {', '.join(NAMES)}")
+    parser.add_argument("--json", type=Path, help="write all figures there too")
+    parser.add_argument("--quick", action="store_true", help="few records, once: for the checks, not the times")
+    parser.add_argument("--dir", type=Path, help="where to put the logs (default: the system's temporary directory)")
+    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.step:
+        print(json.dumps(run_step(json.load(sys.stdin))))
+        return 0
+    names = options.corpus or list(NAMES)
+    size, rounds = (500_000, 1) if options.quick else (int(options.mb * 1e6), options.rounds)
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="kbatch-live-bench-") as scratch:
+        figures = measure(names, size, rounds, Path(scratch))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+    failed = reasons(figures["failures"])
+    if options.quick:
+        read = [f"{name}: {', '.join(rates)}" for name, rates in figures["records_per_second"].items()]
+        print("\n".join(["read right:", *read, *reasons(figures["absent"]), *failed]))
+    else:
+        print(report(figures))
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
