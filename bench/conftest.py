@@ -1,10 +1,11 @@
-"""What every benchmark needs: the fixture that times, and the quick mode."""
+"""What every benchmark needs: the fixtures that time, and the quick mode."""
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -15,16 +16,10 @@ from bench.peers import PEERS
 T = TypeVar("T")
 Measure = Callable[[str, Corpus, str, Callable[[], T]], T]
 InTurns = Callable[[str, Corpus, str, Callable[[], T], str, Callable[[], Any]], T]
+Rotation = Callable[[str, Corpus, str, Callable[[], T], Mapping[str, Callable[[], Any]]], T]
 
 # Rounds of what is measured in turns.
 ROUNDS = 11
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Run each benchmark once and untimed in quick mode; what it checks is checked all the same."""
-    if quick():
-        config.option.benchmark_disable = True
 
 
 @pytest.fixture
@@ -36,39 +31,63 @@ def measure(benchmark: Any) -> Measure[Any]:
 
     def run(stage: str, corpus: Corpus, who: str, function: Callable[[], T]) -> T:
         describe(benchmark, stage, corpus, who)
-        return benchmark(function)
+        return benchmark.pedantic(function) if quick() else benchmark(function)
 
     return run
 
 
 @pytest.fixture
-def in_turns(benchmark: Any) -> InTurns[Any]:
-    """Time a function as `measure` does, but before each of its rounds another, whose median is kept beside it.
+def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation[Any]:
+    """Time a function as `measure` does, but before each of its rounds others, whose medians are kept beside it.
 
-    Both then meet the same machine, and the memory as the other has left it.
+    All then meet the same machine, and the memory as another one has left it. Who goes first changes. The clock of
+    all is that of a marker ``benchmark(timer=...)``, or CPU time.
     """
+    marker = request.node.get_closest_marker("benchmark")
+    clock: Callable[[], float] = (marker.kwargs if marker else {}).get("timer", time.process_time)
 
     def run(
-        stage: str, corpus: Corpus, who: str, function: Callable[[], T], other: str, before: Callable[[], Any]
+        stage: str, corpus: Corpus, who: str, function: Callable[[], T], others: Mapping[str, Callable[[], Any]]
     ) -> T:
         describe(benchmark, stage, corpus, who)
-        seconds: list[float] = []
+        seconds: dict[str, list[float]] = {name: [] for name in others}
+        order = list(others)
 
         def setup() -> None:
-            start = time.process_time()
-            result = before()
-            seconds.append(time.process_time() - start)
-            del result
+            gc.disable()
+            try:
+                for name in order:
+                    start = clock()
+                    result = others[name]()
+                    seconds[name].append(clock() - start)
+                    del result
+            finally:
+                gc.enable()
+            order[:] = order[1:] + order[:1]
 
-        setup()
-        result = benchmark.pedantic(function, setup=setup, rounds=1 if quick() else ROUNDS, warmup_rounds=1)
-        benchmark.extra_info.update(other=other, other_seconds=statistics.median(seconds[1:]))
+        rounds, warm = (1, 0) if quick() else (ROUNDS, 1)
+        result = benchmark.pedantic(function, setup=setup, rounds=rounds, warmup_rounds=warm)
+        medians = {name: statistics.median(found[warm:]) for name, found in seconds.items()}
+        benchmark.extra_info.update(others=medians)
         return result
 
     return run
 
 
+@pytest.fixture
+def in_turns(rotation: Rotation[Any]) -> InTurns[Any]:
+    """Time a function in turns with one other."""
+
+    def run(
+        stage: str, corpus: Corpus, who: str, function: Callable[[], T], other: str, before: Callable[[], Any]
+    ) -> T:
+        return rotation(stage, corpus, who, function, {other: before})
+
+    return run
+
+
 def describe(benchmark: Any, stage: str, corpus: Corpus, who: str) -> None:
+    """Say what a benchmark measures, where the report looks for it."""
     benchmark.group = f"{stage}: {corpus.name}"
     benchmark.extra_info.update(
         stage=stage,
@@ -105,7 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order: dict[tuple[str, str], int] = {}
 
     def place(item: pytest.Item) -> int:
-        name = getattr(item, "callspec").params["name"]  # noqa: B009 - only parametrized items have it
+        callspec = getattr(item, "callspec", None)
+        name = callspec.params.get("name", "") if callspec else ""
         return order.setdefault((item.path.name, name), len(order))
 
     items.sort(key=place)
