@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.chart import draw
-from bench.report import about, floors_table, ratio_table, summary
+from bench.report import about, floors_table, ratio_table, report, summary
 from bench.results import Results
 
 __all__ = ["BEGIN", "END", "block", "read_block", "renew", "replace_block"]
@@ -41,18 +41,19 @@ def block(results: Results) -> str:
         f"{about(results)} Corpora of {results.document['size'] / 1e6:g} MB; medians of CPU time of one run, one "
         "thread, checksums verified. A contestant's figure is how many times as long as kbatch it takes; the last "
         "column is what kbatch takes as a multiple of what nothing can be faster than.",
-        ratio_table(results),
-        summary(results),
+        ratio_table(results, headlines=True),
+        f"{summary(results)} All rows and every contestant: [bench/RESULTS.md](bench/RESULTS.md).",
         f"<details><summary>The floors</summary>\n\n{floors_table(results)}\n\n</details>",
     ]
     return "\n\n".join(parts)
 
 
 def renew(results: Results, root: Path = ROOT) -> list[Path]:
-    """Rewrite the block of README.md, the chart and the results that it was made from; return the files."""
-    readme, figures = root / "README.md", root / "bench" / "results.json"
+    """Rewrite the block of README.md, the chart, the full report and the results behind them; return the files."""
+    readme, figures, full = root / "README.md", root / "bench" / "results.json", root / "bench" / "RESULTS.md"
     text = replace_block(readme.read_text(), block(results))
     results.write(figures)
+    full.write_text(f"# Results\n\nWritten by `python -m bench --readme`.\n\n{report(results, detailed=True)}")
     charts = draw(results, root / "bench")
     readme.write_text(text)
-    return [readme, figures, *charts]
+    return [readme, figures, full, *charts]

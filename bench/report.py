@@ -22,13 +22,28 @@ STAGES = (
     "encode",
 )
 LANGUAGES = ("Java", "Go", "Rust")
+# The rows that README shows.
+HEADLINES = {
+    "decode": {"small", "medium", "large", "headers", "single", "million", "small-v1"},
+    "decompress": {f"medium-{size}-{codec}" for size in ("16k", "1m") for codec in ("gzip", "snappy", "lz4", "zstd")},
+    "to Arrow": {"small", "small, views", "medium", "medium, views"},
+    "to pandas": {"small", "medium"},
+    "threads": {"small", "large", "medium-1m-gzip", "medium-1m-lz4", "medium-1m-zstd"},
+    "encode": {"small", "medium"},
+    "encode compressed": {"medium-16k-lz4", "medium-16k-zstd"},
+    "convert to magic 1": {"small"},
+    "convert to magic 2": {"small-v1"},
+    "recompress to lz4": {"small"},
+    "recompress to zstd": {"small-lz4"},
+}
 # Who stands in a row of its own, beside those whose name begins with "kbatch".
 OWN = {"two threads": "threads", "read_committed": "transactions"}
 
 
-def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]], text_columns: int) -> str:
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]], texts: int, last_texts: int = 0) -> str:
+    """Write a table; its first and its last columns are text, the others numbers."""
     heads = list(heads)
-    rule = "|---" * text_columns + "|---:" * (len(heads) - text_columns) + "|"
+    rule = "|---" * texts + "|---:" * (len(heads) - texts - last_texts) + "|---" * last_texts + "|"
     return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
@@ -110,12 +125,17 @@ def ratio_rows(results: Results) -> Iterator[list[str]]:
                 ]
 
 
-def ratio_table(results: Results) -> str:
-    """Return the one table: kbatch's rate, how many times as long others take, and kbatch as a multiple of limits."""
+def ratio_table(results: Results, *, headlines: bool = False) -> str:
+    """Return the one table: kbatch's rate, how many times as long others take, and kbatch as a multiple of limits.
+
+    With `headlines` only the rows that README shows.
+    """
     heads = ["stage", "corpus", "million records/s", "MB/s", *PEERS, *LANGUAGES, "kbatch / limit"]
-    rows = list(ratio_rows(results))
+    rows = [row for row in ratio_rows(results) if not headlines or row[1] in HEADLINES.get(row[0], ())]
     keep = [column for column in range(len(heads)) if column < 4 or any(row[column] for row in rows)]
-    return markdown([heads[i] for i in keep], ([row[i] for i in keep] for row in rows), 2)
+    return markdown(
+        [heads[i] for i in keep], ([row[i] for i in keep] for row in rows), 2, int(keep[-1] == len(heads) - 1)
+    )
 
 
 def floors_table(results: Results) -> str:
@@ -124,7 +144,7 @@ def floors_table(results: Results) -> str:
         return [floor.text, f"{floor.side} {floor.bound:g}", number(floor.measured, ".2f"), state, floor.note]
 
     heads = ["floor", "wanted", "measured", "", "beside it"]
-    return markdown(heads, map(cells, floors(results)), 1)
+    return markdown(heads, map(cells, floors(results)), 1, 2)
 
 
 def summary(results: Results) -> str:
