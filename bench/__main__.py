@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.floors import FOREIGN, MEMORY, MEMORY_CORPORA, floors
-from bench.results import Results, compact
+from bench.results import Results, compact, foreign_versions
 
 if TYPE_CHECKING:
     import pytest
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     return {
         "machine": machine(),
-        "versions": versions(),
+        "versions": versions() | foreign_versions(recorder.found),
         "size": default_size(),
         "quick": options.quick,
         "skipped": list(recorder.skipped),

@@ -58,7 +58,7 @@ def rates(results: Results, corpus: str) -> dict[str, float]:
         ratio = results.foreign(corpus, language)
         if ratio and own:
             # By its ratio to kbatch in the run that both were in.
-            found[language] = own.records / own.seconds / 1e6 / ratio[1]
+            found[language] = own.records / own.seconds / 1e6 / ratio.ratio
     both = results.ratio("threads", corpus, "one thread", "two threads")
     if both and own:
         found["two threads"] = own.records / own.seconds / 1e6 * both
@@ -69,7 +69,8 @@ def label(results: Results, name: str) -> str:
     """Return a contestant's name in the legend; of a language the decoder that is the fastest."""
     if name not in ("Go", "Rust"):
         return SERIES[name].label
-    whose = {who.partition(" ")[2] for corpus in ROWS.values() if (who := (results.foreign(corpus, name) or ("",))[0])}
+    decoders = (results.foreign(corpus, name) for corpus in ROWS.values())
+    whose = {decoder.name for decoder in decoders if decoder}
     return f"{name}: {' or '.join(sorted(whose))}" if whose - {""} else name
 
 

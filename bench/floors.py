@@ -82,11 +82,12 @@ def floors(results: Results) -> list[Floor]:
 
 def decoding(results: Results) -> Iterator[Floor]:
     yield Floor("small: aiokafka's iteration with CRC", AT_LEAST, 8, results.ratio("decode", "small", "aiokafka"))
-    for bound, languages in ((2.5, ("Java",)), (1.5, ("Rust", "Go"))):
+    for bound, text, languages in ((2.5, "Java", ["Java"]), (1.5, "the fastest in Rust or Go", ["Rust", "Go"])):
         found = results.foreign("small", *languages)
-        who, ratio = found or ("", None)
-        text = f"small: {'Java' if 'Java' in languages else 'the fastest decoder in Rust or Go'}"
-        yield Floor(text, AT_LEAST, bound, ratio, who, FOREIGN)
+        note = found.name if found else ""
+        if found and found.with_sums:
+            note += f"; {found.with_sums:.2f} if kbatch sums the columns too"
+        yield Floor(f"small: {text}", AT_LEAST, bound, found.ratio if found else None, note, FOREIGN)
     both = results.to_limit("decode", "small", [CRC, COPY])
     yield Floor("small: kbatch / (CRC-32C alone + memcpy)", AT_MOST, 1.7, both)
     yield Floor("large: kbatch / CRC-32C alone", AT_MOST, 1.25, results.to_limit("decode", "large", [CRC]))

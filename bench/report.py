@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bench.floors import Floor, floors
-from bench.results import ALONE, COPY, CRC, CRC_CALLS, DROPPED, KBATCH, KEPT, PEERS, Result, Results
+from bench.results import ALONE, COPY, CRC, CRC_CALLS, DROPPED, IN_TURNS, KBATCH, KEPT, PEERS, Result, Results
 
 __all__ = ["about", "details", "floors_table", "ratio_table", "report", "summary"]
 
@@ -113,7 +113,7 @@ def ratio_rows(results: Results) -> Iterator[list[str]]:
                 for language in LANGUAGES:
                     decoded = stage in ("decode", "decompress") and who == KBATCH
                     found = results.foreign(corpus, language) if decoded else None
-                    foreign.append(short(found and found[1]))
+                    foreign.append(short(found and found.ratio))
                 yield [
                     stage,
                     name,
@@ -163,8 +163,8 @@ def details(results: Results) -> str:
     def rows(stage: str) -> Iterator[list[str]]:
         for corpus in results.corpora(stage):
             found = results.contestants(stage, corpus)
-            base: Result | None = found.get(KBATCH)
             for who, result in found.items():
+                base: Result | None = found.get(IN_TURNS + who, found.get(KBATCH))
                 yield [
                     corpus,
                     who,

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["ALONE", "COPY", "CRC", "CRC_CALLS", "DROPPED", "KBATCH", "KEPT", "PEERS", "Result", "Results", "compact"]
+__all__ = [
+    "ALONE",
+    "COPY",
+    "CRC",
+    "CRC_CALLS",
+    "DROPPED",
+    "IN_TURNS",
+    "KBATCH",
+    "KEPT",
+    "PEERS",
+    "Foreign",
+    "Result",
+    "Results",
+    "compact",
+    "foreign_versions",
+]
 
 KBATCH = "kbatch"
 PEERS = ("aiokafka", "kafka-python")
 # What is measured beside contestants: limits.
 CRC, CRC_CALLS, COPY, ALONE = "CRC-32C alone", "CRC alone, a call a batch", "memcpy alone", "codecs alone"
+# A decoder of another language has its name in its own; how that of kbatch beside one begins, and may end.
+LANGUAGE = re.compile(r"\b(?:Java|Go|Rust)\b")
+IN_TURNS, WITH_SUMS = "kbatch, in turns with ", ", with sums"
 # How the name of a way to decompress ends.
 KEPT, DROPPED = ", kept", ", dropped"
 FACTS = ("stage", "corpus", "who", "records", "batches", "payload_bytes", "stored_bytes")
+
+
+class Foreign(NamedTuple):
+    """A decoder of another language: how many times it takes as long as kbatch, which only decodes, or sums as well."""
+
+    name: str
+    ratio: float
+    with_sums: float | None
 
 
 class Result(NamedTuple):
@@ -31,7 +58,8 @@ def compact(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what pytest-benchmark found, without what nobody reads: an entry a contestant.
 
     An entry of ``extra_info["others"]``, or ``other`` with ``other_seconds``, is a contestant that took turns;
-    ``extra_info["seconds"]`` stands for the median where a benchmark timed itself.
+    ``sums_seconds`` is the contestant itself with summing on top; ``seconds`` stands for the median where a benchmark
+    timed itself.
     """
     entries = []
     for benchmark in document["benchmarks"]:
@@ -44,10 +72,18 @@ def compact(document: dict[str, Any]) -> list[dict[str, Any]]:
         others = dict(info.get("others", {}))
         if "other" in info:
             others[info["other"]] = info["other_seconds"]
+        if "sums_seconds" in info:
+            others[info["who"] + WITH_SUMS] = info["sums_seconds"]
         entries += [own | {"who": who, "seconds": seconds} for who, seconds in others.items()]
     for entry in entries:
         entry["seconds"] = float(f"{entry['seconds']:.6g}")
     return entries
+
+
+def foreign_versions(document: dict[str, Any]) -> dict[str, str]:
+    """Return the versions that decoders of other languages gave."""
+    infos = (benchmark["extra_info"] for benchmark in document["benchmarks"])
+    return {info["other"]: info["other_version"] for info in infos if "other_version" in info}
 
 
 class Results:
@@ -122,9 +158,17 @@ class Results:
         own = self.get("decompress", corpus, KBATCH)
         return (found[0].removesuffix(ending), own.seconds / found[1].seconds) if found and own else None
 
-    def foreign(self, corpus: str, *languages: str) -> tuple[str, float] | None:
-        """Return the fastest decoder of some languages, and how many times it takes as long as kbatch."""
-        found = self.fastest("foreign", corpus, lambda who: who.split()[0] in languages)
-        own = self.get("foreign", corpus, KBATCH) or self.get("decode", corpus, KBATCH)
-        own = own or self.get("decompress", corpus, KBATCH)
-        return (found[0], found[1].seconds / own.seconds) if found and own else None
+    def foreign(self, corpus: str, *languages: str) -> Foreign | None:
+        """Return the decoder of some languages that is the fastest beside kbatch, which took turns with it."""
+        found = []
+        for who, result in self.contestants("foreign", corpus).items():
+            language = LANGUAGE.search(who)
+            if who.startswith(KBATCH) or not language or language[0] not in languages:
+                continue
+            own = self.get("foreign", corpus, f"{IN_TURNS}{who}") or self.get("decode", corpus, KBATCH)
+            summed = self.get("foreign", corpus, f"{IN_TURNS}{who}{WITH_SUMS}")
+            if own:
+                name = LANGUAGE.sub("", who).strip(" ()")
+                with_sums = result.seconds / summed.seconds if summed else None
+                found.append(Foreign(name, result.seconds / own.seconds, with_sums))
+        return min(found, key=lambda decoder: decoder.ratio, default=None)

@@ -118,18 +118,41 @@ def test_the_fastest_library_is_the_measure() -> None:
     assert results.library("medium-16k-gzip", ", dropped") == ("a x", 4.0)
 
 
+@pytest.mark.parametrize("form", ["{language} {name}", "{name} ({language})"])
+def test_decoders_of_other_languages(form: str) -> None:
+    rows = [entry("decode", "small", "kbatch", 1.0)]
+    for language, name, seconds, beside in (("Go", "franz-go", 6, 2.0), ("Rust", "a", 5, 2.5), ("Rust", "b", 8, 2.0)):
+        who = form.format(language=language, name=name)
+        rows.append(entry("foreign", "small", who, seconds))
+        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}", beside))
+        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}, with sums", 2 * beside))
+    results = Results(document(rows))
+    assert results.foreign("small", "Go") == ("franz-go", 3.0, 1.5)
+    assert results.foreign("small", "Rust") == ("a", 2.0, 1.0)
+    assert results.foreign("small", "Rust", "Go") == ("a", 2.0, 1.0)
+    assert results.foreign("small", "Java") is None
+    assert results.foreign("large", "Rust") is None
+
+
 def test_compact_keeps_who_took_turns() -> None:
     info = {"stage": "s", "corpus": "c", "who": "kbatch", "records": 1, "batches": 1, "payload_bytes": 1}
     benchmarks = [
         {"extra_info": info | {"others": {"x": 2.0}}, "stats": {"median": 1.0}},
         {
-            "extra_info": info | {"who": "two", "other": "one", "other_seconds": 4.0, "seconds": 3.0},
+            "extra_info": info
+            | {"who": "two", "other": "one", "other_seconds": 4.0, "seconds": 3.0, "sums_seconds": 5},
             "stats": {"median": 9},
         },
         {"extra_info": {}, "stats": {"median": 1.0}},
     ]
     found = compact({"benchmarks": benchmarks})
-    assert {row["who"]: row["seconds"] for row in found} == {"kbatch": 1.0, "x": 2.0, "two": 3.0, "one": 4.0}
+    assert {row["who"]: row["seconds"] for row in found} == {
+        "kbatch": 1.0,
+        "x": 2.0,
+        "two": 3.0,
+        "one": 4.0,
+        "two, with sums": 5.0,
+    }
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
