@@ -18,20 +18,20 @@ Measure = Callable[[str, Corpus, str, Callable[[], T]], T]
 InTurns = Callable[[str, Corpus, str, Callable[[], T], str, Callable[[], Any]], T]
 Rotation = Callable[[str, Corpus, str, Callable[[], T], Mapping[str, Callable[[], Any]]], T]
 
-# Rounds of what is measured in turns.
+# Rounds of what is measured in turns; of what is measured by itself, as many as fit into the seconds.
 ROUNDS = 11
+FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 0.5
 
 
 @pytest.fixture
-def measure(benchmark: Any) -> Measure[Any]:
+def measure(rotation: Rotation[Any]) -> Measure[Any]:
     """Time a function under a stage (an arrow of the design's picture), a corpus and a contestant's name.
 
     Returns what the function returned, so that the benchmark can check it. The report finds its way by ``extra_info``.
     """
 
     def run(stage: str, corpus: Corpus, who: str, function: Callable[[], T]) -> T:
-        describe(benchmark, stage, corpus, who)
-        return benchmark.pedantic(function) if quick() else benchmark(function)
+        return rotation(stage, corpus, who, function, {})
 
     return run
 
@@ -44,7 +44,9 @@ def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation[Any]:
     all is that of a marker ``benchmark(timer=...)``, or CPU time.
     """
     marker = request.node.get_closest_marker("benchmark")
-    clock: Callable[[], float] = (marker.kwargs if marker else {}).get("timer", time.process_time)
+    wanted: dict[str, Any] = dict(marker.kwargs) if marker else {}
+    clock: Callable[[], float] = wanted.get("timer", time.process_time)
+    fewest: int = wanted.get("min_rounds", FEWEST_ROUNDS)
 
     def run(
         stage: str, corpus: Corpus, who: str, function: Callable[[], T], others: Mapping[str, Callable[[], Any]]
@@ -52,8 +54,11 @@ def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation[Any]:
         describe(benchmark, stage, corpus, who)
         seconds: dict[str, list[float]] = {name: [] for name in others}
         order = list(others)
+        # What the last round returned, until the next one: pytest-benchmark itself would hold on to it for longer.
+        results: list[T] = []
 
-        def setup() -> None:
+        def turn() -> None:
+            results.clear()
             gc.disable()
             try:
                 for name in order:
@@ -65,11 +70,19 @@ def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation[Any]:
                 gc.enable()
             order[:] = order[1:] + order[:1]
 
-        rounds, warm = (1, 0) if quick() else (ROUNDS, 1)
-        result = benchmark.pedantic(function, setup=setup, rounds=rounds, warmup_rounds=warm)
-        medians = {name: statistics.median(found[warm:]) for name, found in seconds.items()}
-        benchmark.extra_info.update(others=medians)
-        return result
+        if quick():
+            rounds = 1
+        else:
+            # Warms up, and tells how long a round is.
+            turn()
+            for found in seconds.values():
+                found.clear()
+            start = clock()
+            results.append(function())
+            rounds = ROUNDS if others else max(fewest, min(MOST_ROUNDS, round(SECONDS / (clock() - start))))
+        benchmark.pedantic(lambda: results.append(function()), setup=turn, rounds=rounds)
+        benchmark.extra_info.update(others={name: statistics.median(found) for name, found in seconds.items()})
+        return results.pop()
 
     return run
 
@@ -102,7 +115,7 @@ def describe(benchmark: Any, stage: str, corpus: Corpus, who: str) -> None:
 
 def contests(names: Sequence[str], slow_names: Sequence[str]) -> list[Any]:
     """Pair corpora with peers, as parameters ``name`` and ``peer``; slow peers only get some of the corpora."""
-    rounds = {False: pytest.mark.benchmark(min_rounds=5), True: pytest.mark.benchmark(min_rounds=3)}
+    rounds = {False: pytest.mark.benchmark(min_rounds=FEWEST_ROUNDS), True: pytest.mark.benchmark(min_rounds=2)}
     return [
         pytest.param(name, peer, id=f"{name}-{peer.name}", marks=rounds[peer.slow])
         for name in names

@@ -94,7 +94,7 @@ def limits(results: Results, stage: str, corpus: str, who: str) -> str:
     elif who == KBATCH:
         say(results.to_limit(stage, corpus, [ALONE]), ALONE)
     own = results.get(stage, corpus, who)
-    if corpus == "single" and own:
+    if own and (corpus == "single" or stage == "scan"):
         said.append(f"{own.seconds / own.batches * 1e9:.0f} ns a batch")
     return ", ".join(said)
 
@@ -114,11 +114,14 @@ def ratio_rows(results: Results) -> Iterator[list[str]]:
                     decoded = stage in ("decode", "decompress") and who == KBATCH
                     found = results.foreign(corpus, language) if decoded else None
                     foreign.append(short(found and found.ratio))
+                # Of headers only a rate by records or bytes would say nothing.
+                rates = [own.records, own.payload_bytes] if stage != "scan" else []
+                million, megabytes = (f"{value / own.seconds / 1e6:,.1f}" for value in rates) if rates else ("", "")
                 yield [
                     stage,
                     name,
-                    number(own.records / own.seconds / 1e6),
-                    number(own.payload_bytes / own.seconds / 1e6, ",.0f"),
+                    million,
+                    megabytes.partition(".")[0],
                     *(short(results.ratio(stage, corpus, peer, who)) for peer in PEERS),
                     *foreign,
                     limits(results, stage, corpus, who),

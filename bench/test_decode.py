@@ -45,7 +45,7 @@ def test_kbatch_legacy(name: str, measure: Measure) -> None:
     ("name", "peer"),
     contests(
         [*NAMES, *LEGACY_OF_PEERS],
-        ["small", "medium", "large", "headers", "single", "million", "small-v1", "medium-v1"],
+        ["small", "medium", "large", "headers", "small-v1"],
     ),
 )
 def test_peer(name: str, peer: Peer, measure: Measure) -> None:
