@@ -18,8 +18,9 @@ Measure = Callable[[str, Corpus, str, Callable[[], T]], T]
 InTurns = Callable[[str, Corpus, str, Callable[[], T], str, Callable[[], Any]], T]
 Rotation = Callable[[str, Corpus, str, Callable[[], T], Mapping[str, Callable[[], Any]]], T]
 
-# Rounds of what is measured in turns; of what is measured by itself, as many as fit into the seconds.
-ROUNDS = 11
+# Rounds: of what is measured in turns as many as fit into some seconds, at most 11; of what is measured by itself as
+# many as fit into half a second.
+ROUNDS, TURNS_SECONDS = 11, 6
 FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 0.5
 
 
@@ -74,12 +75,13 @@ def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation[Any]:
             rounds = 1
         else:
             # Warms up, and tells how long a round is.
+            start = clock()
             turn()
             for found in seconds.values():
                 found.clear()
-            start = clock()
             results.append(function())
-            rounds = ROUNDS if others else max(fewest, min(MOST_ROUNDS, round(SECONDS / (clock() - start))))
+            whole, most = (TURNS_SECONDS, ROUNDS) if others else (SECONDS, MOST_ROUNDS)
+            rounds = max(fewest, min(most, round(whole / (clock() - start))))
         benchmark.pedantic(lambda: results.append(function()), setup=turn, rounds=rounds)
         benchmark.extra_info.update(others={name: statistics.median(found) for name, found in seconds.items()})
         return results.pop()
