@@ -144,7 +144,10 @@ def ratio_table(results: Results, *, headlines: bool = False) -> str:
 def floors_table(results: Results) -> str:
     def cells(floor: Floor) -> list[str]:
         state = "ran" if results.quick and floor.measured is not None else floor.state
-        return [floor.text, f"{floor.side} {floor.bound:g}", number(floor.measured, ".2f"), state, floor.note]
+        # Enough figures to tell which side it is on.
+        close = floor.measured is not None and f"{floor.measured:.2f}" == f"{floor.bound:.2f}"
+        measured = number(floor.measured, ".4f" if close else ".2f")
+        return [floor.text, f"{floor.side} {floor.bound:g}", measured, state, floor.note]
 
     heads = ["floor", "wanted", "measured", "", "beside it"]
     return markdown(heads, map(cells, floors(results)), 1, 2)
