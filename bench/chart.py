@@ -66,17 +66,12 @@ def rates(results: Results, corpus: str) -> dict[str, float]:
     return found
 
 
-def lifts(values: dict[str, float], width: float) -> dict[str, float]:
-    """Return how far off its row each mark is drawn, so that none hides another; `width` is that of a mark."""
-    found = dict.fromkeys(values, 0.0)
-    last, lift = -math.inf, 0.0
-    for who in sorted(values, key=values.__getitem__):
-        place = math.log10(values[who])
-        # From one to the next of those that would touch: down, up, and again.
-        lift = (-0.17 if lift > 0 else 0.17) if place - last < width else 0.0
-        last = place
-        if who not in (KBATCH, "two threads"):
-            found[who] = lift
+def lowered(values: dict[str, float], width: float) -> dict[str, float]:
+    """Return how far below its row each mark is drawn, so that none hides another; `width` is that of a mark."""
+    found = {who: 0.0 for who in (KBATCH, "two threads") if who in values}
+    for who in sorted(set(values) - set(found), key=values.__getitem__):
+        near = {found[other] for other in found if abs(math.log10(values[who]) - math.log10(values[other])) < width}
+        found[who] = next(level for level in (0.0, 0.2, 0.4, -0.2, -0.4, 0.1) if level not in near)
     return found
 
 
@@ -125,12 +120,12 @@ def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
     figure = Figure(figsize=(8.6, height), layout=None, facecolor="white")
     axes = figure.add_axes((0.215, 0.62 / height, 0.76, 1 - 1.72 / height))
     everything = [math.log10(value) for values in found.values() for value in values.values()]
-    mark_width = 0.018 * (max(everything) - min(everything))
-    lifted = [lifts(values, mark_width) for values in found.values()]
+    mark_width = 0.02 * (max(everything) - min(everything))
+    lower = [lowered(values, mark_width) for values in found.values()]
     for row, values in enumerate(found.values()):
         axes.plot([min(values.values()), max(values.values())], [row, row], color="#DDDDDD", linewidth=1.5, zorder=1)
     for who, series in SERIES.items():
-        points = [(values[who], row + lifted[row][who]) for row, values in enumerate(found.values()) if who in values]
+        points = [(values[who], row + lower[row][who]) for row, values in enumerate(found.values()) if who in values]
         if points:
             hollow = who == "two threads"
             axes.plot(
