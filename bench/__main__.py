@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -96,8 +98,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "skipped": list(recorder.skipped),
         "failed": recorder.failed,
         "memory": [],
+        "live": {},
         "results": compact(recorder.found),
     }
+
+
+def run_live(options: argparse.Namespace) -> dict[str, Any]:
+    """Let clients read from a broker (`bench.live`); return records a second by topic, client and what it made."""
+    with tempfile.TemporaryDirectory() as scratch:
+        figures = Path(scratch) / "live.json"
+        command = [sys.executable, "-m", "bench.live", f"--json={figures}"]
+        subprocess.run(command + ["--quick"] * options.quick, cwd=HERE.parent, check=True)
+        return json.loads(figures.read_text())["records_per_second"]
 
 
 def verdict(results: Results, options: argparse.Namespace) -> int:
@@ -124,6 +136,9 @@ def main(arguments: list[str] | None = None) -> int:
                         help="only some, as pytest's -k: 'small and decode', 'zstd', 'aiokafka'")  # fmt: skip
     parser.add_argument("--mb", type=float, help="size of a corpus in 10^6 bytes before compression (default: 32)")
     parser.add_argument("--memory", action="store_true", help="also the peak memory of iterating logs of 4 GiB")
+    parser.add_argument(
+        "--live", action="store_true", help="also Python's clients beside kbatch on a broker, by the clock"
+    )
     parser.add_argument("--details", action="store_true", help="print every contestant too")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor isn't met or didn't run")
     parser.add_argument("--out", type=Path, default=HERE / "corpora" / "out",
@@ -151,6 +166,8 @@ def main(arguments: list[str] | None = None) -> int:
             # Not below this process, which holds much by now: see `bench.memory`.
             gib = 0.25 if options.quick else 4
             document["memory"] = [step("--json", f"--corpus={name}", f"--gib={gib}") for name in MEMORY_CORPORA]
+        if options.live:
+            document["live"] = run_live(options)
         results = Results(document)
 
     from bench.chart import draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.chart import draw
-from bench.report import about, floors_table, ratio_table, report, summary
+from bench.report import about, floors_table, live_table, ratio_table, report, summary
 from bench.results import Results
 
 __all__ = ["BEGIN", "END", "block", "read_block", "renew", "replace_block"]
@@ -45,6 +45,9 @@ def block(results: Results) -> str:
         f"{summary(results)} All rows and every contestant: [bench/RESULTS.md](bench/RESULTS.md).",
         f"<details><summary>The floors</summary>\n\n{floors_table(results)}\n\n</details>",
     ]
+    if results.live:
+        said = "From a broker on the same machine, fetching included, by the clock (`python -m bench.live`):"
+        parts += [said, live_table(results)]
     return "\n\n".join(parts)
 
 

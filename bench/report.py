@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from bench.floors import Floor, floors
 from bench.results import ALONE, COPY, CRC, CRC_CALLS, DROPPED, IN_TURNS, KBATCH, KEPT, PEERS, Result, Results
 
-__all__ = ["about", "details", "floors_table", "ratio_table", "report", "summary"]
+__all__ = ["about", "details", "floors_table", "live_table", "ratio_table", "report", "summary"]
 
 STAGES = (
     "scan",
@@ -153,6 +153,17 @@ def floors_table(results: Results) -> str:
     return markdown(heads, map(cells, floors(results)), 1, 2)
 
 
+def live_table(results: Results) -> str:
+    """Return what clients on a broker did: thousand records a second, to a count and to an Arrow table."""
+
+    def cell(found: dict[str, float] | None) -> str:
+        return " / ".join(f"{found[form] / 1e3:,.0f}" for form in ("count", "arrow") if form in found) if found else ""
+
+    clients = dict.fromkeys(who for found in results.live.values() for who in found)
+    rows = ([who, *(cell(found.get(who)) for found in results.live.values())] for who in clients)
+    return markdown(["thousand records/s, to a count / to Arrow", *results.live], rows, 1)
+
+
 def summary(results: Results) -> str:
     """Say in a line how many floors are met."""
     found = floors(results)
@@ -199,6 +210,8 @@ def report(results: Results, *, detailed: bool = False) -> str:
     if results.quick:
         parts.append("**Quick: each ran once, on little data. What it says about speed means nothing.**")
     parts += ["## Ratios: how many times as long as kbatch the others take", ratio_table(results)]
+    if results.live:
+        parts += ["## From a broker, by the clock", live_table(results)]
     parts += ["## Floors", summary(results), floors_table(results)]
     if detailed:
         parts += ["## Every contestant", details(results)]

@@ -93,7 +93,8 @@ class Results:
     ----------
     document : dict
         What `bench.__main__` writes: ``machine``, ``versions``, ``size``, ``quick``, ``skipped``, ``failed``,
-        ``memory`` and ``results``, the entries of `compact`.
+        ``memory``, ``live`` (records a second by topic, client and what it made) and ``results``, the entries of
+        `compact`.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -104,6 +105,7 @@ class Results:
         self.skipped: list[str] = document["skipped"]
         self.failed: list[str] = document["failed"]
         self.memory: list[dict[str, Any]] = document["memory"]
+        self.live: dict[str, dict[str, dict[str, float]]] = document["live"]
         self.by_name: dict[tuple[str, str, str], Result] = {
             (entry["stage"], entry["corpus"], entry["who"]): Result(
                 entry["seconds"], entry["records"], entry["batches"], entry["payload_bytes"]

@@ -25,6 +25,7 @@ def document(results: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         "skipped": [],
         "failed": [],
         "memory": [],
+        "live": {},
         "results": results,
     } | more
 
@@ -159,6 +160,13 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
     results = Results(document(everything(), memory=MEMORY))
     results.write(tmp_path / "results.json")
     assert Results.read(tmp_path / "results.json").document == results.document
+
+
+def test_clients_on_a_broker() -> None:
+    live = {"small": {"kbatch": {"count": 2e6, "arrow": 1e6}, "raw": {"count": 3e6}}, "large": {"raw": {"count": 1e3}}}
+    text = report.live_table(Results(document([], live=live)))
+    assert text.splitlines()[2:] == ["| kbatch | 2,000 / 1,000 |  |", "| raw | 3,000 | 1 |"]
+    assert text in readme.block(Results(document([], live=live)))
 
 
 def test_block() -> None:
