@@ -28,6 +28,7 @@ HEADLINES = {
     "decompress": {f"medium-{size}-{codec}" for size in ("16k", "1m") for codec in ("gzip", "snappy", "lz4", "zstd")},
     "to Arrow": {"small", "small, views", "medium", "medium, views"},
     "to pandas": {"small", "medium"},
+    "to pandas, ArrowDtype": {"small", "medium"},
     "threads": {"small", "large", "medium-1m-gzip", "medium-1m-lz4", "medium-1m-zstd"},
     "encode": {"small", "medium"},
     "encode compressed": {"medium-16k-lz4", "medium-16k-zstd"},
