@@ -17,6 +17,7 @@ STAGES = (
     "foreign",
     "to Arrow",
     "to pandas",
+    "to pandas, ArrowDtype",
     "threads",
     "transactions",
     "encode",
