@@ -215,3 +215,10 @@ def test_exit_status(
     assert main(["--from", str(given), "--out", str(tmp_path), *arguments]) == code
     assert "## Floors" in capsys.readouterr().out
     assert Results.read(tmp_path / "results.json").document == Results.read(given).document
+
+
+@pytest.mark.parametrize("part", [["--quick"], ["-k", "small"]])
+def test_readme_takes_whole_runs_only(part: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--readme", *part])
+    assert "whole, timed runs only" in capsys.readouterr().err
