@@ -33,6 +33,7 @@ __all__ = ["CORPORA", "SEED", "Corpus", "Sums", "corpus", "default_size", "paylo
 SEED = 20261120
 CACHE = Path(__file__).parent / "corpora"
 KIB, MIB = 1 << 10, 1 << 20
+MILLION = 1_000_000
 BASE_TIMESTAMP = 1_767_225_600_000
 NO_TIMESTAMP = -1
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -314,6 +315,7 @@ class Recipe:
     largest: int
     codec: str = "none"
     magic: int = 2
+    records_per_batch: int = 0  # instead of a size in bytes
 
     @property
     def record_overhead(self) -> int:
@@ -330,15 +332,17 @@ def recipes() -> dict[str, Recipe]:
         "medium-1m": replace(medium, smallest=MIB, largest=MIB),
         "large": Recipe(lambda rng, n: random_columns(rng, n, 16, 1024), 1054, 64 * KIB, MIB),
         "headers": Recipe(header_columns, 218, 64 * KIB, MIB),
-        "single": Recipe(lambda rng, n: random_columns(rng, n, 8, 32), 108, 0, 0),
+        "single": Recipe(lambda rng, n: random_columns(rng, n, 8, 32), 108, 0, 0, records_per_batch=1),
+        # Small enough that the default size holds a whole batch.
+        "million": Recipe(lambda rng, n: random_columns(rng, n, 4, 8), 24, 0, 0, records_per_batch=MILLION),
     }
     for codec in CODECS:
         if codec != "none":
             made[f"medium-16k-{codec}"] = replace(made["medium-16k"], codec=codec)
             made[f"medium-1m-{codec}"] = replace(made["medium-1m"], codec=codec)
     for magic in (0, 1):
-        made[f"small-v{magic}"] = replace(made["small"], magic=magic, smallest=0, largest=0)
-        made[f"medium-v{magic}"] = replace(medium, magic=magic, smallest=0, largest=0)
+        made[f"small-v{magic}"] = replace(made["small"], magic=magic, records_per_batch=1)
+        made[f"medium-v{magic}"] = replace(medium, magic=magic, records_per_batch=1)
         for codec in LEGACY_CODECS:
             made[f"medium-16k-v{magic}-{codec}"] = replace(made["medium-16k"], magic=magic, codec=codec)
     return made
@@ -350,8 +354,8 @@ CORPORA = recipes()
 def batch_bounds(rng: np.random.Generator, recipe: Recipe, columns: Columns) -> Ints:
     """Split the records into batches; return the first record of each, and their number at the end."""
     count = len(columns.timestamps)
-    if recipe.largest == 0:
-        return np.arange(count + 1)
+    if recipe.records_per_batch:
+        return np.append(np.arange(0, count, recipe.records_per_batch), count)
     sizes = recipe.record_overhead + columns.keys.lengths + columns.values.lengths + columns.headers.lengths
     ends = np.cumsum(sizes)
     bounds = [0]
@@ -425,7 +429,7 @@ def record_batches(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list
     batches: list[bytes] = []
     payload_bytes = 0
     # Some batches at a time, so that the index arrays stay small beside the corpus.
-    step = max(1, 4 * MIB // max(recipe.largest, recipe.record_size))
+    step = max(1, 4 * MIB // max(recipe.largest, recipe.record_size * max(recipe.records_per_batch, 1)))
     for block in range(0, len(bounds) - 1, step):
         inner = bounds[block : block + step + 1]
         first, stop = int(inner[0]), int(inner[-1])
@@ -451,7 +455,10 @@ def make(name: str, size: int, seed: int) -> Corpus:
     recipe = CORPORA[name]
     # One seed for all codecs and magics of a kind: they hold the same records.
     rng = np.random.default_rng([seed, recipe.record_size])
-    columns = recipe.columns(rng, max(size // recipe.record_size, 1))
+    count = max(size // recipe.record_size, 1)
+    if count > recipe.records_per_batch > 1:
+        count -= count % recipe.records_per_batch
+    columns = recipe.columns(rng, count)
     bounds = batch_bounds(rng, recipe, columns)
     batches, payload_bytes = (record_batches if recipe.magic == 2 else message_sets)(recipe, columns, bounds)
     numbers = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))

@@ -1,6 +1,6 @@
 """Peak memory of iterating a large log in tables of bounded size.
 
-``python -m bench.memory [--gib 1] [--corpus medium] [--max-mib 64]`` writes a log, iterates it in a fresh process,
+``python -m bench.memory [--gib 4] [--corpus medium] [--max-mib 64]`` writes a log, iterates it in a fresh process,
 prints what that process held at most, and removes the log.
 
 The steps run as processes of their own below one that imports next to nothing: on Linux ``ru_maxrss`` of a process
@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-__all__ = ["main", "read_log", "write_log"]
+__all__ = ["iterate", "main", "read_log", "step", "write_log"]
 
 MIB = 1 << 20
 
@@ -95,44 +96,61 @@ def read_log(directory: Path, max_bytes: int) -> dict[str, float]:
     }
 
 
-def step(*arguments: str) -> dict[str, float]:
+def step(*arguments: str) -> dict[str, Any]:
+    """Run this module with some arguments; return what it prints."""
     command = [sys.executable, "-m", "bench.memory", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout)
 
 
+def iterate(corpus: str, gib: float, max_mib: float = 64, parent: Path | None = None) -> dict[str, Any]:
+    """Write a log, iterate it in a fresh process, compare, remove it.
+
+    Returns
+    -------
+    dict
+        ``corpus``, ``gib``, ``max_bytes``, ``bytes`` of the log, and what `read_log` returns.
+    """
+    with tempfile.TemporaryDirectory(dir=parent, prefix="kbatch-memory-") as scratch:
+        directory = Path(scratch) / f"bench.{corpus}-0"
+        directory.mkdir()
+        written = step("--step=write", f"--dir={directory}", f"--corpus={corpus}", f"--gib={gib}")
+        read = step("--step=read", f"--dir={directory}", f"--max-mib={max_mib}")
+    if (read["records"], read["offsets"]) != (written["records"], written["offsets"]):
+        raise AssertionError(f"wrote {written}, read {read}")
+    return {"corpus": corpus, "gib": gib, "max_bytes": int(max_mib * MIB), "bytes": written["bytes"]} | read
+
+
 def main() -> None:
-    """Write, read, compare, print."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__.splitlines()[0])
-    parser.add_argument("--gib", type=float, default=1.0, help="size of the log (default: 1)")
+    parser.add_argument("--gib", type=float, default=4.0, help="size of the log (default: 4)")
     parser.add_argument("--corpus", default="medium", help="what to fill it with (default: medium)")
     parser.add_argument("--max-mib", type=float, default=64, help="max_bytes of a table (default: 64)")
     parser.add_argument("--dir", type=Path, help="where to put the log (default: the system's temporary directory)")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument("--step", choices=["write", "read"], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    max_bytes = int(options.max_mib * MIB)
     if options.step == "write":
         print(json.dumps(write_log(options.dir, options.corpus, int(options.gib * (1 << 30)))))
         return
     if options.step == "read":
-        print(json.dumps(read_log(options.dir, max_bytes)))
+        print(json.dumps(read_log(options.dir, int(options.max_mib * MIB))))
         return
 
-    with tempfile.TemporaryDirectory(dir=options.dir, prefix="kbatch-memory-") as parent:
-        directory = Path(parent) / f"bench.{options.corpus}-0"
-        directory.mkdir()
-        written = step("--step=write", f"--dir={directory}", f"--corpus={options.corpus}", f"--gib={options.gib}")
-        read = step("--step=read", f"--dir={directory}", f"--max-mib={options.max_mib}")
-    if (read["records"], read["offsets"]) != (written["records"], written["offsets"]):
-        sys.exit(f"wrong: wrote {written}, read {read}")
-    print(f"log            {written['bytes'] / MIB:,.0f} MiB, {written['records']:,} records ({options.corpus})")
-    print(f"tables         {read['tables']} of at most {options.max_mib:g} MiB")
-    print(f"peak before    {read['before'] / MIB:,.0f} MiB (ru_maxrss, kbatch imported, log opened)")
-    print(f"peak after     {read['after'] / MIB:,.0f} MiB (ru_maxrss; pages of the mapped file count here)")
-    if read["anonymous"]:
-        print(f"own memory     {read['anonymous'] / MIB:,.0f} MiB at most (RssAnon, seen after each table)")
-    print(f"rate           {written['bytes'] / read['seconds'] / 1e6:,.0f} MB/s, "
-          f"{read['records'] / read['seconds'] / 1e6:,.1f} million records/s (clock)")  # fmt: skip
+    found = iterate(options.corpus, options.gib, options.max_mib, options.dir)
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"log            {found['bytes'] / MIB:,.0f} MiB, {found['records']:,} records ({options.corpus})")
+    print(f"tables         {found['tables']} of at most {options.max_mib:g} MiB")
+    print(f"peak before    {found['before'] / MIB:,.0f} MiB (ru_maxrss, kbatch imported, log opened)")
+    print(f"peak after     {found['after'] / MIB:,.0f} MiB (ru_maxrss; pages of the mapped file count here), "
+          f"{found['after'] / found['max_bytes']:.2f} times max_bytes")  # fmt: skip
+    if found["anonymous"]:
+        print(f"own memory     {found['anonymous'] / MIB:,.0f} MiB at most (RssAnon, seen after each table)")
+    print(f"rate           {found['bytes'] / found['seconds'] / 1e6:,.0f} MB/s, "
+          f"{found['records'] / found['seconds'] / 1e6:,.1f} million records/s (clock)")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,260 +1,223 @@
-"""Read pytest-benchmark's JSON and print ratios of medians as Markdown, and which of the floors hold.
-
-``python -m bench.report RESULTS.json [--check]``
-"""
+"""The results of a run as Markdown: one table of ratios, the floors, and on demand every contestant."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
 
-__all__ = ["Results", "main"]
+from bench.floors import Floor, floors
+from bench.results import ALONE, COPY, CRC, CRC_CALLS, DROPPED, IN_TURNS, KBATCH, KEPT, PEERS, Result, Results
 
-KBATCH = "kbatch"
-PEERS = ("aiokafka", "kafka-python")
-# Decompression with its output kept, and kbatch, which took turns with it; for writing, compressing alone.
-KEPT, IN_TURNS, ALONE = "kept", "kbatch, in turns", "alone"
-# What is written anew, by what becomes of it.
-REWRITES = ("convert to magic 1", "convert to magic 2", "recompress to none", "recompress to lz4", "recompress to zstd")
-CODECS = ("gzip", "snappy", "snappy-raw", "lz4", "zstd")
-# What kbatch decompresses with (`kbatch/codecs.py`); "alone" in a floor means the fastest way of calling these.
-LIBRARIES = {
-    "gzip": ("zlib",),
-    "snappy": ("cramjam",),
-    "snappy-raw": ("cramjam",),
-    "lz4": ("cramjam", "lz4"),
-    "zstd": ("zstandard",),
+__all__ = ["about", "details", "floors_table", "live_table", "ratio_table", "report", "summary"]
+
+STAGES = (
+    "scan",
+    "CRC",
+    "decode",
+    "decompress",
+    "foreign",
+    "to Arrow",
+    "to pandas",
+    "to pandas, ArrowDtype",
+    "threads",
+    "transactions",
+    "encode",
+)
+LANGUAGES = ("Java", "Go", "Rust")
+# The rows that README shows.
+HEADLINES = {
+    "decode": {"small", "medium", "large", "headers", "single", "million", "small-v1"},
+    "decompress": {f"medium-{size}-{codec}" for size in ("16k", "1m") for codec in ("gzip", "snappy", "lz4", "zstd")},
+    "to Arrow": {"small", "small, views", "medium", "medium, views"},
+    "to pandas": {"small", "medium"},
+    "to pandas, ArrowDtype": {"small", "medium"},
+    "threads": {"small", "large", "medium-1m-gzip", "medium-1m-lz4", "medium-1m-zstd"},
+    "encode": {"small", "medium"},
+    "encode compressed": {"medium-16k-lz4", "medium-16k-zstd"},
+    "convert to magic 1": {"small"},
+    "convert to magic 2": {"small-v1"},
+    "recompress to lz4": {"small"},
+    "recompress to zstd": {"small-lz4"},
 }
+# Who stands in a row of its own, beside those whose name begins with "kbatch".
+OWN = {"two threads": "threads", "read_committed": "transactions"}
 
 
-class Result(NamedTuple):
-    """One benchmark: its median in seconds, and what it worked on."""
-
-    seconds: float
-    records: int
-    batches: int
-    payload_bytes: int
-
-
-class Results:
-    """All benchmarks of one run, by stage, corpus and contestant."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.machine = document["machine_info"]
-        self.by_name: dict[tuple[str, str, str], Result] = {}
-        for benchmark in document["benchmarks"]:
-            info = benchmark["extra_info"]
-            key = (info["stage"], info["corpus"], info["who"])
-            self.by_name[key] = Result(
-                benchmark["stats"]["median"], info["records"], info["batches"], info["payload_bytes"]
-            )
-            if "other" in info:
-                self.by_name[*key[:2], info["other"]] = self.by_name[key]._replace(seconds=info["other_seconds"])
-
-    def get(self, stage: str, corpus: str, who: str) -> Result | None:
-        """Return one benchmark, None if it didn't run."""
-        return self.by_name.get((stage, corpus, who))
-
-    def corpora(self, stage: str) -> list[str]:
-        """Return the corpora of a stage, in the order in which they ran."""
-        return list(dict.fromkeys(corpus for found, corpus, _ in self.by_name if found == stage))
-
-    def ratio(self, stage: str, corpus: str, slower: str, faster: str = KBATCH) -> float | None:
-        """Return how many times `slower` takes as long as `faster`."""
-        one, other = self.get(stage, corpus, slower), self.get(stage, corpus, faster)
-        return one.seconds / other.seconds if one and other else None
-
-    def alone(self, corpus: str, libraries: Sequence[str] | None = None) -> tuple[str, Result] | None:
-        """Return the fastest way to decompress a corpus' payloads alone, with some libraries or any."""
-        found = [
-            (who, result)
-            for (stage, name, who), result in self.by_name.items()
-            if stage == "compressed"
-            and name == corpus
-            and who not in (KBATCH, KEPT, IN_TURNS, *PEERS)
-            and (libraries is None or who.split()[0] in libraries)
-        ]
-        return min(found, key=lambda entry: entry[1].seconds, default=None)
-
-
-class Floor(NamedTuple):
-    """A figure that was promised: `measured` is None if what it needs didn't run."""
-
-    text: str
-    wanted: str
-    measured: float | None
-    met: bool
-
-
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]], texts: int, last_texts: int = 0) -> str:
+    """Write a table; its first and its last columns are text, the others numbers."""
     heads = list(heads)
-    lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    rule = "|---" * texts + "|---:" * (len(heads) - texts - last_texts) + "|---" * last_texts + "|"
+    return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def number(value: float | None, form: str = ".1f", unit: str = "") -> str:
-    return "-" if value is None else f"{value:{form}}{unit}"
+def number(value: float | None, form: str = ".1f", missing: str = "") -> str:
+    return missing if value is None else f"{value:{form}}"
 
 
-def speed_table(results: Results, stage: str, others: Iterable[str]) -> str:
-    others = list(others)
-    rows = []
-    for corpus in results.corpora(stage):
-        own = results.get(stage, corpus, KBATCH)
-        rate = [own.records / own.seconds / 1e6, own.payload_bytes / own.seconds / 1e6] if own else [None, None]
-        ratios = [number(results.ratio(stage, corpus, other), ".2f") for other in others]
-        rows.append([corpus, number(rate[0]), number(rate[1], ",.0f"), *ratios])
-    return table(["corpus", "million records/s", "MB/s", *(f"{other} / kbatch" for other in others)], rows)
+def short(value: float | None) -> str:
+    """Write a ratio with two or three figures."""
+    return "" if value is None else f"{value:{'.2f' if value < 3 else '.1f' if value < 30 else '.0f'}}"
 
 
-def scan_table(results: Results) -> str:
-    rows = []
-    for corpus in results.corpora("scan"):
-        own = results.get("scan", corpus, KBATCH)
-        per_batch = own.seconds / own.batches * 1e9 if own else None
-        ratios = [number(results.ratio("scan", corpus, peer)) for peer in PEERS]
-        rows.append([corpus, number(per_batch, ".0f"), *ratios])
-    return table(["corpus", "ns a batch", *(f"{peer} / kbatch" for peer in PEERS)], rows)
+def about(results: Results) -> str:
+    """Say what machine it was, and what ran."""
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    return f"{results.machine}. {versions}."
 
 
-def compressed_table(results: Results) -> str:
-    rows = []
-    for corpus in results.corpora("compressed"):
-        own = results.get("compressed", corpus, KBATCH)
-        same, fastest = results.alone(corpus, LIBRARIES[corpus.split("-", 2)[2]]), results.alone(corpus)
-        rows.append(
-            [
-                corpus,
-                number(own and own.payload_bytes / own.seconds / 1e6, ",.0f"),
-                number(own and same and own.seconds / same[1].seconds, ".2f"),
-                same[0] if same else "-",
-                number(results.ratio("compressed", corpus, IN_TURNS, KEPT), ".2f"),
-                number(own and fastest and own.seconds / fastest[1].seconds, ".2f"),
-                fastest[0] if fastest else "-",
-                *(number(results.ratio("compressed", corpus, peer), ".2f") for peer in PEERS),
-            ]
-        )
-    heads = [
-        "corpus",
-        "MB/s",
-        "kbatch / same library alone",
-        "which",
-        "kbatch / output kept",
-        "kbatch / fastest alone",
-        "which",
-    ]
-    return table([*heads, *(f"{peer} / kbatch" for peer in PEERS)], rows)
+def ordered(stages: list[str]) -> list[str]:
+    known = [stage for stage in STAGES if stage in stages]
+    return known + [stage for stage in stages if stage not in known]
 
 
-def transactions_table(results: Results) -> str:
-    rows = []
-    for corpus in results.corpora("transactions"):
-        ratio = results.ratio("transactions", corpus, "read_committed", "read_uncommitted")
-        rows.append([corpus, number(ratio, ".2f")])
-    return table(["corpus", "read_committed / read_uncommitted"], list(dict.fromkeys(map(tuple, rows))))
+def limits(results: Results, stage: str, corpus: str, who: str) -> str:
+    """Return what kbatch takes as a multiple of what bounds it, and of what."""
+    said: list[str] = []
+
+    def say(ratio: float | None, what: str) -> None:
+        if ratio is not None:
+            said.append(f"{ratio:.2f} {what}")
+
+    if stage == "decode":
+        say(results.to_limit(stage, corpus, [CRC]), "CRC")
+        say(results.to_limit(stage, corpus, [CRC, COPY]), "CRC + copy")
+    elif stage == "CRC":
+        say(results.to_limit(stage, corpus, [CRC]), "one call")
+        say(results.to_limit(stage, corpus, [CRC_CALLS]), "a call a batch")
+    elif stage == "decompress":
+        for ending in (KEPT, DROPPED):
+            found = results.library(corpus, ending)
+            if found:
+                say(found[1], f"{found[0].split()[0]}{ending}")
+    elif stage == "threads":
+        ratio = results.ratio(stage, corpus, "one thread", who)
+        said += [f"{ratio:.2f} times as fast as one"] if ratio else []
+    elif stage == "transactions":
+        say(results.ratio(stage, corpus, who, "read_uncommitted"), "read_uncommitted")
+    elif who == KBATCH:
+        say(results.to_limit(stage, corpus, [ALONE]), ALONE)
+    own = results.get(stage, corpus, who)
+    if own and (corpus == "single" or stage == "scan"):
+        said.append(f"{own.seconds / own.batches * 1e9:.0f} ns a batch")
+    return ", ".join(said)
 
 
-def encode_compressed_table(results: Results) -> str:
-    stage = "encode compressed"
-    rows = []
-    for corpus in results.corpora(stage):
-        own = results.get(stage, corpus, IN_TURNS)
-        ratio = results.ratio(stage, corpus, IN_TURNS, ALONE)
-        rows.append([corpus, number(own and own.payload_bytes / own.seconds / 1e6, ",.0f"), number(ratio, ".2f")])
-    return table(["corpus", "MB/s", "kbatch / compressing alone"], rows)
-
-
-def single_nanoseconds(results: Results) -> float | None:
-    own = results.get("decode", "single", KBATCH)
-    return own.seconds / own.batches * 1e9 if own else None
-
-
-def floors(results: Results) -> list[Floor]:
-    """Return what was promised, with what was measured."""
-    found: list[Floor] = []
-
-    def floor(text: str, measured: float | None, wanted: str, holds: Callable[[float], bool]) -> None:
-        found.append(Floor(text, wanted, measured, measured is not None and holds(measured)))
-
-    floor("small: aiokafka iteration with CRC / kbatch", results.ratio("decode", "small", "aiokafka"), ">= 5",
-          lambda ratio: ratio >= 5)  # fmt: skip
-    for corpus in ("small", "medium"):
-        floor(f"{corpus}: aiokafka + Arrow / kbatch to Arrow", results.ratio("to Arrow", corpus, "aiokafka"), ">= 10",
-              lambda ratio: ratio >= 10)  # fmt: skip
-    for codec in CODECS:
-        for size in ("16k", "1m"):
-            corpus = f"medium-{size}-{codec}"
-            kept = results.ratio("compressed", corpus, IN_TURNS, KEPT)
-            floor(f"{corpus}: whole decode / library alone, output kept, in turns", kept, "<= 1.25",
-                  lambda ratio: ratio <= 1.25)  # fmt: skip
-    for peer, wanted in (("aiokafka", 10), ("kafka-python", 100)):
-        floor(f"small: {peer}'s builder / kbatch, from Arrow", results.ratio("encode", "small", peer), f">= {wanted}",
-              lambda ratio, wanted=wanted: ratio >= wanted)  # fmt: skip
-    for corpus in results.corpora("encode compressed"):
-        floor(f"{corpus}: whole encode / compressing alone, in turns",
-              results.ratio("encode compressed", corpus, IN_TURNS, ALONE), "<= 1.25",
-              lambda ratio: ratio <= 1.25)  # fmt: skip
-    for stage in REWRITES:
+def ratio_rows(results: Results) -> Iterator[list[str]]:
+    for stage in ordered(results.stages()):
+        if stage == "foreign":
+            continue
         for corpus in results.corpora(stage):
-            # zstd itself takes longer than a tenth of what aiokafka does.
-            if corpus.startswith("small") and not stage.endswith("zstd"):
-                floor(f"{corpus}, {stage}: aiokafka's decode and builder / kbatch",
-                      results.ratio(stage, corpus, "aiokafka"), ">= 10", lambda ratio: ratio >= 10)  # fmt: skip
-    floor("single: nanoseconds a one-record batch", single_nanoseconds(results), "<= 250", lambda ns: ns <= 250)
-    return found
+            for who, own in results.contestants(stage, corpus).items():
+                if not (who == KBATCH or who.startswith(KBATCH + ",") or OWN.get(who) == stage):
+                    continue
+                name = corpus + who.removeprefix(KBATCH).replace("two threads", "")
+                name = name.removesuffix("read_committed")
+                foreign: list[str] = []
+                for language in LANGUAGES:
+                    decoded = stage in ("decode", "decompress") and who == KBATCH
+                    found = results.foreign(corpus, language) if decoded else None
+                    foreign.append(short(found and found.ratio))
+                # Of headers only a rate by records or bytes would say nothing.
+                rates = [own.records, own.payload_bytes] if stage != "scan" else []
+                million, megabytes = (f"{value / own.seconds / 1e6:,.1f}" for value in rates) if rates else ("", "")
+                yield [
+                    stage,
+                    name,
+                    million,
+                    megabytes.partition(".")[0],
+                    *(short(results.ratio(stage, corpus, peer, who)) for peer in PEERS),
+                    *foreign,
+                    limits(results, stage, corpus, who),
+                ]
 
 
-def report(results: Results) -> str:
-    """Return the report as Markdown."""
-    machine = results.machine
-    cpu = machine.get("cpu") or {}
-    processor = cpu.get("brand_raw") or machine.get("processor") or machine.get("machine", "unknown")
-    held = floors(results)
-    parts = [
-        f"Ratios of medians; CPU time, one thread, CRC checked. {processor}, {cpu.get('count', '?')} logical cores, "
-        f"{machine.get('system', '')}, Python {machine.get('python_version', '?')}.",
-        "## Floors",
-        table(
-            ["floor", "wanted", "measured", "met"],
-            [[f.text, f.wanted, number(f.measured, ".2f"), "met" if f.met else "**not met**"] for f in held],
-        ),
-        "## Decode to a table (peers: bare iteration)",
-        speed_table(results, "decode", [*PEERS, "CRC-32C alone", "memcpy alone"]),
-        "## Decode to Arrow: offset, timestamp, key, value",
-        speed_table(results, "to Arrow", [*PEERS, "kbatch, views"]),
-        "## Compressed batches",
-        compressed_table(results),
-        "## Batches rewritten (peers: decode and build)",
-        *(f"{stage}:\n\n" + speed_table(results, stage, PEERS) for stage in REWRITES if results.corpora(stage)),
-        "## Batches of one record",
-        f"{number(single_nanoseconds(results), '.0f')} ns a batch; aiokafka takes "
-        f"{number(results.ratio('decode', 'single', 'aiokafka'))} times as long.",
-        "## Transactions: read_committed, in turns with read_uncommitted",
-        transactions_table(results),
-        "## Encode from Arrow columns, batches of 16 KiB (peers: their builders)",
-        speed_table(results, "encode", [*PEERS, "kbatch, a table"]),
-        "## Encode with a codec, in turns with compressing the same payloads alone",
-        encode_compressed_table(results),
-        "## Scan: headers only",
-        scan_table(results),
-    ]
+def ratio_table(results: Results, *, headlines: bool = False) -> str:
+    """Return the one table: kbatch's rate, how many times as long others take, and kbatch as a multiple of limits.
+
+    With `headlines` only the rows that README shows.
+    """
+    heads = ["stage", "corpus", "million records/s", "MB/s", *PEERS, *LANGUAGES, "kbatch / limit"]
+    rows = [row for row in ratio_rows(results) if not headlines or row[1] in HEADLINES.get(row[0], ())]
+    keep = [column for column in range(len(heads)) if column < 4 or any(row[column] for row in rows)]
+    return markdown(
+        [heads[i] for i in keep], ([row[i] for i in keep] for row in rows), 2, int(keep[-1] == len(heads) - 1)
+    )
+
+
+def floors_table(results: Results) -> str:
+    def cells(floor: Floor) -> list[str]:
+        state = "ran" if results.quick and floor.measured is not None else floor.state
+        # Enough figures to tell which side it is on.
+        close = floor.measured is not None and f"{floor.measured:.2f}" == f"{floor.bound:.2f}"
+        measured = number(floor.measured, ".4f" if close else ".2f")
+        return [floor.text, f"{floor.side} {floor.bound:g}", measured, state, floor.note]
+
+    heads = ["floor", "wanted", "measured", "", "beside it"]
+    return markdown(heads, map(cells, floors(results)), 1, 2)
+
+
+def live_table(results: Results) -> str:
+    """Return what clients on a broker did: thousand records a second, to a count and to an Arrow table."""
+
+    def cell(found: dict[str, float] | None) -> str:
+        return " / ".join(f"{found[form] / 1e3:,.0f}" for form in ("count", "arrow") if form in found) if found else ""
+
+    clients = dict.fromkeys(who for found in results.live.values() for who in found)
+    rows = ([who, *(cell(found.get(who)) for found in results.live.values())] for who in clients)
+    return markdown(["thousand records/s, to a count / to Arrow", *results.live], rows, 1)
+
+
+def summary(results: Results) -> str:
+    """Say in a line how many floors are met."""
+    found = floors(results)
+    if results.quick:
+        return f"{sum(floor.measured is not None for floor in found)} of {len(found)} floors were run; none was timed."
+    met, missing = sum(floor.met for floor in found), sum(floor.measured is None for floor in found)
+    text = f"{met} of {len(found)} floors are met, {len(found) - met - missing} are not"
+    return f"{text}, {missing} didn't run." if missing else f"{text}."
+
+
+def details(results: Results) -> str:
+    """Return a table a stage, with every contestant."""
+
+    def rows(stage: str) -> Iterator[list[str]]:
+        for corpus in results.corpora(stage):
+            found = results.contestants(stage, corpus)
+            for who, result in found.items():
+                base: Result | None = found.get(IN_TURNS + who, found.get(KBATCH))
+                yield [
+                    corpus,
+                    who,
+                    f"{result.seconds * 1e3:.3f}",
+                    f"{result.records / result.seconds / 1e6:.2f}",
+                    f"{result.payload_bytes / result.seconds / 1e6:,.0f}",
+                    number(base and result.seconds / base.seconds, ".2f"),
+                ]
+
+    heads = ["corpus", "who", "ms", "million records/s", "MB/s", "/ kbatch"]
+    parts = [f"### {stage}\n\n{markdown(heads, rows(stage), 2)}" for stage in ordered(results.stages())]
+    if results.memory:
+        lines = (
+            [entry["corpus"], f"{entry['gib']:g}"]
+            + [f"{entry[key] / (1 << 20):,.0f}" for key in ("max_bytes", "before", "after", "anonymous")]
+            for entry in results.memory
+        )
+        heads = ["corpus", "GiB", "max_bytes, MiB", "before, MiB", "peak, MiB", "of it own memory, MiB"]
+        parts.append(f"### memory\n\n{markdown(heads, lines, 1)}")
+    return "\n\n".join(parts)
+
+
+def report(results: Results, *, detailed: bool = False) -> str:
+    """Return all of it."""
+    parts = [f"{about(results)} Medians of CPU time, one thread, CRC checked."]
+    if results.quick:
+        parts.append("**Quick: each ran once, on little data. What it says about speed means nothing.**")
+    parts += ["## Ratios: how many times as long as kbatch the others take", ratio_table(results)]
+    if results.live:
+        parts += ["## From a broker, by the clock", live_table(results)]
+    parts += ["## Floors", summary(results), floors_table(results)]
+    if detailed:
+        parts += ["## Every contestant", details(results)]
+    for head, lines in (("Skipped", results.skipped), ("Failed", results.failed)):
+        if lines:
+            parts += [f"## {head}", "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the report; with ``--check`` the exit code is 1 if a floor isn't met."""
-    parser = argparse.ArgumentParser(prog="python -m bench.report", description=main.__doc__)
-    parser.add_argument("results", type=Path, help="what --benchmark-json wrote")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor isn't met")
-    options = parser.parse_args(arguments)
-    results = Results(json.loads(options.results.read_text()))
-    print(report(results))
-    return int(options.check and not all(floor.met for floor in floors(results)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

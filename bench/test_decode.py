@@ -1,4 +1,8 @@
-"""batches --> records, uncompressed if of magic 2, CRC checked: kbatch into its table, peers by bare iteration."""
+"""batches --> records, uncompressed if of magic 2, CRC checked: kbatch into its table, peers by bare iteration.
+
+Beside kbatch, in turns with it, what no decode that checks them can be faster than: the CRC-32C of the same bytes in
+one call, and a copy of them into memory that was touched before.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,30 @@ import numpy as np
 import pytest
 
 import kbatch
-from bench.conftest import Measure, contests
+from bench.conftest import Measure, Rotation, contests
 from bench.corpora import CORPORA, Sums, corpus
 from bench.peers import Peer
+from bench.results import COPY, CRC
 
-NAMES = ["small", "medium", "medium-16k", "medium-1m", "large", "headers", "single"]
+NAMES = ["small", "medium", "medium-16k", "medium-1m", "large", "headers", "single", "million"]
 # Magic 0 and 1. No peer reads lz4 in magic 0: aiokafka refuses it, kafka-python wants a further package for it.
 LEGACY = [name for name, recipe in CORPORA.items() if recipe.magic < 2]
 LEGACY_OF_PEERS = [name for name in LEGACY if not name.endswith("v0-lz4")]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *LEGACY])
-def test_kbatch(name: str, measure: Measure) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_kbatch(name: str, rotation: Rotation[kbatch.RecordTable]) -> None:
+    what = corpus(name)
+    source = np.frombuffer(what.data, np.uint8)
+    target = source.copy()
+    limits = {CRC: lambda: crc32c.crc32c(what.data), COPY: lambda: np.copyto(target, source)}
+    table = rotation("decode", what, "kbatch", lambda: kbatch.decode(what.data), limits)
+    assert Sums.of_table(table) == what.sums
+    assert table.consumed == len(what.data)
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_kbatch_legacy(name: str, measure: Measure) -> None:
     what = corpus(name)
     table = measure("decode", what, "kbatch", lambda: kbatch.decode(what.data))
     assert Sums.of_table(table) == what.sums
@@ -27,26 +43,12 @@ def test_kbatch(name: str, measure: Measure) -> None:
 
 @pytest.mark.parametrize(
     ("name", "peer"),
-    contests([*NAMES, *LEGACY_OF_PEERS], ["small", "medium", "large", "headers", "small-v1", "medium-v1"]),
+    contests(
+        [*NAMES, *LEGACY_OF_PEERS],
+        ["small", "medium", "large", "headers", "small-v1"],
+    ),
 )
 def test_peer(name: str, peer: Peer, measure: Measure) -> None:
     what = corpus(name)
     measure("decode", what, peer.name, lambda: peer.iterate(what.data))
     assert peer.sums(what.data) == what.sums
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_limit_crc(name: str, measure: Measure) -> None:
-    """CRC-32C of the same bytes in one call: what no decode that checks them can be faster than."""
-    what = corpus(name)
-    assert measure("decode", what, "CRC-32C alone", lambda: crc32c.crc32c(what.data)) == crc32c.crc32c(what.data)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_limit_copy(name: str, measure: Measure) -> None:
-    """Copy of the same bytes into memory that was touched before."""
-    what = corpus(name)
-    source = np.frombuffer(what.data, np.uint8)
-    target = source.copy()
-    measure("decode", what, "memcpy alone", lambda: np.copyto(target, source))
-    assert target.tobytes() == what.data

@@ -6,21 +6,18 @@ kbatch wrote by the peers too.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import lz4.frame
 import pytest
-import snappy
-import zstandard
 
 import kbatch
 from bench.conftest import InTurns, Measure, contests
 from bench.corpora import CODECS, KIB, MIB, Corpus, Sums, corpus, payloads
+from bench.libraries import COMPRESS
 from bench.peers import PEERS, Peer
+from bench.results import ALONE
 
 pa = pytest.importorskip("pyarrow")
 
@@ -94,39 +91,13 @@ def test_table(name: str, measure: Measure) -> None:
     assert measure("encode", what, "kbatch, a table", lambda: kbatch.encode(table)) == what.data
 
 
-zstd_context = zstandard.ZstdCompressor(3)
-
-
-def gzip(payload: bytes) -> bytes:
-    encoder = zlib.compressobj(-1, zlib.DEFLATED, 31)
-    return encoder.compress(payload) + encoder.flush()
-
-
-def snappy_blocks(payload: bytes) -> list[bytes]:
-    return [snappy.compress(payload[at : at + 32 * KIB]) for at in range(0, len(payload), 32 * KIB)]
-
-
-def lz4_frame(payload: bytes) -> bytes:
-    size = lz4.frame.BLOCKSIZE_MAX64KB
-    return lz4.frame.compress(payload, compression_level=0, block_size=size, block_linked=False, store_size=False)
-
-
-# Compressing a payload, and nothing else, by the library that the codec is known by, as kbatch has it do.
-ALONE: dict[str, Callable[[bytes], Any]] = {
-    "gzip": gzip,
-    "snappy": snappy_blocks,
-    "lz4": lz4_frame,
-    "zstd": zstd_context.compress,
-}
-
-
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_in_turns_with_compressing_alone(name: str, in_turns: InTurns) -> None:
     _, size, codec = name.split("-")
     what = corpus(name)
     given = columns(f"medium-{size}")
     plain = payloads(kbatch.encode(**given, batch_size=SIZES[size]))
-    function = ALONE[codec]
+    function = COMPRESS[codec]
 
     def alone() -> list[Any]:
         return [function(payload) for payload in plain]
@@ -134,9 +105,9 @@ def test_in_turns_with_compressing_alone(name: str, in_turns: InTurns) -> None:
     data = in_turns(
         "encode compressed",
         what,
-        "kbatch, in turns",
+        "kbatch",
         lambda: kbatch.encode(**given, batch_size=SIZES[size], codec=codec),
-        "alone",
+        ALONE,
         alone,
     )
     assert_same(data, what)

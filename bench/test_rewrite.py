@@ -1,12 +1,14 @@
 """batches --> batches in another magic or with another codec, beside decoding and building them with a client library.
 
 All check the checksums of what they read, and write as many batches; messages that stand alone they put together. Peers
-can't set the offset that a batch of magic 2 begins with. Floors are on the small records: where a codec takes most of
-the time, it takes it of all contestants.
+can't set the offset that a batch of magic 2 begins with. Where a codec takes most of the time, it takes it of all
+contestants: in turns with kbatch runs what the codecs alone take of it, decompressing the payloads in the fastest way
+from Python and compressing them with the library that kbatch has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,9 +16,11 @@ from typing import Any
 import pytest
 
 import kbatch
-from bench.conftest import Measure, contests
+from bench.conftest import Measure, Rotation, contests
 from bench.corpora import KIB, Corpus, Sums, corpus, payloads
+from bench.libraries import COMPRESS, fastest
 from bench.peers import PEERS, Peer
+from bench.results import ALONE
 
 DOWN = ["small", "medium", "medium-16k-lz4"]
 BATCH_SIZE = 16 * KIB
@@ -38,7 +42,7 @@ def source(name: str) -> Corpus:
     if name != "small-lz4":
         return corpus(name)
     plain = corpus("small")
-    return replace(plain, name=name, data=kbatch.recompress(plain.data, "lz4"))
+    return replace(plain, name=name, codec="lz4", data=kbatch.recompress(plain.data, "lz4"))
 
 
 def assert_same(data: bytes, what: Corpus, **lost: Any) -> None:
@@ -54,10 +58,28 @@ def assert_built(built: list[bytes], what: Corpus) -> None:
     )
 
 
+def codecs_alone(what: Corpus, target: str) -> dict[str, Callable[[], Any]]:
+    """Give what only the codecs do, under the name that it has in the report; nothing if there is none."""
+    stored = payloads(what.data)
+    plain = payloads(kbatch.recompress(what.data, "none"))
+    way = fastest(what.codec, stored) if what.codec != "none" else None
+    compress = COMPRESS[target] if target != "none" else None
+
+    def run() -> None:
+        if way is not None:
+            way.dropped(stored)
+        if compress is not None:
+            for payload in plain:
+                compress(payload)
+
+    return {ALONE: run} if way or compress else {}
+
+
 @pytest.mark.parametrize("name", DOWN)
-def test_kbatch_down(name: str, measure: Measure[bytes]) -> None:
+def test_kbatch_down(name: str, rotation: Rotation[bytes]) -> None:
     what = source(name)
-    data = measure("convert to magic 1", what, "kbatch", lambda: kbatch.convert(what.data, 1))
+    alone = codecs_alone(what, what.codec)
+    data = rotation("convert to magic 1", what, "kbatch", lambda: kbatch.convert(what.data, 1), alone)
     assert_same(data, what)
 
 
@@ -82,9 +104,10 @@ def test_peer_up(name: str, peer: Peer, measure: Measure[list[bytes]]) -> None:
 
 
 @pytest.mark.parametrize(("name", "codec"), RECOMPRESS)
-def test_kbatch_recompress(name: str, codec: str, measure: Measure[bytes]) -> None:
+def test_kbatch_recompress(name: str, codec: str, rotation: Rotation[bytes]) -> None:
     what = source(name)
-    data = measure(f"recompress to {codec}", what, "kbatch", lambda: kbatch.recompress(what.data, codec))
+    alone = codecs_alone(what, codec)
+    data = rotation(f"recompress to {codec}", what, "kbatch", lambda: kbatch.recompress(what.data, codec), alone)
     assert_same(data, what)
     assert len(payloads(data)) == len(payloads(what.data))
 

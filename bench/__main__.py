@@ -1,0 +1,200 @@
+"""Run the benchmark: corpora, every contestant in the same run, one table of ratios, the floors and one chart.
+
+``python -m bench`` from the top of a clone, with ``pip install -e '.[bench]'``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.floors import FOREIGN, MEMORY, MEMORY_CORPORA, floors
+from bench.results import Results, compact, foreign_versions
+
+if TYPE_CHECKING:
+    import pytest
+
+HERE = Path(__file__).parent
+PACKAGES = (
+    "kbatch", "aiokafka", "kafka-python", "pyarrow", "pandas", "numpy", "crc32c", "cramjam", "lz4", "zstandard", "isal",
+    "zlib-ng", "deflate",
+)  # fmt: skip
+
+
+class Recorder:
+    """A plugin of pytest that keeps what pytest-benchmark found, what failed, and what was skipped and why."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {"benchmarks": []}
+        self.skipped: dict[str, None] = {}
+        self.failed: list[str] = []
+
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        self.found = output_json
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: Any) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            path, _, reason = report.longrepr
+            self.skipped[f"{Path(path).name}: {reason.removeprefix('Skipped: ')}"] = None
+        elif report.failed:
+            self.failed.append(report.nodeid)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is compared and of what stands under it."""
+    found = {"Python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> str:
+    """Say what machine this is, in a line."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+        name = next((value.strip() for key, _, value in lines if key.strip() == "model name"), name)
+    return f"{name}, {os.cpu_count()} cores, {platform.system()}"
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the benchmarks in this process; return the document that `Results` reads."""
+    import pytest
+
+    recorder = Recorder()
+    with tempfile.TemporaryDirectory() as scratch:
+        # The file is what makes pytest-benchmark tell what it found.
+        arguments = [str(HERE), "-q", "--benchmark-quiet", "-p", "no:cacheprovider", "--disable-warnings"]
+        arguments += [f"--benchmark-json={scratch}/found.json"]
+        arguments += ["-k", options.k] if options.k else []
+        code = pytest.main(arguments, plugins=[recorder])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise SystemExit(f"bench: pytest ended with {code!r}")
+    from bench.corpora import default_size
+
+    return {
+        "machine": machine(),
+        "versions": versions() | foreign_versions(recorder.found),
+        "size": default_size(),
+        "quick": options.quick,
+        "skipped": list(recorder.skipped),
+        "failed": recorder.failed,
+        "memory": [],
+        "live": {},
+        "results": compact(recorder.found),
+    }
+
+
+def run_live(options: argparse.Namespace) -> dict[str, Any]:
+    """Let clients read from a broker (`bench.live`); return records a second by topic, client and what it made."""
+    with tempfile.TemporaryDirectory() as scratch:
+        figures = Path(scratch) / "live.json"
+        command = [sys.executable, "-m", "bench.live", f"--json={figures}"]
+        subprocess.run(command + ["--quick"] * options.quick, cwd=HERE.parent, check=True)
+        return json.loads(figures.read_text())["records_per_second"]
+
+
+def verdict(results: Results, options: argparse.Namespace) -> int:
+    """Return the exit status: 1 if something failed, or was asked to hold and doesn't."""
+    if results.failed:
+        return 1
+    found = floors(results)
+    if options.check and not all(floor.met for floor in found):
+        return 1
+    # Nothing may drop out of a whole run unseen; foreign toolchains may be missing, if that is told.
+    left_out = set() if options.memory else {MEMORY}
+    if any(line.startswith("test_foreign") for line in results.skipped):
+        left_out.add(FOREIGN)
+    missing = [floor.text for floor in found if floor.measured is None and floor.needs not in left_out]
+    if missing and not options.k:
+        print("not run, though everything was asked for:", *missing, sep="\n  ", file=sys.stderr)
+        return 1
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, print, draw; or print and draw what an earlier run wrote."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="each once, on little data: is it right, not how fast")
+    parser.add_argument("-k", "--corpus", dest="k", metavar="EXPRESSION", default="",
+                        help="only some, as pytest's -k: 'small and decode', 'zstd', 'aiokafka'")  # fmt: skip
+    parser.add_argument("--mb", type=float, help="size of a corpus in 10^6 bytes before compression (default: 32)")
+    parser.add_argument("--memory", action="store_true", help="also the peak memory of iterating logs of 4 GiB")
+    parser.add_argument(
+        "--live", action="store_true", help="also Python's clients beside kbatch on a broker, by the clock"
+    )
+    parser.add_argument("--details", action="store_true", help="print every contestant too")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor isn't met or didn't run")
+    parser.add_argument("--out", type=Path, default=HERE / "corpora" / "out",
+                        help="directory for results.json, report.md and the chart (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--json", type=Path, help="write the results there instead")
+    parser.add_argument(
+        "--from", dest="read", type=Path, metavar="FILE", help="run nothing: read an earlier run's results"
+    )
+    parser.add_argument("--readme", action="store_true",
+                        help="put table and chart into README.md and bench/, with the results")  # fmt: skip
+    options = parser.parse_args(arguments)
+    if options.readme and (options.quick or options.k):
+        parser.error("README takes the figures of whole, timed runs only")
+    # Read by what is imported from here on.
+    if options.quick:
+        os.environ["KBATCH_BENCH_QUICK"] = "1"
+    if options.mb:
+        os.environ["KBATCH_BENCH_MB"] = str(options.mb)
+
+    if options.read:
+        results = Results.read(options.read)
+    else:
+        document = run(options)
+        # A failure of these loses nothing of what was measured before.
+        try:
+            if options.memory:
+                from bench.memory import step
+
+                # Not below this process, which holds much by now: see `bench.memory`.
+                gib = 0.25 if options.quick else 4
+                document["memory"] = [step("--json", f"--corpus={name}", f"--gib={gib}") for name in MEMORY_CORPORA]
+            if options.live:
+                document["live"] = run_live(options)
+        except subprocess.CalledProcessError as error:
+            document["failed"].append(str(error))
+        results = Results(document)
+
+    from bench.chart import draw
+    from bench.report import report
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    target = options.json or options.out / "results.json"
+    results.write(target)
+    text = report(results, detailed=options.details)
+    (options.out / "report.md").write_text(report(results, detailed=True))
+    charts = draw(results, options.out)
+    print(text)
+    print("written:", target, options.out / "report.md", *charts)
+    if options.readme:
+        from bench.readme import renew
+
+        print("renewed:", *renew(results))
+    return verdict(results, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

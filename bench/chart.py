@@ -1,0 +1,174 @@
+"""The chart: records a second by corpus and contestant, as dots on a logarithmic scale, which has no zero for bars."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.results import KBATCH, Results
+
+__all__ = ["draw"]
+
+# What a row says, and its corpus.
+ROWS = {
+    "small\n8 B key, 32 B value": "small",
+    "medium\n16 B key, 100 B value": "medium",
+    "large\n16 B key, 1 KiB value": "large",
+    "3 headers\n16 B key, 100 B value": "headers",
+    "one-record batches\nas small": "single",
+    "million-record batch\n4 B key, 8 B value": "million",
+    "magic 1\nas small": "small-v1",
+    "gzip\nmedium, 16 KiB batches": "medium-16k-gzip",
+    "snappy\nmedium, 16 KiB batches": "medium-16k-snappy",
+    "lz4\nmedium, 16 KiB batches": "medium-16k-lz4",
+    "zstd\nmedium, 16 KiB batches": "medium-16k-zstd",
+}
+
+
+class Series(NamedTuple):
+    """A contestant: how it is drawn. Colours are Okabe and Ito's, and shapes differ as well."""
+
+    label: str
+    colour: str
+    marker: str
+    size: float
+
+
+SERIES = {
+    "kafka-python": Series("kafka-python", "#E69F00", "v", 6.5),
+    "aiokafka": Series("aiokafka (C)", "#009E73", "s", 6),
+    "Java": Series("Java: Kafka's MemoryRecords", "#CC79A7", "^", 6.5),
+    "Go": Series("Go", "#56B4E9", "D", 5.5),
+    "Rust": Series("Rust", "#D55E00", "P", 7),
+    KBATCH: Series("kbatch, one thread", "#0072B2", "o", 9),
+    "two threads": Series("kbatch, two threads", "#0072B2", "o", 9),
+}
+
+
+def rates(results: Results, corpus: str) -> dict[str, float]:
+    """Return the million records a second of every contestant that decoded a corpus."""
+    stage = "decompress" if results.get("decompress", corpus, KBATCH) else "decode"
+    found: dict[str, float] = {}
+    own = results.get(stage, corpus, KBATCH)
+    for who in (KBATCH, "aiokafka", "kafka-python"):
+        result = results.get(stage, corpus, who)
+        if result:
+            found[who] = result.records / result.seconds / 1e6
+    for language in ("Java", "Go", "Rust"):
+        ratio = results.foreign(corpus, language)
+        if ratio and own:
+            # By its ratio to kbatch in the run that both were in.
+            found[language] = own.records / own.seconds / 1e6 / ratio.ratio
+    both = results.ratio("threads", corpus, "one thread", "two threads")
+    if both and own:
+        found["two threads"] = own.records / own.seconds / 1e6 * both
+    return found
+
+
+def lowered(values: dict[str, float], width: float) -> dict[str, float]:
+    """Return how far below its row each mark is drawn, so that none hides another; `width` is that of a mark."""
+    found = {who: 0.0 for who in (KBATCH, "two threads") if who in values}
+    for who in sorted(set(values) - set(found), key=values.__getitem__):
+        near = {found[other] for other in found if abs(math.log10(values[who]) - math.log10(values[other])) < width}
+        found[who] = next(level for level in (0.0, 0.2, 0.4, -0.2, -0.4, 0.1) if level not in near)
+    return found
+
+
+def label(results: Results, name: str) -> str:
+    """Return a contestant's name in the legend; of a language the decoder that is the fastest."""
+    if name not in ("Go", "Rust"):
+        return SERIES[name].label
+    decoders = (results.foreign(corpus, name) for corpus in ROWS.values())
+    whose = {decoder.name for decoder in decoders if decoder}
+    return f"{name}: {' or '.join(sorted(whose))}" if whose - {""} else name
+
+
+def draw(results: Results, directory: Path, name: str = "chart") -> list[Path]:
+    """Draw the chart as SVG and PNG; nothing, with a word on why, if matplotlib isn't there or nothing was decoded."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no chart: matplotlib isn't installed (pip install -e '.[bench]')")
+        return []
+    found = {text: rates(results, corpus) for text, corpus in ROWS.items()}
+    found = {text: values for text, values in found.items() if KBATCH in values}
+    if not found:
+        print("no chart: nothing was decoded")
+        return []
+    matplotlib.use("Agg")
+    style = {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.5,
+        "svg.hashsalt": "kbatch",  # the same chart gives the same file
+        "axes.edgecolor": "#888888",
+        "text.color": "#222222",
+    }
+    with matplotlib.rc_context(style):
+        figure = plot(results, found)
+        paths = [directory / f"{name}.svg", directory / f"{name}.png"]
+        figure.savefig(paths[0], metadata={"Date": None})
+        figure.savefig(paths[1], dpi=160)
+    return paths
+
+
+def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    height = 1.9 + 0.5 * len(found)
+    figure = Figure(figsize=(8.6, height), layout=None, facecolor="white")
+    axes = figure.add_axes((0.215, 0.62 / height, 0.76, 1 - 1.72 / height))
+    everything = [math.log10(value) for values in found.values() for value in values.values()]
+    mark_width = 0.02 * (max(everything) - min(everything))
+    lower = [lowered(values, mark_width) for values in found.values()]
+    for row, values in enumerate(found.values()):
+        axes.plot([min(values.values()), max(values.values())], [row, row], color="#DDDDDD", linewidth=1.5, zorder=1)
+    for who, series in SERIES.items():
+        points = [(values[who], row + lower[row][who]) for row, values in enumerate(found.values()) if who in values]
+        if points:
+            hollow = who == "two threads"
+            axes.plot(
+                [x for x, _ in points],
+                [y for _, y in points],
+                linestyle="none",
+                marker=series.marker,
+                markersize=series.size,
+                markerfacecolor="white" if hollow else series.colour,
+                markeredgecolor=series.colour if hollow else "white",
+                markeredgewidth=1.6 if hollow else 0.7,
+                label=label(results, who),
+                zorder=2 if hollow else 3,
+                clip_on=False,
+            )
+            if who == KBATCH:
+                for x, y in points:
+                    text = f"{x:.1f}" if x < 10 else f"{x:.0f}"
+                    axes.annotate(
+                        text, (x, y), (0, 6), textcoords="offset points", ha="center", fontsize=8, color=series.colour
+                    )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("million records decoded a second, checksums verified (logarithmic)")
+    axes.set_yticks(range(len(found)), [""] * len(found))
+    for row, text in enumerate(found):
+        first, _, second = text.partition("\n")
+        at = {"transform": axes.get_yaxis_transform(), "ha": "right", "clip_on": False}
+        axes.text(-0.015, row - 0.06, first, va="bottom", weight="bold", **at)
+        axes.text(-0.015, row + 0.02, second, va="top", fontsize=8, color="#666666", **at)
+    axes.set_ylim(len(found) - 0.4, -0.6)
+    axes.grid(axis="x", color="#EEEEEE", zorder=0)
+    axes.tick_params(length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    figure.text(0.02, 1 - 0.16 / height, "Decoding Kafka record batches", weight="bold", fontsize=13, va="top")
+    handles, labels = axes.get_legend_handles_labels()
+    place = {"loc": "upper left", "bbox_to_anchor": (0.012, 1 - 0.42 / height), "ncols": 4, "frameon": False}
+    figure.legend(handles[::-1], labels[::-1], **place, handletextpad=0.2, columnspacing=1.4, fontsize=9)
+    python = results.versions.get("Python", "?")
+    figure.text(
+        0.02, 0.1 / height, f"{results.machine}, Python {python}; medians of one run", fontsize=7.5, color="#666666"
+    )
+    return figure

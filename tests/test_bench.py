@@ -1,0 +1,228 @@
+"""The benchmark's report: what didn't run is never told as met, and README's figures are those of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import floors, readme, report
+from bench.__main__ import main
+from bench.results import Results, compact
+
+ROOT = Path(__file__).parent.parent
+STAGES = ["decode", "decompress", "foreign", "to Arrow", "threads", "encode", "encode compressed"]
+STAGES += list(dict.fromkeys(stage for stage, _ in floors.CONVERSIONS))
+
+
+def document(results: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {
+        "machine": "a machine",
+        "versions": {"Python": "3"},
+        "size": 32_000_000,
+        "quick": False,
+        "skipped": [],
+        "failed": [],
+        "memory": [],
+        "live": {},
+        "results": results,
+    } | more
+
+
+def entry(stage: str, corpus: str, who: str, seconds: float) -> dict[str, Any]:
+    return {
+        "stage": stage, "corpus": corpus, "who": who, "seconds": seconds,
+        "records": 1000, "batches": 1000, "payload_bytes": 10**6,
+    }  # fmt: skip
+
+
+def everything() -> list[dict[str, Any]]:
+    """Results by which every floor is met: kbatch takes 50 us, limits as long, and everybody else 10 ms."""
+    own, limit, other = 50e-6, 50e-6, 10e-3
+    found = []
+    for corpus in ("small", "large", "single"):
+        found += [entry("decode", corpus, "kbatch", own), entry("decode", corpus, "aiokafka", other)]
+        found += [entry("decode", corpus, "CRC-32C alone", limit), entry("decode", corpus, "memcpy alone", limit)]
+    for corpus in floors.COMPRESSED:
+        for stage in ("decompress", "encode compressed"):
+            found.append(entry(stage, corpus, "kbatch", own))
+        found += [entry("decompress", corpus, f"zlib decompress, {end}", limit) for end in ("kept", "dropped")]
+        found.append(entry("encode compressed", corpus, "codecs alone", limit))
+    for corpus in ("small", "medium"):
+        found += [entry("to Arrow", corpus, who, own) for who in ("kbatch", "kbatch, views")]
+        found.append(entry("to Arrow", corpus, "aiokafka", other))
+    found += [entry("foreign", "small", who, other) for who in ("Java", "Go franz-go", "Rust kafka-protocol")]
+    for corpus in floors.THREADS:
+        found += [entry("threads", corpus, "two threads", own), entry("threads", corpus, "one thread", 2 * own)]
+    found += [entry("encode", "small", who, other) for who in ("aiokafka", "kafka-python")]
+    found.append(entry("encode", "small", "kbatch", own))
+    for stage, corpus in floors.CONVERSIONS:
+        found += [entry(stage, corpus, "kbatch", own), entry(stage, corpus, "aiokafka", other)]
+    return found
+
+
+MEMORY = [
+    {"corpus": corpus, "gib": 4, "max_bytes": 64 << 20, "before": 40 << 20, "after": 150 << 20, "anonymous": 100 << 20}
+    for corpus in floors.MEMORY_CORPORA
+]
+
+
+def test_no_floor_is_met_by_what_did_not_run() -> None:
+    found = floors.floors(Results(document([])))
+    assert {floor.state for floor in found} == {"not run"}
+    assert not any(floor.met for floor in found)
+    # Issue by issue: decoding, codecs, views, threads, memory, writing.
+    assert len(found) == 6 + 10 + 4 + len(floors.THREADS) + 2 + 2 + 8 + len(floors.CONVERSIONS)
+
+
+def test_floors_are_met_by_what_holds() -> None:
+    found = floors.floors(Results(document(everything(), memory=MEMORY)))
+    assert {floor.state for floor in found} == {"met"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_missing_stage_is_told(stage: str) -> None:
+    whole = floors.floors(Results(document(everything(), memory=MEMORY)))
+    found = floors.floors(Results(document([row for row in everything() if row["stage"] != stage], memory=MEMORY)))
+    assert [floor.text for floor in found] == [floor.text for floor in whole]
+    missing = [floor for floor in found if floor.state == "not run"]
+    assert missing
+    assert all(floor.state == "met" for floor in found if floor not in missing)
+    text = report.floors_table(Results(document([row for row in everything() if row["stage"] != stage])))
+    assert text.count("| not run |") == len(missing) + len(MEMORY)
+
+
+@pytest.mark.parametrize(
+    ("side", "bound", "measured", "state"),
+    [
+        (floors.AT_LEAST, 8, 8.0, "met"),
+        (floors.AT_LEAST, 8, 7.99, "**not met**"),
+        (floors.AT_MOST, 1.12, 1.12, "met"),
+        (floors.AT_MOST, 1.12, 1.13, "**not met**"),
+        (floors.AT_MOST, 1.12, None, "not run"),
+    ],
+)
+def test_bounds(side: str, bound: float, measured: float | None, state: str) -> None:
+    floor = floors.Floor("", side, bound, measured)
+    assert floor.state == state
+    assert floor.met == (state == "met")
+
+
+def test_the_fastest_library_is_the_measure() -> None:
+    rows = [
+        entry("decompress", "medium-16k-gzip", who, seconds)
+        for who, seconds in {"kbatch": 4, "a x, kept": 3, "b y, kept": 2, "a x, dropped": 1, "aiokafka": 0.5}.items()
+    ]
+    results = Results(document(rows))
+    assert results.library("medium-16k-gzip", ", kept") == ("b y", 2.0)
+    assert results.library("medium-16k-gzip", ", dropped") == ("a x", 4.0)
+
+
+@pytest.mark.parametrize("form", ["{language} {name}", "{name} ({language})"])
+def test_decoders_of_other_languages(form: str) -> None:
+    rows = [entry("decode", "small", "kbatch", 1.0)]
+    for language, name, seconds, beside in (("Go", "franz-go", 6, 2.0), ("Rust", "a", 5, 2.5), ("Rust", "b", 8, 2.0)):
+        who = form.format(language=language, name=name)
+        rows.append(entry("foreign", "small", who, seconds))
+        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}", beside))
+        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}, with sums", 2 * beside))
+    results = Results(document(rows))
+    assert results.foreign("small", "Go") == ("franz-go", 3.0, 1.5)
+    assert results.foreign("small", "Rust") == ("a", 2.0, 1.0)
+    assert results.foreign("small", "Rust", "Go") == ("a", 2.0, 1.0)
+    assert results.foreign("small", "Java") is None
+    assert results.foreign("large", "Rust") is None
+
+
+def test_compact_keeps_who_took_turns() -> None:
+    info = {"stage": "s", "corpus": "c", "who": "kbatch", "records": 1, "batches": 1, "payload_bytes": 1}
+    benchmarks = [
+        {"extra_info": info | {"others": {"x": 2.0}}, "stats": {"median": 1.0}},
+        {
+            "extra_info": info
+            | {"who": "two", "other": "one", "other_seconds": 4.0, "seconds": 3.0, "sums_seconds": 5},
+            "stats": {"median": 9},
+        },
+        {"extra_info": {}, "stats": {"median": 1.0}},
+    ]
+    found = compact({"benchmarks": benchmarks})
+    assert {row["who"]: row["seconds"] for row in found} == {
+        "kbatch": 1.0,
+        "x": 2.0,
+        "two": 3.0,
+        "one": 4.0,
+        "two, with sums": 5.0,
+    }
+
+
+def test_results_survive_their_file(tmp_path: Path) -> None:
+    results = Results(document(everything(), memory=MEMORY))
+    results.write(tmp_path / "results.json")
+    assert Results.read(tmp_path / "results.json").document == results.document
+
+
+def test_clients_on_a_broker() -> None:
+    live = {"small": {"kbatch": {"count": 2e6, "arrow": 1e6}, "raw": {"count": 3e6}}, "large": {"raw": {"count": 1e3}}}
+    text = report.live_table(Results(document([], live=live)))
+    assert text.splitlines()[2:] == ["| kbatch | 2,000 / 1,000 |  |", "| raw | 3,000 | 1 |"]
+    assert text in readme.block(Results(document([], live=live)))
+
+
+def test_block() -> None:
+    text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+    renewed = readme.replace_block(text, "new\n\nlines")
+    assert readme.read_block(renewed) == "new\n\nlines"
+    assert renewed == f"before\n{readme.BEGIN}\n\nnew\n\nlines\n\n{readme.END}\nafter\n"
+    assert readme.replace_block(renewed, "new\n\nlines") == renewed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", readme.BEGIN, f"{readme.END}\n{readme.BEGIN}", f"{readme.BEGIN}\n{readme.END}\n{readme.BEGIN}\n{readme.END}"],
+)
+def test_block_that_is_not_there(text: str) -> None:
+    with pytest.raises(ValueError, match="the block needs"):
+        readme.replace_block(text, "new")
+
+
+def test_figures_in_readme_are_those_of_a_run() -> None:
+    """Whoever changes the report's form says ``python -m bench --from bench/results.json --readme``."""
+    results = Results.read(ROOT / "bench" / "results.json")
+    assert readme.read_block((ROOT / "README.md").read_text()) == readme.block(results)
+    assert (ROOT / "bench" / "chart.svg").stat().st_size > 0
+    assert (ROOT / "bench" / "chart.png").stat().st_size > 0
+
+
+WITHOUT_FOREIGN = [row for row in everything() if row["stage"] != "foreign"]
+
+
+@pytest.mark.parametrize(("change", "arguments", "code"), [
+    ({}, [], 0),
+    ({}, ["--check"], 0),
+    ({"failed": ["test_x"]}, [], 1),
+    ({"memory": []}, [], 0),
+    ({"memory": []}, ["--memory"], 1),
+    ({"memory": []}, ["--check"], 1),
+    ({"results": everything()[4:]}, [], 1),
+    ({"results": everything()[4:]}, ["-k", "large"], 0),
+    ({"results": WITHOUT_FOREIGN}, [], 1),
+        ({"results": WITHOUT_FOREIGN, "skipped": ["test_foreign.py: Kafka (Java) needs javac"]}, [], 0),
+])  # fmt: skip
+def test_exit_status(
+    change: dict[str, Any], arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("bench.chart.draw", lambda results, directory: [])
+    given = tmp_path / "given.json"
+    Results(document(everything(), memory=MEMORY) | change).write(given)
+    assert main(["--from", str(given), "--out", str(tmp_path), *arguments]) == code
+    assert "## Floors" in capsys.readouterr().out
+    assert Results.read(tmp_path / "results.json").document == Results.read(given).document
+
+
+@pytest.mark.parametrize("part", [["--quick"], ["-k", "small"]])
+def test_readme_takes_whole_runs_only(part: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--readme", *part])
+    assert "whole, timed runs only" in capsys.readouterr().err
