@@ -280,10 +280,10 @@ cdef inline int64_t read_ordinary(const uint8_t* base, int64_t position, int64_t
     if number < 0x80:
         at += 2
     elif kb_likely(base[at + 2] < 0x80):
-        number = (number & 0x7F) | <uint32_t>base[at + 2] << 7
+        number = (number & 0x7F) | <uint64_t>base[at + 2] << 7
         at += 3
     elif kb_likely(base[at + 3] < 0x80):
-        number = (number & 0x7F) | (base[at + 2] & 0x7F) << 7 | <uint32_t>base[at + 3] << 14
+        number = (number & 0x7F) | <uint64_t>(base[at + 2] & 0x7F) << 7 | <uint64_t>base[at + 3] << 14
         at += 4
     else:
         return -1
@@ -299,10 +299,10 @@ cdef inline int64_t read_ordinary(const uint8_t* base, int64_t position, int64_t
         number >>= 1
         at += 1
     elif kb_likely(base[at + 1] < 0x80):
-        number = (number & 0x7F) >> 1 | <uint32_t>base[at + 1] << 6
+        number = (number & 0x7F) >> 1 | <uint64_t>base[at + 1] << 6
         at += 2
     elif kb_likely(base[at + 2] < 0x80):
-        number = (number & 0x7F) >> 1 | (base[at + 1] & 0x7F) << 6 | <uint32_t>base[at + 2] << 13
+        number = (number & 0x7F) >> 1 | <uint64_t>(base[at + 1] & 0x7F) << 6 | <uint64_t>base[at + 2] << 13
         at += 3
     else:
         return -1
@@ -466,9 +466,10 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     """All records of one payload, or a fault and none of them."""
     cdef const uint8_t* start = base + position
     cdef const uint8_t* end = start + size
-    cdef const uint8_t* p = start
+    cdef const uint8_t* p
     cdef int64_t limit = position + size - SLACK
-    cdef int64_t at
+    cdef int64_t at = position
+    cdef int64_t after
     cdef char* row = <char*>rows
     cdef int64_t count = batch.record_count
     cdef int64_t i
@@ -481,31 +482,31 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     context.no_headers[0] = 0
     context.no_headers[1] = index
     for i in range(count):
-        at = -1
-        if kb_likely(p - base <= limit):
-            at = read_ordinary(base, p - base, limit, &context, <row_t*>row, fields, report)
-        if kb_likely(at >= 0):
-            p = base + at
-        else:
-            if p == end:
+        after = -1
+        if kb_likely(at <= limit):
+            after = read_ordinary(base, at, limit, &context, <row_t*>row, fields, report)
+        if kb_unlikely(after < 0):
+            if at == position + size:
                 report.record = i
                 report.at = size
                 report.fault = FAULT_RECORD_CUT
                 report.wanted = count
                 report.found = i
                 return FAULT_RECORD_CUT
-            p = read_record(p, end, base, &context, <row_t*>row, fields, report)
+            p = read_record(base + at, end, base, &context, <row_t*>row, fields, report)
             if p == NULL:
                 report.record = i
                 report.at -= <int64_t>start
                 return report.fault
+            after = p - base
+        at = after
         row += itemsize
-    if kb_unlikely(p != end):
+    if kb_unlikely(at != position + size):
         report.record = -1
-        report.at = p - start
+        report.at = at - position
         report.fault = FAULT_TRAILING_BYTES
         report.wanted = count
-        report.found = end - p
+        report.found = position + size - at
         return FAULT_TRAILING_BYTES
     return FAULT_NONE
 
