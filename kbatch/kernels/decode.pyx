@@ -245,11 +245,10 @@ cdef inline int64_t read_ordinary(const uint8_t* base, int64_t position, int64_t
                                   row_t* into, const Fields* wanted, Report* report) noexcept nogil:
     """Read a record as nearly all are: of less than 8 KiB, and no number in it longer than it has to be.
 
-    Returns where it ends, or -1, and then `read_record` has to look at it: it is no such record, something is wrong with
-    it, or it ends after `limit`, `SLACK` bytes before the end of the payload. So no single byte that is read here needs
-    a check, and that in the end all lengths add up to that of the record finds whatever was wrong.
-
-    What bounds this is the number of instructions: about sixty a record, a hundred and thirty in `read_record`.
+    Returns where it ends, or -1, and then `read_record` has to look at it: it is no such record, something is wrong
+    with it, or it ends after `limit`, `SLACK` bytes before the end of the payload. So no single byte that is read here
+    needs a check, and that in the end all lengths add up to that of the record finds whatever was wrong. Of 46 bytes a
+    record takes 3.8 ns, and 5.1 in `read_record`.
     """
     cdef char* row = <char*>into
     cdef const Fields* fields = wanted
