@@ -199,7 +199,7 @@ def build_go() -> list[str]:
 @cache
 def build_rust(program: str) -> list[str]:
     target = BUILD / "rust"
-    command = ["cargo", "build", "--release", "--locked", "--ignore-rust-version", "--quiet"]
+    command = ["cargo", "build", "--release", "--ignore-rust-version", "--quiet"]
     run(command, HERE / "rust", CARGO_TARGET_DIR=os.fspath(target))
     return [os.fspath(target / "release" / program)]
 
