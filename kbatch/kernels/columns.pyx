@@ -305,7 +305,9 @@ cdef inline int gather_views(
     cdef Py_ssize_t i
     cdef int64_t position, length, present, inlined
     cdef int64_t nulls = 0
-    cdef int64_t within = (<int64_t> 1 << sink.view_shift) - 1
+    # A local: for all the compiler knows, what is written could be the sink's own.
+    cdef int shift = sink.view_shift
+    cdef int64_t within = (<int64_t> 1 << shift) - 1
     cdef uint64_t rest, place
     cdef uint32_t first
     cdef uint64_t* views = <uint64_t*> sink.slots + 2 * begin
@@ -327,7 +329,7 @@ cdef inline int gather_views(
             p = last
         memcpy(&first, p, 4)
         memcpy(&rest, p + 4, 8)
-        place = <uint64_t> (position >> sink.view_shift) | (<uint64_t> (position & within) << 32)
+        place = <uint64_t> (position >> shift) | (<uint64_t> (position & within) << 32)
         rest &= REST_MASKS[inlined]
         views[0] = <uint64_t> length | ((<uint64_t> first << 32) & FIRST_MASKS[inlined])
         views[1] = place if length > INLINE else rest
