@@ -34,8 +34,7 @@ from kbatch.kernels.columns import (
     fill_headers,
     fill_records,
     gather_by_batch,
-    header_keys,
-    header_values,
+    header_tuples,
     measure,
 )
 
@@ -305,25 +304,29 @@ def to_pandas(
         frame = to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
         return frame
     names = view_schema(_view_columns(table, columns, _default_columns(table))).names
-    frame = to_arrow(table, columns=[name for name in names if name != "headers"]).to_pandas()
-    if "headers" in names:
-        frame.insert(names.index("headers"), "headers", _header_tuples(table))
+    objects: dict[str, Callable[[], list[Any]]] = {
+        "key": table.keys,
+        "value": table.values,
+        "headers": lambda: _header_tuples(table),
+    }
+    others = [name for name in names if name not in objects]
+    if others:
+        frame = to_arrow(table, columns=others).to_pandas()
+    else:
+        frame = pandas.DataFrame(index=pandas.RangeIndex(len(table)))
+    for place, name in enumerate(names):
+        if name in objects:
+            # pyarrow looks for equal ones among the bytes that it makes objects of: four times the time.
+            array = np.fromiter(objects[name](), np.object_, len(table))
+            frame.insert(place, name, pandas.Series(array, frame.index, np.object_, copy=False))
     return frame
 
 
-def _header_tuples(table: RecordTable) -> npt.NDArray[np.object_]:
+def _header_tuples(table: RecordTable) -> list[Any]:
     """Return each record's headers as a tuple of (key, value) tuples."""
-    out = np.empty(len(table.records), np.object_)
-    out.fill(())
     if not measure(table.records).header_count:
-        return out
-    headers = table.headers
-    pairs = list(zip(header_keys(headers, table.data), header_values(headers, table.data), strict=True))
-    rows, starts = np.unique(headers["record"], return_index=True)
-    stops = [*starts[1:].tolist(), len(pairs)]
-    for row, start, stop in zip(rows.tolist(), starts.tolist(), stops, strict=True):
-        out[row] = tuple(pairs[start:stop])
-    return out
+        return [()] * len(table)
+    return header_tuples(table.headers, table.data, len(table))
 
 
 def to_polars(table: RecordTable, *, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -440,16 +443,18 @@ def _record_batches(
     view = _View(pa, table, schema, null_headers, raise_overflow)
     # A batch of some thousand rows is still in the cache when it is filled; of many rows, to measure them all first
     # costs a third of the time.
+    headers = None
     if 0 < len(rows) <= max_rows and max_bytes == _INT64_MAX:
         likely = estimate(rows)
-        if not likely.header_count and max(likely.key_bytes, likely.value_bytes) <= max_column_bytes:
+        if "headers" in names and likely.header_count:
+            headers = table.headers
+        elif max(likely.key_bytes, likely.value_bytes) <= max_column_bytes:
             try:
                 yield view.batch(rows, likely, None)
             except NoRoomError:
                 pass
             else:
                 return
-    headers = None
     header_start = start = 0
     while start < len(rows):
         bounds = {"max_rows": max_rows, "max_bytes": max_bytes, "max_column_bytes": max_column_bytes}
