@@ -489,7 +489,9 @@ def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) 
 class _View:
     """Makes the batches of one view of a table."""
 
-    def __init__(self, pa: Any, table: RecordTable, schema: pa.Schema, null_headers: bool, raise_overflow: bool) -> None:
+    def __init__(
+        self, pa: Any, table: RecordTable, schema: pa.Schema, null_headers: bool, raise_overflow: bool
+    ) -> None:
         self._pa = pa
         self._table = table
         self._schema = schema
@@ -499,9 +501,7 @@ class _View:
         self._scale = 1000 if "timestamp" in self._types and self._types["timestamp"].unit == "us" else 1
         self._constants = _Constants(pa, table, schema.names)
 
-    def batch(
-        self, rows: npt.NDArray[np.void], extent: Extent, headers: npt.NDArray[np.void] | None
-    ) -> pa.RecordBatch:
+    def batch(self, rows: npt.NDArray[np.void], extent: Extent, headers: npt.NDArray[np.void] | None) -> pa.RecordBatch:
         """Return the rows of `extent`, which are `rows`; NoRoomError if they need more than `extent` says."""
         pa, table, types, n = self._pa, self._table, self._types, len(rows)
         filled: dict[str, Any] = {}
@@ -619,7 +619,9 @@ def _header_lists(
         0,
         children=[_java_text(pa, key_array) if text else key_array, value.array(table.data)],
     )
-    return pa.Array.from_buffers(kind, n, [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets)], children=[pairs])
+    return pa.Array.from_buffers(
+        kind, n, [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets)], children=[pairs]
+    )
 
 
 # Java takes an encoded surrogate, also one cut short, for one bad sequence, Python each of its bytes.
