@@ -445,7 +445,7 @@ def _record_batches(
     # costs a third of the time.
     headers = None
     if 0 < len(rows) <= max_rows and max_bytes == _INT64_MAX:
-        likely = estimate(rows)
+        likely = estimate(rows, len(table.data))
         if "headers" in names and likely.header_count:
             headers = table.headers
         elif max(likely.key_bytes, likely.value_bytes) <= max_column_bytes:

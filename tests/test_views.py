@@ -694,7 +694,7 @@ def test_an_estimate_is_near() -> None:
     rng = np.random.default_rng(3)
     for rows in (0, 1, 65, 16_384, 16_385, 100_000):
         lengths = rng.integers(-1, 200, rows)
-        found = estimate(numbered(rows, lengths).records)
+        found = estimate(numbered(rows, lengths).records, 10**9)
         total = int(np.maximum(lengths, 0).sum())
         assert (found.start, found.stop, found.key_bytes) == (0, rows, 0 if rows <= 16_384 else 4096)
         assert total <= found.value_bytes <= 1.2 * total + 4096
@@ -702,13 +702,23 @@ def test_an_estimate_is_near() -> None:
             assert found.value_bytes == total
 
 
-@pytest.mark.parametrize("place", [64, 4095, 30_000, -1])
+@pytest.mark.parametrize("place", [64, 5_000, 30_000, -1])
 def test_a_wrong_estimate_is_made_good(place: int) -> None:
     """A long value where the estimate hasn't looked needs more memory than it got."""
-    lengths = np.full(30_001, 3)
+    lengths = np.full(30_100, 3)
     lengths[place - 20 if place < 0 else place :][:20] = 5000
-    table = numbered(30_001, lengths)
-    assert estimate(table.records).value_bytes < int(lengths.sum())
+    table = numbered(30_100, lengths)
+    assert estimate(table.records, 10**9).value_bytes < int(lengths.sum())
+    assert check_numbered(table)["value"].num_chunks == 1
+
+
+def test_an_estimate_asks_for_no_more_than_the_data() -> None:
+    """A hostile table may have its long values just where the estimate looks."""
+    lengths = np.zeros(30_100, np.int64)
+    lengths[4096:4160] = 5000
+    table = numbered(30_100, lengths)
+    found = estimate(table.records, len(table.data))
+    assert (found.key_bytes, found.value_bytes) == (4096, 5000)
     assert check_numbered(table)["value"].num_chunks == 1
 
 
@@ -716,7 +726,7 @@ def test_headers_that_the_estimate_did_not_see() -> None:
     records = [Record(i, b"k", b"v" * (i % 3)) for i in range(20_000)]
     records[5_000].headers = ((b"h", b"1"), (b"h", None))
     table = make(records, size=20_000)
-    assert estimate(table.records).header_count == 0
+    assert estimate(table.records, 10**9).header_count == 0
     made = arrow.to_arrow(table)
     made.validate(full=True)
     assert made.slice(4_999, 3).to_pylist() == expected(records[4_999:5_002])

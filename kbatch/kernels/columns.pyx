@@ -200,7 +200,7 @@ cdef inline int64_t slice_length(Slices s, Py_ssize_t i) noexcept nogil:
 
 
 cdef inline void copy_ends(uint8_t* out, const uint8_t* p, int64_t n, int64_t half) noexcept nogil:
-    """Copy `n` bytes, at least half a step and a step at most, as two halves that overlap: no byte beyond is touched."""
+    """Copy `n` bytes, `half` to twice as many, as two halves that overlap: no byte beyond is touched."""
     memcpy(out, p, half)
     memcpy(out + n - half, p + n - half, half)
 
@@ -540,12 +540,15 @@ def measure(
     return extent
 
 
-def estimate(records not None):
+def estimate(records not None, int64_t size):
     """Tell what all rows are likely to need as columns, from a look at some of them.
 
     Parameters
     ----------
     records : ndarray of RECORD_DTYPE or some of its fields, shape (n,)
+    size : int
+        Bytes that the rows point into. What is estimated is no more than that: only where rows repeat each other can
+        they need more, and a few long values that are looked at say little about the rest.
 
     Returns
     -------
@@ -569,15 +572,16 @@ def estimate(records not None):
     cdef Extent extent = Extent.__new__(Extent)
     extent.start = 0
     extent.stop = n
-    extent.key_bytes = likely(totals.key_bytes, seen, n)
-    extent.value_bytes = likely(totals.value_bytes, seen, n)
+    extent.key_bytes = likely(totals.key_bytes, seen, n, size)
+    extent.value_bytes = likely(totals.value_bytes, seen, n, size)
     extent.header_count = totals.header_count
     return extent
 
 
-cdef int64_t likely(int64_t found, Py_ssize_t seen, Py_ssize_t n) noexcept:
-    cdef double per_row = <double> found / seen if seen else 0.0
-    return found if seen == n else <int64_t> (per_row * n * 1.0625) + 4096
+cdef int64_t likely(int64_t found, Py_ssize_t seen, Py_ssize_t n, int64_t size) noexcept:
+    if seen == n:
+        return found
+    return min(<int64_t> (<double> found / seen * n * 1.0625) + 4096, size)
 
 
 cdef inline void gather_offsets(RecordSpan rows, int64_t* out, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
