@@ -441,9 +441,9 @@ def _record_batches(
     views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
     max_column_bytes = _INT64_MAX if views else _INT32_MAX
     view = _View(pa, table, schema, null_headers, raise_overflow)
-    # A batch of some thousand rows is still in the cache when it is filled; of many rows, to measure them all first
-    # costs a third of the time.
     headers = None
+    # Of Spark's few thousand rows what was measured is still in the cache when it is filled; to measure many rows first
+    # would read all of them twice.
     if 0 < len(rows) <= max_rows and max_bytes == _INT64_MAX:
         likely = estimate(rows, len(table.data))
         if "headers" in names and likely.header_count:
@@ -548,9 +548,11 @@ class _Column:
         self._kind = kind
         self._rows = rows
         end = (rows if slots is None else slots) * width
-        memory = _memory(end + (rows + 7) // 8 * bitmap, np.uint8)
+        # Arrow wants buffers to begin at multiples of 64 bytes.
+        after = -(-end // 64) * 64
+        memory = _memory(after + (rows + 7) // 8 if bitmap else end, np.uint8)
         self.slots = memory[:end]
-        self.valid = memory[end:] if bitmap else None
+        self.valid = memory[after:] if bitmap else None
 
     def array(self, nulls: int, *content: pa.Buffer) -> pa.Array:
         pa = self._pa
