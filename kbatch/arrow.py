@@ -29,11 +29,12 @@ from kbatch.kernels.columns import (
     COPY_SLACK,
     BinarySink,
     Extent,
+    NoRoomError,
+    estimate,
     fill_headers,
     fill_records,
     gather_by_batch,
-    header_keys,
-    header_values,
+    header_tuples,
     measure,
 )
 
@@ -303,25 +304,29 @@ def to_pandas(
         frame = to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
         return frame
     names = view_schema(_view_columns(table, columns, _default_columns(table))).names
-    frame = to_arrow(table, columns=[name for name in names if name != "headers"]).to_pandas()
-    if "headers" in names:
-        frame.insert(names.index("headers"), "headers", _header_tuples(table))
+    objects: dict[str, Callable[[], list[Any]]] = {
+        "key": table.keys,
+        "value": table.values,
+        "headers": lambda: _header_tuples(table),
+    }
+    others = [name for name in names if name not in objects]
+    if others:
+        frame = to_arrow(table, columns=others).to_pandas()
+    else:
+        frame = pandas.DataFrame(index=pandas.RangeIndex(len(table)))
+    for place, name in enumerate(names):
+        if name in objects:
+            # pyarrow looks for equal ones among the bytes that it makes objects of: four times the time.
+            array = np.fromiter(objects[name](), np.object_, len(table))
+            frame.insert(place, name, pandas.Series(array, frame.index, np.object_, copy=False))
     return frame
 
 
-def _header_tuples(table: RecordTable) -> npt.NDArray[np.object_]:
+def _header_tuples(table: RecordTable) -> list[Any]:
     """Return each record's headers as a tuple of (key, value) tuples."""
-    out = np.empty(len(table.records), np.object_)
-    out.fill(())
     if not measure(table.records).header_count:
-        return out
-    headers = table.headers
-    pairs = list(zip(header_keys(headers, table.data), header_values(headers, table.data), strict=True))
-    rows, starts = np.unique(headers["record"], return_index=True)
-    stops = [*starts[1:].tolist(), len(pairs)]
-    for row, start, stop in zip(rows.tolist(), starts.tolist(), stops, strict=True):
-        out[row] = tuple(pairs[start:stop])
-    return out
+        return [()] * len(table)
+    return header_tuples(table.headers, table.data, len(table))
 
 
 def to_polars(table: RecordTable, *, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -431,28 +436,33 @@ def _record_batches(
     names = schema.names
     # Of the rows only what is wanted: neither is the rest measured, nor does it count towards the bounds.
     rows = _fields(table.records, names)
-    constants = _Constants(pa, table, names)
     topic = (table.topic or "").encode() if "topic" in names else b""
     max_rows = min(max_rows, _INT32_MAX // max(1, len(topic)))
     views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
-    scale = 1000 if "timestamp" in names and schema.field("timestamp").type.unit == "us" else 1
+    max_column_bytes = _INT64_MAX if views else _INT32_MAX
+    view = _View(pa, table, schema, null_headers, raise_overflow)
     headers = None
+    # Of Spark's few thousand rows what was measured is still in the cache when it is filled; to measure many rows first
+    # would read all of them twice.
+    if 0 < len(rows) <= max_rows and max_bytes == _INT64_MAX:
+        likely = estimate(rows, len(table.data))
+        if "headers" in names and likely.header_count:
+            headers = table.headers
+        elif max(likely.key_bytes, likely.value_bytes) <= max_column_bytes:
+            try:
+                yield view.batch(rows, likely, None)
+            except NoRoomError:
+                pass
+            else:
+                return
     header_start = start = 0
     while start < len(rows):
-        bounds = {
-            "max_rows": max_rows,
-            "max_bytes": max_bytes,
-            "max_column_bytes": _INT64_MAX if views else _INT32_MAX,
-            "timestamp_limit": _INT64_MAX // scale,
-        }
+        bounds = {"max_rows": max_rows, "max_bytes": max_bytes, "max_column_bytes": max_column_bytes}
         extent = measure(rows, start, **bounds, headers=headers, header_start=header_start)
         if "headers" in names and headers is None and extent.header_count:
             headers = table.headers
             extent = measure(rows, start, **bounds, headers=headers, header_start=header_start)
-        if extent.timestamp_overflows and raise_overflow and scale > 1:
-            _raise_overflow(table.records[start : extent.stop], _INT64_MAX // scale, table.source)
-        arrays = _arrays(pa, table, rows[start : extent.stop], extent, headers, schema, scale, null_headers, constants)
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield view.batch(rows[start : extent.stop], extent, headers)
         start = extent.stop
         header_start = extent.header_stop
 
@@ -476,77 +486,99 @@ def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) 
     )
 
 
-def _arrays(
-    pa: Any,
-    table: RecordTable,
-    rows: npt.NDArray[np.void],
-    extent: Extent,
-    headers: npt.NDArray[np.void] | None,
-    schema: pa.Schema,
-    scale: int,
-    null_headers: bool,
-    constants: _Constants,
-) -> list[pa.Array]:
-    """Return the columns of `schema` for the rows of `extent`, which are `rows`."""
-    n = len(rows)
-    types = dict(zip(schema.names, schema.types, strict=True))
-    filled: dict[str, Any] = {"timestamp_scale": scale}
-    made: dict[str, Any] = {}
-    columns: dict[str, _BinaryColumn] = {}
-    if "offset" in types:
-        filled["offset"] = _memory(n, np.int64)
-        made["offset"] = pa.Array.from_buffers(types["offset"], n, [None, pa.py_buffer(filled["offset"])], 0)
-    if "timestamp" in types:
-        nulls = extent.timestamp_nulls + (extent.timestamp_overflows if scale > 1 else 0)
-        filled["timestamp"] = _memory(n, np.int64)
-        filled["timestamp_valid"] = _bitmap(n, nulls)
-        made["timestamp"] = pa.Array.from_buffers(
-            types["timestamp"], n, [_buffer(pa, filled["timestamp_valid"]), pa.py_buffer(filled["timestamp"])], nulls
-        )
-    if "key" in types:
-        columns["key"] = _BinaryColumn(pa, types["key"], n, extent.key_bytes, extent.key_nulls)
-    if "value" in types:
-        columns["value"] = _BinaryColumn(pa, types["value"], n, extent.value_bytes, extent.value_nulls)
-    filled.update({name: column.sink for name, column in columns.items()})
-    fill_records(rows, table.data, **filled, first_row=extent.start)
-    for name, column in columns.items():
-        made[name] = column.array(table.data)
-    if "timestampType" in types:
-        made["timestampType"] = constants.timestamp_types(rows, extent.start)
-    if "headers" in types:
-        made["headers"] = _header_lists(pa, table, extent, headers, types["headers"], null_headers)
-    if "topic" in types:
-        made["topic"] = constants.topic(n)
-    if "partition" in types:
-        made["partition"] = constants.partition(n)
-    return [made[name] for name in schema.names]
+class _View:
+    """Makes the batches of one view of a table."""
+
+    def __init__(
+        self, pa: Any, table: RecordTable, schema: pa.Schema, null_headers: bool, raise_overflow: bool
+    ) -> None:
+        self._pa = pa
+        self._table = table
+        self._schema = schema
+        self._types = dict(zip(schema.names, schema.types, strict=True))
+        self._null_headers = null_headers
+        self._raise_overflow = raise_overflow
+        self._scale = 1000 if "timestamp" in self._types and self._types["timestamp"].unit == "us" else 1
+        self._constants = _Constants(pa, table, schema.names)
+
+    def batch(self, rows: npt.NDArray[np.void], extent: Extent, headers: npt.NDArray[np.void] | None) -> pa.RecordBatch:
+        """Return the rows of `extent`, which are `rows`; NoRoomError if they need more than `extent` says."""
+        pa, table, types, n = self._pa, self._table, self._types, len(rows)
+        filled: dict[str, Any] = {}
+        columns: dict[str, _Column] = {}
+        if "offset" in types:
+            columns["offset"] = _Column(pa, types["offset"], n, bitmap=False)
+            filled["offset"] = columns["offset"].slots.view(np.int64)
+        if "timestamp" in types:
+            columns["timestamp"] = _Column(pa, types["timestamp"], n)
+            filled["timestamp"] = columns["timestamp"].slots.view(np.int64)
+            filled["timestamp_valid"] = columns["timestamp"].valid
+        binary = {
+            name: _BinaryColumn(pa, types[name], n, nbytes)
+            for name, nbytes in (("key", extent.key_bytes), ("value", extent.value_bytes))
+            if name in types
+        }
+        filled.update({name: column.sink for name, column in binary.items()})
+        found = fill_records(rows, table.data, **filled, timestamp_scale=self._scale, first_row=extent.start)
+        if found.timestamp_overflows and self._raise_overflow:
+            _raise_overflow(table.records[extent.start : extent.stop], _INT64_MAX // self._scale, table.source)
+        if "headers" in types and headers is None and found.headers:
+            raise NoRoomError(f"rows {extent.start} to {extent.stop} have headers")
+        made = {name: column.array(table.data) for name, column in binary.items()}
+        if "offset" in types:
+            made["offset"] = columns["offset"].array(0)
+        if "timestamp" in types:
+            made["timestamp"] = columns["timestamp"].array(found.timestamp_nulls + found.timestamp_overflows)
+        if "timestampType" in types:
+            made["timestampType"] = self._constants.timestamp_types(rows, extent.start)
+        if "headers" in types:
+            made["headers"] = _header_lists(pa, table, extent, headers, types["headers"], self._null_headers)
+        if "topic" in types:
+            made["topic"] = self._constants.topic(n)
+        if "partition" in types:
+            made["partition"] = self._constants.partition(n)
+        return pa.RecordBatch.from_arrays([made[name] for name in types], schema=self._schema)
+
+
+class _Column:
+    """Memory for the slots of a column and behind them, in the same block, for its bitmap of nulls."""
+
+    def __init__(self, pa: Any, kind: Any, rows: int, *, width: int = 8, slots: int | None = None, bitmap: bool = True):
+        self._pa = pa
+        self._kind = kind
+        self._rows = rows
+        end = (rows if slots is None else slots) * width
+        # Arrow wants buffers to begin at multiples of 64 bytes.
+        after = -(-end // 64) * 64
+        memory = _memory(after + (rows + 7) // 8 if bitmap else end, np.uint8)
+        self.slots = memory[:end]
+        self.valid = memory[after:] if bitmap else None
+
+    def array(self, nulls: int, *content: pa.Buffer) -> pa.Array:
+        pa = self._pa
+        valid = pa.py_buffer(self.valid) if nulls else None
+        return pa.Array.from_buffers(self._kind, self._rows, [valid, pa.py_buffer(self.slots), *content], nulls)
 
 
 class _BinaryColumn:
     """Memory for one binary column, and the Arrow array over it once a kernel has filled it."""
 
-    def __init__(self, pa: Any, kind: Any, rows: int, nbytes: int, nulls: int) -> None:
+    def __init__(self, pa: Any, kind: Any, rows: int, nbytes: int) -> None:
         self._pa = pa
-        self._kind = kind
-        self._rows = rows
-        self._nbytes = nbytes
-        self._nulls = nulls
-        self._views = pa.types.is_binary_view(kind)
-        width = 16 if self._views else 8 if pa.types.is_large_binary(kind) else 4
-        self._slots = _memory((rows if self._views else rows + 1) * width, np.uint8)
-        self._content = None if self._views else _memory(nbytes + COPY_SLACK, np.uint8)
-        self._valid = _bitmap(rows, nulls)
-        self.sink = BinarySink(rows, width, self._slots, self._content, self._valid, _VIEW_SHIFT)
+        views = pa.types.is_binary_view(kind)
+        width = 16 if views else 8 if pa.types.is_large_binary(kind) else 4
+        self._column = _Column(pa, kind, rows, width=width, slots=rows if views else rows + 1)
+        self._content = None if views else _memory(nbytes + COPY_SLACK, np.uint8)
+        self.sink = BinarySink(rows, width, self._column.slots, self._content, self._column.valid, _VIEW_SHIFT)
 
     def array(self, data: npt.NDArray[np.uint8]) -> pa.Array:
         pa = self._pa
-        buffers = [_buffer(pa, self._valid), pa.py_buffer(self._slots)]
         if self._content is not None:
-            buffers.append(pa.py_buffer(self._content[: self._nbytes]))
+            content = [pa.py_buffer(self._content[: self.sink.nbytes])]
         else:
             # Each reaches to the end of the data, so that a value may cross the place where the next one starts.
-            buffers += [pa.py_buffer(data[start:]) for start in range(0, max(1, len(data)), 1 << _VIEW_SHIFT)]
-        return pa.Array.from_buffers(self._kind, self._rows, buffers, self._nulls)
+            content = [pa.py_buffer(data[start:]) for start in range(0, max(1, len(data)), 1 << _VIEW_SHIFT)]
+        return self._column.array(self.sink.nulls, *content)
 
 
 def _header_lists(
@@ -567,10 +599,10 @@ def _header_lists(
     rows = headers[extent.header_start : extent.header_stop]
     key_kind, value_kind = kind.value_type.field("key").type, kind.value_type.field("value").type
     text = pa.types.is_string(key_kind)
-    key = _BinaryColumn(pa, pa.binary() if text else key_kind, len(rows), extent.header_key_bytes, 0)
-    value = _BinaryColumn(pa, value_kind, len(rows), extent.header_value_bytes, extent.header_value_nulls)
+    key = _BinaryColumn(pa, pa.binary() if text else key_kind, len(rows), extent.header_key_bytes)
+    value = _BinaryColumn(pa, value_kind, len(rows), extent.header_value_bytes)
     offsets = _memory(n + 1, np.int32)
-    valid = _bitmap(n, int(null_headers))
+    valid = _memory((n + 7) // 8, np.uint8) if null_headers else None
     fill_headers(
         rows,
         table.data,
@@ -589,7 +621,9 @@ def _header_lists(
         0,
         children=[_java_text(pa, key_array) if text else key_array, value.array(table.data)],
     )
-    return pa.Array.from_buffers(kind, n, [_buffer(pa, valid), pa.py_buffer(offsets)], children=[pairs])
+    return pa.Array.from_buffers(
+        kind, n, [None if valid is None else pa.py_buffer(valid), pa.py_buffer(offsets)], children=[pairs]
+    )
 
 
 # Java takes an encoded surrogate, also one cut short, for one bad sequence, Python each of its bytes.
@@ -661,11 +695,3 @@ def _memory(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an array to be filled, from the free list: a fresh page costs more than filling it."""
     nbytes = length * np.dtype(dtype).itemsize
     return np.frombuffer(memoryview(allocate(max(1, nbytes))), np.uint8)[:nbytes].view(dtype)
-
-
-def _bitmap(rows: int, nulls: int) -> npt.NDArray[np.uint8] | None:
-    return _memory((rows + 7) // 8, np.uint8) if nulls else None
-
-
-def _buffer(pa: Any, array: npt.NDArray[Any] | None) -> pa.Buffer | None:
-    return None if array is None else pa.py_buffer(array)

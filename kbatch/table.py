@@ -13,6 +13,7 @@ from kbatch.errors import InvalidRecordError, MissingColumnError
 from kbatch.format import COLUMN_FIELDS, HEADER_DTYPE, record_dtype
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.columns import gather_fixed, record_keys, record_values
+from kbatch.pooled import PooledRows
 
 if TYPE_CHECKING:
     import pandas
@@ -195,7 +196,8 @@ class RecordTable:
         self.require("headers")
         if self._headers is None:
             records = self._records
-            headers = np.empty(int(records["header_count"].sum(dtype=np.int64)), HEADER_DTYPE)
+            count = int(records["header_count"].sum(dtype=np.int64))
+            headers = PooledRows(HEADER_DTYPE, count).array[:count]
             n = _kernel.headers(self.data, records, headers)
             if n != len(headers):
                 where = f"{self._where(-1 - n)}: " if n < 0 else ""

@@ -1,11 +1,20 @@
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 COPY_SLACK: Final[int]
 
+class NoRoomError(RuntimeError): ...
+
+class Filled(NamedTuple):
+    timestamp_nulls: int
+    timestamp_overflows: int
+    headers: int
+
 class BinarySink:
+    nulls: Final[int]
+    nbytes: Final[int]
     def __init__(
         self,
         rows: int,
@@ -21,16 +30,11 @@ class Extent:
     stop: Final[int]
     key_bytes: Final[int]
     value_bytes: Final[int]
-    key_nulls: Final[int]
-    value_nulls: Final[int]
-    timestamp_nulls: Final[int]
-    timestamp_overflows: Final[int]
     header_count: Final[int]
     header_start: Final[int]
     header_stop: Final[int]
     header_key_bytes: Final[int]
     header_value_bytes: Final[int]
-    header_value_nulls: Final[int]
 
 def measure(
     records: npt.NDArray[np.void],
@@ -39,10 +43,10 @@ def measure(
     max_rows: int = ...,
     max_column_bytes: int = ...,
     max_bytes: int = ...,
-    timestamp_limit: int = ...,
     headers: npt.NDArray[np.void] | None = None,
     header_start: int = 0,
 ) -> Extent: ...
+def estimate(records: npt.NDArray[np.void], size: int) -> Extent: ...
 def fill_records(
     records: npt.NDArray[np.void],
     data: npt.NDArray[np.uint8],
@@ -54,7 +58,7 @@ def fill_records(
     key: BinarySink | None = None,
     value: BinarySink | None = None,
     first_row: int = 0,
-) -> None: ...
+) -> Filled: ...
 def fill_headers(
     headers: npt.NDArray[np.void],
     data: npt.NDArray[np.uint8],
@@ -91,3 +95,6 @@ def keys_equal(
 ) -> int: ...
 def header_keys(headers: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes]: ...
 def header_values(headers: npt.NDArray[np.void], data: npt.NDArray[np.uint8]) -> list[bytes | None]: ...
+def header_tuples(
+    headers: npt.NDArray[np.void], data: npt.NDArray[np.uint8], count: int
+) -> list[tuple[tuple[bytes, bytes | None], ...]]: ...

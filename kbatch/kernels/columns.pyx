@@ -6,28 +6,44 @@ fields of RECORD_DTYPE only, but are never trusted: positions are checked agains
 against the memory given, so that rows made or changed by a user give an exception and never a crash.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from typing import NamedTuple
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.spans cimport RecordSpan
-from kbatch.kernels.wire cimport HeaderRow, kb_prefetch, kb_unlikely
+from kbatch.kernels.wire cimport HeaderRow, kb_likely, kb_prefetch, kb_unlikely
 
-# Short values are copied in steps of this many bytes, past their end, into bytes that the next value overwrites; so
-# the memory for a column's bytes must be this much longer than the column. `memcpy` with a constant size is two
-# vector moves, with a variable size a call that costs more than the copy.
-COPY_SLACK = 32
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(PyObject*)
+
+# Values of up to this many bytes are copied whole, whatever their length, into bytes that the next value overwrites: so
+# the memory for a column's bytes must be this much longer than the column. `memcpy` with a constant size is a vector
+# move or two, with a variable size a call that costs more than the copy.
+COPY_SLACK = 16
 cdef enum:
-    STEP = 32
-    STEPPED = 256  # the longest value that is copied in steps
+    SLACK = 16
 
-    # Rows of one turn over all columns: 14 KiB, so that rows come from memory once however many columns are made.
+    # Rows that `measure` takes at a time.
     BLOCK = 256
-    # So many rows ahead their bytes are asked for: 38 instead of 46 ns for a record of 130 bytes.
-    FETCH = 32
+    # Rows of one turn over all columns: so few that what the turn before wrote and what the next reads are under way at
+    # the same time; with 256 rows memory and computation took turns, 12.1 instead of 8.6 ns a record of 50 bytes. A
+    # multiple of 8, so that no byte of a bitmap belongs to two turns.
+    TURN = 16
+    # So many rows ahead rows are asked for, and so many the bytes that they point to: two cache lines.
+    ROWS_AHEAD = 128
+    BYTES_AHEAD = 64
     CACHE_LINE = 64
 
     INLINE = 12  # bytes of a value that an Arrow view holds itself
+
+    # `estimate` looks at the first of so many rows in each run of so many.
+    SAMPLE = 64
+    SAMPLED = 4096
 
 
 cdef enum Trouble:
@@ -51,6 +67,7 @@ cdef struct Sink:
     uint8_t* content
     int64_t room
     int64_t written
+    int64_t nulls
     uint8_t* valid
     int view_shift
 
@@ -74,9 +91,16 @@ cdef class BinarySink:
     content : ndarray of uint8, optional
         Memory for the bytes, `COPY_SLACK` longer than the column's bytes. Views need none.
     valid : ndarray of uint8, optional
-        Memory for the bitmap, a bit per row. Without it nulls become empty.
+        Memory for the bitmap, a bit per row; it may be left away where `nulls` is 0. Without it nulls become empty.
     view_shift : int
         Views name buffer ``position >> view_shift``, which starts at that multiple of the data.
+
+    Attributes
+    ----------
+    nulls : int
+        Nulls among the rows that were written.
+    nbytes : int
+        Bytes that were written to `content`.
     """
 
     cdef Sink sink
@@ -100,8 +124,8 @@ cdef class BinarySink:
             raise ValueError(f"slots has {slots.shape[0]} bytes, {rows} rows of width {width} need more")
         if valid is not None and valid.shape[0] < (rows + 7) // 8:
             raise ValueError(f"valid has {valid.shape[0]} bytes, {rows} rows need {(rows + 7) // 8}")
-        if width != 16 and (content is None or content.shape[0] < STEP):
-            raise ValueError(f"content must have {STEP} bytes more than the column")
+        if width != 16 and (content is None or content.shape[0] < SLACK):
+            raise ValueError(f"content must have {SLACK} bytes more than the column")
         self.rows = rows
         self._slots = slots
         self._content = content
@@ -109,8 +133,9 @@ cdef class BinarySink:
         self.sink.width = width
         self.sink.slots = &slots[0] if slots.shape[0] else NULL
         self.sink.content = &content[0] if content is not None else NULL
-        self.sink.room = content.shape[0] - STEP if content is not None else 0
+        self.sink.room = content.shape[0] - SLACK if content is not None else 0
         self.sink.written = 0
+        self.sink.nulls = 0
         self.sink.valid = &valid[0] if valid is not None and valid.shape[0] else NULL
         self.sink.view_shift = view_shift
         if width == 4:
@@ -118,19 +143,22 @@ cdef class BinarySink:
         elif width == 8:
             (<int64_t*> self.sink.slots)[0] = 0
 
+    @property
+    def nulls(self):
+        return self.sink.nulls
+
+    @property
+    def nbytes(self):
+        return self.sink.written
+
 
 cdef struct Totals:
     int64_t key_bytes
     int64_t value_bytes
-    int64_t key_nulls
-    int64_t value_nulls
-    int64_t timestamp_nulls
-    int64_t timestamp_overflows
     int64_t header_count
     int64_t header_stop
     int64_t header_key_bytes
     int64_t header_value_bytes
-    int64_t header_value_nulls
 
 
 cdef class Extent:
@@ -141,71 +169,122 @@ cdef class Extent:
     cdef readonly int64_t header_start
     cdef readonly int64_t key_bytes
     cdef readonly int64_t value_bytes
-    cdef readonly int64_t key_nulls
-    cdef readonly int64_t value_nulls
-    cdef readonly int64_t timestamp_nulls
-    cdef readonly int64_t timestamp_overflows
     cdef readonly int64_t header_count
     cdef readonly int64_t header_stop
     cdef readonly int64_t header_key_bytes
     cdef readonly int64_t header_value_bytes
-    cdef readonly int64_t header_value_nulls
+
+
+cdef inline int64_t int64_at(const char* field) noexcept nogil:
+    return (<const int64_t*> field)[0]
+
+
+cdef inline int64_t int32_at(const char* field) noexcept nogil:
+    return (<const int32_t*> field)[0]
+
+
+class NoRoomError(RuntimeError):
+    """The rows have more bytes than there is memory for: more than was measured, or estimated."""
 
 
 cdef inline bint is_outside(int64_t position, int64_t length, int64_t size) noexcept nogil:
-    return kb_unlikely(position < 0 or position > size or length > size - position)
+    return kb_unlikely(<uint64_t> position > <uint64_t> size or length > size - position)
 
 
 cdef inline int64_t slice_position(Slices s, Py_ssize_t i) noexcept nogil:
-    return (<const int64_t*> (s.position + i * s.stride))[0]
+    return int64_at(s.position + i * s.stride)
 
 
 cdef inline int64_t slice_length(Slices s, Py_ssize_t i) noexcept nogil:
-    return (<const int32_t*> (s.length + i * s.stride))[0]
+    return int32_at(s.length + i * s.stride)
+
+
+cdef inline void copy_ends(uint8_t* out, const uint8_t* p, int64_t n, int64_t half) noexcept nogil:
+    """Copy `n` bytes, `half` to twice as many, as two halves that overlap: no byte beyond is touched."""
+    memcpy(out, p, half)
+    memcpy(out + n - half, p + n - half, half)
 
 
 cdef inline void copy_bytes(uint8_t* out, const uint8_t* p, int64_t n, int64_t readable) noexcept nogil:
-    cdef int64_t k = 0
-    if n <= STEPPED and ((n + STEP - 1) & ~(<int64_t> STEP - 1)) <= readable:
-        while k < n:
-            memcpy(out + k, p + k, STEP)
-            k += STEP
+    # Up to 256 bytes no loop, whose number of turns is guessed wrong where lengths differ.
+    if n <= 16:
+        if kb_likely(readable >= 16):
+            memcpy(out, p, 16)
+        else:
+            memcpy(out, p, n)
+    elif n <= 32:
+        copy_ends(out, p, n, 16)
+    elif n <= 64:
+        copy_ends(out, p, n, 32)
+    elif n <= 128:
+        copy_ends(out, p, n, 64)
+    elif n <= 256:
+        copy_ends(out, p, n, 128)
     else:
         memcpy(out, p, n)
+
+
+cdef inline void set_bits(uint8_t* valid, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    """Set the bits of a turn."""
+    cdef uint16_t bits = 0xFFFF
+    if kb_likely(end - begin == TURN):
+        memcpy(valid + (begin >> 3), &bits, 2)
+    else:
+        write_bits(valid, begin, end, (1 << (end - begin)) - 1)
+
+
+cdef inline void write_bits(uint8_t* valid, Py_ssize_t begin, Py_ssize_t end, uint32_t bits) noexcept nogil:
+    """Write the bits of a turn, the lowest one first; not a byte more than they take."""
+    valid[begin >> 3] = <uint8_t> bits
+    if end - begin > 8:
+        valid[(begin >> 3) + 1] = <uint8_t> (bits >> 8)
+
+
+cdef inline void finish_bitmap(Slices s, Sink* sink, Py_ssize_t begin, Py_ssize_t end, int64_t nulls) noexcept nogil:
+    """Write the bits of a turn, of whose rows so many are null: nearly always none."""
+    cdef Py_ssize_t i
+    cdef uint32_t bits = 0
+    sink.nulls += nulls
+    if sink.valid == NULL:
+        return
+    if not nulls:
+        set_bits(sink.valid, begin, end)
+        return
+    for i in range(begin, end):
+        bits |= <uint32_t> (slice_length(s, i) >= 0) << (i - begin)
+    write_bits(sink.valid, begin, end, bits)
 
 
 cdef inline int gather_bytes(
     Slices s, const uint8_t* data, int64_t size, Sink* sink, offset_t* offsets,
     Py_ssize_t begin, Py_ssize_t end, Py_ssize_t* row,
 ) noexcept nogil:
+    cdef const char* position_at = s.position + begin * s.stride
+    cdef const char* length_at = s.length + begin * s.stride
     cdef Py_ssize_t i
-    cdef int64_t position, length
+    cdef int64_t position, length, present
     cdef int64_t written = sink.written
-    cdef uint8_t bits = 0
+    cdef int64_t nulls = 0
     for i in range(begin, end):
-        if i + FETCH < end:
-            kb_prefetch(data + slice_position(s, i + FETCH))
-            kb_prefetch(data + slice_position(s, i + FETCH) + CACHE_LINE)
-        length = slice_length(s, i)
-        if length >= 0:
-            position = slice_position(s, i)
-            if is_outside(position, length, size):
-                row[0] = i
-                return OUTSIDE
-            if kb_unlikely(length > sink.room - written):
-                row[0] = i
-                return NO_ROOM
-            copy_bytes(sink.content + written, data + position, length, size - position)
-            written += length
-            bits |= <uint8_t> (1 << (i & 7))
+        length = int32_at(length_at)
+        # A null is zero bytes at position 0: without a branch, as where some are null no guess would hold.
+        present = ~(length >> 63)
+        nulls += 1 + present
+        length &= present
+        position = int64_at(position_at) & present
+        if is_outside(position, length, size):
+            row[0] = i
+            return OUTSIDE
+        if kb_unlikely(length > sink.room - written):
+            row[0] = i
+            return NO_ROOM
+        copy_bytes(sink.content + written, data + position, length, size - position)
+        written += length
         offsets[i + 1] = <offset_t> written
-        if (i & 7) == 7:
-            if sink.valid != NULL:
-                sink.valid[i >> 3] = bits
-            bits = 0
-    if sink.valid != NULL and end & 7:
-        sink.valid[end >> 3] = bits
+        position_at += s.stride
+        length_at += s.stride
     sink.written = written
+    finish_bitmap(s, sink, begin, end, nulls)
     return NONE
 
 
@@ -213,57 +292,61 @@ cdef inline uint64_t low_bytes(int64_t n) noexcept nogil:
     return ~(<uint64_t> 0) if n >= 8 else ((<uint64_t> 1) << (8 * n)) - 1
 
 
+# What stays of a view's first 4 bytes of content, where it has n of them, and of the 8 that follow.
+cdef uint64_t[INLINE + 1] FIRST_MASKS
+cdef uint64_t[INLINE + 1] REST_MASKS
+for _n in range(INLINE + 1):
+    FIRST_MASKS[_n] = low_bytes(min(_n, 4)) << 32
+    REST_MASKS[_n] = low_bytes(max(_n - 4, 0))
+
+
 cdef inline int gather_views(
-    Slices s, const uint8_t* data, int64_t size, Sink* sink, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t* row,
+    Slices s, const uint8_t* data, int64_t size, Sink* sink,
+    Py_ssize_t begin, Py_ssize_t end, Py_ssize_t* row,
 ) noexcept nogil:
     # A view is length, 4 bytes of prefix, buffer, offset (int32 each), or length and up to 12 bytes, zero-padded.
+    cdef const char* position_at = s.position + begin * s.stride
+    cdef const char* length_at = s.length + begin * s.stride
+    cdef const uint8_t* p
     cdef Py_ssize_t i
-    cdef int64_t position, length
-    cdef uint64_t first, second
-    cdef uint32_t prefix
-    cdef uint8_t bits = 0
-    cdef uint64_t* views = <uint64_t*> sink.slots
-    cdef uint8_t short_value[16]
+    cdef int64_t position, length, present, inlined
+    cdef int64_t nulls = 0
+    # A local: for all the compiler knows, what is written could be the sink's own.
+    cdef int shift = sink.view_shift
+    cdef int64_t within = (<int64_t> 1 << shift) - 1
+    cdef uint64_t rest, place
+    cdef uint32_t first
+    cdef uint64_t* views = <uint64_t*> sink.slots + 2 * begin
+    cdef uint8_t[INLINE] last
     for i in range(begin, end):
-        length = slice_length(s, i)
-        if length < 0:
-            views[2 * i] = 0
-            views[2 * i + 1] = 0
-        else:
-            position = slice_position(s, i)
-            if is_outside(position, length, size):
-                row[0] = i
-                return OUTSIDE
-            if length > INLINE:
-                memcpy(&prefix, data + position, 4)
-                views[2 * i] = <uint64_t> length | (<uint64_t> prefix << 32)
-                views[2 * i + 1] = <uint64_t> (position >> sink.view_shift) | (
-                    <uint64_t> (position & ((<int64_t> 1 << sink.view_shift) - 1)) << 32
-                )
-            else:
-                if size - position >= 16:
-                    memcpy(&first, data + position, 8)
-                    memcpy(&second, data + position + 8, 8)
-                else:
-                    memset(short_value, 0, 16)
-                    memcpy(short_value, data + position, length)
-                    memcpy(&first, short_value, 8)
-                    memcpy(&second, short_value + 8, 8)
-                first &= low_bytes(length)
-                second &= low_bytes(length - 8 if length > 8 else 0)
-                views[2 * i] = <uint64_t> length | (first << 32)
-                views[2 * i + 1] = (first >> 32) | (second << 32)
-            bits |= <uint8_t> (1 << (i & 7))
-        if (i & 7) == 7:
-            if sink.valid != NULL:
-                sink.valid[i >> 3] = bits
-            bits = 0
-    if sink.valid != NULL and end & 7:
-        sink.valid[end >> 3] = bits
+        length = int32_at(length_at)
+        present = ~(length >> 63)
+        nulls += 1 + present
+        length &= present
+        position = int64_at(position_at) & present
+        if is_outside(position, length, size):
+            row[0] = i
+            return OUTSIDE
+        p = data + position
+        inlined = min(length, <int64_t> INLINE)
+        if kb_unlikely(size - position < INLINE):
+            memset(last, 0, INLINE)
+            memcpy(last, p, inlined)
+            p = last
+        memcpy(&first, p, 4)
+        memcpy(&rest, p + 4, 8)
+        place = <uint64_t> (position >> shift) | (<uint64_t> (position & within) << 32)
+        rest &= REST_MASKS[inlined]
+        views[0] = <uint64_t> length | ((<uint64_t> first << 32) & FIRST_MASKS[inlined])
+        views[1] = place if length > INLINE else rest
+        views += 2
+        position_at += s.stride
+        length_at += s.stride
+    finish_bitmap(s, sink, begin, end, nulls)
     return NONE
 
 
-cdef int gather(
+cdef inline int gather(
     Slices s, const uint8_t* data, int64_t size, Sink* sink, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t* row,
 ) noexcept nogil:
     if sink.width == 4:
@@ -271,6 +354,22 @@ cdef int gather(
     if sink.width == 8:
         return gather_bytes[int64_t](s, data, size, sink, <int64_t*> sink.slots, begin, end, row)
     return gather_views(s, data, size, sink, begin, end, row)
+
+
+cdef inline void fetch(
+    Slices s, const uint8_t* data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t rows
+) noexcept nogil:
+    """Ask for what a turn to come reads: its rows, and the bytes where the first column of these begins."""
+    cdef const char* position_at = s.position + begin * s.stride
+    cdef const uint8_t* coming
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        kb_prefetch(position_at + ROWS_AHEAD * s.stride)
+        if i + BYTES_AHEAD < rows:
+            coming = data + int64_at(position_at + BYTES_AHEAD * s.stride)
+            kb_prefetch(coming)
+            kb_prefetch(coming + CACHE_LINE)
+        position_at += s.stride
 
 
 cdef Slices record_slices(RecordSpan rows, bint values) except *:
@@ -303,7 +402,7 @@ cdef object trouble_error(int trouble, str row, str column, Slices s, Py_ssize_t
             f"{row}: its {column} is {slice_length(s, i)} bytes at position {slice_position(s, i)}, "
             f"outside the table's data of {size} bytes"
         )
-    return RuntimeError(f"{row}: its {column} was changed while columns were made of the table")
+    return NoRoomError(f"{row}: its {column} was changed while columns were made of the table")
 
 
 cdef str record_name(RecordSpan rows, Py_ssize_t i, int64_t first_row):
@@ -314,61 +413,39 @@ cdef str header_name(const HeaderRow[:] headers, Py_ssize_t i, int64_t first_row
     return f"header row {first_row + i} (of record row {headers[i].record})"
 
 
-cdef inline int64_t int64_at(const char* field) noexcept nogil:
-    return (<const int64_t*> field)[0]
-
-
-cdef inline int64_t int32_at(const char* field) noexcept nogil:
-    return (<const int32_t*> field)[0]
-
-
-cdef inline void add_lengths(
-    const char* field, Py_ssize_t stride, Py_ssize_t n, int64_t* sum, int64_t* nulls
-) noexcept nogil:
+cdef inline int64_t sum_lengths(const char* field, Py_ssize_t stride, Py_ssize_t n) noexcept nogil:
     # In locals, without a branch: such loops run at the speed of memory.
-    cdef int64_t total = 0, missing = 0, length
+    cdef int64_t total = 0, length
     cdef Py_ssize_t _i
     for _i in range(n):
         length = int32_at(field)
         total += length if length > 0 else 0
-        missing += length < 0
         field += stride
-    sum[0] += total
-    nulls[0] += missing
+    return total
 
 
-cdef void add_records(
-    RecordSpan rows, Py_ssize_t begin, Py_ssize_t end, int64_t timestamp_limit, Totals* totals
-) noexcept nogil:
+cdef void add_records(RecordSpan rows, Py_ssize_t begin, Py_ssize_t end, Totals* totals) noexcept nogil:
     # A block of rows is in the cache, so that a loop for each field that is there costs no more than one for all.
     cdef const char* first = rows.items + begin * rows.stride
-    cdef const char* field
     cdef Py_ssize_t n = end - begin
-    cdef Py_ssize_t _i
-    cdef int64_t missing = 0, overflows = 0, negative = 0, timestamp
     if rows.fields.key_len >= 0:
-        add_lengths(first + rows.fields.key_len, rows.stride, n, &totals.key_bytes, &totals.key_nulls)
+        totals.key_bytes += sum_lengths(first + rows.fields.key_len, rows.stride, n)
     if rows.fields.value_len >= 0:
-        add_lengths(first + rows.fields.value_len, rows.stride, n, &totals.value_bytes, &totals.value_nulls)
+        totals.value_bytes += sum_lengths(first + rows.fields.value_len, rows.stride, n)
     if rows.fields.header_count >= 0:
-        add_lengths(first + rows.fields.header_count, rows.stride, n, &totals.header_count, &negative)
-    if rows.fields.timestamp >= 0:
-        field = first + rows.fields.timestamp
-        for _i in range(n):
-            timestamp = int64_at(field)
-            missing += timestamp == -1
-            overflows += (timestamp > timestamp_limit) | (timestamp < -timestamp_limit)
-            field += rows.stride
-        totals.timestamp_nulls += missing
-        totals.timestamp_overflows += overflows
+        totals.header_count += sum_lengths(first + rows.fields.header_count, rows.stride, n)
 
 
-cdef void add_headers(const HeaderRow[:] headers, Py_ssize_t record, Totals* totals) noexcept nogil:
+cdef void add_headers(
+    const HeaderRow[:] headers, Py_ssize_t begin, Py_ssize_t end, Totals* totals
+) noexcept nogil:
     cdef Py_ssize_t h = totals.header_stop
-    while h < headers.shape[0] and headers[h].record == record:
+    cdef int64_t last = begin
+    # In their order, or not at all: what is left over is an error.
+    while h < headers.shape[0] and last <= headers[h].record < end:
+        last = headers[h].record
         totals.header_key_bytes += headers[h].key_len if headers[h].key_len > 0 else 0
         totals.header_value_bytes += headers[h].value_len if headers[h].value_len > 0 else 0
-        totals.header_value_nulls += headers[h].value_len < 0
         h += 1
     totals.header_stop = h
 
@@ -380,7 +457,6 @@ def measure(
     int64_t max_rows=INT64_MAX,
     int64_t max_column_bytes=INT64_MAX,
     int64_t max_bytes=INT64_MAX,
-    int64_t timestamp_limit=INT64_MAX,
     const HeaderRow[:] headers=None,
     int64_t header_start=0,
 ):
@@ -395,8 +471,6 @@ def measure(
     max_rows, max_column_bytes, max_bytes : int
         Bounds on the rows, on the bytes of each binary column (and on the number of headers, which an int32 must
         always hold), and on the bytes of keys, values and headers together. One row is taken whatever its size.
-    timestamp_limit : int
-        Timestamps beyond it in either direction are counted as overflows.
     headers : ndarray of HEADER_DTYPE, optional
         With it headers count towards the bounds, and the header fields of the result are set.
     header_start : int
@@ -426,13 +500,13 @@ def measure(
     totals.header_stop = header_start
     with nogil:
         # Blocks of rows as long as they fit, then row by row.
-        step = 1 if m else BLOCK
+        step = BLOCK
         while i < end:
             stop = min(i + step, end)
             grown = totals
-            add_records(rows, i, stop, timestamp_limit, &grown)
+            add_records(rows, i, stop, &grown)
             if m:
-                add_headers(headers, i, &grown)
+                add_headers(headers, i, stop, &grown)
                 grown.header_count = grown.header_stop - header_start
             if stop > start + 1 and (
                 grown.key_bytes > max_column_bytes
@@ -459,52 +533,121 @@ def measure(
     extent.header_start = header_start
     extent.key_bytes = totals.key_bytes
     extent.value_bytes = totals.value_bytes
-    extent.key_nulls = totals.key_nulls
-    extent.value_nulls = totals.value_nulls
-    extent.timestamp_nulls = totals.timestamp_nulls
-    extent.timestamp_overflows = totals.timestamp_overflows
     extent.header_count = totals.header_count
     extent.header_stop = totals.header_stop
     extent.header_key_bytes = totals.header_key_bytes
     extent.header_value_bytes = totals.header_value_bytes
-    extent.header_value_nulls = totals.header_value_nulls
     return extent
 
 
-cdef void gather_offsets(RecordSpan rows, int64_t* out, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+def estimate(records not None, int64_t size):
+    """Tell what all rows are likely to need as columns, from a look at some of them.
+
+    Parameters
+    ----------
+    records : ndarray of RECORD_DTYPE or some of its fields, shape (n,)
+    size : int
+        Bytes that the rows point into. What is estimated is no more than that: only where rows repeat each other can
+        they need more, and a few long values that are looked at say little about the rest.
+
+    Returns
+    -------
+    Extent
+        Of all rows. Where rows are many, the bytes of keys and values are those of one row in 64, with a margin: it
+        costs nothing beside a pass over all of them. `fill_records` tells where they are too few.
+    """
+    cdef RecordSpan rows = RecordSpan(records)
+    cdef Py_ssize_t n = rows.length
+    cdef Py_ssize_t i = 0, seen = 0, stop
+    # Rows of all places count the same, also the last ones.
+    cdef Py_ssize_t every = SAMPLED if n > 4 * SAMPLED else SAMPLE
+    cdef Totals totals
+    memset(&totals, 0, sizeof(Totals))
+    with nogil:
+        while i < n:
+            stop = min(i + SAMPLE, n)
+            add_records(rows, i, stop, &totals)
+            seen += stop - i
+            i += every
+    cdef Extent extent = Extent.__new__(Extent)
+    extent.start = 0
+    extent.stop = n
+    extent.key_bytes = likely(totals.key_bytes, seen, n, size)
+    extent.value_bytes = likely(totals.value_bytes, seen, n, size)
+    extent.header_count = totals.header_count
+    return extent
+
+
+cdef int64_t likely(int64_t found, Py_ssize_t seen, Py_ssize_t n, int64_t size) noexcept:
+    if seen == n:
+        return found
+    return min(<int64_t> (<double> found / seen * n * 1.0625) + 4096, size)
+
+
+cdef inline void gather_offsets(RecordSpan rows, int64_t* out, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const char* offsets = rows.items + rows.fields.offset
     cdef Py_ssize_t i
     for i in range(begin, end):
         out[i] = int64_at(offsets + i * rows.stride)
 
 
-cdef void gather_timestamps(
-    RecordSpan rows, int64_t* out, uint8_t* valid, int64_t scale, Py_ssize_t begin, Py_ssize_t end
+# What `fill_records` came across.
+cdef struct Found:
+    int64_t timestamp_nulls
+    int64_t timestamp_overflows
+
+
+cdef inline void gather_timestamps(
+    RecordSpan rows, int64_t* out, uint8_t* valid, int64_t scale, int64_t limit, Py_ssize_t begin, Py_ssize_t end,
+    Found* found,
 ) noexcept nogil:
     cdef const char* timestamps = rows.items + rows.fields.timestamp
     cdef Py_ssize_t stride = rows.stride
     cdef Py_ssize_t i
-    cdef int64_t t
-    cdef int64_t limit = INT64_MAX // scale
-    cdef uint8_t bits = 0
-    if valid == NULL:
-        # No row is null: every timestamp fits.
+    cdef int64_t t, nulls = 0, overflows = 0
+    cdef uint32_t bits = 0
+    if scale == 1:
         for i in range(begin, end):
-            out[i] = <int64_t> (<uint64_t> int64_at(timestamps + i * stride) * <uint64_t> scale)
+            t = int64_at(timestamps + i * stride)
+            nulls += t == -1
+            out[i] = t
+    else:
+        for i in range(begin, end):
+            t = int64_at(timestamps + i * stride)
+            nulls += t == -1
+            overflows += (t > limit) | (t < -limit)
+            out[i] = <int64_t> (<uint64_t> t * <uint64_t> scale)
+    if kb_likely(not nulls + overflows):
+        if valid != NULL:
+            set_bits(valid, begin, end)
         return
+    found.timestamp_nulls += nulls
+    found.timestamp_overflows += overflows
     for i in range(begin, end):
         t = int64_at(timestamps + i * stride)
         # At a scale of 1 only INT64_MIN is beyond the limit, and it fits.
         if t == -1 or (scale > 1 and (t > limit or t < -limit)):
-            t = 0
+            out[i] = 0
         else:
-            bits |= <uint8_t> (1 << (i & 7))
-        out[i] = t * scale
-        if (i & 7) == 7:
-            valid[i >> 3] = bits
-            bits = 0
-    if end & 7:
-        valid[end >> 3] = bits
+            bits |= <uint32_t> 1 << (i - begin)
+    if valid != NULL:
+        write_bits(valid, begin, end, bits)
+
+
+class Filled(NamedTuple):
+    """What `fill_records` came across.
+
+    Attributes
+    ----------
+    timestamp_nulls, timestamp_overflows : int
+        Timestamps of -1, and those that times the scale don't fit int64.
+    headers : int
+        How many headers the rows have, if they tell.
+    """
+
+    timestamp_nulls: int
+    timestamp_overflows: int
+    headers: int
 
 
 def fill_records(
@@ -528,18 +671,25 @@ def fill_records(
         What the rows' positions index.
     offset, timestamp : ndarray of int64, shape (n,), optional
     timestamp_valid : ndarray of uint8, optional
-        Bitmap: 0 where the timestamp is -1 (none) or, times `timestamp_scale`, doesn't fit int64. Without it all of
-        them are valid, which the caller vouches for.
+        Bitmap: 0 where the timestamp is -1 (none) or, times `timestamp_scale`, doesn't fit int64; where there is none
+        of these, it may be left away. Without it they become 0.
     timestamp_scale : int
         Factor on timestamps, which are milliseconds.
     key, value : BinarySink, optional
     first_row : int
         What the first of the rows is called in an error: its number in the table.
 
+    Returns
+    -------
+    Filled
+        What there is no column for; the nulls among keys and values stand in their sinks.
+
     Raises
     ------
     IndexError
         If a key or value isn't within `data` (COL-R1).
+    NoRoomError
+        If there are more bytes of keys or values than a sink has room for.
     ValueError
         If an output is too short, or the rows have no field for it.
     """
@@ -555,8 +705,12 @@ def fill_records(
     cdef int64_t* offset_out = NULL
     cdef int64_t* timestamp_out = NULL
     cdef uint8_t* valid_out = NULL
+    cdef Found found
+    cdef int64_t headers = 0, limit
     cdef int trouble = NONE
     cdef bint in_key = False
+    found.timestamp_nulls = 0
+    found.timestamp_overflows = 0
     if (
         (offset is not None and offset.shape[0] < n)
         or (timestamp is not None and timestamp.shape[0] < n)
@@ -573,8 +727,9 @@ def fill_records(
         keys = record_slices(rows, False)
     if value is not None:
         values = record_slices(rows, True)
+    limit = INT64_MAX // timestamp_scale
     if n == 0:
-        return
+        return Filled(0, 0, 0)
     if offset is not None:
         offset_out = &offset[0]
     if timestamp is not None:
@@ -583,16 +738,24 @@ def fill_records(
         valid_out = &timestamp_valid[0]
     with nogil:
         while begin < n and trouble == NONE:
-            end = min(begin + BLOCK, n)
+            end = min(begin + TURN, n)
+            if key_sink != NULL:
+                fetch(keys, p, begin, end, n)
+            elif value_sink != NULL:
+                fetch(values, p, begin, end, n)
             if offset_out != NULL:
                 gather_offsets(rows, offset_out, begin, end)
             if timestamp_out != NULL:
-                gather_timestamps(rows, timestamp_out, valid_out, timestamp_scale, begin, end)
+                gather_timestamps(rows, timestamp_out, valid_out, timestamp_scale, limit, begin, end, &found)
             if key_sink != NULL:
                 trouble = gather(keys, p, size, key_sink, begin, end, &row)
                 in_key = trouble != NONE
             if value_sink != NULL and trouble == NONE:
                 trouble = gather(values, p, size, value_sink, begin, end, &row)
+            if rows.fields.header_count >= 0:
+                headers += sum_lengths(
+                    rows.items + begin * rows.stride + rows.fields.header_count, rows.stride, end - begin
+                )
             begin = end
     if trouble != NONE:
         raise trouble_error(
@@ -603,6 +766,7 @@ def fill_records(
             row,
             size,
         )
+    return Filled(found.timestamp_nulls, found.timestamp_overflows, headers)
 
 
 def fill_headers(
@@ -667,7 +831,8 @@ def fill_headers(
         if valid is not None and n & 7:
             valid[n >> 3] = bits
         while begin < m and trouble == NONE:
-            end = min(begin + BLOCK, m)
+            end = min(begin + TURN, m)
+            fetch(keys, p, begin, end, m)
             trouble = gather(keys, p, size, &key.sink, begin, end, &row)
             in_key = trouble != NONE
             if trouble == NONE:
@@ -891,6 +1056,76 @@ cdef list header_list(const HeaderRow[:] headers, bint values, const uint8_t[::1
         raise trouble_error(
             OUTSIDE, header_name(headers, bad, 0), "value" if values else "key", s, bad, data.shape[0]
         )
+    return out
+
+
+cdef bytes header_bytes(const uint8_t[::1] data, int64_t position, int64_t length, bytes known):
+    """Return these bytes: `known`, if it is the same."""
+    cdef const char* p = <const char*> address(data) + position
+    if known is not None and PyBytes_GET_SIZE(known) == length and not memcmp(PyBytes_AS_STRING(known), p, length):
+        return known
+    return PyBytes_FromStringAndSize(p, length)
+
+
+def header_tuples(const HeaderRow[:] headers not None, const uint8_t[::1] data not None, int64_t count):
+    """Return each record's headers as a tuple of (key, value) tuples.
+
+    Parameters
+    ----------
+    headers : ndarray of HEADER_DTYPE
+        In the order of the records.
+    data : ndarray of uint8
+    count : int
+        How many records there are.
+
+    Returns
+    -------
+    list of tuple
+        Of `count` records. Keys are bytes, the same object where a record has the same key at the same place as the
+        one before; values are bytes or None.
+
+    Raises
+    ------
+    IndexError
+        If a header isn't within `data`, or belongs to none of the records.
+    """
+    cdef list out = [()] * count
+    cdef list keys = []
+    cdef Slices key_slices = header_slices(headers, False)
+    cdef Slices value_slices = header_slices(headers, True)
+    cdef Py_ssize_t m = headers.shape[0], h = 0, stop, i
+    cdef int64_t size = data.shape[0], record, done = -1
+    cdef tuple pairs, pair
+    cdef bytes key, value
+    while h < m:
+        record = headers[h].record
+        if not done < record < count:
+            raise IndexError(f"header row {h} belongs to record {record}, not one of {count} in their order")
+        done = record
+        stop = h + 1
+        while stop < m and headers[stop].record == record:
+            stop += 1
+        pairs = PyTuple_New(stop - h)
+        for i in range(stop - h):
+            if is_outside(headers[h].key_pos, headers[h].key_len, size):
+                raise trouble_error(OUTSIDE, header_name(headers, h, 0), "key", key_slices, h, size)
+            if headers[h].value_len >= 0 and is_outside(headers[h].value_pos, headers[h].value_len, size):
+                raise trouble_error(OUTSIDE, header_name(headers, h, 0), "value", value_slices, h, size)
+            if i == len(keys):
+                keys.append(None)
+            key = header_bytes(data, headers[h].key_pos, max(headers[h].key_len, 0), keys[i])
+            keys[i] = key
+            value = None
+            if headers[h].value_len >= 0:
+                value = header_bytes(data, headers[h].value_pos, headers[h].value_len, None)
+            pair = (key, value)
+            # What holds nothing but bytes is in no cycle: the garbage collector would find that out one by one.
+            PyObject_GC_UnTrack(<PyObject*> pair)
+            Py_INCREF(pair)
+            PyTuple_SET_ITEM(pairs, i, pair)
+            h += 1
+        PyObject_GC_UnTrack(<PyObject*> pairs)
+        out[record] = pairs
     return out
 
 
