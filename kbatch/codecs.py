@@ -41,6 +41,8 @@ import zstandard
 from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
 from kbatch.kernels.buffers import allocate
+from kbatch.kernels.frames import Codecs
+from kbatch.libraries import addresses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -190,6 +192,7 @@ class _Contexts(threading.local):
         self.zstd_level = _ZSTD_LEVEL
         self.zstd_compressor = zstandard.ZstdCompressor(_ZSTD_LEVEL)
         self.zstd = zstandard.ZstdDecompressor()
+        self.codecs = Codecs(addresses())
         self.lz4: object | None = None
 
 
@@ -264,7 +267,7 @@ def decompress_run(run: Run, i: int, arena: Arena, stop: int) -> tuple[int, Find
         What is wrong with that batch, if anything is, as `decompress` raises it.
     """
     while True:
-        i, arena.used = run.decompress(i, arena.view, arena.used, stop, _contexts.zstd)
+        i, arena.used = run.decompress(i, arena.view, arena.used, stop, _contexts.codecs)
         if i == run.hi or arena.used >= stop:
             return i, None
         codec, magic, payload = run.payload(i)

@@ -23,6 +23,7 @@ LAYERS = [
     {"format"},
     {"errors"},
     {"kernels"},
+    {"libraries"},
     {"checksums", "codecs", "pooled"},
     {"framing"},
     {"transactions"},
