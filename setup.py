@@ -14,6 +14,7 @@ KERNELS = [
     "decode",
     "columns",
     "frames",
+    "pipeline",
     "encode",
     "jsontext",
     "avro",
