@@ -76,9 +76,10 @@ _CRC_STEPS = {"skip": 0, "verify": 1, "mark": 2}
 
 check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, HEADER_DTYPE))
 
-_FIRST_ARENA_BYTES = 4 << 20
-# So many bytes tell by how much the rest grows when it is decompressed.
-_SAMPLE_BYTES = 256 << 10
+# An arena begins with room for so many times its input, within bounds: what isn't touched of it costs nothing.
+_USUAL_RATIO = 5
+_MIN_ARENA_BYTES = 64 << 10
+_MAX_ARENA_BYTES = 256 << 20
 # What one thread does alone after a batch that was unusual: where many are, others would do work that is void.
 _ALONE_BYTES = 1 << 20
 # A thread is started for no less than this; it takes about as long as decoding a tenth of it.
@@ -327,12 +328,18 @@ class _Pass:
             unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
             self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.scanned).tolist()
         if packed and self.arena is None:
-            self.arena = Arena(_FIRST_ARENA_BYTES if self.keeps_data else 0)
+            self.arena = Arena(self._usual_arena() if self.keeps_data else 0)
             if self.rows.used and self.keeps_data:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
                 self.arena.reserve(self.position)
                 self.arena.view[: self.position] = self.data.data[: self.position]
                 self.arena.used = self.position
+
+    def _usual_arena(self) -> int:
+        usual = _USUAL_RATIO * (self.position - (int(self.starts[0]) - self.origin))
+        if self.max_bytes is not None:
+            usual = min(usual, self.max_bytes)
+        return min(max(usual, _MIN_ARENA_BYTES), _MAX_ARENA_BYTES)
 
     def _expect(self) -> None:
         """Make room for the rest of the stretch, by how much the payloads grew so far.
@@ -342,9 +349,9 @@ class _Pass:
         assert self.arena is not None
         at = int(self.starts[self.next - self.scanned]) - self.origin
         ratio = min(self.arena.used / max(at, 1), _MAX_EXPECTED_RATIO)
-        expected = int(1.1 * ratio * (self.position - at)) + _SAMPLE_BYTES
+        expected = int(1.1 * ratio * (self.position - at)) + _MIN_ARENA_BYTES
         if self.max_bytes is not None:
-            expected = min(expected, max(self.max_bytes - self._cost(), 0) + _SAMPLE_BYTES)
+            expected = min(expected, max(self.max_bytes - self._cost(), 0) + _MIN_ARENA_BYTES)
         self.arena.reserve(expected)
 
     def _bad_framing(self, finding: Finding) -> None:
@@ -446,10 +453,9 @@ class _Pass:
         assert self.rows is not None
         lo, hi, crc = self.next, self.headers.used, self.options.crc
         arena = self.arena
-        sample = arena is not None and self.keeps_data and not arena.used
         threads = self.options.threads
-        if sample or self.alone:
-            hi = min(hi, self._row_after(lo, _SAMPLE_BYTES if sample else self.alone))
+        if self.alone:
+            hi = min(hi, self._row_after(lo, self.alone))
             threads = 1
         if crc != "skip" and not checksum.AVAILABLE:
             hi = min(hi, self._row_after(lo, _SUM_BYTES))
@@ -490,8 +496,6 @@ class _Pass:
                 self.claims.reached = int(self.batches["last_offset"][self.next - 1])
             if self.next == hi:
                 self.alone = 0
-                if sample and hi < self.headers.used:
-                    self._expect()
         return hi
 
     def _row_after(self, row: int, size: int) -> int:

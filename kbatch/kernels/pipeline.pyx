@@ -88,7 +88,8 @@ cdef enum:
     # Stored bytes of a group: decompressed about four times that, which stays in the L2 cache with what it is copied
     # from. A group costs some hundred nanoseconds beside its batches.
     GROUP = 128 << 10
-    FIRST_SCRATCH = 1 << 20
+    # What isn't touched of it costs nothing.
+    FIRST_SCRATCH = 4 << 20
     MAX_SCRATCH = 16 << 20
     # The caller's thread looks for signals each time so many bytes are through.
     SIGNAL_BYTES = 16 << 20
@@ -211,9 +212,9 @@ cdef class Pipeline:
     cdef bint include_control
     cdef int64_t limit
     cdef int64_t most
-    # Of the groups: how many, the next one to take, and the one whose turn it is.
-    cdef int64_t groups
+    # Of the groups: the next one to take, where it begins, and the one whose turn it is.
     cdef int64_t claimed
+    cdef int64_t next_row
     cdef int64_t turn
     # No row from here on has been looked at when everything has ended.
     cdef int64_t placed
@@ -245,7 +246,7 @@ cdef class Pipeline:
             raise ValueError("out has no offset to trim by")
         if self._out.length and self._out.stride != self._out.fields.itemsize:
             raise ValueError("out must be contiguous")
-        self.lo = self.next = lo
+        self.lo = self.next = self.next_row = lo
         self.hi = hi
         self.used = used
         self.arena_used = arena_used
@@ -270,8 +271,6 @@ cdef class Pipeline:
         self.limit = limit
         self.most = most
         self.stop = INT64_MAX
-        if hi > lo:
-            self.groups = (self.rows[hi - 1].position - self.rows[lo].position) // GROUP + 1
 
     def work_alone(self, codecs):
         """Do all of it in this thread, which looks for signals: where one raises, so does this."""
@@ -454,29 +453,45 @@ cdef class Pipeline:
 
     # -- groups
 
-    cdef int64_t first_row(self, int64_t group) noexcept nogil:
-        """The first row of a group: they are cut by the positions of batches."""
-        cdef int64_t at = self.rows[self.lo].position + group * GROUP
-        cdef int64_t lo = self.lo
-        cdef int64_t hi = self.hi
+    cdef int64_t claim(self, int64_t* lo, int64_t* hi) noexcept nogil:
+        """Take the next group: its number, and its batches."""
+        cdef int64_t group
         cdef int64_t middle
-        while lo < hi:
-            middle = lo + (hi - lo) // 2
-            if self.rows[middle].position < at:
-                lo = middle + 1
-            else:
-                hi = middle
-        return lo
+        cdef int64_t above = self.hi
+        cdef int64_t at
+        self.acquire()
+        group = self.claimed
+        lo[0] = hi[0] = self.next_row
+        if lo[0] < above:
+            # At least one: a thread without any would wait for its turn.
+            at = self.rows[lo[0]].position + GROUP
+            hi[0] += 1
+            while hi[0] < above:
+                middle = hi[0] + (above - hi[0]) // 2
+                if self.rows[middle].position < at:
+                    hi[0] = middle + 1
+                else:
+                    above = middle
+            self.claimed += 1
+            self.next_row = hi[0]
+        self.release()
+        return group
+
+    cdef inline void acquire(self) noexcept nogil:
+        while kb_swap(&self.lock, 1):
+            kb_pause()
+
+    cdef inline void release(self) noexcept nogil:
+        kb_set(&self.lock, 0)
 
     cdef void end_at(self, int64_t row, int64_t used, int64_t arena_used) noexcept nogil:
         """Leave the batches from `row` on; what is filled before it."""
-        while kb_swap(&self.lock, 1):
-            kb_pause()
+        self.acquire()
         if row < kb_get(&self.stop):
             self.stop_used = used
             self.stop_arena_used = arena_used
             kb_set(&self.stop, row)
-        kb_set(&self.lock, 0)
+        self.release()
 
     cdef int run(self, Worker worker, bint looks) except -1 nogil:
         """Take groups until there are none, or everything ends; `looks` is whether to look for signals."""
@@ -485,12 +500,10 @@ cdef class Pipeline:
         cdef int64_t hi
         cdef int64_t signal_at = self.rows[self.lo].position + SIGNAL_BYTES
         while True:
-            group = kb_add(&self.claimed, 1)
-            if group >= self.groups:
+            group = self.claim(&lo, &hi)
+            if lo == hi:
                 return 0
-            lo = self.first_row(group)
-            hi = self.first_row(group + 1)
-            if looks and lo < hi and self.rows[lo].position >= signal_at:
+            if looks and self.rows[lo].position >= signal_at:
                 signal_at = self.rows[lo].position + SIGNAL_BYTES
                 with gil:
                     PyErr_CheckSignals()
@@ -652,14 +665,12 @@ cdef class Pipeline:
                 if kb_get(&self.stop) <= item.row:
                     return False
                 p = item.payload if item.payload != NULL else <const uint8_t*>worker.scratch + item.at
-                if self.keep:
-                    memcpy(self.arena + item.place, p, item.size)
-                    if not self.read(self.arena, item.place, item.size, item.row, &item.measured):
-                        self.end_at(item.row, self.rows[item.row].first_record, item.place)
-                        return False
-                elif not self.read(p, 0, item.size, item.row, &item.measured):
+                # Read where the cache has it; positions are those in the arena.
+                if not self.read(p - item.place, item.place, item.size, item.row, &item.measured):
                     self.end_at(item.row, self.rows[item.row].first_record, item.place)
                     return False
+                if self.keep:
+                    memcpy(self.arena + item.place, p, item.size)
             return True
         for i in range(lo, hi):
             row = &self.rows[i]
