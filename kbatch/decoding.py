@@ -91,6 +91,9 @@ _SUM_BYTES = 512 << 10
 _MAX_EXPECTED_RATIO = 6
 # How many batches are framed at a time right after damage, and from how many on all the rest is.
 _FEW_BATCHES = 16
+# Batches are small if the first of them take no more than so many bytes each.
+_SAMPLE_BATCHES = 64
+_SMALL_BATCH = 2 << 10
 _MOST_SLOW_BATCHES = 1 << 16
 
 
@@ -210,10 +213,7 @@ class _Pass:
         self.headers = PooledRows(BATCH_DTYPE, 0)
         self.next = 0
         self.position = 0
-        # Of the rows of the last scan, from row `scanned` on: their positions, side by side, and the rows that can't be
-        # decoded whatever their bytes are.
-        self.scanned = 0
-        self.starts = np.empty(0, np.int64)
+        # Of the rows of the last scan, those that can't be decoded whatever their bytes are.
         self.refused: list[int] = []
         # After damage few batches are framed at a time, and then ever more: what is framed may turn out to be void.
         self.scan_size: int | None = None
@@ -238,6 +238,8 @@ class _Pass:
     def run(self) -> Part:
         if self.searching:
             self._resume(*self._find(0), "no batch begins here")
+        if self._is_plain() and not self._frame_and_decode():
+            return Part(self._table(), self.searching, self.stopped)
         while not self.searching and not self.stopped and self.position < self.until:
             finding, more = self._scan()
             framed = self.position
@@ -255,6 +257,69 @@ class _Pass:
     @property
     def batches(self) -> npt.NDArray[np.void]:
         return self.headers.filled()
+
+    def _is_plain(self) -> bool:
+        """Whether every batch is wanted as it is."""
+        return not (
+            self.searching
+            or self.trimmed
+            or self.until < len(self.data)
+            or self.options.aborted is not None
+            or self.options.undecided is not None
+            or self.options.stable_offset is not None
+        )
+
+    def _frame_and_decode(self) -> bool:
+        """Decode batches as they are framed, if they are small and uncompressed. False if nothing more is wanted.
+
+        Of small batches headers are much of the bytes: framed all at once, they would be fetched from memory twice, and
+        by one thread. Anything unusual ends this; what comes then, from `position` on, is as if nothing had been done.
+        """
+        sample = self._frame(self.data, _SAMPLE_BATCHES)
+        taken = sample.consumed - self.position
+        if len(sample.batches) < _SAMPLE_BATCHES or taken > _SAMPLE_BATCHES * _SMALL_BATCH:
+            return True
+        records, packed, refused = _survey(sample.batches, self.options.include_control)
+        if packed or refused or (self.options.crc != "skip" and not checksum.AVAILABLE):
+            return True
+        believed = self._believed()
+        while True:
+            # Room for what the rest is if it is like the sample, which is most often so.
+            share = 1.1 * (len(self.data) - self.position) / taken
+            wanted, rows = int(share * len(sample.batches)) + _SAMPLE_BATCHES, int(share * records) + _SAMPLE_BATCHES
+            if self.max_bytes is not None:
+                wanted = min(wanted, self.max_bytes // BATCH_DTYPE.itemsize + 1)
+                rows = min(rows, self.max_bytes // self.dtype.itemsize + 1)
+            self.headers.reserve(wanted)
+            if self.rows is None:
+                self.rows = PooledRows(self.dtype, 0 if self.options.framing_only else rows)
+            pipeline = self._pipeline(
+                self.next,
+                self.next,
+                self.options.crc,
+                position=self.position,
+                max_size=_INT64.max if believed is None else believed,
+            )
+            workers.run(pipeline, min(self.options.threads, max(1, (len(self.data) - self.position) // _THREAD_BYTES)))
+            self.next, self.rows.used = pipeline.next, pipeline.used
+            self.headers.used = self.next
+            if self.next:
+                self.claims.reached = int(self.batches["last_offset"][self.next - 1])
+            if self.next == pipeline.hi:
+                self.position = pipeline.position
+                if self._is_full():
+                    return False
+                if self.next < len(self.headers.array):
+                    return True
+            else:
+                batch = self.headers.array[self.next]
+                self.position = int(batch["position"]) - self.origin
+                if self._is_full():
+                    return False
+                count = int(batch["record_count"])
+                if not len(self.rows.array) - self.rows.used < count <= int(batch["size"]):
+                    return True
+                self.rows.reserve(max(count, rows))
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
@@ -282,10 +347,9 @@ class _Pass:
             batches["status"][self.options.undecided.mask(batches)] = BatchStatus.UNDECIDED
         if self.options.stable_offset is not None:
             batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
-        self.scanned = self.headers.used
+        self._prepare(batches, scan.consumed)
         self.headers.extend(batches)
         self.position = scan.consumed
-        self._prepare(batches)
         return scan.finding, more
 
     def _believed(self) -> int | None:
@@ -311,8 +375,8 @@ class _Pass:
         within: npt.NDArray[np.bool_] = unknown | ((last >= self.first_offset) & (first <= self.last_offset))
         return within
 
-    def _prepare(self, batches: npt.NDArray[np.void]) -> None:
-        """Make room for the records of `batches`, and know what is to be done with them."""
+    def _prepare(self, batches: npt.NDArray[np.void], end: int) -> None:
+        """Make room for the records of `batches`, up to byte `end`, and know what is to be done with them."""
         records, packed, refused = (
             (0, 0, 0) if self.options.framing_only else _survey(batches, self.options.include_control)
         )
@@ -320,23 +384,23 @@ class _Pass:
             records = min(records, self.max_bytes // self.dtype.itemsize)
         if self.rows is None:
             self.rows = PooledRows(self.dtype, records)
-        self.starts = np.ascontiguousarray(batches["position"])
         self.refused = []
         if refused:
             # zstd came with magic 2 (ZS-R1).
             most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
             unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
-            self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.scanned).tolist()
+            self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used).tolist()
         if packed and self.arena is None:
-            self.arena = Arena(self._usual_arena() if self.keeps_data else 0)
+            self.arena = Arena(self._usual_arena(end) if self.keeps_data else 0)
             if self.rows.used and self.keeps_data:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
-                self.arena.reserve(self.position)
-                self.arena.view[: self.position] = self.data.data[: self.position]
-                self.arena.used = self.position
+                done = self._end_of(self.next - 1) - self.origin
+                self.arena.reserve(done)
+                self.arena.view[:done] = self.data.data[:done]
+                self.arena.used = done
 
-    def _usual_arena(self) -> int:
-        usual = _USUAL_RATIO * (self.position - (int(self.starts[0]) - self.origin))
+    def _usual_arena(self, end: int) -> int:
+        usual = _USUAL_RATIO * (end - self.position)
         if self.max_bytes is not None:
             usual = min(usual, self.max_bytes)
         return min(max(usual, _MIN_ARENA_BYTES), _MAX_ARENA_BYTES)
@@ -347,7 +411,7 @@ class _Pass:
         Without this the arena would grow by copying, which for lz4 takes a third as long as decompressing.
         """
         assert self.arena is not None
-        at = int(self.starts[self.next - self.scanned]) - self.origin
+        at = int(self.batches["position"][self.next]) - self.origin
         ratio = min(self.arena.used / max(at, 1), _MAX_EXPECTED_RATIO)
         expected = int(1.1 * ratio * (self.position - at)) + _MIN_ARENA_BYTES
         if self.max_bytes is not None:
@@ -465,29 +529,8 @@ class _Pass:
                 hi, _ = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
             crc = "skip"
         if hi > lo:
-            pipeline = Pipeline(
-                self.data,
-                self.headers.array,
-                lo,
-                hi,
-                self.origin,
-                self.rows.array,
-                self.rows.used,
-                None if arena is None else arena.view,
-                0 if arena is None else arena.used,
-                packed=arena is not None,
-                keep=self.keeps_data,
-                crc=_CRC_STEPS[crc],
-                check_inner=self.options.crc != "skip",
-                framing_only=self.options.framing_only,
-                most=_INT64.max if self.max_bytes is None else self.max_bytes,
-                limit=self.options.limits.max_decompressed_bytes,
-                include_control=self.options.include_control,
-                trimmed=self.trimmed,
-                first_offset=self.first_offset,
-                last_offset=self.last_offset,
-            )
-            stored = self._end_of(hi - 1) - int(self.starts[lo - self.scanned])
+            pipeline = self._pipeline(lo, hi, crc)
+            stored = self._end_of(hi - 1) - int(self.batches["position"][lo])
             workers.run(pipeline, min(threads, max(1, stored // _THREAD_BYTES)))
             self.next, self.rows.used = pipeline.next, pipeline.used
             if arena is not None:
@@ -498,12 +541,40 @@ class _Pass:
                 self.alone = 0
         return hi
 
+    def _pipeline(self, lo: int, hi: int, crc: Crc, *, position: int = -1, max_size: int = _INT64.max) -> Pipeline:
+        assert self.rows is not None
+        return Pipeline(
+            self.data,
+            self.headers.array,
+            lo,
+            hi,
+            self.origin,
+            self.rows.array,
+            self.rows.used,
+            None if self.arena is None else self.arena.view,
+            0 if self.arena is None else self.arena.used,
+            packed=self.arena is not None,
+            keep=self.keeps_data,
+            crc=_CRC_STEPS[crc],
+            check_inner=self.options.crc != "skip",
+            framing_only=self.options.framing_only,
+            most=_INT64.max if self.max_bytes is None else self.max_bytes,
+            limit=self.options.limits.max_decompressed_bytes,
+            include_control=self.options.include_control,
+            trimmed=self.trimmed,
+            first_offset=self.first_offset,
+            last_offset=self.last_offset,
+            position=position,
+            max_size=max_size,
+        )
+
     def _row_after(self, row: int, size: int) -> int:
         """Return the first row after `row` that begins `size` bytes or more after it, or their number."""
-        return self.scanned + int(np.searchsorted(self.starts, self.starts[row - self.scanned] + size))
+        positions = self.batches["position"]
+        return bisect_left(positions, positions[row] + size, row)
 
     def _end_of(self, row: int) -> int:
-        return int(self.starts[row - self.scanned]) + int(self.batches["size"][row])
+        return int(self.batches["position"][row]) + int(self.batches["size"][row])
 
     def _decode_batch(self, row: int) -> bool:
         """Decode a batch that may be bad. False if an error ended everything."""

@@ -5,6 +5,7 @@ from kbatch.kernels.frames import Codecs
 
 class Pipeline:
     next: int
+    position: int
     used: int
     arena_used: int
     lo: int
@@ -32,6 +33,8 @@ class Pipeline:
         trimmed: bool,
         first_offset: int,
         last_offset: int,
+        position: int = -1,
+        max_size: int = ...,
     ) -> None: ...
     def work_alone(self, codecs: Codecs) -> None: ...
     def work(self, codecs: Codecs) -> None: ...

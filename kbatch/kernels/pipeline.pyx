@@ -30,6 +30,7 @@ from kbatch.kernels.decode cimport (
     wrapper_value,
 )
 from kbatch.kernels.frames cimport Codecs, plain_payload
+from kbatch.kernels.scan cimport Stop, scan_into
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport BatchRow, header_size, kb_likely, kb_unlikely
 
@@ -91,6 +92,8 @@ cdef enum:
     # What isn't touched of it costs nothing.
     FIRST_SCRATCH = 4 << 20
     MAX_SCRATCH = 16 << 20
+    # So many bytes are framed at a time, where that is done here: one thread has them in the first level of the cache.
+    FRAMED = 16 << 10
     # The caller's thread looks for signals each time so many bytes are through.
     SIGNAL_BYTES = 16 << 20
     # A row before all others: what is done is void.
@@ -176,11 +179,17 @@ cdef class Pipeline:
     Everything ends after the batch with which rows, batches and bytes come to `most`. `limit` is the most bytes that a
     compressed payload may come to; the other arguments are those of `kbatch.kernels.decode.decode`.
 
+    With a `position` 0 or more, `hi` is where rows end so far: batches are framed from that byte of `data` on and their
+    rows appended to `batches`, until there is no room, no whole batch, one that is compressed, or takes more than
+    `max_size` bytes. Only with `packed` False.
+
     The caller vouches that every row's position and size lie within `data` (they come from `scan`), one after the
     other, and that no other thread touches what is written to.
 
     Attributes
     ----------
+    hi, position : int
+        Where the rows end, and what of `data` is framed.
     next : int
         The batch after the last one that is done.
     used, arena_used : int
@@ -190,6 +199,7 @@ cdef class Pipeline:
     cdef readonly int64_t next
     cdef readonly int64_t used
     cdef readonly int64_t arena_used
+    cdef readonly int64_t position
     cdef readonly int64_t lo
     cdef readonly int64_t hi
     cdef Span _data
@@ -212,6 +222,8 @@ cdef class Pipeline:
     cdef bint include_control
     cdef int64_t limit
     cdef int64_t most
+    cdef bint frames
+    cdef int64_t max_size
     # Of the groups: the next one to take, where it begins, and the one whose turn it is.
     cdef int64_t claimed
     cdef int64_t next_row
@@ -230,7 +242,7 @@ cdef class Pipeline:
     def __init__(self, data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, out not None,
                  int64_t used, arena, int64_t arena_used, *, bint packed, bint keep, int crc, bint check_inner,
                  bint framing_only, int64_t most, int64_t limit, bint include_control, bint trimmed,
-                 int64_t first_offset, int64_t last_offset):
+                 int64_t first_offset, int64_t last_offset, int64_t position=-1, int64_t max_size=INT64_MAX):
         self._data = Span(data, 1, False)
         self._batches = Span(batches, sizeof(BatchRow), True)
         self._out = RecordSpan(out, True)
@@ -271,23 +283,32 @@ cdef class Pipeline:
         self.limit = limit
         self.most = most
         self.stop = INT64_MAX
+        if position > self._data.length or (packed and position >= 0):
+            raise ValueError("nothing can be framed there")
+        self.frames = position >= 0
+        self.position = position
+        self.max_size = max_size
 
     def work_alone(self, codecs):
         """Do all of it in this thread, which looks for signals: where one raises, so does this."""
         cdef Worker worker = Worker(codecs)
         cdef int64_t i = self.lo
-        cdef int64_t signal_at
+        cdef int64_t looked
         cdef bint more = True
-        while more and i < self.hi:
+        while more:
             PyErr_CheckSignals()
-            signal_at = self.rows[i].position + SIGNAL_BYTES
+            looked = 0
             with nogil:
-                while more and i < self.hi and self.rows[i].position < signal_at:
+                while more and looked < SIGNAL_BYTES:
+                    if i == self.hi and not self.frame(FRAMED):
+                        more = False
+                        break
                     if not self.step(worker, i):
                         more = False
-                    else:
-                        i += 1
-                        more = self.cost(i) < self.most
+                        break
+                    looked += self.rows[i].size
+                    i += 1
+                    more = self.cost(i) < self.most
         self.next = i
 
     def work(self, codecs):
@@ -453,15 +474,41 @@ cdef class Pipeline:
 
     # -- groups
 
+    cdef bint frame(self, int64_t wanted) noexcept nogil:
+        """Append the rows of so many bytes, or of one batch; whether there are any."""
+        cdef Stop stop
+        cdef int64_t at = self.position
+        cdef int64_t n
+        cdef int64_t i
+        if not self.frames:
+            return False
+        n = scan_into(self.base, min(at + wanted, self._data.length), &at, self.origin, self.rows + self.hi,
+                      self._batches.length - self.hi, &stop)
+        if n == 0:
+            n = scan_into(self.base, self._data.length, &at, self.origin, self.rows + self.hi,
+                          min(1, self._batches.length - self.hi), &stop)
+        for i in range(self.hi, self.hi + n):
+            if self.rows[i].attributes & CODEC or self.rows[i].size > self.max_size:
+                n = i - self.hi
+                at = self.rows[i].position - self.origin
+                self.frames = False
+                break
+        self.hi += n
+        self.position = at
+        return n > 0
+
     cdef int64_t claim(self, int64_t* lo, int64_t* hi) noexcept nogil:
         """Take the next group: its number, and its batches."""
         cdef int64_t group
         cdef int64_t middle
-        cdef int64_t above = self.hi
+        cdef int64_t above
         cdef int64_t at
         self.acquire()
         group = self.claimed
         lo[0] = hi[0] = self.next_row
+        if lo[0] == self.hi:
+            self.frame(GROUP)
+        above = self.hi
         if lo[0] < above:
             # At least one: a thread without any would wait for its turn.
             at = self.rows[lo[0]].position + GROUP
@@ -498,15 +545,16 @@ cdef class Pipeline:
         cdef int64_t group
         cdef int64_t lo
         cdef int64_t hi
-        cdef int64_t signal_at = self.rows[self.lo].position + SIGNAL_BYTES
+        cdef int64_t looked = 0
         while True:
             group = self.claim(&lo, &hi)
             if lo == hi:
                 return 0
-            if looks and self.rows[lo].position >= signal_at:
-                signal_at = self.rows[lo].position + SIGNAL_BYTES
+            if looked >= SIGNAL_BYTES and looks:
+                looked = 0
                 with gil:
                     PyErr_CheckSignals()
+            looked += self.rows[hi - 1].position + self.rows[hi - 1].size - self.rows[lo].position
             if not self.do_group(worker, group, lo, hi):
                 return 0
 

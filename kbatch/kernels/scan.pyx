@@ -39,11 +39,6 @@ cdef enum:
     # So many positions are looked at together.
     BLOCK = 64
 
-cdef struct Stop:
-    int fault
-    int64_t wanted
-    int64_t found
-
 
 cdef inline void fill_v2(const uint8_t* p, BatchRow* row) noexcept nogil:
     row.base_offset = <int64_t>load_be64(p)
