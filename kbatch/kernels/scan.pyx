@@ -8,6 +8,7 @@ from kbatch.kernels.wire cimport (
     FAULT_BATCH_TOO_SHORT,
     FAULT_LENGTH_TOO_SMALL,
     FAULT_NONE,
+    kb_prefetch,
     load_be16,
     load_be32,
     load_be64,
@@ -114,6 +115,8 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
             break
         if left - LOG_OVERHEAD < length:
             break
+        kb_prefetch(p + 2048)
+        kb_prefetch(p + 2112)
         if magic == 2:
             fill_v2(p, &rows[n])
         else:
