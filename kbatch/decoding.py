@@ -389,7 +389,9 @@ class _Pass:
             # zstd came with magic 2 (ZS-R1).
             most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
             unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
-            self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used).tolist()
+            self.refused = (
+                np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used
+            ).tolist()
         if packed and self.arena is None:
             self.arena = Arena(self._usual_arena(end) if self.keeps_data else 0)
             if self.rows.used and self.keeps_data:
@@ -1031,7 +1033,8 @@ def decode(
         lie wholly outside are not looked at: they have no row, and damage in them is not told. Only with
         ``on_error="skip"`` their checksums are: a damaged header may say anything, so that it is told as a loss.
     threads : int
-        How many threads decode. Only 1 for now.
+        How many threads decode, at most; 0 is as many as there are processors that this process may use. The table is
+        the same, whatever the number. Inputs of less than a megabyte are decoded by the calling thread alone.
     limits : Limits, optional
         What a batch may cost at most.
     columns : sequence of str, optional

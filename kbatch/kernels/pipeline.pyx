@@ -325,13 +325,6 @@ cdef class Pipeline:
             raise
         finally:
             self.close()
-        if self.stop == INT64_MAX:
-            self.next = self.hi
-            return
-        self.next = self.stop
-        self.used = self.stop_used
-        self.arena_used = self.stop_arena_used
-        self.forget()
 
     def help(self, codecs):
         """Take part, until there is no more to do; for other threads, at any time."""
@@ -346,12 +339,21 @@ cdef class Pipeline:
             kb_add(&self.inside, -1)
 
     def close(self):
-        """Let no thread begin, and wait until none is at it."""
+        """Let no thread begin, wait until none is at it, and let go of the arrays."""
         cdef int64_t tries = 0
         kb_set(&self.closed, True)
         with nogil:
             while kb_get(&self.inside):
                 pass_time(&tries)
+        if self.stop == INT64_MAX:
+            self.next = self.hi
+        elif self.stop != ABORTED:
+            self.next = self.stop
+            self.used = self.stop_used
+            self.arena_used = self.stop_arena_used
+            self.forget()
+        # A thread that comes too late still holds this object.
+        self._data = self._batches = self._arena = self._out = None
 
     cdef void forget(self) noexcept nogil:
         """Let the rows of wrappers that were read too early be as `scan` made them."""
