@@ -29,6 +29,7 @@ LAYERS = [
     {"transactions"},
     # A table offers its views as methods, which import `arrow` and `values` when they are called.
     {"table", "arrow", "values"},
+    {"workers"},
     {"decoding", "protocol", "sources", "partitioner"},
     {"encoding"},
     {"writing", "rewriting", "appending", "producers"},

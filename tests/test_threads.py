@@ -222,7 +222,7 @@ def test_threads_at_once():
 @pytest.mark.parametrize("threads", [1, 3])
 def test_ctrl_c(threads):
     """It ends the call, at once, and the process is as good as before."""
-    data = b"".join(batches(np.random.default_rng(9), 200, codecs=("gzip",), size=20_000)) * 12
+    data = b"".join(batches(np.random.default_rng(9), 40, codecs=("gzip",), size=20_000)) * 60
     whole = len(kbatch.decode(data, threads=threads).records)
 
     def interrupt(*_):
