@@ -45,6 +45,13 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
+def _spare_codecs() -> Codecs:
+    try:
+        return _spare.pop()
+    except IndexError:
+        return new_codecs()
+
+
 def run(pipeline: Pipeline, threads: int) -> None:
     """Run a pipeline in the calling thread and `threads` - 1 others, none of which is at it any more then."""
     if threads <= 1:
@@ -53,7 +60,7 @@ def run(pipeline: Pipeline, threads: int) -> None:
     lent: list[Codecs] = []
     try:
         for _ in range(threads - 1):
-            lent.append(_spare.pop() if _spare else new_codecs())
+            lent.append(_spare_codecs())
             start_new_thread(pipeline.help, (lent[-1],))
     except RuntimeError:
         # The system has no more threads to give: those that run do it.
