@@ -93,7 +93,7 @@ _MAX_EXPECTED_RATIO = 6
 _FEW_BATCHES = 16
 # Batches are small if the first of them take no more than so many bytes each.
 _SAMPLE_BATCHES = 64
-_SMALL_BATCH = 2 << 10
+_SMALL_BATCH = 32 << 10
 _MOST_SLOW_BATCHES = 1 << 16
 
 
