@@ -22,8 +22,8 @@ cdef extern from *:
         memcpy(&word, p, 8);
         return word;
     }
-    /* When the first bytes are odd (not a multiple of eight), they take one step as a word: zeros before them add nothing
-       once the ones that a sum begins with are in the bytes. Of these, what belongs to bytes after them stays. */
+    /* Where bytes aren't a multiple of eight, the odd ones are the first, so that they take one step: zeros before them
+       add nothing, once the ones that a sum begins with are in the bytes. What belongs to bytes after them stays. */
     static inline uint64_t kb_odd_word(const uint8_t *p, size_t odd, uint32_t crc) {
         return (kb_word(p) ^ crc) << (64 - 8 * odd);
     }

@@ -50,6 +50,8 @@ from kbatch.kernels.wire cimport (
 )
 
 cdef enum:
+    # A record's fields up to the key take twelve bytes, a key whose length takes one byte 63, then a length.
+    SLACK = 96
     LOG_OVERHEAD = 12
     MIN_RECORD = 7
     # Least values of a message's length field (LEG-R1).
@@ -64,7 +66,8 @@ cdef struct Context:
     int64_t base_offset
     int64_t timestamp
     uint64_t delta_mask
-    int32_t batch
+    # As they follow each other in a row: no headers, the batch's index.
+    int32_t no_headers[2]
 
 
 # Rows of RECORD_DTYPE, whose loop has the places of the fields compiled in, and rows of any other dtype: to test for
@@ -175,34 +178,178 @@ cdef int varint_fault(Report* report, const uint8_t* p, const uint8_t* end, int6
     return fault_at(report, FAULT_VARINT_TOO_LONG if end - p >= most else FAULT_VARINT_CUT, p, most, 0)
 
 
-cdef const uint8_t* check_headers(const uint8_t* p, const uint8_t* end, int64_t count, Report* report) noexcept nogil:
-    """Walk the headers of a record, so that rows for them can be made later without asking again (HDR-R2, HDR-R6).
+cdef const uint8_t* check_header(const uint8_t* p, const uint8_t* end, Report* report) noexcept nogil:
+    """Where the header at `p` ends, or NULL at a fault (HDR-R2, HDR-R6)."""
+    cdef Varint length = read_varint(p, end)
+    if length.next == NULL:
+        varint_fault(report, p, end, MAX_VARINT)
+        return NULL
+    p = length.next
+    if length.value < 0 or length.value > end - p:
+        fault_at(report, FAULT_HEADER_KEY_LENGTH, p, end - p, length.value)
+        return NULL
+    p += length.value
+    length = read_varint(p, end)
+    if length.next == NULL:
+        varint_fault(report, p, end, MAX_VARINT)
+        return NULL
+    p = length.next
+    if length.value > 0:
+        if length.value > end - p:
+            fault_at(report, FAULT_HEADER_VALUE_LENGTH, p, end - p, length.value)
+            return NULL
+        p += length.value
+    return p
+
+
+cdef inline const uint8_t* check_headers(const uint8_t* p, const uint8_t* end, int64_t count,
+                                         Report* report) noexcept nogil:
+    """Walk the headers of a record, so that rows for them can be made later without asking again.
 
     Returns where they end, or NULL at a fault.
     """
-    cdef Varint length
     cdef int64_t _i
+    cdef int64_t left
+    cdef uint32_t key
+    cdef uint32_t value
     for _i in range(count):
-        length = read_varint(p, end)
-        if kb_unlikely(length.next == NULL):
-            varint_fault(report, p, end, MAX_VARINT)
+        # Lengths of one byte, as nearly all are; an odd one is negative.
+        left = end - p - 2
+        if kb_likely(left >= 0):
+            key = p[0]
+            if kb_likely(not key & 0x81 and key >> 1 <= left):
+                left -= key >> 1
+                value = p[1 + (key >> 1)]
+                if kb_likely(not value & 0x81 and value >> 1 <= left):
+                    p += 2 + (key >> 1) + (value >> 1)
+                    continue
+        p = check_header(p, end, report)
+        if kb_unlikely(p == NULL):
             return NULL
-        p = length.next
-        if kb_unlikely(length.value < 0 or length.value > end - p):
-            fault_at(report, FAULT_HEADER_KEY_LENGTH, p, end - p, length.value)
-            return NULL
-        p += length.value
-        length = read_varint(p, end)
-        if kb_unlikely(length.next == NULL):
-            varint_fault(report, p, end, MAX_VARINT)
-            return NULL
-        p = length.next
-        if length.value > 0:
-            if kb_unlikely(length.value > end - p):
-                fault_at(report, FAULT_HEADER_VALUE_LENGTH, p, end - p, length.value)
-                return NULL
-            p += length.value
     return p
+
+
+cdef inline int64_t read_ordinary(const uint8_t* base, int64_t position, int64_t limit, const Context* context,
+                                  row_t* into, const Fields* wanted, Report* report) noexcept nogil:
+    """Read a record as nearly all are: of less than 8 KiB, and no number in it longer than it has to be.
+
+    Returns where it ends, or -1, and then `read_record` has to look at it: it is no such record, something is wrong
+    with it, or it ends after `limit`, `SLACK` bytes before the end of the payload. So no single byte that is read here
+    needs a check, and that in the end all lengths add up to that of the record finds whatever was wrong. Of 46 bytes a
+    record takes 3.8 ns, and 5.1 in `read_record`.
+    """
+    cdef char* row = <char*>into
+    cdef const Fields* fields = wanted
+    cdef Fields whole
+    if row_t is RecordRow:
+        whole = whole_fields()
+        fields = &whole
+    cdef int64_t at = position + 1
+    cdef int64_t end
+    cdef uint64_t number
+    cdef uint32_t length = base[position]
+    # An odd length is negative.
+    if length & 0x81:
+        if kb_unlikely(length & 1 or base[at] >= 0x80):
+            return -1
+        length = (length & 0x7F) | <uint32_t>base[at] << 7
+        at += 1
+    end = at + (length >> 1)
+    if kb_unlikely(end > limit):
+        return -1
+    # A kilobyte ahead: 10 % off the whole of decoding lz4 batches of 130-byte records. The lines between are few enough
+    # that where values are long it costs nothing.
+    kb_prefetch(base + end + 1024)
+    kb_prefetch(base + end + 1088)
+
+    # After the attributes, which nothing reads.
+    number = base[at + 1]
+    if number < 0x80:
+        at += 2
+    elif kb_likely(base[at + 2] < 0x80):
+        number = (number & 0x7F) | <uint64_t>base[at + 2] << 7
+        at += 3
+    elif kb_likely(base[at + 3] < 0x80):
+        number = (number & 0x7F) | <uint64_t>(base[at + 2] & 0x7F) << 7 | <uint64_t>base[at + 3] << 14
+        at += 4
+    else:
+        return -1
+    # Under LogAppendTime the mask is 0 and the base the batch's maximum (TS-R2). Unsigned: offsets and timestamps wrap
+    # as Java's do (FRM-R12, TS-R1).
+    put_int64(row, fields.timestamp,
+              <int64_t>(<uint64_t>context.timestamp + (<uint64_t>unzigzag(number) & context.delta_mask)))
+
+    number = base[at]
+    if kb_unlikely(number & 1):
+        return -1
+    if number < 0x80:
+        number >>= 1
+        at += 1
+    elif kb_likely(base[at + 1] < 0x80):
+        number = (number & 0x7F) >> 1 | <uint64_t>base[at + 1] << 6
+        at += 2
+    elif kb_likely(base[at + 2] < 0x80):
+        number = (number & 0x7F) >> 1 | <uint64_t>(base[at + 1] & 0x7F) << 6 | <uint64_t>base[at + 2] << 13
+        at += 3
+    else:
+        return -1
+    put_int64(row, fields.offset, <int64_t>(<uint64_t>context.base_offset + number))
+
+    length = base[at]
+    at += 1
+    if kb_likely(not length & 0x81):
+        length >>= 1
+        put_int32(row, fields.key_len, length)
+    elif length < 0x80:
+        length = 0
+        put_int32(row, fields.key_len, -1)
+    else:
+        if kb_unlikely(length & 1 or base[at] >= 0x80):
+            return -1
+        length = (length & 0x7F) >> 1 | <uint32_t>base[at] << 6
+        at += 1
+        if kb_unlikely(length > end - at):
+            return -1
+        put_int32(row, fields.key_len, length)
+    put_int64(row, fields.key_pos, at)
+    at += length
+
+    length = base[at]
+    at += 1
+    if kb_likely(not length & 0x81):
+        length >>= 1
+        put_int32(row, fields.value_len, length)
+    elif length < 0x80:
+        length = 0
+        put_int32(row, fields.value_len, -1)
+    else:
+        if kb_unlikely(length & 1 or base[at] >= 0x80):
+            return -1
+        length = (length & 0x7F) >> 1 | <uint32_t>base[at] << 6
+        at += 1
+        put_int32(row, fields.value_len, length)
+    put_int64(row, fields.value_pos, at)
+    at += length
+
+    if kb_likely(at + 1 == end and base[at] == 0):
+        put_int64(row, fields.headers_pos, end)
+        if row_t is RecordRow:
+            memcpy(&into.header_count, context.no_headers, 8)
+        else:
+            put_int32(row, fields.header_count, 0)
+            put_int32(row, fields.batch, context.no_headers[1])
+        return end
+    if kb_unlikely(at + 1 >= end):
+        return -1
+    length = base[at]
+    at += 1
+    # A header takes two bytes at least (HDR-R1).
+    if kb_unlikely(length & 0x81 or length > end - at):
+        return -1
+    put_int64(row, fields.headers_pos, at)
+    put_int32(row, fields.header_count, length >> 1)
+    put_int32(row, fields.batch, context.no_headers[1])
+    return end if check_headers(base + at, base + end, length >> 1, report) == base + end else -1
 
 
 cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, const uint8_t* base,
@@ -230,10 +377,6 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
         return NULL
     # No field may reach beyond its own record. Its first byte is the attributes, which nothing reads.
     end = start + length
-    # A kilobyte ahead: 10 % off the whole of decoding lz4 batches of 130-byte records. The lines between are few enough
-    # that where values are long it costs nothing.
-    kb_prefetch(end + 1024)
-    kb_prefetch(end + 1088)
     p = start + 1
 
     number = read_varlong(p, end)
@@ -280,7 +423,7 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
             return NULL
         p += number.value
 
-    put_int32(row, fields.batch, context.batch)
+    put_int32(row, fields.batch, context.no_headers[1])
     if kb_likely(end - p == 1 and p[0] == 0):
         put_int64(row, fields.headers_pos, end - base)
         put_int32(row, fields.header_count, 0)
@@ -310,7 +453,11 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     """All records of one payload, or a fault and none of them."""
     cdef const uint8_t* start = base + position
     cdef const uint8_t* end = start + size
-    cdef const uint8_t* p = start
+    cdef const uint8_t* p
+    cdef int64_t limit = position + size - SLACK
+    cdef int64_t at = position
+    cdef int64_t after
+    cdef char* row = <char*>rows
     cdef int64_t count = batch.record_count
     cdef int64_t i
     cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
@@ -319,26 +466,34 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     context.base_offset = batch.base_offset
     context.timestamp = batch.max_timestamp if append_time else batch.base_timestamp
     context.delta_mask = 0 if append_time else <uint64_t>-1
-    context.batch = index
+    context.no_headers[0] = 0
+    context.no_headers[1] = index
     for i in range(count):
-        if kb_unlikely(p == end):
-            report.record = i
-            report.at = size
-            report.fault = FAULT_RECORD_CUT
-            report.wanted = count
-            report.found = i
-            return FAULT_RECORD_CUT
-        p = read_record(p, end, base, &context, <row_t*>(<char*>rows + i * itemsize), fields, report)
-        if kb_unlikely(p == NULL):
-            report.record = i
-            report.at -= <int64_t>start
-            return report.fault
-    if kb_unlikely(p != end):
+        after = -1
+        if kb_likely(at <= limit):
+            after = read_ordinary(base, at, limit, &context, <row_t*>row, fields, report)
+        if kb_unlikely(after < 0):
+            if at == position + size:
+                report.record = i
+                report.at = size
+                report.fault = FAULT_RECORD_CUT
+                report.wanted = count
+                report.found = i
+                return FAULT_RECORD_CUT
+            p = read_record(base + at, end, base, &context, <row_t*>row, fields, report)
+            if p == NULL:
+                report.record = i
+                report.at -= <int64_t>start
+                return report.fault
+            after = p - base
+        at = after
+        row += itemsize
+    if kb_unlikely(at != position + size):
         report.record = -1
-        report.at = p - start
+        report.at = at - position
         report.fault = FAULT_TRAILING_BYTES
         report.wanted = count
-        report.found = end - p
+        report.found = position + size - at
         return FAULT_TRAILING_BYTES
     return FAULT_NONE
 
