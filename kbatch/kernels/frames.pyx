@@ -177,7 +177,6 @@ cdef class Run:
         """
         cdef Span out_span = Span(out, 1, True)
         cdef uint8_t* start
-        cdef const uint8_t* payload
         cdef int64_t* position
         cdef int64_t* size
         cdef const BatchRow* row
@@ -468,7 +467,8 @@ cdef int64_t zstd(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, i
     return <int64_t>written if written <= <size_t>room else -1
 
 
-cdef int64_t zstd_by_package(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept with gil:
+cdef int64_t zstd_by_package(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out,
+                             int64_t room) noexcept with gil:
     try:
         # One byte more than fits: 0 would mean that there is no bound.
         return copied(codecs.zstandard.decompress(bytes_at(p, size), room + 1), out, room)
