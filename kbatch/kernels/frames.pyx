@@ -225,7 +225,7 @@ cdef int64_t gzip(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) no
     """One member without a header checksum, and nothing behind it (RFC 1952)."""
     cdef const uint8_t* end = p + size - GZIP_TRAILER
     cdef int flags
-    cdef int i
+    cdef int _
     cdef int64_t written
     if size < GZIP_HEADER + GZIP_TRAILER or memcmp(p, b"\x1f\x8b\x08", 3) != 0:
         return -1
@@ -237,7 +237,7 @@ cdef int64_t gzip(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) no
         if end - p < 2 or end - p - 2 < (p[0] | p[1] << 8):
             return -1
         p += 2 + (p[0] | p[1] << 8)
-    for i in range((flags & GZIP_NAME) // GZIP_NAME + (flags & GZIP_COMMENT) // GZIP_COMMENT):
+    for _ in range((flags & GZIP_NAME) // GZIP_NAME + (flags & GZIP_COMMENT) // GZIP_COMMENT):
         while p < end and p[0]:
             p += 1
         if p == end:
