@@ -15,6 +15,7 @@ KERNELS = [
     "columns",
     "inflate",
     "frames",
+    "pipeline",
     "encode",
     "jsontext",
     "avro",

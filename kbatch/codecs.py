@@ -49,7 +49,16 @@ if TYPE_CHECKING:
 
     from kbatch.kernels.frames import Run
 
-__all__ = ["Arena", "PayloadError", "check_level", "compress", "decompress", "decompress_run"]
+__all__ = [
+    "Arena",
+    "PayloadError",
+    "check_level",
+    "compress",
+    "decompress",
+    "decompress_run",
+    "new_codecs",
+    "own_codecs",
+]
 
 # Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
@@ -197,6 +206,16 @@ class _Contexts(threading.local):
 
 
 _contexts = _Contexts()
+
+
+def own_codecs() -> Codecs:
+    """Return the calling thread's contexts for `kbatch.kernels`."""
+    return _contexts.codecs
+
+
+def new_codecs() -> Codecs:
+    """Make contexts for another thread."""
+    return Codecs(addresses())
 
 
 def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:

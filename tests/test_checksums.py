@@ -19,15 +19,37 @@ from kbatch.kernels import checksum
 needs_instruction = pytest.mark.skipif(not checksum.AVAILABLE, reason="this processor has no CRC-32C instruction")
 
 
+# 64 bytes at a time, 16, or none. A processor that can't takes the next way, which then is tested twice.
+every_fold = pytest.mark.parametrize("fold", [64, 16, 0])
+LONG = random.Random(1).randbytes(3_000_000)
+
+
 @needs_instruction
-def test_the_kernel_agrees_with_the_package_at_every_length() -> None:
-    """CRC-R1; lengths around every change of method, from any alignment."""
-    data = random.Random(1).randbytes(200_000)
-    lengths = [*range(1200), *random.Random(2).sample(range(1200, 199_000), 200)]
+@every_fold
+def test_the_kernel_agrees_with_the_package_at_every_length(fold: int) -> None:
+    """CRC-R1; every length up to 4096 and longer ones, from every alignment."""
+    rng = random.Random(2)
+    lengths = [*range(4097), *rng.sample(range(4097, 200_000), 200), *rng.sample(range(200_000, 2_999_000), 20)]
     for length in lengths:
-        start = length % 9
-        assert checksum.crc32c(data[start : start + length]) == crc32c(data[start : start + length]), length
-    assert checksum.crc32c(b"123456789") == 0xE3069283
+        start = length % 67
+        piece = memoryview(LONG)[start : start + length]
+        assert checksum.crc32c(piece, fold) == crc32c(piece), length
+    for length in (0, 7, 8, 63, 64, 127, 128, 135, 255, 256, 263, 319, 320, 511, 512, 1000):
+        for start in range(65):
+            piece = memoryview(LONG)[start : start + length]
+            assert checksum.crc32c(piece, fold) == crc32c(piece), (start, length)
+    assert checksum.crc32c(b"123456789", fold) == 0xE3069283
+    for length in (15, 100, 1000, 100_000):
+        for byte in (b"\0", b"\xff"):
+            assert checksum.crc32c(byte * length, fold) == crc32c(byte * length), (byte, length)
+
+
+@needs_instruction
+def test_the_kernel_checks_what_it_is_better_at() -> None:
+    """On x86 that is every batch, elsewhere the package may be better at long ones."""
+    assert checksum.FOLD in (0, 16, 64)
+    if checksum.FOLD:
+        assert checksum.MAX_SIZE == checksum.MAX_SIZE_LEGACY == (1 << 63) - 1
 
 
 @pytest.mark.parametrize("max_size", [-1, 200, 1 << 30])
@@ -54,21 +76,21 @@ def test_the_first_bad_batch_is_found_whoever_checks(max_size: int, monkeypatch:
 # -- magic 0 and 1
 
 
-@pytest.mark.parametrize("folds", [True, False], ids=["folding", "tables"])
-def test_the_kernel_agrees_with_zlib_at_every_length(folds: bool) -> None:
+@every_fold
+def test_the_kernel_agrees_with_zlib_at_every_length(fold: int) -> None:
     """CRC-R7; every length up to 4096 and longer ones, from every alignment."""
     data = random.Random(3).randbytes(300_000)
     lengths = [*range(4097), *random.Random(4).sample(range(4097, 299_000), 50)]
     for length in lengths:
         start = length % 17
         piece = data[start : start + length]
-        assert checksum.crc32(piece, folds) == zlib.crc32(piece), length
+        assert checksum.crc32(piece, fold) == zlib.crc32(piece), length
     for length in (0, 7, 8, 31, 32, 63, 64, 100, 1000):
         for start in range(65):
             piece = memoryview(data)[start : start + length]
-            assert checksum.crc32(piece, folds) == zlib.crc32(piece), (start, length)
-    assert checksum.crc32(b"123456789", folds) == 0xCBF43926
-    assert checksum.crc32(bytes(1000), folds) == zlib.crc32(bytes(1000))
+            assert checksum.crc32(piece, fold) == zlib.crc32(piece), (start, length)
+    assert checksum.crc32(b"123456789", fold) == 0xCBF43926
+    assert checksum.crc32(bytes(1000), fold) == zlib.crc32(bytes(1000))
 
 
 @pytest.mark.parametrize("max_size", [-1, 100, 1 << 30], ids=["zlib", "both", "kernel"])
