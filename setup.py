@@ -13,6 +13,7 @@ KERNELS = [
     "scan",
     "decode",
     "columns",
+    "inflate",
     "frames",
     "pipeline",
     "encode",

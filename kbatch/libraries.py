@@ -31,7 +31,6 @@ _NAMES = {
         "LZ4F_freeDecompressionContext",
     ),
     "zstandard._cffi": ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx"),
-    "zlib": ("inflateInit2_", "inflateReset", "inflate", "inflateEnd"),
 }
 
 _pointer = ctypes.c_void_p
@@ -101,11 +100,4 @@ def _zstd_works(library: ctypes.CDLL) -> bool:
     return written == len(_TEXT) and out.raw == _TEXT
 
 
-def _zlib_works(library: ctypes.CDLL) -> bool:
-    # zlib itself compares the version and the size of the stream with its own, at every inflateInit2_().
-    library.zlibVersion.restype = ctypes.c_char_p
-    version: bytes = library.zlibVersion()
-    return version.startswith(b"1.")
-
-
-_CHECKS = {"lz4.frame._frame": _lz4_works, "zstandard._cffi": _zstd_works, "zlib": _zlib_works}
+_CHECKS = {"lz4.frame._frame": _lz4_works, "zstandard._cffi": _zstd_works}

@@ -7,7 +7,6 @@ import struct
 import lz4.frame
 import numpy as np
 import pytest
-import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_codecs import (

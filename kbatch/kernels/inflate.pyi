@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def inflate(data: Buffer, out: Buffer) -> tuple[int, int] | None: ...
