@@ -13,7 +13,6 @@ KERNELS = [
     "scan",
     "decode",
     "columns",
-    "inflate",
     "frames",
     "pipeline",
     "encode",

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import struct
 
 __all__ = ["addresses"]
 
@@ -31,7 +32,17 @@ _NAMES = {
         "LZ4F_freeDecompressionContext",
     ),
     "zstandard._cffi": ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx"),
+    "zlib": ("inflateInit2_", "inflateReset", "inflate", "inflateEnd"),
+    # Of the extra "fast".
+    "isal.isal_zlib": ("isal_inflate_init", "isal_inflate_stateless"),
 }
+
+# And as a raw deflate stream.
+_DEFLATED = bytes.fromhex("2bc849cccc5348cc4b5128cecc2dc849d5512820280200")
+
+# The beginning of ISA-L's `struct inflate_state`, and more than all of it.
+_ISAL_STATE = struct.Struct("@PIIPQIi")
+_ISAL_STATE_SIZE = 256 << 10
 
 _pointer = ctypes.c_void_p
 _size = ctypes.c_size_t
@@ -100,4 +111,30 @@ def _zstd_works(library: ctypes.CDLL) -> bool:
     return written == len(_TEXT) and out.raw == _TEXT
 
 
-_CHECKS = {"lz4.frame._frame": _lz4_works, "zstandard._cffi": _zstd_works}
+def _zlib_works(library: ctypes.CDLL) -> bool:
+    # zlib itself compares the version and the size of the stream with its own, at every inflateInit2_().
+    library.zlibVersion.restype = ctypes.c_char_p
+    version: bytes = library.zlibVersion()
+    return version.startswith(b"1.")
+
+
+def _isal_works(library: ctypes.CDLL) -> bool:
+    state = ctypes.create_string_buffer(_ISAL_STATE_SIZE)
+    out = ctypes.create_string_buffer(len(_TEXT) + 1)
+    source = ctypes.create_string_buffer(_DEFLATED + b"tail")
+    library.isal_inflate_init(state)
+    start, begin = ctypes.addressof(out), ctypes.addressof(source)
+    _ISAL_STATE.pack_into(state, 0, start, len(_TEXT) + 1, 0, begin, 0, len(_DEFLATED) + 4, 0)
+    if library.isal_inflate_stateless(state) != 0:
+        return False
+    next_out, room, _, next_in, _, left, _ = _ISAL_STATE.unpack_from(state)
+    ends = (next_out - start, room, next_in - begin, left)
+    return ends == (len(_TEXT), 1, len(_DEFLATED), 4) and out.raw[:-1] == _TEXT
+
+
+_CHECKS = {
+    "lz4.frame._frame": _lz4_works,
+    "zstandard._cffi": _zstd_works,
+    "zlib": _zlib_works,
+    "isal.isal_zlib": _isal_works,
+}

@@ -1,5 +1,38 @@
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    /* zlib.h's z_stream; zlib checks the size of it, and the first digit of the version. */
+    typedef struct {
+        const uint8_t *next_in; unsigned avail_in; unsigned long total_in;
+        uint8_t *next_out; unsigned avail_out; unsigned long total_out;
+        const char *msg; void *state;
+        void *zalloc; void *zfree; void *opaque;
+        int data_type; unsigned long adler; unsigned long reserved;
+    } kb_zlib;
+    /* How igzip_lib.h's inflate_state begins, and more room than all of it takes (87 KiB in ISA-L 2.31). */
+    typedef struct {
+        uint8_t *next_out; uint32_t avail_out; uint32_t total_out;
+        const uint8_t *next_in; uint64_t read_in; uint32_t avail_in; int32_t read_in_length;
+        uint8_t others[256 << 10];
+    } kb_isal;
+    """
+    ctypedef struct kb_zlib:
+        const uint8_t* next_in
+        unsigned avail_in
+        unsigned long total_in
+        uint8_t* next_out
+        unsigned avail_out
+        unsigned long total_out
+        void* state
+    ctypedef struct kb_isal:
+        uint8_t* next_out
+        uint32_t avail_out
+        const uint8_t* next_in
+        uint32_t avail_in
 
 # The C functions of the libraries that are called here, as their headers declare them. An error of LZ4F_* and ZSTD_* is
 # a size above all possible ones.
@@ -12,6 +45,12 @@ cdef struct Functions:
     void* (*zstd_create)() noexcept nogil
     size_t (*zstd_free)(void* context) noexcept nogil
     size_t (*zstd_decompress)(void* context, uint8_t* out, size_t room, const uint8_t* p, size_t size) noexcept nogil
+    int (*zlib_init)(kb_zlib* stream, int window_bits, const char* version, int stream_size) noexcept nogil
+    int (*zlib_reset)(kb_zlib* stream) noexcept nogil
+    int (*zlib_inflate)(kb_zlib* stream, int flush) noexcept nogil
+    int (*zlib_end)(kb_zlib* stream) noexcept nogil
+    void (*isal_init)(kb_isal* state) noexcept nogil
+    int (*isal_inflate)(kb_isal* state) noexcept nogil
 
 
 cdef class Codecs:
@@ -20,6 +59,8 @@ cdef class Codecs:
     cdef Functions functions
     cdef void* lz4f
     cdef void* zstd
+    cdef kb_zlib zlib
+    cdef kb_isal* isal
     # Python's own ways, where a library's functions weren't found.
     cdef object zstandard
 

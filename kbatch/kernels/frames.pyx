@@ -12,16 +12,17 @@ bounded before (COD-R8). A context that met an error is thrown away, or reset by
 """
 
 import cramjam
+from zlib import decompressobj
 from zstandard import ZstdDecompressor
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.checksum cimport crc32_legacy
-from kbatch.kernels.inflate cimport inflate_raw
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport BatchRow, load_be32
 
@@ -36,6 +37,13 @@ cdef enum:
     ZSTD = 4
     CONTROL = 0x20
     BAD_CRC = 1
+    # zlib and ISA-L count in unsigned ints.
+    GZIP_MAX = 1 << 30
+    ZLIB_GZIP = 31
+    ZLIB_FINISH = 4
+    ZLIB_STREAM_END = 1
+    # While so much room is left, the fast loops of zlib and ISA-L run.
+    INFLATE_FAST = 258
     GZIP_HEADER = 10
     GZIP_TRAILER = 8
     GZIP_EXTRA = 4
@@ -73,8 +81,10 @@ cdef class Codecs:
 
     def __cinit__(self):
         memset(&self.functions, 0, sizeof(Functions))
+        memset(&self.zlib, 0, sizeof(kb_zlib))
         self.lz4f = NULL
         self.zstd = NULL
+        self.isal = NULL
 
     def __init__(self, functions not None):
         cdef Functions* f = &self.functions
@@ -85,6 +95,12 @@ cdef class Codecs:
         (<void**>&f.zstd_create)[0] = address(functions, "ZSTD_createDCtx")
         (<void**>&f.zstd_free)[0] = address(functions, "ZSTD_freeDCtx")
         (<void**>&f.zstd_decompress)[0] = address(functions, "ZSTD_decompressDCtx")
+        (<void**>&f.zlib_init)[0] = address(functions, "inflateInit2_")
+        (<void**>&f.zlib_reset)[0] = address(functions, "inflateReset")
+        (<void**>&f.zlib_inflate)[0] = address(functions, "inflate")
+        (<void**>&f.zlib_end)[0] = address(functions, "inflateEnd")
+        (<void**>&f.isal_init)[0] = address(functions, "isal_inflate_init")
+        (<void**>&f.isal_inflate)[0] = address(functions, "isal_inflate_stateless")
         if f.zstd_decompress == NULL:
             self.zstandard = ZstdDecompressor()
 
@@ -93,6 +109,9 @@ cdef class Codecs:
             self.functions.lz4f_free(self.lz4f)
         if self.zstd != NULL:
             self.functions.zstd_free(self.zstd)
+        if self.zlib.state != NULL:
+            self.functions.zlib_end(&self.zlib)
+        free(self.isal)
 
 
 cdef void* address(object functions, str name) except? NULL:
@@ -217,19 +236,53 @@ cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const ui
     if codec == SNAPPY:
         return snappy(p, size, out, room)
     if codec == GZIP:
-        return gzip(p, size, out, room)
+        return gzip(codecs, p, size, out, room)
     return -1
 
 
-cdef int64_t gzip(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
-    """One member without a header checksum, and nothing behind it (RFC 1952)."""
-    cdef const uint8_t* end = p + size - GZIP_TRAILER
-    cdef int flags
-    cdef int _
-    cdef int64_t written
-    if size < GZIP_HEADER + GZIP_TRAILER or memcmp(p, b"\x1f\x8b\x08", 3) != 0:
+cdef int64_t gzip(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
+    """One member with nothing behind it, of the size that it claims (RFC 1952)."""
+    cdef int64_t claim
+    if size < GZIP_HEADER + GZIP_TRAILER or size > GZIP_MAX or memcmp(p, b"\x1f\x8b\x08", 3) != 0:
         return -1
-    flags = p[3]
+    claim = load_le32(p + size - 4)
+    if claim > room or claim > GZIP_MAX:
+        return -1
+    # What they get beyond the claim is not trusted either: it is there.
+    room = min(room, claim + INFLATE_FAST)
+    if codecs.functions.isal_inflate != NULL:
+        return gzip_by_isal(codecs, p, size, out, room, claim)
+    if codecs.functions.zlib_inflate != NULL:
+        return gzip_by_zlib(codecs, p, size, out, room)
+    return gzip_by_package(p, size, out, claim)
+
+
+cdef int64_t gzip_by_zlib(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
+    cdef kb_zlib* stream = &codecs.zlib
+    if stream.state == NULL:
+        if codecs.functions.zlib_init(stream, ZLIB_GZIP, b"1", sizeof(kb_zlib)) != 0:
+            return -1
+    elif codecs.functions.zlib_reset(stream) != 0:
+        return -1
+    stream.next_in = p
+    stream.avail_in = <unsigned>size
+    stream.next_out = out
+    stream.avail_out = <unsigned>room
+    if codecs.functions.zlib_inflate(stream, ZLIB_FINISH) != ZLIB_STREAM_END or stream.avail_in:
+        return -1
+    return stream.next_out - out
+
+
+cdef int64_t gzip_by_isal(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room,
+                          int64_t claim) noexcept nogil:
+    """A header without a checksum of its own, and what ISA-L makes of the stream behind it.
+
+    ISA-L takes codes that are incomplete, which zlib, and so Kafka, refuses, and which nothing writes (GZ-R1); the
+    checksum and the size of what comes out have to hold all the same.
+    """
+    cdef const uint8_t* end = p + size - GZIP_TRAILER
+    cdef int flags = p[3]
+    cdef int _
     p += GZIP_HEADER
     if flags & ~(GZIP_EXTRA | GZIP_NAME | GZIP_COMMENT):
         return -1
@@ -243,11 +296,34 @@ cdef int64_t gzip(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) no
         if p == end:
             return -1
         p += 1
-    # The size that the trailer claims is modulo 2**32, and no reason to trust it (GZ-R5).
-    written = inflate_raw(&p, end, out, room)
-    if p != end or written != load_le32(end + 4) or crc32_legacy(out, written) != load_le32(end):
+    if codecs.isal == NULL:
+        codecs.isal = <kb_isal*>calloc(1, sizeof(kb_isal))
+        if codecs.isal == NULL:
+            return -1
+    codecs.functions.isal_init(codecs.isal)
+    codecs.isal.next_in = p
+    codecs.isal.avail_in = <uint32_t>(end - p)
+    codecs.isal.next_out = out
+    codecs.isal.avail_out = <uint32_t>room
+    if codecs.functions.isal_inflate(codecs.isal) != 0 or codecs.isal.avail_in:
         return -1
-    return written
+    if codecs.isal.next_out - out != claim or crc32_legacy(out, claim) != load_le32(end):
+        return -1
+    return claim
+
+
+cdef int64_t gzip_by_package(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept with gil:
+    cdef bytes plain
+    try:
+        member = decompressobj(ZLIB_GZIP)
+        # One byte more: 0 would mean that there is no bound.
+        plain = member.decompress(bytes_at(p, size), room + 1)
+        if not member.eof or member.unused_data:
+            return -1
+        return copied(plain, out, room)
+    except Exception:
+        # Whatever it was, it comes up again in `kbatch.codecs`, which knows what to say.
+        return -1
 
 
 cdef inline object bytes_at(const uint8_t* p, int64_t size):

@@ -1,3 +1,0 @@
-from typing_extensions import Buffer
-
-def inflate(data: Buffer, out: Buffer) -> tuple[int, int] | None: ...
