@@ -135,7 +135,6 @@ cdef class Worker:
     cdef bint grow(self, int64_t used, int64_t wanted) noexcept with gil:
         """Have room for `wanted` bytes, of which `used` stay."""
         cdef Span span
-        cdef int64_t i
         cdef int64_t size = max(self.room, FIRST_SCRATCH)
         while size < wanted:
             size *= 2
