@@ -27,6 +27,7 @@ COUNTS = (2, 3, 5)
 @pytest.fixture(autouse=True)
 def _many_threads_for_few_bytes(monkeypatch):
     monkeypatch.setattr(decoding, "_THREAD_BYTES", 1)
+    monkeypatch.setattr(decoding, "_THREAD_BYTES_PACKED", 1)
     monkeypatch.setattr(decoding, "_SAMPLE_BATCHES", 2)
 
 
