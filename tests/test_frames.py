@@ -3,6 +3,7 @@
 import gzip
 import random
 import struct
+import zlib
 
 import lz4.frame
 import numpy as np
@@ -33,6 +34,7 @@ from kbatch.libraries import addresses
 GUARD = 64
 CODECS = Codecs(addresses())
 PACKAGES = Codecs({})
+CODECS_HAVE_ISAL = "isal_inflate_stateless" in addresses()
 WITHOUT_ISAL = Codecs({name: address for name, address in addresses().items() if not name.startswith("isal")})
 
 
@@ -51,10 +53,11 @@ def payload_run(payloads, limit=LIMIT, *, magic=2, include_control=False):
 def plain(codec, payload, capacity=1 << 20, limit=LIMIT, magic=2):
     """Return what the kernel makes of a payload, None if it isn't plain; and check that it keeps to its room.
 
-    Also that the packages, where no C functions are found, give the same or nothing, and zlib what ISA-L does.
+    Also that the packages, where no C functions are found, give the same or nothing, and ISA-L what zlib does or
+    nothing.
     """
     found = plain_by(CODECS, codec, payload, capacity, limit, magic)
-    assert plain_by(WITHOUT_ISAL, codec, payload, capacity, limit, magic) == found
+    assert found in (None, plain_by(WITHOUT_ISAL, codec, payload, capacity, limit, magic))
     assert plain_by(PACKAGES, codec, payload, capacity, limit, magic) in (None, found)
     return found
 
@@ -314,7 +317,9 @@ def test_gz_r1_isal_takes_codes_that_are_incomplete():
     pytest.importorskip("isal", reason="needs the extra fast", exc_type=ImportError)
     # One dynamic block: literal "A" and the end of the block have two bits each, half of the codes stand for nothing.
     bits = [(0b101, 3), (0, 5), (0, 5), (15, 4)]
-    bits += [(4 if symbol < 16 else 0, 3) for symbol in (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)]
+    bits += [
+        (4 if symbol < 16 else 0, 3) for symbol in (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
+    ]
     bits += [(int(f"{2 if symbol in (65, 256) else 0:04b}"[::-1], 2), 4) for symbol in range(257)] + [(0, 4)]
     bits += [(0b00, 2), (0b10, 2)]
     value = size = 0
@@ -340,6 +345,7 @@ def test_gzip_headers_with_everything_in_them(flags):
     member = header + zlib.compress(b"plain" * 50, wbits=-15) + struct.pack("<II", zlib.crc32(b"plain" * 50), 250)
     assert plain_by(WITHOUT_ISAL, Codec.GZIP, member) == b"plain" * 50
     # ISA-L's way leaves checksums of headers to zlib.
-    assert plain_by(CODECS, Codec.GZIP, member) in (b"plain" * 50, None if flags & 2 else b"plain" * 50)
+    expected = None if flags & 2 and CODECS_HAVE_ISAL else b"plain" * 50
+    assert plain_by(CODECS, Codec.GZIP, member) == expected
     for cut in range(len(header)):
         assert plain_by(CODECS, Codec.GZIP, member[:cut] + member[-8:]) is None

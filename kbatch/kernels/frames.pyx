@@ -46,6 +46,7 @@ cdef enum:
     INFLATE_FAST = 258
     GZIP_HEADER = 10
     GZIP_TRAILER = 8
+    GZIP_TEXT = 1
     GZIP_EXTRA = 4
     GZIP_NAME = 8
     GZIP_COMMENT = 16
@@ -284,7 +285,7 @@ cdef int64_t gzip_by_isal(Codecs codecs, const uint8_t* p, int64_t size, uint8_t
     cdef int flags = p[3]
     cdef int _
     p += GZIP_HEADER
-    if flags & ~(GZIP_EXTRA | GZIP_NAME | GZIP_COMMENT):
+    if flags & ~(GZIP_TEXT | GZIP_EXTRA | GZIP_NAME | GZIP_COMMENT):
         return -1
     if flags & GZIP_EXTRA:
         if end - p < 2 or end - p - 2 < (p[0] | p[1] << 8):
