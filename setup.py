@@ -14,6 +14,7 @@ KERNELS = [
     "decode",
     "columns",
     "frames",
+    "pipeline",
     "encode",
     "jsontext",
     "avro",
@@ -47,6 +48,8 @@ setup(
             "cdivision": True,
             "initializedcheck": False,
             "embedsignature": True,
+            # Kernels keep no state between calls, but for the free list of `buffers`, which has a lock.
+            "freethreading_compatible": True,
         },
     )
 )

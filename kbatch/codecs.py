@@ -19,6 +19,9 @@ lz4    ignored                                 ignored
 zstd   refused                                 continues the output
 ====== ======================================= =====================================
 
+Where the extra "fast" is installed, plain gzip is decompressed by ISA-L. That takes streams with incomplete codes, which
+zlib, and so Kafka, refuses, and which nothing writes; the member's checksum and size have to hold all the same.
+
 What `compress` writes is what Kafka's own producer does, and what every other client reads: one gzip member; xerial
 snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB without content size and checksums
 (L4-R12); one zstd frame.
@@ -41,13 +44,24 @@ import zstandard
 from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
 from kbatch.kernels.buffers import allocate
+from kbatch.kernels.frames import Codecs
+from kbatch.libraries import addresses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kbatch.kernels.frames import Run
 
-__all__ = ["Arena", "PayloadError", "check_level", "compress", "decompress", "decompress_run"]
+__all__ = [
+    "Arena",
+    "PayloadError",
+    "check_level",
+    "compress",
+    "decompress",
+    "decompress_run",
+    "new_codecs",
+    "own_codecs",
+]
 
 # Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
@@ -190,10 +204,21 @@ class _Contexts(threading.local):
         self.zstd_level = _ZSTD_LEVEL
         self.zstd_compressor = zstandard.ZstdCompressor(_ZSTD_LEVEL)
         self.zstd = zstandard.ZstdDecompressor()
+        self.codecs = Codecs(addresses())
         self.lz4: object | None = None
 
 
 _contexts = _Contexts()
+
+
+def own_codecs() -> Codecs:
+    """Return the calling thread's contexts for `kbatch.kernels`."""
+    return _contexts.codecs
+
+
+def new_codecs() -> Codecs:
+    """Make contexts for another thread."""
+    return Codecs(addresses())
 
 
 def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
@@ -264,7 +289,7 @@ def decompress_run(run: Run, i: int, arena: Arena, stop: int) -> tuple[int, Find
         What is wrong with that batch, if anything is, as `decompress` raises it.
     """
     while True:
-        i, arena.used = run.decompress(i, arena.view, arena.used, stop, _contexts.zstd)
+        i, arena.used = run.decompress(i, arena.view, arena.used, stop, _contexts.codecs)
         if i == run.hi or arena.used >= stop:
             return i, None
         codec, magic, payload = run.payload(i)

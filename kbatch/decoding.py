@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from kbatch import workers
 from kbatch.checksums import crc_holds, first_bad_crc, good_crcs
 from kbatch.codecs import Arena, decompress_run
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
@@ -37,8 +38,10 @@ from kbatch.framing import (
     most_believed,
     scan_part,
 )
+from kbatch.kernels import checksum
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.frames import Run as PayloadRun
+from kbatch.kernels.pipeline import Pipeline
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
@@ -69,21 +72,32 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 Aborted = Iterable[tuple[int, int]] | npt.NDArray[np.void]
 
 _INT64 = np.iinfo(np.int64)
+_CRC_STEPS = {"skip": 0, "verify": 1, "mark": 2}
 
 check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, HEADER_DTYPE))
 
-# Checksum, decompression and parsing take turns on so many bytes, so that each finds them in the L2 cache.
-RUN_BYTES = 512 << 10
-# Compressed batches are parsed whenever so many plain bytes have come together.
-PARSE_BYTES = 128 << 10
-_FIRST_ARENA_BYTES = 4 << 20
-# Where no bytes are kept, the same ones are decompressed to again and again: they stay in the L2 cache.
-_SCRATCH_BYTES = 2 * PARSE_BYTES
+# An arena begins with room for so many times its input, within bounds: what isn't touched of it costs nothing.
+_USUAL_RATIO = 5
+_MIN_ARENA_BYTES = 64 << 10
+_MAX_ARENA_BYTES = 256 << 20
+# What one thread does alone after a batch that was unusual: where many are, others would do work that is void.
+_ALONE_BYTES = 1 << 20
+# A thread is started for no less than this, by whether there is something to decompress. To start one takes 50 us: two
+# are as fast as one for 1 MiB of uncompressed batches, 1.4 to 1.7 times as fast for 256 KiB of compressed ones.
+_THREAD_BYTES = 512 << 10
+_THREAD_BYTES_PACKED = 128 << 10
+# Without the processor's instruction checksums are summed beforehand, so that the cache still has the bytes.
+_SUM_BYTES = 512 << 10
 # Of what is still to come, an arena gets room for no more than this many times its size: what a hostile first batch
 # grows by says nothing.
 _MAX_EXPECTED_RATIO = 6
 # How many batches are framed at a time right after damage, and from how many on all the rest is.
 _FEW_BATCHES = 16
+# Batches are small if the first of them take no more than so many bytes each.
+_SAMPLE_BATCHES = 64
+_SMALL_BATCH = 32 << 10
+# Of less input than so many batches of this size no sample is taken.
+_LITTLE_BATCH = 512
 _MOST_SLOW_BATCHES = 1 << 16
 
 
@@ -113,6 +127,7 @@ class DecodeOptions:
     stable_offset: int | None = None
     framing_only: bool = False
     columns: Sequence[str] | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -127,6 +142,7 @@ class DecodeOptions:
                 raise TypeError(f"{name} must be an integer or None, got {offset!r}")
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits must be kbatch.Limits, got {self.limits!r}")
+        object.__setattr__(self, "threads", workers.thread_count(self.threads))
         if self.columns is not None:
             object.__setattr__(self, "columns", checked_columns(self.columns))
 
@@ -201,16 +217,10 @@ class _Pass:
         self.headers = PooledRows(BATCH_DTYPE, 0)
         self.next = 0
         self.position = 0
-        # Of the rows of the last scan, from row `scanned` on: their positions, side by side, and the rows that can't be
-        # decoded whatever their bytes are.
-        self.scanned = 0
-        self.starts = np.empty(0, np.int64)
+        # Of the rows of the last scan, those that can't be decoded whatever their bytes are.
         self.refused: list[int] = []
         # After damage few batches are framed at a time, and then ever more: what is framed may turn out to be void.
         self.scan_size: int | None = None
-        # Rows [next, checked) are checked; row `checked` is known to be bad if `bad_crc`, the sum of its bytes, is set.
-        self.checked = 0
-        self.bad_crc: int | None = None
         # From here to the end of `data` a search has found no batch.
         self.barren = len(data) + 1
         self.rows: PooledRows | None = None
@@ -224,15 +234,16 @@ class _Pass:
         self.dtype = record_dtype((*columns, "offset") if self.trimmed else columns)
         self.first_offset = _offset_bound(options.start_offset, _INT64.min)
         self.last_offset = _INT64.max if options.stop_offset is None else _offset_bound(options.stop_offset - 1, 0)
-        self.run_bytes = RUN_BYTES if max_bytes is None else max(1, min(RUN_BYTES, max_bytes // 4))
-        # After a bad batch runs begin small and double: what is done again stays in proportion to what was done.
-        self.run_size = self.run_bytes
+        # Bytes that one thread is to do alone.
+        self.alone = 0
 
     # -- framing
 
     def run(self) -> Part:
         if self.searching:
             self._resume(*self._find(0), "no batch begins here")
+        if self._is_plain() and not self._frame_and_decode():
+            return Part(self._table(), self.searching, self.stopped)
         while not self.searching and not self.stopped and self.position < self.until:
             finding, more = self._scan()
             framed = self.position
@@ -250,6 +261,71 @@ class _Pass:
     @property
     def batches(self) -> npt.NDArray[np.void]:
         return self.headers.filled()
+
+    def _is_plain(self) -> bool:
+        """Whether every batch is wanted as it is."""
+        return not (
+            self.searching
+            or self.trimmed
+            or self.until < len(self.data)
+            or self.options.aborted is not None
+            or self.options.undecided is not None
+            or self.options.stable_offset is not None
+        )
+
+    def _frame_and_decode(self) -> bool:
+        """Decode batches as they are framed, if they are small and uncompressed. False if nothing more is wanted.
+
+        Of small batches headers are much of the bytes: framed all at once, they would be fetched from memory twice, and
+        by one thread. Anything unusual ends this; what comes then, from `position` on, is as if nothing had been done.
+        """
+        if len(self.data) < _SAMPLE_BATCHES * _LITTLE_BATCH:
+            return True
+        sample = self._frame(self.data, _SAMPLE_BATCHES)
+        taken = sample.consumed - self.position
+        if len(sample.batches) < _SAMPLE_BATCHES or taken > _SAMPLE_BATCHES * _SMALL_BATCH:
+            return True
+        records, packed, refused = _survey(sample.batches, self.options.include_control)
+        if packed or refused or (self.options.crc != "skip" and not checksum.AVAILABLE):
+            return True
+        believed = self._believed()
+        while True:
+            # Room for what the rest is if it is like the sample, which is most often so.
+            share = 1.1 * (len(self.data) - self.position) / taken
+            wanted, rows = int(share * len(sample.batches)) + _SAMPLE_BATCHES, int(share * records) + _SAMPLE_BATCHES
+            if self.max_bytes is not None:
+                wanted = min(wanted, self.max_bytes // BATCH_DTYPE.itemsize + 1)
+                rows = min(rows, self.max_bytes // self.dtype.itemsize + 1)
+            self.headers.reserve(wanted)
+            if self.rows is None:
+                self.rows = PooledRows(self.dtype, 0 if self.options.framing_only else rows)
+            pipeline = self._pipeline(
+                self.next,
+                self.next,
+                self.options.crc,
+                position=self.position,
+                max_size=_INT64.max if believed is None else believed,
+            )
+            workers.run(pipeline, min(self.options.threads, max(1, (len(self.data) - self.position) // _THREAD_BYTES)))
+            self.next, self.rows.used = pipeline.next, pipeline.used
+            self.headers.used = self.next
+            if self.next:
+                self.claims.reached = int(self.batches["last_offset"][self.next - 1])
+            if self.next == pipeline.hi:
+                self.position = pipeline.position
+                if self._is_full():
+                    return False
+                if self.next < len(self.headers.array):
+                    return True
+            else:
+                batch = self.headers.array[self.next]
+                self.position = int(batch["position"]) - self.origin
+                if self._is_full():
+                    return False
+                count = int(batch["record_count"])
+                if not len(self.rows.array) - self.rows.used < count <= int(batch["size"]):
+                    return True
+                self.rows.reserve(max(count, rows))
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
@@ -277,10 +353,9 @@ class _Pass:
             batches["status"][self.options.undecided.mask(batches)] = BatchStatus.UNDECIDED
         if self.options.stable_offset is not None:
             batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
-        self.scanned = self.headers.used
+        self._prepare(batches, scan.consumed)
         self.headers.extend(batches)
         self.position = scan.consumed
-        self._prepare(batches)
         return scan.finding, more
 
     def _believed(self) -> int | None:
@@ -306,8 +381,8 @@ class _Pass:
         within: npt.NDArray[np.bool_] = unknown | ((last >= self.first_offset) & (first <= self.last_offset))
         return within
 
-    def _prepare(self, batches: npt.NDArray[np.void]) -> None:
-        """Make room for the records of `batches`, and know what is to be done with them."""
+    def _prepare(self, batches: npt.NDArray[np.void], end: int) -> None:
+        """Make room for the records of `batches`, up to byte `end`, and know what is to be done with them."""
         records, packed, refused = (
             (0, 0, 0) if self.options.framing_only else _survey(batches, self.options.include_control)
         )
@@ -315,32 +390,40 @@ class _Pass:
             records = min(records, self.max_bytes // self.dtype.itemsize)
         if self.rows is None:
             self.rows = PooledRows(self.dtype, records)
-        self.starts = np.ascontiguousarray(batches["position"])
         self.refused = []
         if refused:
             # zstd came with magic 2 (ZS-R1).
             most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
             unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
-            self.refused = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.scanned).tolist()
+            self.refused = (
+                np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used
+            ).tolist()
         if packed and self.arena is None:
-            self.arena = Arena(_FIRST_ARENA_BYTES if self.keeps_data else _SCRATCH_BYTES)
+            self.arena = Arena(self._usual_arena(end) if self.keeps_data else 0)
             if self.rows.used and self.keeps_data:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
-                self.arena.reserve(self.position)
-                self.arena.view[: self.position] = self.data.data[: self.position]
-                self.arena.used = self.position
+                done = self._end_of(self.next - 1) - self.origin
+                self.arena.reserve(done)
+                self.arena.view[:done] = self.data.data[:done]
+                self.arena.used = done
 
-    def _expect(self, used: int, packed: int) -> None:
-        """Make room for the rest of the stretch, from how `packed` bytes of payload grew since `used`.
+    def _usual_arena(self, end: int) -> int:
+        usual = _USUAL_RATIO * (end - self.position)
+        if self.max_bytes is not None:
+            usual = min(usual, self.max_bytes)
+        return min(max(usual, _MIN_ARENA_BYTES), _MAX_ARENA_BYTES)
+
+    def _expect(self) -> None:
+        """Make room for the rest of the stretch, by how much the payloads grew so far.
 
         Without this the arena would grow by copying, which for lz4 takes a third as long as decompressing.
         """
         assert self.arena is not None
-        rest = int(self.batches["size"][self.next :].sum())
-        ratio = min((self.arena.used - used) / max(packed, 1), _MAX_EXPECTED_RATIO)
-        expected = int(1.1 * ratio * rest) + self.run_bytes
+        at = int(self.batches["position"][self.next]) - self.origin
+        ratio = min(self.arena.used / max(at, 1), _MAX_EXPECTED_RATIO)
+        expected = int(1.1 * ratio * (self.position - at)) + _MIN_ARENA_BYTES
         if self.max_bytes is not None:
-            expected = min(expected, max(self.max_bytes - self._cost(), 0) + self.run_bytes)
+            expected = min(expected, max(self.max_bytes - self._cost(), 0) + _MIN_ARENA_BYTES)
         self.arena.reserve(expected)
 
     def _bad_framing(self, finding: Finding) -> None:
@@ -405,15 +488,18 @@ class _Pass:
     def _decode_rows(self) -> bool:
         """Decode the rows from `next` on. False if nothing more is wanted after that."""
         while self.next < self.headers.used:
-            if not self._decode_run():
+            if not self._is_full() and not self._decode_run():
                 return False
-            if self.max_bytes is not None and self._cost() >= self.max_bytes:
+            if self._is_full():
                 if self.next < self.headers.used:
                     # The rest is for the next table.
                     self.position = int(self.batches["position"][self.next]) - self.origin
                     self.headers.used = self.next
                 return False
         return True
+
+    def _is_full(self) -> bool:
+        return self.max_bytes is not None and self.next > 0 and self._cost() >= self.max_bytes
 
     def _cost(self) -> int:
         """Bytes that the table takes so far."""
@@ -428,38 +514,102 @@ class _Pass:
         return self.rows.used * self.dtype.itemsize + plain + done.nbytes
 
     def _decode_run(self) -> bool:
-        """Decode batches of about `run_bytes` together. False if an error ended everything."""
-        lo = self.next
-        hi = self.scanned + int(np.searchsorted(self.starts, self.starts[lo - self.scanned] + self.run_size))
-        if self.options.crc == "verify":
-            hi = self._check(lo, hi)
-            if hi == lo:
-                assert self.bad_crc is not None
-                return self._fail(lo, Finding(Fault.BAD_CRC, wanted=int(self.batches["crc"][lo]), found=self.bad_crc))
-        elif self.options.crc == "mark":
-            self._mark(lo, hi)
-        if self.options.framing_only:
-            self.next = hi
-            self.claims.reached = int(self.batches["last_offset"][hi - 1])
-            self.run_size = min(2 * self.run_size, self.run_bytes)
+        """Decode batches up to one that is unusual, and that one. False if an error ended everything."""
+        hi = self._run_pipeline()
+        if self.next == hi or self._is_full():
             return True
-        refused = bisect_left(self.refused, lo)
-        if refused < len(self.refused):
-            hi = min(hi, self.refused[refused])
-            if hi == lo:
-                return self._fail(lo, self._refusal(lo))
-        if self.arena is None:
-            finding = self._parse(lo, hi, self.data)
-        else:
-            used = self.arena.used
-            finding = self._decode_packed(lo, hi)
-            if used == 0 and self.arena.used:
-                self._expect(used, int(self.batches["size"][lo : self.next].sum()))
-        if self.next > lo:
-            self.claims.reached = int(self.batches["last_offset"][self.next - 1])
+        return self._decode_batch(self.next)
+
+    def _run_pipeline(self) -> int:
+        """Decode ordinary batches; return the row before which it would have ended by itself."""
+        assert self.rows is not None
+        lo, hi, crc = self.next, self.headers.used, self.options.crc
+        arena = self.arena
+        threads = self.options.threads
+        if self.alone:
+            hi = min(hi, self._row_after(lo, self.alone))
+            threads = 1
+        if crc != "skip" and not checksum.AVAILABLE:
+            hi = min(hi, self._row_after(lo, _SUM_BYTES))
+            if crc == "mark":
+                self._mark(lo, hi)
+            else:
+                hi, _ = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
+            crc = "skip"
+        if hi > lo:
+            pipeline = self._pipeline(lo, hi, crc)
+            stored = self._end_of(hi - 1) - int(self.batches["position"][lo])
+            least = _THREAD_BYTES if arena is None else _THREAD_BYTES_PACKED
+            workers.run(pipeline, min(threads, max(1, stored // least)))
+            self.next, self.rows.used = pipeline.next, pipeline.used
+            if arena is not None:
+                arena.used = pipeline.arena_used
+            if self.next > lo:
+                self.claims.reached = int(self.batches["last_offset"][self.next - 1])
+            if self.next == hi:
+                self.alone = 0
+        return hi
+
+    def _pipeline(self, lo: int, hi: int, crc: Crc, *, position: int = -1, max_size: int = _INT64.max) -> Pipeline:
+        assert self.rows is not None
+        return Pipeline(
+            self.data,
+            self.headers.array,
+            lo,
+            hi,
+            self.origin,
+            self.rows.array,
+            self.rows.used,
+            None if self.arena is None else self.arena.view,
+            0 if self.arena is None else self.arena.used,
+            packed=self.arena is not None,
+            keep=self.keeps_data,
+            crc=_CRC_STEPS[crc],
+            check_inner=self.options.crc != "skip",
+            framing_only=self.options.framing_only,
+            most=_INT64.max if self.max_bytes is None else self.max_bytes,
+            limit=self.options.limits.max_decompressed_bytes,
+            include_control=self.options.include_control,
+            trimmed=self.trimmed,
+            first_offset=self.first_offset,
+            last_offset=self.last_offset,
+            position=position,
+            max_size=max_size,
+        )
+
+    def _row_after(self, row: int, size: int) -> int:
+        """Return the first row after `row` that begins `size` bytes or more after it, or their number."""
+        positions = self.batches["position"]
+        return bisect_left(positions, positions[row] + size, row)
+
+    def _end_of(self, row: int) -> int:
+        return int(self.batches["position"][row]) + int(self.batches["size"][row])
+
+    def _decode_batch(self, row: int) -> bool:
+        """Decode a batch that may be bad. False if an error ended everything."""
+        assert self.rows is not None
+        room = len(self.rows.array), 0 if self.arena is None else len(self.arena.view)
+        finding = self._check(row) if self.options.crc == "verify" else None
+        if self.options.crc == "mark":
+            self._mark(row, row + 1)
+        refused = bisect_left(self.refused, row)
         if finding is not None:
-            return self._fail(self.next, finding)
-        self.run_size = min(2 * self.run_size, self.run_bytes)
+            return self._fail(row, finding)
+        if self.options.framing_only:
+            self.next = row + 1
+        elif refused < len(self.refused) and self.refused[refused] == row:
+            return self._fail(row, self._refusal(row))
+        elif self.arena is None:
+            finding = self._parse(row, self.data)
+        else:
+            if self.keeps_data:
+                self._expect()
+            finding = self._decode_packed(row)
+        if finding is not None:
+            return self._fail(row, finding)
+        self.claims.reached = int(self.batches["last_offset"][row])
+        if room == (len(self.rows.array), 0 if self.arena is None else len(self.arena.view)):
+            self.alone = _ALONE_BYTES
         return True
 
     def _refusal(self, row: int) -> Finding:
@@ -471,79 +621,65 @@ class _Pass:
         return Finding(Fault.UNKNOWN_CODEC, found=codec)
 
     def _mark(self, lo: int, hi: int) -> None:
-        """Mark the rows from `lo` up to `hi` whose checksum is bad. No byte is checked twice."""
-        self.checked = max(self.checked, lo)
-        while self.checked < hi:
-            self.checked, _ = first_bad_crc(self.data, self.batches, self.checked, hi, self.origin)
-            if self.checked < hi:
-                if self.batches["status"][self.checked] == BatchStatus.OK:
-                    self.batches["status"][self.checked] = BatchStatus.BAD_CRC
-                self.checked += 1
+        """Mark the rows from `lo` up to `hi` whose checksum is bad."""
+        while lo < hi:
+            lo, _ = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
+            if lo < hi:
+                if self.batches["status"][lo] == BatchStatus.OK:
+                    self.batches["status"][lo] = BatchStatus.BAD_CRC
+                lo += 1
 
-    def _check(self, lo: int, hi: int) -> int:
-        """Return the first row from `lo` up to `hi` with a bad checksum, or `hi`; what was good is not summed again."""
-        if self.checked < lo or (self.checked == lo and self.bad_crc is None):
-            self.checked, crc = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
-            while self.checked < hi and self._passes_over(self.checked):
-                self.batches["status"][self.checked] = BatchStatus.BAD_CRC
-                self.checked, crc = first_bad_crc(self.data, self.batches, self.checked + 1, hi, self.origin)
-            self.bad_crc = crc if self.checked < hi else None
-        return min(hi, self.checked)
+    def _check(self, row: int) -> Finding | None:
+        """Return what is wrong with the checksum of a batch, if anything is."""
+        good, crc = first_bad_crc(self.data, self.batches, row, row + 1, self.origin)
+        if good > row:
+            return None
+        if self._passes_over(row):
+            self.batches["status"][row] = BatchStatus.BAD_CRC
+            return None
+        return Finding(Fault.BAD_CRC, wanted=int(self.batches["crc"][row]), found=crc)
 
     def _passes_over(self, row: int) -> bool:
         """Whether damage in this row is not to be told: its batch lies outside of the offsets that are wanted."""
         return self.trimmed and self.options.framing_only and not self._within(self.batches[row : row + 1])[0]
 
-    def _decode_packed(self, lo: int, hi: int) -> Finding | None:
-        """Compressed batches, and the uncompressed ones between them, by way of the arena."""
+    def _decode_packed(self, row: int) -> Finding | None:
+        """Decode a batch by way of the arena, compressed or not."""
         assert self.arena is not None
         arena = self.arena
-        positions = np.empty(hi - lo, np.int64)
-        sizes = np.empty(hi - lo, np.int64)
-        _kernel.payloads(self.data, self.batches, lo, hi, self.origin, positions, sizes)
+        position = np.empty(1, np.int64)
+        size = np.empty(1, np.int64)
+        _kernel.payloads(self.data, self.batches, row, row + 1, self.origin, position, size)
         limit = self.options.limits.max_decompressed_bytes
-        run = PayloadRun(self.data.data, self.batches, lo, hi, positions, sizes, limit, self.options.include_control)
-        done = lo
-        while True:
-            i, finding = decompress_run(run, done, arena, arena.used + PARSE_BYTES)
-            bad = self._parse_arena(done, i, positions[done - lo : i - lo], sizes[done - lo : i - lo])
-            finding = bad or finding
-            if finding is not None or i == hi or (self.max_bytes is not None and self._cost() >= self.max_bytes):
-                return finding
-            done = i
-
-    def _parse_arena(
-        self, lo: int, hi: int, positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> Finding | None:
-        assert self.arena is not None
-        bad = self._parse(lo, hi, np.frombuffer(self.arena.view, np.uint8), positions, sizes)
-        if not self.keeps_data:
-            self.arena.used = 0
-        elif bad is not None:
-            # Nothing points to what the bad batch and those after it were decompressed to.
-            self.arena.used = int(positions[self.next - lo])
-        return bad
+        control = self.options.include_control
+        payload = PayloadRun(self.data.data, self.batches, row, row + 1, position, size, limit, control)
+        used = arena.used
+        _, finding = decompress_run(payload, row, arena, _INT64.max)
+        if finding is None:
+            finding = self._parse(row, np.frombuffer(arena.view, np.uint8), position, size)
+        if finding is not None or not self.keeps_data:
+            # Nothing points to what it was decompressed to.
+            arena.used = used
+        return finding
 
     def _parse(
         self,
-        lo: int,
-        hi: int,
+        row: int,
         data: npt.NDArray[np.uint8],
-        positions: npt.NDArray[np.int64] | None = None,
-        sizes: npt.NDArray[np.int64] | None = None,
+        position: npt.NDArray[np.int64] | None = None,
+        size: npt.NDArray[np.int64] | None = None,
     ) -> Finding | None:
-        """Run the kernel over rows `lo` to `hi`; `next` is then the first row that is not done."""
+        """Run the kernel over a batch; `next` is then the row after it, unless something is wrong with it."""
         assert self.rows is not None
-        at = lo
         while True:
-            at, self.rows.used, fault, record, byte, wanted, found = _kernel.decode(
+            self.next, self.rows.used, fault, record, byte, wanted, found = _kernel.decode(
                 data,
                 self.batches,
-                at,
-                hi,
+                row,
+                row + 1,
                 self.origin,
-                positions if positions is None else positions[at - lo :],
-                sizes if sizes is None else sizes[at - lo :],
+                position,
+                size,
                 self.rows.array,
                 self.rows.used,
                 self.options.include_control,
@@ -552,13 +688,12 @@ class _Pass:
                 self.first_offset,
                 self.last_offset,
             )
-            self.next = at
             if fault:
                 return Finding(Fault(fault), byte, record, wanted, found)
-            if at == hi:
+            if self.next > row:
                 return None
-            # No room for the records of batch `at`, whose count the kernel has found to be possible.
-            self.rows.reserve(int(self.batches["record_count"][at]))
+            # No room for the records of the batch, whose count the kernel has found to be possible.
+            self.rows.reserve(int(self.batches["record_count"][row]))
 
     def _fail(self, row: int, finding: Finding) -> bool:
         """Do with the bad batch at `row` what `on_error` says. False if that ends everything."""
@@ -573,7 +708,7 @@ class _Pass:
         self.batches["status"][row] = fault_status(finding.fault)
         self.batches["first_record"][row] = self.rows.used
         self.next = row + 1
-        self.run_size = 1
+        self.alone = _ALONE_BYTES
         reason = finding_text(finding)
         if self.options.on_error == "stop":
             self._lose(position, len(self.data), reason, base_offset)
@@ -602,7 +737,6 @@ class _Pass:
                 self.scan_size = _FEW_BATCHES
                 if found and self.options.framing_only:
                     self._keep_markers(position, end)
-                self.checked, self.bad_crc = self.next, None
         self._lose(position, end, reason, base_offset)
         return not self.searching
 
@@ -906,7 +1040,8 @@ def decode(
         lie wholly outside are not looked at: they have no row, and damage in them is not told. Only with
         ``on_error="skip"`` their checksums are: a damaged header may say anything, so that it is told as a loss.
     threads : int
-        How many threads decode. Only 1 for now.
+        How many threads decode, at most; 0 is as many as there are processors that this process may use. The table is
+        the same, whatever the number. Little input is decoded by the calling thread alone.
     limits : Limits, optional
         What a batch may cost at most.
     columns : sequence of str, optional
@@ -946,8 +1081,6 @@ def decode(
     >>> kbatch.decode(batch, columns=["offset", "timestamp"]).records.dtype.names
     ('offset', 'timestamp', 'batch')
     """
-    if threads != 1:
-        raise ValueError(f"threads must be 1 for now, got {threads}")
     options = DecodeOptions(
         isolation=isolation,
         include_control=include_control,
@@ -957,6 +1090,7 @@ def decode(
         stop_offset=stop_offset,
         limits=limits if limits is not None else Limits(),
         columns=columns,
+        threads=threads,
     )
     array = byte_array(data)
     if isolation == "read_uncommitted":

@@ -154,8 +154,6 @@ class StreamDecoder:
         origin: int = 0,
         source: str | None = None,
     ) -> None:
-        if threads != 1:
-            raise ValueError(f"threads must be 1 for now, got {threads}")
         self._options = DecodeOptions(
             isolation=isolation,
             include_control=include_control,
@@ -165,6 +163,7 @@ class StreamDecoder:
             stop_offset=stop_offset,
             limits=limits if limits is not None else Limits(),
             columns=columns,
+            threads=threads,
         )
         self._most = most_believed(self._options.limits)
         self._source = source

@@ -23,11 +23,13 @@ LAYERS = [
     {"format"},
     {"errors"},
     {"kernels"},
+    {"libraries"},
     {"checksums", "codecs", "pooled"},
     {"framing"},
     {"transactions"},
     # A table offers its views as methods, which import `arrow` and `values` when they are called.
     {"table", "arrow", "values"},
+    {"workers"},
     {"decoding", "protocol", "sources", "partitioner"},
     {"encoding"},
     {"writing", "rewriting", "appending", "producers"},

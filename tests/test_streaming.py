@@ -596,4 +596,4 @@ def test_options_are_those_of_decode() -> None:
     with pytest.raises(ValueError, match="on_error must be one of"):
         kbatch.StreamDecoder(on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="threads"):
-        kbatch.StreamDecoder(threads=2)
+        kbatch.StreamDecoder(threads=-1)

@@ -3,9 +3,10 @@
 A page that the process touches for the first time costs more than parsing the records on it. Memory that came back
 from an earlier table has its pages already, so iterating a log touches no new memory after its first tables.
 
-Everything here runs with the GIL held, and no step between looking at the free list and changing it runs Python code:
-that is what makes it safe for threads.
+A lock guards the free list, for builds of Python without the GIL. Nothing that runs Python code happens under it.
 """
+
+cimport cython
 
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ cdef Py_ssize_t _live_count = 0
 cdef size_t _live_bytes = 0
 cdef Py_ssize_t _reused = 0
 cdef Py_ssize_t _fresh = 0
+cdef cython.pymutex _lock
 
 _free = <Chunk*>PyMem_RawMalloc(MAX_POOLED_BLOCKS * sizeof(Chunk))
 if _free == NULL:
@@ -178,9 +180,10 @@ cdef class Block:
     def __dealloc__(self):
         global _live_count, _live_bytes
         if self._memory != NULL:
-            _live_count -= 1
-            _live_bytes -= self._capacity
-            _give_back(self._memory, self._capacity)
+            with _lock:
+                _live_count -= 1
+                _live_bytes -= self._capacity
+                _give_back(self._memory, self._capacity)
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         PyBuffer_FillInfo(buffer, self, self._memory, self.nbytes, False, flags)
@@ -234,21 +237,24 @@ def allocate(Py_ssize_t nbytes) -> Block:
     # The object first: making it may run the garbage collector, which may change the free list.
     block = Block.__new__(Block)
     size = _rounded(<size_t>nbytes)
-    block._memory = _take(size, &block._capacity)
-    if block._memory != NULL:
-        _reused += 1
-    else:
-        block._memory = _map(size)
-        if block._memory == NULL:
-            _trim(0)
+    with _lock:
+        block._memory = _take(size, &block._capacity)
+        if block._memory != NULL:
+            _reused += 1
+        else:
             block._memory = _map(size)
             if block._memory == NULL:
-                raise MemoryError(f"can't allocate {nbytes} bytes")
-        block._capacity = size
-        _fresh += 1
-    block.nbytes = nbytes
-    _live_count += 1
-    _live_bytes += block._capacity
+                _trim(0)
+                block._memory = _map(size)
+            if block._memory != NULL:
+                block._capacity = size
+                _fresh += 1
+        if block._memory != NULL:
+            block.nbytes = nbytes
+            _live_count += 1
+            _live_bytes += block._capacity
+    if block._memory == NULL:
+        raise MemoryError(f"can't allocate {nbytes} bytes")
     return block
 
 
@@ -287,7 +293,8 @@ def trim(Py_ssize_t keep_bytes=0) -> None:
     """
     if keep_bytes < 0:
         raise ValueError(f"keep_bytes must not be negative, got {keep_bytes}")
-    _trim(<size_t>keep_bytes)
+    with _lock:
+        _trim(<size_t>keep_bytes)
 
 
 def pool_stats():
@@ -305,4 +312,11 @@ def pool_stats():
     >>> pool_stats().live_bytes >= 1 << 20
     True
     """
-    return PoolStats(_free_count, _free_bytes, _live_count, _live_bytes, _reused, _fresh)
+    cdef Py_ssize_t free_count
+    cdef size_t free_bytes
+    cdef Py_ssize_t live_count
+    cdef size_t live_bytes
+    with _lock:
+        free_count, free_bytes = _free_count, _free_bytes
+        live_count, live_bytes = _live_count, _live_bytes
+    return PoolStats(free_count, free_bytes, live_count, live_bytes, _reused, _fresh)

@@ -57,21 +57,9 @@ cdef enum:
     # Least values of a message's length field (LEG-R1).
     MIN_LENGTH_V0 = 14
     MIN_LENGTH_V1 = 22
-    CODEC = 0x07
     MAX_VARINT = 5
     MAX_VARLONG = 10
     LOG_APPEND_TIME = 0x08
-    CONTROL = 0x20
-    BAD_CRC = 1
-    BAD_INNER_CRC = 7
-
-# Where a run of batches ended: the batch, and what was wrong with it if anything was.
-cdef struct Report:
-    int fault
-    int64_t record
-    int64_t at
-    int64_t wanted
-    int64_t found
 
 # The part of a batch's header that its records depend on.
 cdef struct Context:
@@ -535,7 +523,7 @@ cdef int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* bas
     return FAULT_NONE
 
 
-cdef int64_t check_messages(const uint8_t* start, int64_t size, BatchRow* wrapper, bint check_crc, bint* bad_crc,
+cdef int64_t check_messages(const uint8_t* start, int64_t size, const BatchRow* wrapper, bint check_crc, bint* bad_crc,
                             int64_t* last_inner, Report* report) noexcept nogil:
     """Walk over the messages in a wrapper; return their number, or -1 at a fault.
 
@@ -665,6 +653,52 @@ cdef int64_t trim(char* rows, const Fields* fields, int64_t count, int64_t first
     return kept
 
 
+cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, bint check_crc, Measure* found,
+                  Report* report) noexcept nogil:
+    """Whether a batch that `gives_rows` has a payload of so many records as are told then, as far as that can be told
+    without reading them; of a wrapper all about its messages but keys and values.
+    """
+    found.bad_inner = False
+    if kb_likely(batch.magic == 2):
+        found.count = batch.record_count
+        return check_count(found.count, size, report) == FAULT_NONE
+    if not batch.attributes & CODEC:
+        found.count = 1
+        return True
+    found.last_inner = 0
+    found.count = check_messages(payload, size, batch, check_crc, &found.bad_inner, &found.last_inner, report)
+    if found.count < 0:
+        report.at -= <int64_t>payload
+        return False
+    return True
+
+
+cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
+                       const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil:
+    """Read a payload that was measured to rows, for which there is room; how many of them are wanted.
+
+    -1 at a fault: then none are, and the row of the batch is as it was. Else that of a wrapper is completed.
+    """
+    cdef const Fields* fields = &wanted.fields
+    cdef int fault
+    if kb_likely(batch.magic == 2):
+        if kb_likely(wanted.whole):
+            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, report)
+        else:
+            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, report)
+    elif batch.attributes & CODEC:
+        fault = read_messages(base, position, measured.count, measured.last_inner, batch, index, into, fields, report)
+    else:
+        fault = read_message(base, position, size, batch, index, into, fields, report)
+    if kb_unlikely(fault != FAULT_NONE):
+        return -1
+    if measured.bad_inner and batch.status == 0:
+        batch.status = BAD_INNER_CRC
+    if wanted.trimmed:
+        return trim(into, fields, measured.count, wanted.first_offset, wanted.last_offset)
+    return measured.count
+
+
 def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
            int64_t used, bint include_control, bint check_crc, bint trimmed, int64_t first_offset,
            int64_t last_offset):
@@ -696,12 +730,8 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     cdef int64_t position
     cdef int64_t size
     cdef int64_t header
-    cdef int64_t last_inner
-    cdef int fault
-    cdef bint wrapper
-    cdef bint bad_inner
-    cdef char* into
-    cdef const Fields* fields = &out_span.fields
+    cdef Wanted wanted
+    cdef Measure measured
     cdef Report report
     report.fault = FAULT_NONE
     report.record = -1
@@ -710,7 +740,7 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     report.found = 0
     if lo < 0 or hi > batch_span.length or used < 0 or used > capacity:
         raise IndexError("rows out of range")
-    if trimmed and fields.offset < 0:
+    if trimmed and out_span.fields.offset < 0:
         raise ValueError("out has no offset to trim by")
     if capacity and out_span.stride != out_span.fields.itemsize:
         raise ValueError("out must be contiguous")
@@ -721,11 +751,16 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
             raise IndexError("a position and a size are needed for every batch")
         given_positions = <const int64_t*>position_span.items
         given_sizes = <const int64_t*>size_span.items
+    wanted.fields = out_span.fields
+    wanted.whole = out_span.whole
+    wanted.check_crc = check_crc
+    wanted.trimmed = trimmed
+    wanted.first_offset = first_offset
+    wanted.last_offset = last_offset
     with nogil:
         while i < hi:
             rows[i].first_record = used
-            count = rows[i].record_count
-            if rows[i].status > BAD_CRC or count == 0 or (rows[i].attributes & CONTROL and not include_control):
+            if not gives_rows(&rows[i], include_control):
                 i += 1
                 continue
             if given_positions != NULL:
@@ -738,38 +773,19 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
             if position < 0 or size < 0 or size > limit or position > limit - size:
                 with gil:
                     raise IndexError("payload out of range")
-            bad_inner = False
-            wrapper = rows[i].magic != 2 and rows[i].attributes & CODEC
-            if kb_unlikely(wrapper):
-                last_inner = 0
-                count = check_messages(base + position, size, &rows[i], check_crc, &bad_inner, &last_inner, &report)
-                if count < 0:
-                    report.at -= <int64_t>(base + position)
-                    break
-                # Where there is no room for so many, the caller asks the row how many they are.
-                rows[i].record_count = <int32_t>count
-            elif kb_unlikely(rows[i].magic != 2):
-                count = 1
-            elif check_count(count, size, &report):
+            if not measure(base + position, size, &rows[i], check_crc, &measured, &report):
                 break
-            if count > capacity - used:
+            if measured.count > capacity - used:
+                # The caller asks the row of a wrapper how many they are.
+                rows[i].record_count = <int32_t>measured.count
                 break
-            into = out_span.items + used * fields.itemsize
-            if kb_unlikely(wrapper):
-                fault = read_messages(base, position, count, last_inner, &rows[i], <int32_t>i, into, fields, &report)
-            elif kb_unlikely(rows[i].magic != 2):
-                fault = read_message(base, position, size, &rows[i], <int32_t>i, into, fields, &report)
-            elif out_span.whole:
-                fault = read_batch(base, position, size, &rows[i], <int32_t>i, <RecordRow*>into, fields, &report)
-            else:
-                fault = read_batch(base, position, size, &rows[i], <int32_t>i, <SomeFields*>into, fields, &report)
-            if kb_unlikely(fault != FAULT_NONE):
-                if wrapper:
+            count = read_rows(base, position, size, &rows[i], <int32_t>i,
+                              out_span.items + used * wanted.fields.itemsize, &measured, &wanted, &report)
+            if kb_unlikely(count < 0):
+                if rows[i].magic != 2 and rows[i].attributes & CODEC:
                     rows[i].record_count = -1
                 break
-            if bad_inner and rows[i].status == 0:
-                rows[i].status = BAD_INNER_CRC
-            used += trim(into, fields, count, first_offset, last_offset) if trimmed else count
+            used += count
             i += 1
     return i, used, report.fault, report.record, report.at, report.wanted, report.found
 

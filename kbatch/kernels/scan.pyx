@@ -8,6 +8,7 @@ from kbatch.kernels.wire cimport (
     FAULT_BATCH_TOO_SHORT,
     FAULT_LENGTH_TOO_SMALL,
     FAULT_NONE,
+    kb_prefetch,
     load_be16,
     load_be32,
     load_be64,
@@ -38,11 +39,6 @@ cdef enum:
     MOST_SPARE = 1 << 10
     # So many positions are looked at together.
     BLOCK = 64
-
-cdef struct Stop:
-    int fault
-    int64_t wanted
-    int64_t found
 
 
 cdef inline void fill_v2(const uint8_t* p, BatchRow* row) noexcept nogil:
@@ -119,6 +115,8 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
             break
         if left - LOG_OVERHEAD < length:
             break
+        kb_prefetch(p + 2048)
+        kb_prefetch(p + 2112)
         if magic == 2:
             fill_v2(p, &rows[n])
         else:

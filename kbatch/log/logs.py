@@ -311,6 +311,7 @@ class Log:
         on_error: OnError = "raise",
         limits: Limits | None = None,
         columns: Sequence[str] | None = None,
+        threads: int = 1,
         max_bytes: int = 64 << 20,
     ) -> Iterator[RecordTable]:
         """Decode the log, in tables of bounded size.
@@ -328,7 +329,7 @@ class Log:
         isolation : {"read_uncommitted", "read_committed"}
             As for `kbatch.decode`; the markers of the whole log decide, wherever they stand. Before the first table its
             headers are followed once, see `transactions`.
-        include_control, crc, on_error, limits, columns
+        include_control, crc, on_error, limits, columns, threads
             As for `kbatch.decode`. What is "stop"ped by damage goes on in no later segment.
         max_bytes : int
             What records, batches and data of one table may take, about; one batch is decoded at least. While a log is
@@ -367,6 +368,7 @@ class Log:
             stop_offset=stop_offset,
             limits=limits if limits is not None else Limits(),
             columns=columns,
+            threads=threads,
         )
         if columns is None or (start_timestamp is None and stop_timestamp is None):
             return self._tables(options, start_timestamp, stop_timestamp, max_bytes)

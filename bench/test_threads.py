@@ -1,0 +1,26 @@
+"""Two threads against one, in turns: wall time of the whole decode."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import kbatch
+from bench.conftest import InTurns
+from bench.corpora import CORPORA, Sums, corpus
+
+
+@pytest.mark.parametrize("name", CORPORA)
+@pytest.mark.benchmark(timer=time.perf_counter)
+def test_two_threads(name: str, in_turns: InTurns) -> None:
+    what = corpus(name)
+    table = in_turns(
+        "threads",
+        what,
+        "two threads",
+        lambda: kbatch.decode(what.data, threads=2),
+        "one thread",
+        lambda: kbatch.decode(what.data, threads=1),
+    )
+    assert Sums.of_table(table) == what.sums

@@ -1,0 +1,74 @@
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    /* zlib.h's z_stream; zlib checks the size of it, and the first digit of the version. */
+    typedef struct {
+        const uint8_t *next_in; unsigned avail_in; unsigned long total_in;
+        uint8_t *next_out; unsigned avail_out; unsigned long total_out;
+        const char *msg; void *state;
+        void *zalloc; void *zfree; void *opaque;
+        int data_type; unsigned long adler; unsigned long reserved;
+    } kb_zlib;
+    /* How igzip_lib.h's inflate_state begins, and more room than all of it takes (87 KiB in ISA-L 2.31). */
+    typedef struct {
+        uint8_t *next_out; uint32_t avail_out; uint32_t total_out;
+        const uint8_t *next_in; uint64_t read_in; uint32_t avail_in; int32_t read_in_length;
+        uint8_t others[256 << 10];
+    } kb_isal;
+    """
+    ctypedef struct kb_zlib:
+        const uint8_t* next_in
+        unsigned avail_in
+        unsigned long total_in
+        uint8_t* next_out
+        unsigned avail_out
+        unsigned long total_out
+        void* state
+    ctypedef struct kb_isal:
+        uint8_t* next_out
+        uint32_t avail_out
+        const uint8_t* next_in
+        uint32_t avail_in
+
+# The C functions of the libraries that are called here, as their headers declare them. An error of LZ4F_* and ZSTD_* is
+# a size above all possible ones.
+cdef struct Functions:
+    int (*lz4_decompress)(const uint8_t* p, uint8_t* out, int size, int room) noexcept nogil
+    size_t (*lz4f_create)(void** context, unsigned version) noexcept nogil
+    size_t (*lz4f_free)(void* context) noexcept nogil
+    size_t (*lz4f_decompress)(void* context, uint8_t* out, size_t* room, const uint8_t* p, size_t* size,
+                              const void* options) noexcept nogil
+    void* (*zstd_create)() noexcept nogil
+    size_t (*zstd_free)(void* context) noexcept nogil
+    size_t (*zstd_decompress)(void* context, uint8_t* out, size_t room, const uint8_t* p, size_t size) noexcept nogil
+    int (*zlib_init)(kb_zlib* stream, int window_bits, const char* version, int stream_size) noexcept nogil
+    int (*zlib_reset)(kb_zlib* stream) noexcept nogil
+    int (*zlib_inflate)(kb_zlib* stream, int flush) noexcept nogil
+    int (*zlib_end)(kb_zlib* stream) noexcept nogil
+    void (*isal_init)(kb_isal* state) noexcept nogil
+    int (*isal_inflate)(kb_isal* state) noexcept nogil
+
+
+cdef class Codecs:
+    """The libraries, and one thread's contexts of them. Not for two threads at once."""
+
+    cdef Functions functions
+    cdef void* lz4f
+    cdef void* zstd
+    cdef kb_zlib zlib
+    cdef kb_isal* isal
+    # Python's own ways, where a library's functions weren't found.
+    cdef object zstandard
+
+
+# Decompress `size` bytes at `p` to `out`: at most `room` bytes, and at most `limit`. Returns how many they are; -1 if
+# the payload isn't plain (unusual, damaged, too large for `room` or `limit`): then `kbatch.codecs.decompress` takes it
+# or says what is wrong with it. What lies in `out` behind the result, or at all if it is -1, is undefined. The GIL is
+# taken only where a library can't be called without. `codec` is 1 to 4; `check_header` is whether the batch's magic is
+# above 0 (L4-R5).
+cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
+                           int64_t room, int64_t limit) noexcept nogil

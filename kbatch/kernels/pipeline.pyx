@@ -1,0 +1,768 @@
+"""Checksum, decompression and parsing of a stretch of batches, by one thread or by several at once, without the GIL.
+
+One thread goes from batch to batch: each is checked, decompressed to the arena and parsed while it is in the first
+level of the cache. Several take groups of consecutive batches. What a group comes to is known when it is decompressed,
+each thread to a scratch of its own; then, in the order of the groups, it gets its place in the arena and in the rows,
+so that everything lies where one thread would have put it, and is copied and parsed while the others go on. Where
+nothing is compressed, headers tell how many rows a group needs, and there is nothing to wait for.
+
+This module knows no policy and no errors. At a batch with anything unusual about it - a bad checksum, a fault, an odd
+frame, no room for it - everything ends: the batches before it are done, it and those after it are as if they had not
+been looked at. The facade takes that batch, which tells what is wrong with it, or makes room, and calls again.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from kbatch.kernels.buffers import allocate
+from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
+from kbatch.kernels.decode cimport (
+    BAD_CRC,
+    BAD_INNER_CRC,
+    CODEC,
+    Measure,
+    Report,
+    Wanted,
+    gives_rows,
+    measure,
+    read_rows,
+    wrapper_value,
+)
+from kbatch.kernels.frames cimport Codecs, plain_payload
+from kbatch.kernels.scan cimport Stop, scan_into
+from kbatch.kernels.spans cimport RecordSpan, Span
+from kbatch.kernels.wire cimport BatchRow, header_size, kb_likely, kb_unlikely
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #if defined(_MSC_VER)
+      #include <windows.h>
+      #include <intrin.h>
+      static int64_t kb_add(int64_t *p, int64_t n) { return _InterlockedExchangeAdd64((volatile __int64 *)p, n); }
+      static int64_t kb_get(int64_t *p) { return _InterlockedExchangeAdd64((volatile __int64 *)p, 0); }
+      static void kb_set(int64_t *p, int64_t n) { _InterlockedExchange64((volatile __int64 *)p, n); }
+      static int64_t kb_swap(int64_t *p, int64_t n) { return _InterlockedExchange64((volatile __int64 *)p, n); }
+      static void kb_pause(void) { YieldProcessor(); }
+      static void kb_yield(void) { SwitchToThread(); }
+      static void kb_nap(void) { Sleep(1); }
+    #else
+      #include <sched.h>
+      #include <time.h>
+      static int64_t kb_add(int64_t *p, int64_t n) { return __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST); }
+      static int64_t kb_get(int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
+      static void kb_set(int64_t *p, int64_t n) { __atomic_store_n(p, n, __ATOMIC_SEQ_CST); }
+      static int64_t kb_swap(int64_t *p, int64_t n) { return __atomic_exchange_n(p, n, __ATOMIC_SEQ_CST); }
+      static void kb_pause(void) {
+      #if defined(__x86_64__) || defined(__i386__)
+          __builtin_ia32_pause();
+      #endif
+      }
+      static void kb_yield(void) { sched_yield(); }
+      static void kb_nap(void) {
+          struct timespec time = {0, 50000};
+          nanosleep(&time, NULL);
+      }
+    #endif
+    """
+    int64_t kb_add(int64_t* p, int64_t n) noexcept nogil
+    int64_t kb_get(int64_t* p) noexcept nogil
+    void kb_set(int64_t* p, int64_t n) noexcept nogil
+    int64_t kb_swap(int64_t* p, int64_t n) noexcept nogil
+    void kb_pause() noexcept nogil
+    void kb_yield() noexcept nogil
+    void kb_nap() noexcept nogil
+
+cdef enum:
+    # The checksum of magic 2 covers the batch from its attributes on (CRC-R1), that of magic 0 and 1 the entry from its
+    # magic on (CRC-R7).
+    CRC_START = 21
+    CRC_START_LEGACY = 16
+    MIN_RECORD = 7
+    LZ4 = 3
+    ZSTD = 4
+    # What to do with checksums.
+    SKIP = 0
+    VERIFY = 1
+    MARK = 2
+    # Stored bytes of a group: decompressed about four times that, which stays in the L2 cache with what it is copied
+    # from. With 48 KiB two threads are 1.54 times as fast as one for uncompressed 16 KiB batches, with this 1.64 times.
+    GROUP = 128 << 10
+    # What isn't touched of it costs nothing.
+    FIRST_SCRATCH = 4 << 20
+    MAX_SCRATCH = 16 << 20
+    # So many bytes are framed at a time, where that is done here: one thread has them in the first level of the cache.
+    FRAMED = 16 << 10
+    # The caller's thread looks for signals each time so many bytes are through.
+    SIGNAL_BYTES = 16 << 20
+    # A row before all others: what is done is void.
+    ABORTED = -1
+    # How often a thread that waits only pauses, and until when it lets others run.
+    SPINS = 1000
+    YIELDS = 3000
+
+
+# A batch of a group between decompression and parsing.
+cdef struct Item:
+    int64_t row
+    # Its payload: in the data; or where this is NULL, in the thread's scratch, from byte `at` on.
+    const uint8_t* payload
+    int64_t at
+    int64_t size
+    # Where in the arena it belongs.
+    int64_t place
+    Measure measured
+
+
+cdef class Worker:
+    """What a thread needs of its own."""
+
+    cdef Codecs codecs
+    cdef object block
+    cdef Span _block
+    cdef uint8_t* scratch
+    cdef int64_t room
+    cdef object item_block
+    cdef Span _items
+    cdef Item* items
+    cdef int64_t capacity
+    cdef int64_t count
+
+    def __init__(self, Codecs codecs not None):
+        self.codecs = codecs
+
+    cdef bint grow(self, int64_t used, int64_t wanted) noexcept with gil:
+        """Have room for `wanted` bytes, of which `used` stay."""
+        cdef Span span
+        cdef int64_t size = max(self.room, FIRST_SCRATCH)
+        while size < wanted:
+            size *= 2
+        if size > MAX_SCRATCH:
+            return False
+        try:
+            block = allocate(size)
+            span = Span(block, 1, True)
+        except MemoryError:
+            return False
+        if used:
+            memcpy(span.items, self.scratch, used)
+        self._block = span
+        self.block = block
+        self.scratch = <uint8_t*>span.items
+        self.room = size
+        return True
+
+    cdef bint reserve(self, int64_t count) noexcept with gil:
+        """Have room for `count` items; those that are there are lost."""
+        try:
+            block = allocate(count * sizeof(Item))
+            self._items = Span(block, sizeof(Item), True)
+        except MemoryError:
+            return False
+        self.item_block = block
+        self.items = <Item*>self._items.items
+        self.capacity = count
+        return True
+
+
+cdef class Pipeline:
+    """The batches `lo` to `hi` of `data`, of which `origin` is the position in the source, and where they go.
+
+    Record rows go to `out`, from row `used` on, and what is decompressed to `arena`, from byte `arena_used` on. With
+    `packed` False no batch is compressed, and positions are those in `data`. With `keep` False rows have no positions,
+    and nothing has to stay decompressed.
+
+    `crc` is 0 to skip checksums, 1 to end at a bad one, 2 to mark its batch; `check_inner` is whether to look at those
+    of the messages in wrappers. With `framing_only` nothing but checksums is looked at.
+    Everything ends after the batch with which rows, batches and bytes come to `most`. `limit` is the most bytes that a
+    compressed payload may come to; the other arguments are those of `kbatch.kernels.decode.decode`.
+
+    With a `position` 0 or more, `hi` is where rows end so far: batches are framed from that byte of `data` on and their
+    rows appended to `batches`, until there is no room, no whole batch, one that is compressed, or takes more than
+    `max_size` bytes. Only with `packed` False.
+
+    The caller vouches that every row's position and size lie within `data` (they come from `scan`), one after the
+    other, and that no other thread touches what is written to.
+
+    Attributes
+    ----------
+    hi, position : int
+        Where the rows end, and what of `data` is framed.
+    next : int
+        The batch after the last one that is done.
+    used, arena_used : int
+        Rows and bytes of the arena that are filled then.
+    """
+
+    cdef readonly int64_t lo
+    cdef Span _data
+    cdef Span _batches
+    cdef RecordSpan _out
+    cdef Span _arena
+    cdef const uint8_t* base
+    cdef BatchRow* rows
+    cdef char* out
+    cdef int64_t capacity
+    cdef uint8_t* arena
+    cdef int64_t arena_room
+    cdef int64_t origin
+    cdef Wanted wanted
+    cdef int crc
+    cdef bint packed
+    cdef bint keep
+    cdef bint counts_data
+    cdef bint framing_only
+    cdef bint include_control
+    cdef int64_t limit
+    cdef int64_t most
+    cdef int64_t max_size
+    # What threads write to has cache lines of its own, by who does: for batches of 100 bytes, two threads are no faster
+    # than one if they share theirs.
+    cdef int64_t _line_1[8]
+    # By the thread whose turn it is. No row from `placed` on has been looked at when everything has ended.
+    cdef readonly int64_t next
+    cdef readonly int64_t used
+    cdef readonly int64_t arena_used
+    cdef int64_t placed
+    cdef int64_t _line_2[8]
+    # By the thread that takes a group: which is the next one, and where it begins.
+    cdef int64_t lock
+    cdef readonly int64_t hi
+    cdef readonly int64_t position
+    cdef bint frames
+    cdef int64_t claimed
+    cdef int64_t next_row
+    cdef int64_t _line_3[8]
+    # The group whose turn it is.
+    cdef int64_t turn
+    cdef int64_t _line_4[8]
+    # The first row that is left, once one is known, and what is filled before it.
+    cdef int64_t stop
+    cdef int64_t stop_used
+    cdef int64_t stop_arena_used
+    # Threads at work, and whether no more may begin.
+    cdef int64_t inside
+    cdef int64_t closed
+
+    def __init__(self, data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, out not None,
+                 int64_t used, arena, int64_t arena_used, *, bint packed, bint keep, int crc, bint check_inner,
+                 bint framing_only, int64_t most, int64_t limit, bint include_control, bint trimmed,
+                 int64_t first_offset, int64_t last_offset, int64_t position=-1, int64_t max_size=INT64_MAX):
+        self._data = Span(data, 1, False)
+        self._batches = Span(batches, sizeof(BatchRow), True)
+        self._out = RecordSpan(out, True)
+        if arena is not None:
+            self._arena = Span(arena, 1, True)
+            self.arena = <uint8_t*>self._arena.items
+            self.arena_room = self._arena.length
+        if lo < 0 or hi > self._batches.length or used < 0 or used > self._out.length:
+            raise IndexError("rows out of range")
+        if arena_used < 0 or arena_used > self.arena_room:
+            raise IndexError("arena out of range")
+        if trimmed and not framing_only and self._out.fields.offset < 0:
+            raise ValueError("out has no offset to trim by")
+        if self._out.length and self._out.stride != self._out.fields.itemsize:
+            raise ValueError("out must be contiguous")
+        self.lo = self.next = self.next_row = lo
+        self.hi = hi
+        self.used = used
+        self.arena_used = arena_used
+        self.base = <const uint8_t*>self._data.items
+        self.rows = <BatchRow*>self._batches.items
+        self.out = self._out.items
+        self.capacity = self._out.length
+        self.origin = origin
+        self.wanted.fields = self._out.fields
+        self.wanted.whole = self._out.whole
+        self.wanted.check_crc = check_inner
+        self.wanted.trimmed = trimmed
+        self.wanted.first_offset = first_offset
+        self.wanted.last_offset = last_offset
+        self.crc = crc
+        self.packed = packed
+        self.keep = keep
+        # Where there is no arena, a table holds the data as far as its batches reach.
+        self.counts_data = keep and not packed
+        self.framing_only = framing_only
+        self.include_control = include_control
+        self.limit = limit
+        self.most = most
+        self.stop = INT64_MAX
+        if position > self._data.length or (packed and position >= 0):
+            raise ValueError("nothing can be framed there")
+        self.frames = position >= 0
+        self.position = position
+        self.max_size = max_size
+
+    def work_alone(self, codecs):
+        """Do all of it in this thread, which looks for signals: where one raises, so does this."""
+        cdef Worker worker = Worker(codecs)
+        cdef int64_t i = self.lo
+        cdef int64_t looked
+        cdef bint more = True
+        while more:
+            PyErr_CheckSignals()
+            looked = 0
+            with nogil:
+                while more and looked < SIGNAL_BYTES:
+                    if i == self.hi and not self.frame(FRAMED):
+                        more = False
+                        break
+                    if not self.step(worker, i):
+                        more = False
+                        break
+                    looked += self.rows[i].size
+                    i += 1
+                    more = self.cost(i, self.used, self.arena_used) < self.most
+        self.next = i
+
+    def work(self, codecs):
+        """Do all of it in this thread, with those that `help`: none of them is at it any more then.
+
+        This thread looks for signals. Where one raises, so does this; what is written to is undefined then.
+        """
+        cdef Worker worker = Worker(codecs)
+        try:
+            with nogil:
+                self.run(worker, True)
+        except BaseException:
+            self.end_at(ABORTED, 0, 0)
+            raise
+        finally:
+            self.close()
+
+    def help(self, codecs):
+        """Take part, until there is no more to do; for other threads, at any time."""
+        cdef Worker worker
+        kb_add(&self.inside, 1)
+        try:
+            if not kb_get(&self.closed):
+                worker = Worker(codecs)
+                with nogil:
+                    self.run(worker, False)
+        finally:
+            kb_add(&self.inside, -1)
+
+    def close(self):
+        """Let no thread begin, wait until none is at it, and let go of the arrays."""
+        cdef int64_t tries = 0
+        kb_set(&self.closed, True)
+        with nogil:
+            while kb_get(&self.inside):
+                pass_time(&tries)
+        if self.stop == INT64_MAX:
+            self.next = self.hi
+        elif self.stop != ABORTED:
+            self.next = self.stop
+            self.used = self.stop_used
+            self.arena_used = self.stop_arena_used
+            self.forget()
+        # A thread that comes too late still holds this object.
+        self._data = self._batches = self._arena = self._out = None
+
+    cdef void forget(self) noexcept nogil:
+        """Let the rows of wrappers that were read too early be as `scan` made them."""
+        cdef int64_t i
+        for i in range(self.next, self.placed):
+            if self.rows[i].magic != 2 and self.rows[i].attributes & CODEC:
+                self.rows[i].record_count = -1
+                if self.rows[i].status == BAD_INNER_CRC:
+                    self.rows[i].status = 0
+
+    cdef inline int64_t cost(self, int64_t i, int64_t used, int64_t arena_used) noexcept nogil:
+        """Bytes that a table of the batches before `i` takes."""
+        cdef int64_t plain = arena_used
+        if self.counts_data:
+            plain = self.rows[i - 1].position + self.rows[i - 1].size - self.origin
+        return used * self.wanted.fields.itemsize + plain + i * <int64_t>sizeof(BatchRow)
+
+    cdef inline bint sound(self, BatchRow* row) noexcept nogil:
+        """Whether the bytes of a batch are there, and its checksum holds or is marked."""
+        cdef int64_t at = row.position - self.origin
+        cdef const uint8_t* p = self.base + at
+        cdef uint32_t found
+        if at < 0 or row.size < CRC_START or row.size > self._data.length - at:
+            return False
+        if self.crc == SKIP:
+            return True
+        if kb_likely(row.magic == 2):
+            found = crc32c_of(p + CRC_START, row.size - CRC_START)
+        else:
+            found = crc32_legacy(p + CRC_START_LEGACY, row.size - CRC_START_LEGACY)
+        if kb_likely(found == row.crc):
+            return True
+        if self.crc == MARK and row.status == 0:
+            row.status = BAD_CRC
+        return self.crc == MARK
+
+    cdef inline bint supported(self, const BatchRow* row) noexcept nogil:
+        return (row.attributes & CODEC) <= (ZSTD if row.magic == 2 else LZ4)
+
+    cdef inline const uint8_t* payload(self, const BatchRow* row, int64_t* size) noexcept nogil:
+        """Where the payload of a batch begins, and its size; NULL where a wrapper has none."""
+        cdef const uint8_t* p = self.base + (row.position - self.origin)
+        cdef int64_t at = header_size(row.magic)
+        if row.magic != 2 and row.attributes & CODEC:
+            at = wrapper_value(p, row.size, size)
+        else:
+            size[0] = row.size - at
+        if at < 0 or size[0] < 0:
+            return NULL
+        return p + at
+
+    cdef int64_t to_scratch(self, Worker worker, const BatchRow* row, const uint8_t* p, int64_t size,
+                            int64_t used) noexcept nogil:
+        """Decompress to the scratch, from byte `used` on; how many bytes, or -1."""
+        cdef int64_t written
+        cdef int64_t room
+        while True:
+            room = worker.room - used
+            written = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
+                                    worker.scratch + used, room, self.limit)
+            # Whether it was for the room can't be told.
+            if written >= 0 or room >= self.limit or not worker.grow(used, worker.room + 1):
+                return written
+
+    cdef bint step(self, Worker worker, int64_t i) noexcept nogil:
+        """Do batch `i`, when all before it are done, unless anything is unusual about it."""
+        cdef BatchRow* row = &self.rows[i]
+        cdef const uint8_t* base = self.base
+        cdef const uint8_t* p
+        cdef int64_t size
+        cdef int64_t position
+        cdef int64_t added = 0
+        cdef int64_t count
+        cdef Measure measured
+        cdef Report report
+        if kb_unlikely(not self.sound(row)):
+            return False
+        if self.framing_only:
+            return True
+        row.first_record = self.used
+        if not self.supported(row):
+            return False
+        if not gives_rows(row, self.include_control):
+            return True
+        p = self.payload(row, &size)
+        if p == NULL:
+            return False
+        position = p - base
+        if row.attributes & CODEC:
+            if self.keep:
+                size = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
+                                     self.arena + self.arena_used, self.arena_room - self.arena_used, self.limit)
+                base = self.arena
+                position = self.arena_used
+                added = size
+            else:
+                size = self.to_scratch(worker, row, p, size, 0)
+                base = worker.scratch
+                position = 0
+            if size < 0:
+                return False
+        elif self.packed and self.keep:
+            if size > self.arena_room - self.arena_used:
+                return False
+            memcpy(self.arena + self.arena_used, p, size)
+            base = self.arena
+            position = self.arena_used
+            added = size
+        if not measure(base + position, size, row, self.wanted.check_crc, &measured, &report):
+            return False
+        if measured.count > self.capacity - self.used:
+            return False
+        count = read_rows(base, position, size, row, <int32_t>i, self.out + self.used * self.wanted.fields.itemsize,
+                          &measured, &self.wanted, &report)
+        if kb_unlikely(count < 0):
+            return False
+        self.used += count
+        self.arena_used += added
+        return True
+
+    # -- groups
+
+    cdef bint frame(self, int64_t wanted) noexcept nogil:
+        """Append the rows of so many bytes, or of one batch; whether there are any."""
+        cdef Stop stop
+        cdef int64_t at = self.position
+        cdef int64_t n
+        cdef int64_t i
+        if not self.frames:
+            return False
+        n = scan_into(self.base, min(at + wanted, self._data.length), &at, self.origin, self.rows + self.hi,
+                      self._batches.length - self.hi, &stop)
+        if n == 0:
+            n = scan_into(self.base, self._data.length, &at, self.origin, self.rows + self.hi,
+                          min(1, self._batches.length - self.hi), &stop)
+        for i in range(self.hi, self.hi + n):
+            if self.rows[i].attributes & CODEC or self.rows[i].size > self.max_size:
+                n = i - self.hi
+                at = self.rows[i].position - self.origin
+                self.frames = False
+                break
+        self.hi += n
+        self.position = at
+        return n > 0
+
+    cdef int64_t claim(self, int64_t* lo, int64_t* hi) noexcept nogil:
+        """Take the next group: its number, and its batches."""
+        cdef int64_t group
+        cdef int64_t middle
+        cdef int64_t above
+        cdef int64_t at
+        self.acquire()
+        group = self.claimed
+        lo[0] = hi[0] = self.next_row
+        if lo[0] == self.hi:
+            self.frame(GROUP)
+        above = self.hi
+        if lo[0] < above:
+            # At least one: a thread without any would wait for its turn.
+            at = self.rows[lo[0]].position + GROUP
+            hi[0] += 1
+            while hi[0] < above:
+                middle = hi[0] + (above - hi[0]) // 2
+                if self.rows[middle].position < at:
+                    hi[0] = middle + 1
+                else:
+                    above = middle
+            self.claimed += 1
+            self.next_row = hi[0]
+        self.release()
+        return group
+
+    cdef inline void acquire(self) noexcept nogil:
+        while kb_swap(&self.lock, 1):
+            kb_pause()
+
+    cdef inline void release(self) noexcept nogil:
+        kb_set(&self.lock, 0)
+
+    cdef void end_at(self, int64_t row, int64_t used, int64_t arena_used) noexcept nogil:
+        """Leave the batches from `row` on; what is filled before it."""
+        self.acquire()
+        if row < kb_get(&self.stop):
+            self.stop_used = used
+            self.stop_arena_used = arena_used
+            kb_set(&self.stop, row)
+        self.release()
+
+    cdef int run(self, Worker worker, bint looks) except -1 nogil:
+        """Take groups until there are none, or everything ends; `looks` is whether to look for signals."""
+        cdef int64_t group
+        cdef int64_t lo
+        cdef int64_t hi
+        cdef int64_t looked = 0
+        while True:
+            group = self.claim(&lo, &hi)
+            if lo == hi:
+                return 0
+            if looked >= SIGNAL_BYTES and looks:
+                looked = 0
+                with gil:
+                    PyErr_CheckSignals()
+            looked += self.rows[hi - 1].position + self.rows[hi - 1].size - self.rows[lo].position
+            if not self.do_group(worker, group, lo, hi):
+                return 0
+
+    cdef bint do_group(self, Worker worker, int64_t group, int64_t lo, int64_t hi) noexcept nogil:
+        """Do batches `lo` to `hi`; whether to go on after it."""
+        cdef int64_t tries = 0
+        cdef int64_t ready = hi
+        cdef int64_t i
+        cdef bint more
+        if self.packed:
+            ready = self.prepare(worker, lo, hi)
+        while kb_get(&self.turn) != group:
+            if kb_get(&self.stop) <= lo:
+                return False
+            pass_time(&tries)
+        if kb_get(&self.stop) <= lo:
+            return False
+        more = self.place(worker, lo, &ready)
+        if more and ready < hi:
+            # From here on in order: what could not be prepared, for want of room or for what it is.
+            more = self.finish(worker, lo, ready)
+            i = ready
+            while more and i < hi:
+                more = self.step(worker, i)
+                if more:
+                    i += 1
+                    self.placed = i
+                if not more or self.cost(i, self.used, self.arena_used) >= self.most:
+                    self.end_at(i, self.used, self.arena_used)
+                    more = False
+            ready = lo
+        if more:
+            kb_set(&self.turn, group + 1)
+        self.finish(worker, lo, ready)
+        return more
+
+    cdef bint within(self, int64_t i) noexcept nogil:
+        """Whether by its header no record of batch `i` is trimmed. When it is read that is seen to be so, or not."""
+        cdef const BatchRow* row = &self.rows[i]
+        if not self.wanted.trimmed:
+            return True
+        if row.last_offset > self.wanted.last_offset:
+            return False
+        if row.magic != 2 and row.attributes & CODEC:
+            # The offset of the first message isn't known; sets don't overlap.
+            return i > self.lo and self.rows[i - 1].last_offset >= self.wanted.first_offset
+        return row.base_offset >= self.wanted.first_offset
+
+    cdef int64_t prepare(self, Worker worker, int64_t lo, int64_t hi) noexcept nogil:
+        """Check and decompress batches `lo` to `hi`; the first that is left for its turn."""
+        cdef BatchRow* row
+        cdef Item* item
+        cdef const uint8_t* p
+        cdef int64_t size
+        cdef int64_t used = 0
+        cdef int64_t i
+        cdef Report report
+        worker.count = 0
+        if hi - lo > worker.capacity and not worker.reserve(hi - lo):
+            return lo
+        for i in range(lo, hi):
+            if kb_get(&self.stop) <= lo:
+                return i
+            row = &self.rows[i]
+            if not self.sound(row) or not self.supported(row):
+                return i
+            if not gives_rows(row, self.include_control):
+                continue
+            if not self.within(i):
+                return i
+            p = self.payload(row, &size)
+            if p == NULL:
+                return i
+            item = &worker.items[worker.count]
+            item.row = i
+            if row.attributes & CODEC:
+                size = self.to_scratch(worker, row, p, size, used)
+                if size < 0:
+                    return i
+                item.payload = NULL
+                item.at = used
+                p = worker.scratch + used
+                used += size
+            else:
+                item.payload = p
+            item.size = size
+            if not measure(p, size, row, self.wanted.check_crc, &item.measured, &report):
+                return i
+            worker.count += 1
+        return hi
+
+    cdef bint place(self, Worker worker, int64_t lo, int64_t* ready) noexcept nogil:
+        """Give the batches from `lo` to `ready` their place; whether everything goes on after them.
+
+        `ready` becomes the first batch that has none.
+        """
+        cdef BatchRow* row
+        cdef Item* item
+        cdef int64_t count
+        cdef int64_t used = self.used
+        cdef int64_t arena_used = self.arena_used
+        cdef int64_t n = 0
+        cdef int64_t i = lo
+        cdef bint more = True
+        while more and i < ready[0]:
+            row = &self.rows[i]
+            if self.framing_only:
+                pass
+            elif self.packed:
+                row.first_record = used
+                if n < worker.count and worker.items[n].row == i:
+                    item = &worker.items[n]
+                    item.place = arena_used
+                    if (item.measured.count > self.capacity - used
+                            or (self.keep and item.size > self.arena_room - arena_used)):
+                        more = False
+                        break
+                    used += item.measured.count
+                    if self.keep:
+                        arena_used += item.size
+                    n += 1
+            else:
+                row.first_record = used
+                if not self.supported(row):
+                    break
+                if gives_rows(row, self.include_control):
+                    count = row.record_count if row.magic == 2 else 1
+                    if count < 0 or count > row.size // MIN_RECORD or not self.within(i):
+                        break
+                    if count > self.capacity - used:
+                        more = False
+                        break
+                    used += count
+            i += 1
+            more = self.cost(i, used, arena_used) < self.most
+        self.used = used
+        self.arena_used = arena_used
+        if not more:
+            self.end_at(i, used, arena_used)
+        if n < worker.count:
+            worker.count = n
+        ready[0] = i
+        self.placed = max(self.placed, i)
+        return more
+
+    cdef bint finish(self, Worker worker, int64_t lo, int64_t hi) noexcept nogil:
+        """Read batches `lo` to `hi`, which have their places, to their rows; False at one that can't be read."""
+        cdef BatchRow* row
+        cdef Item* item
+        cdef const uint8_t* p
+        cdef int64_t size
+        cdef int64_t i
+        cdef Measure measured
+        cdef Report report
+        if lo == hi:
+            return True
+        if self.packed:
+            for i in range(worker.count):
+                item = &worker.items[i]
+                if kb_get(&self.stop) <= item.row:
+                    return False
+                p = item.payload if item.payload != NULL else <const uint8_t*>worker.scratch + item.at
+                # Read where the cache has it; positions are those in the arena.
+                if not self.read(p - item.place, item.place, item.size, item.row, &item.measured):
+                    self.end_at(item.row, self.rows[item.row].first_record, item.place)
+                    return False
+                if self.keep:
+                    memcpy(self.arena + item.place, p, item.size)
+            return True
+        for i in range(lo, hi):
+            row = &self.rows[i]
+            if kb_get(&self.stop) <= i:
+                return False
+            if kb_likely(self.sound(row)):
+                if self.framing_only or not gives_rows(row, self.include_control):
+                    continue
+                p = self.payload(row, &size)
+                if p != NULL and measure(p, size, row, self.wanted.check_crc, &measured, &report):
+                    if kb_likely(self.read(self.base, p - self.base, size, i, &measured)):
+                        continue
+            self.end_at(i, self.used if self.framing_only else row.first_record, self.arena_used)
+            return False
+        return True
+
+    cdef inline bint read(self, const uint8_t* base, int64_t position, int64_t size, int64_t i,
+                          const Measure* measured) noexcept nogil:
+        """Read a batch to its rows; False if it can't be, or not all of its records are wanted."""
+        cdef BatchRow* row = &self.rows[i]
+        cdef Report report
+        return read_rows(base, position, size, row, <int32_t>i,
+                         self.out + row.first_record * self.wanted.fields.itemsize, measured, &self.wanted,
+                         &report) == measured.count
+
+
+cdef void pass_time(int64_t* tries) noexcept nogil:
+    """Wait a little, and ever longer."""
+    tries[0] += 1
+    if tries[0] < SPINS:
+        kb_pause()
+    elif tries[0] < YIELDS:
+        kb_yield()
+    else:
+        kb_nap()

@@ -1,0 +1,290 @@
+"""Decoding by several threads gives what one gives, whatever the input, and leaves no thread behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kbatch
+from kbatch import decoding, workers
+from kbatch.decoding import DecodeOptions, decode_part
+from kbatch.framing import byte_array
+
+GOLDEN = Path(__file__).parent / "golden"
+LOGS = sorted(GOLDEN.rglob("*.log"))
+COUNTS = (2, 3, 5)
+
+
+@pytest.fixture(autouse=True)
+def _many_threads_for_few_bytes(monkeypatch):
+    monkeypatch.setattr(decoding, "_THREAD_BYTES", 1)
+    monkeypatch.setattr(decoding, "_THREAD_BYTES_PACKED", 1)
+    monkeypatch.setattr(decoding, "_SAMPLE_BATCHES", 2)
+
+
+def outcome(function, *args, **options):
+    """All that a caller can see: every byte of a table, or the error."""
+    try:
+        table = function(*args, **options)
+    except kbatch.KbatchError as error:
+        return type(error), str(error)
+    return seen(table)
+
+
+def seen(table):
+    return (
+        table.records.dtype,
+        table.records.tolist(),
+        table.batches.tolist(),
+        table.data.tobytes(),
+        table.losses,
+        table.consumed,
+        table.headers.tolist() if "headers" in table.columns else None,
+        table.pending,
+        table.last_stable_offset,
+    )
+
+
+def same(data, **options):
+    one = outcome(kbatch.decode, data, **options)
+    for threads in COUNTS:
+        assert outcome(kbatch.decode, data, threads=threads, **options) == one
+    return one
+
+
+def batches(rng, count, *, size=40, codecs=("none",), magic=2, most=8):
+    """Encode `count` batches of random records, one after the other."""
+    parts = []
+    offset = 0
+    for i in range(count):
+        records = int(rng.integers(1, most + 1))
+        values = [rng.bytes(int(rng.integers(0, size))) * 3 for _ in range(records)]
+        headers = [[("k", value[:5])] for value in values] if magic == 2 and i % 3 == 0 else None
+        parts.append(
+            kbatch.encode(
+                values,
+                keys=[None if len(value) % 2 else value[:4] for value in values],
+                timestamps=np.arange(records) + 1_700_000_000_000 if magic else None,
+                headers=headers,
+                codec=codecs[i % len(codecs)],
+                base_offset=offset,
+                magic=magic,
+            )
+        )
+        offset += records + int(rng.integers(0, 3))
+    return parts
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: str(path.relative_to(GOLDEN)))
+def test_golden_logs(path):
+    data = path.read_bytes()
+    for options in (
+        {"on_error": "skip"},
+        {"on_error": "stop"},
+        {"crc": "mark", "on_error": "skip", "include_control": True},
+        {"crc": "skip"},
+        {"isolation": "read_committed", "on_error": "skip"},
+        {"columns": ["offset", "timestamp"], "on_error": "skip"},
+    ):
+        same(data, **options)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec(codec, magic):
+    if codec == "zstd" and magic < 2:
+        pytest.skip("zstd came with magic 2")
+    data = b"".join(batches(np.random.default_rng(1), 300, codecs=(codec,), magic=magic, size=2000))
+    same(data)
+    same(data, columns=["offset"])
+    same(data, columns=["timestamp"], start_offset=100, stop_offset=700)
+    for start in (0, 5, 100, 500):
+        same(data, start_offset=start, stop_offset=start + 333)
+
+
+def test_codecs_and_magics_mixed():
+    rng = np.random.default_rng(2)
+    parts = batches(rng, 400, codecs=("none", "lz4", "zstd", "none", "gzip", "snappy", "none"), size=3000)
+    parts += batches(rng, 100, codecs=("none",)) + batches(rng, 100, codecs=("gzip", "none", "lz4"), magic=1)
+    same(b"".join(parts))
+    same(b"".join(parts[::-1]))
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "gzip"])
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+def test_damage(codec, on_error):
+    rng = np.random.default_rng(3)
+    good = b"".join(batches(rng, 400, codecs=(codec,), size=1500))
+    for _ in range(12):
+        data = bytearray(good)
+        for _ in range(int(rng.integers(1, 6))):
+            data[int(rng.integers(0, len(data)))] ^= 1 << int(rng.integers(0, 8))
+        for crc in ("verify", "mark", "skip"):
+            same(bytes(data), on_error=on_error, crc=crc)
+        same(bytes(data[: int(rng.integers(0, len(data)))]), on_error=on_error)
+
+
+def test_many_bad_batches():
+    """What is done in vain stays in proportion: every batch is bad."""
+    data = bytearray(b"".join(batches(np.random.default_rng(4), 3000)))
+    for position in kbatch.scan(bytes(data))["position"].tolist():
+        data[position + 30] ^= 1
+    one = same(bytes(data), on_error="skip")
+    assert len(one[4]) == 3000
+
+
+def test_payloads_of_great_ratio():
+    """More than a thread's scratch takes, so that they are decompressed in order."""
+    values = [bytes(3 << 20), bytes(9 << 20), b"x"]
+    data = b"".join(kbatch.encode([value], codec="zstd", base_offset=i) for i, value in enumerate(values * 3))
+    same(data)
+    same(data, columns=["offset"])
+    same(data, limits=kbatch.Limits(max_decompressed_bytes=5 << 20), on_error="skip")
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_cuts_of_tables(tmp_path, codec):
+    data = b"".join(batches(np.random.default_rng(5), 800, codecs=(codec,), size=900))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(data)
+    for max_bytes in (1, 3000, 1 << 16, 1 << 20):
+        one = [seen(table) for table in kbatch.Log(path).tables(max_bytes=max_bytes)]
+        for threads in COUNTS:
+            assert [seen(table) for table in kbatch.Log(path).tables(max_bytes=max_bytes, threads=threads)] == one
+    array = byte_array(data)
+    for max_bytes in range(1, 60_000, 997):
+        one = seen(decode_part(array, DecodeOptions(), max_bytes=max_bytes).table)
+        assert seen(decode_part(array, DecodeOptions(threads=3), max_bytes=max_bytes).table) == one
+
+
+def test_stream():
+    data = b"".join(batches(np.random.default_rng(6), 300, codecs=("none", "gzip"), size=500))
+    told = []
+    for threads in (1, 3):
+        decoder = kbatch.StreamDecoder(threads=threads)
+        tables = []
+        for at in range(0, len(data), 50_001):
+            decoder.feed(data[at : at + 50_001])
+            tables.append(seen(decoder.flush()))
+        tables.append(seen(decoder.finish()))
+        told.append(tables)
+    assert told[0] == told[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_anything(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    codecs = data.draw(st.lists(st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]), min_size=1, max_size=4))
+    parts = batches(rng, data.draw(st.integers(0, 150)), codecs=codecs, size=data.draw(st.integers(1, 4000)))
+    raw = bytearray(b"".join(parts))
+    for _ in range(data.draw(st.integers(0, 3)) if raw else 0):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    same(
+        bytes(raw),
+        on_error=data.draw(st.sampled_from(["raise", "stop", "skip"])),
+        crc=data.draw(st.sampled_from(["verify", "mark", "skip"])),
+        start_offset=data.draw(st.none() | st.integers(0, 600)),
+        stop_offset=data.draw(st.none() | st.integers(0, 600)),
+        columns=data.draw(st.none() | st.just(["timestamp"]) | st.just(["offset", "value"])),
+    )
+
+
+def test_threads_at_once():
+    """Calls of several threads, each with threads of its own, over one input."""
+    data = b"".join(batches(np.random.default_rng(7), 600, codecs=("none", "lz4", "zstd", "gzip", "snappy"), size=900))
+    plain = b"".join(batches(np.random.default_rng(8), 2000))
+    wanted = [outcome(kbatch.decode, data), outcome(kbatch.decode, plain)]
+    wrong = []
+
+    def work(threads):
+        for _ in range(10):
+            if [outcome(kbatch.decode, part, threads=threads) for part in (data, plain)] != wanted:
+                wrong.append(threads)
+
+    callers = [threading.Thread(target=work, args=(1 + i,)) for i in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals of POSIX")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_ctrl_c(threads):
+    """It ends the call, at once, and the process is as good as before."""
+    data = b"".join(batches(np.random.default_rng(9), 40, codecs=("gzip",), size=20_000)) * 60
+    whole = len(kbatch.decode(data, threads=threads).records)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    met = 0
+    try:
+        for _ in range(5):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with contextlib.suppress(KeyboardInterrupt):
+                kbatch.decode(data, threads=threads)
+                met -= 1
+            met += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert met == 5
+    assert len(kbatch.decode(data, threads=threads).records) == whole
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="Linux tells the threads of a process")
+def test_no_thread_stays():
+    data = b"".join(batches(np.random.default_rng(10), 500))
+    kbatch.decode(data, threads=5)
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(50):
+        kbatch.decode(data, threads=5)
+    deadline = time.monotonic() + 10
+    while len(os.listdir("/proc/self/task")) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(os.listdir("/proc/self/task")) <= before
+
+
+def test_a_system_without_threads(monkeypatch):
+    data = b"".join(batches(np.random.default_rng(11), 100))
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(workers, "start_new_thread", refuse)
+    assert outcome(kbatch.decode, data, threads=4) == outcome(kbatch.decode, data)
+
+
+def test_input_can_change_after_the_call():
+    data = bytearray(b"".join(batches(np.random.default_rng(12), 300, codecs=("lz4",))))
+    for _ in range(20):
+        table = kbatch.decode(data, threads=4)
+        assert len(table.records)
+        del table
+        data.append(0)
+        data.pop()
+
+
+def test_number():
+    assert workers.thread_count(0) >= 1
+    assert workers.thread_count(np.int64(3)) == 3
+    assert workers.thread_count(10**9) == 256
+    with pytest.raises(ValueError, match=r"0 .* or more, got -1"):
+        kbatch.decode(b"", threads=-1)
+    with pytest.raises(TypeError, match=r"integer, got 1\.5"):
+        kbatch.decode(b"", threads=1.5)
+    assert len(kbatch.decode(b"", threads=0)) == 0
