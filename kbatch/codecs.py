@@ -19,8 +19,8 @@ lz4    ignored                                 ignored
 zstd   refused                                 continues the output
 ====== ======================================= =====================================
 
-Where the extra "fast" is installed, plain gzip is decompressed by ISA-L. That takes streams with incomplete codes, which
-zlib, and so Kafka, refuses, and which nothing writes; the member's checksum and size have to hold all the same.
+Where the extra "fast" is installed, plain gzip is decompressed by ISA-L. That takes streams with incomplete codes,
+which zlib, and so Kafka, refuses, and which nothing writes; the member's checksum and size have to hold all the same.
 
 What `compress` writes is what Kafka's own producer does, and what every other client reads: one gzip member; xerial
 snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB without content size and checksums
