@@ -15,6 +15,7 @@ KERNELS = [
     "columns",
     "frames",
     "encode",
+    "convert",
     "jsontext",
     "avro",
     "keymap",
