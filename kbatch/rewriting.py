@@ -42,6 +42,7 @@ from kbatch.format import (
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_DTYPE,
     BATCH_HEADER_SIZE,
+    COLUMN_FIELDS,
     NO_TIMESTAMP,
     RECORD_DTYPE,
     BatchStatus,
@@ -67,7 +68,7 @@ _INT32_MAX = 2**31 - 1
 # What is checked, and put together, at a time.
 _RUN_BYTES = 1 << 20
 # What is decoded, or compressed anew, at a time: it stays in the L2 cache, with its records and what they become.
-_BLOCK_BYTES = 128 << 10
+_BLOCK_BYTES = 256 << 10
 _TABLE_BYTES = 8 << 20
 _MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
@@ -89,6 +90,7 @@ LOST_TEXTS = {
     "leader_epochs": "the leader epoch of {count} batch(es)",
     "empty_batches": "{count} batch(es) without records",
 }
+_ALL_COLUMNS = tuple(COLUMN_FIELDS)
 # Nobody is asked about these: they say nothing about records.
 _UNASKED = ("leader_epochs", "empty_batches")
 
@@ -166,14 +168,18 @@ class _Output:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self.consumed = 0
+        self.consumed = self.expected = 0
         self._bytes = _kernel.Growing()
 
-    def add(self, pieces: Iterable[memoryview]) -> None:
+    def add(self, pieces: Iterable[memoryview], consumed: int) -> None:
+        """Append what becomes of the input up to `consumed`."""
+        if not self._bytes.used:
+            # They tell how much all of it will be: to move large memory costs more than to fill it.
+            pieces = list(pieces)
+            self.expected = int(1.02 * sum(map(len, pieces)) * self.total / max(consumed, 1))
         for piece in pieces:
-            # As much as the input so far lets expect of all of it; at first, a little more than the input.
-            ratio = 1.02 * self._bytes.used / self.consumed if self.consumed else 1.125
-            self._bytes.append(piece, len(piece) + int(ratio * self.total))
+            self._bytes.append(piece, self.expected)
+        self.consumed = consumed
 
     def take(self) -> bytes:
         return self._bytes.take()
@@ -289,8 +295,7 @@ class Rewriter(ABC):
                 if first_bad_crc(array, scan.batches, lo, hi, 0)[0] < hi:
                     break
                 rows = scan.batches[lo:hi]
-                out.add(self.pieces(array, rows))
-                out.consumed = int(rows["position"][-1] + rows["size"][-1])
+                out.add(self.pieces(array, rows), int(rows["position"][-1] + rows["size"][-1]))
             if out.consumed < scan.consumed or not len(scan.batches):
                 self._rewrite_damaged(array[out.consumed :], out)
                 break
@@ -310,7 +315,7 @@ class Rewriter(ABC):
                     position=origin + table.consumed,
                 )
             self.report.damage.append(Loss(origin + table.consumed, left, "cut in a batch"))
-        out.add(self.pieces(data, good_batches(table), origin))
+        out.add(self.pieces(data, good_batches(table), origin), origin + table.consumed)
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
         """Raise for a payload that can't be read, or leave its batch out."""
@@ -364,7 +369,7 @@ class Rewriter(ABC):
             # The kernel has found that there can be so many.
             wanted = used + int(batches["record_count"][done])
             self._rows = np.empty(max(wanted, 2 * len(self._rows)), RECORD_DTYPE)
-        yield RecordTable(self._rows[:used], batches, data, consumed=len(data), losses=[])
+        yield RecordTable(self._rows[:used], batches, data, columns=_ALL_COLUMNS)
 
     def _decoded(self, data: Bytes, origin: int, source: str | None, crc: Crc) -> Iterator[RecordTable]:
         """Decode batches of any kind."""
@@ -391,8 +396,8 @@ class Rewriter(ABC):
     def _flattened(self, table: RecordTable, magic: int, source: str | None) -> memoryview | None:
         """Write the records of a table as messages that stand alone; None if one needs a closer look."""
         rows = table.records
-        if (table.batches["status"] != BatchStatus.OK).any():
-            return None
+        if table.batches["status"].any():
+            return None  # not all of them are OK
         out = memoryview(allocate(len(rows) * _MESSAGE_BYTES + len(table.data)))
         used, with_headers, with_times, last = _convert_kernel.flatten(
             table.data, rows, table.batches, magic, self._last_offset, out

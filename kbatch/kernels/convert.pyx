@@ -7,7 +7,7 @@ measures and writes in passes of their own, and knows what to do about it.
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from kbatch.kernels.checksum cimport crc32_legacy
+from kbatch.kernels.crc32 cimport kb_message_crc_available, message_crc
 from kbatch.kernels.put cimport (
     BATCH_HEADER,
     CODEC,
@@ -37,6 +37,8 @@ cdef enum:
     RECORD_OVERHEAD = 16
     # So large a record or batch is for the general way, which looks at the limits of the format.
     LARGE = 1 << 30
+
+cdef bint FOLDS = kb_message_crc_available()
 
 # What a run of records has lost, and the last of their offsets.
 cdef struct Flat:
@@ -113,7 +115,7 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
             sizes[i] = size
             p += size
         for i in range(n):
-            store_be32(starts[i] + 12, crc32_legacy(starts[i] + CRC_START_LEGACY, sizes[i] - CRC_START_LEGACY))
+            store_be32(starts[i] + 12, message_crc(starts[i] + CRC_START_LEGACY, sizes[i] - CRC_START_LEGACY, FOLDS))
         done += n
     flat.with_headers = with_headers
     flat.with_times = with_times
