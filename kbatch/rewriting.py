@@ -147,7 +147,7 @@ class RewriteReport:
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
-def _runs(rows: Batches, size: int = _RUN_BYTES) -> Iterator[tuple[int, int]]:
+def _runs(rows: Batches, size: int) -> Iterator[tuple[int, int]]:
     """Part batches that lie one after the other into runs of so many bytes, or of one batch that is larger."""
     if not len(rows):
         return
@@ -290,7 +290,7 @@ class Rewriter(ABC):
         out = _Output(len(array))
         while out.consumed < len(array):
             scan = scan_part(array, position=out.consumed, max_batches=_MOST_ROWS)
-            for lo, hi in _runs(scan.batches):
+            for lo, hi in _runs(scan.batches, _RUN_BYTES):
                 # A run at a time, so that each step finds it in the cache.
                 if first_bad_crc(array, scan.batches, lo, hi, 0)[0] < hi:
                     break
@@ -571,7 +571,7 @@ class Conversion(Rewriter):
     def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         if self.magic < 2:
             rows = self._checked_headers(rows, source)
-        for lo, hi in _runs(rows):
+        for lo, hi in _runs(rows, _RUN_BYTES):
             run = rows[lo:hi]
             begin = int(run["position"][0])
             part = data[begin - origin : int(run["position"][-1] + run["size"][-1]) - origin]
@@ -702,7 +702,7 @@ class Recompression(Rewriter):
         magics = rows["magic"]
         breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
         for lo, hi in pairwise(breaks):
-            for first, last in _runs(rows[lo:hi]):
+            for first, last in _runs(rows[lo:hi], _RUN_BYTES):
                 run = rows[lo + first : lo + last]
                 begin = int(run["position"][0])
                 part = data[begin - origin : int(run["position"][-1] + run["size"][-1]) - origin]
