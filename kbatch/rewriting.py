@@ -173,8 +173,8 @@ class _Output:
 
     def add(self, pieces: Iterable[memoryview], consumed: int) -> None:
         """Append what becomes of the input up to `consumed`."""
-        if not self._bytes.used:
-            # They tell how much all of it will be: to move large memory costs more than to fill it.
+        if not self.expected:
+            # The first tell how much all of it will be: to move large memory costs more than to fill it.
             pieces = list(pieces)
             self.expected = int(1.02 * sum(map(len, pieces)) * self.total / max(consumed, 1))
         for piece in pieces:
@@ -315,6 +315,7 @@ class Rewriter(ABC):
                     position=origin + table.consumed,
                 )
             self.report.damage.append(Loss(origin + table.consumed, left, "cut in a batch"))
+        out.expected = max(out.expected, len(data))
         out.add(self.pieces(data, good_batches(table), origin), origin + table.consumed)
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:

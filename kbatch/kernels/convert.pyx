@@ -4,10 +4,11 @@ Both take what is ordinary, and say where they meet something else: that is for 
 measures and writes in passes of their own, and knows what to do about it.
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from kbatch.kernels.crc32 cimport kb_message_crc_available, message_crc
+from kbatch.kernels.checksum cimport crc32_legacy
+from kbatch.kernels.crc32 cimport kb_message_crc, kb_message_crc_available
 from kbatch.kernels.put cimport (
     BATCH_HEADER,
     CODEC,
@@ -47,6 +48,10 @@ cdef struct Flat:
     int64_t last_offset
 
 
+cdef inline uint32_t message_crc(const uint8_t* p, int64_t size) noexcept nogil:
+    return kb_message_crc(p, size) if FOLDS and size >= 16 else crc32_legacy(p, size)
+
+
 cdef inline uint8_t* put(uint8_t* p, const uint8_t* content, int64_t n, bint loosely) noexcept nogil:
     if loosely and n <= SHORT_CONTENT:
         return put_loosely(p, content, n)
@@ -71,6 +76,8 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
     cdef int64_t i
     cdef int64_t key
     cdef int64_t value
+    cdef int64_t key_at
+    cdef int64_t value_at
     cdef int64_t size
     cdef int32_t batch = -1
     cdef uint8_t attributes = 0
@@ -84,10 +91,12 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
             size = message_size(magic, key, value)
             if kb_unlikely(row.offset <= last or size > end - p):
                 return -1
-            if kb_unlikely((key and (row.key_pos < 0 or row.key_pos > limit - key))
-                           or (value and (row.value_pos < 0 or row.value_pos > limit - value))):
+            # Where there are no bytes, their position says nothing.
+            key_at = row.key_pos if key else 0
+            value_at = row.value_pos if value else 0
+            if kb_unlikely(key_at < 0 or key_at > limit - key or value_at < 0 or value_at > limit - value):
                 return -1
-            if kb_unlikely(row.batch != batch):
+            if kb_unlikely(row.batch != batch or batch < 0):
                 batch = row.batch
                 if batch < 0 or batch >= batch_count:
                     return -1
@@ -105,17 +114,16 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
             if magic:
                 store_be64(at, row.timestamp)
                 at += 8
-            loosely = size + SLACK <= end - p and limit - row.value_pos >= value + SLACK \
-                and limit - row.key_pos >= key + SLACK
+            loosely = size + SLACK <= end - p and limit - value_at >= value + SLACK and limit - key_at >= key + SLACK
             store_be32(at, key if row.key_len >= 0 else -1)
-            at = put(at + 4, data + row.key_pos, key, loosely)
+            at = put(at + 4, data + key_at, key, loosely)
             store_be32(at, value if row.value_len >= 0 else -1)
-            put(at + 4, data + row.value_pos, value, loosely)
+            put(at + 4, data + value_at, value, loosely)
             starts[i] = p
             sizes[i] = size
             p += size
         for i in range(n):
-            store_be32(starts[i] + 12, message_crc(starts[i] + CRC_START_LEGACY, sizes[i] - CRC_START_LEGACY, FOLDS))
+            store_be32(starts[i] + 12, message_crc(starts[i] + CRC_START_LEGACY, sizes[i] - CRC_START_LEGACY))
         done += n
     flat.with_headers = with_headers
     flat.with_times = with_times
@@ -269,8 +277,9 @@ def merge(data not None, messages not None, int64_t origin, int64_t batch_size, 
     """Write messages that stand alone to `out`, put together to batches of magic 2.
 
     `messages` are rows of BATCH_DTYPE, and `origin` is the position of ``data[0]`` in the source. A batch has messages
-    of one magic, timestamp type and append time, about `batch_size` bytes of them at most, or a single one. Offsets have
-    to rise, and not be negative. Rows of the batches go to `made`. Those of more than `max_crc` bytes get no checksum.
+    of one magic, timestamp type and append time, about `batch_size` bytes of them at most, or a single one. Offsets
+    have to rise, and not be negative. Rows of the batches go to `made`. Those of more than `max_crc` bytes get no
+    checksum.
 
     Returns (used, count): the bytes written and the number of batches; `used` is -1 where a message can't be written
     so, or there is too little room.

@@ -1,8 +1,6 @@
 """CRC-32 of messages, as magic 0 and 1 have it (CRC-R7), by folding alone."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
-
-from kbatch.kernels.checksum cimport crc32_legacy
+from libc.stdint cimport uint8_t, uint32_t
 
 cdef extern from *:
     """
@@ -69,8 +67,3 @@ cdef extern from *:
     """
     bint kb_message_crc_available() noexcept nogil
     uint32_t kb_message_crc(const uint8_t* p, size_t n) noexcept nogil
-
-
-cdef inline uint32_t message_crc(const uint8_t* p, int64_t size, bint folds) noexcept nogil:
-    """The CRC-32 of `size` bytes; `folds` is what `kb_message_crc_available` says."""
-    return kb_message_crc(p, size) if folds and size >= 16 else crc32_legacy(p, size)

@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.ref cimport PyObject, Py_XDECREF
-from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memmove
 
@@ -23,8 +23,6 @@ from kbatch.kernels.put cimport (
     CODEC,
     CRC_START_LEGACY,
     LOG_OVERHEAD,
-    MESSAGE_V0,
-    MESSAGE_V1,
     RECORD_BOUND,
     SLACK,
     message_size,
@@ -1465,7 +1463,6 @@ cdef class Growing:
     def append(self, piece not None, Py_ssize_t expected):
         """Append bytes; where there is no room for them, make some for `expected` bytes in all."""
         cdef Span span = Span(piece, 1, False)
-        cdef char* p
         if self.made == NULL:
             raise ValueError("the bytes have been taken")
         if span.length > self.room - self.used:
