@@ -16,6 +16,7 @@ KERNELS = [
     "frames",
     "pipeline",
     "encode",
+    "convert",
     "jsontext",
     "avro",
     "keymap",

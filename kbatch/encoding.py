@@ -57,6 +57,7 @@ __all__ = [
     "plan_batches",
     "raise_trouble",
     "records_of",
+    "seal",
     "table_records",
 ]
 
@@ -497,6 +498,12 @@ def fill(records: _kernel.Records | None, batches: Batches, payloads: Sequence[A
     most = checksum.MAX_SIZE
     _, row, trouble = _kernel.write(records, batches, None if payloads is None else list(payloads), out, most)
     raise_trouble(trouble, row)
+    seal(batches, out)
+
+
+def seal(batches: Batches, out: memoryview) -> None:
+    """Set the checksums that the kernel has left to the `crc32c` package."""
+    most = checksum.MAX_SIZE
     for i in np.flatnonzero((batches["magic"] == 2) & (batches["size"] > most)).tolist():
         start = int(batches["position"][i])
         with out[start + _CRC_START : start + int(batches["size"][i])] as covered:

@@ -10,7 +10,7 @@ header around it stays.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, NoReturn
@@ -21,8 +21,8 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import first_bad_crc
 from kbatch.codecs import Arena, PayloadError, check_level, compress, decompress
-from kbatch.decoding import DecodeOptions, decode_part
-from kbatch.encoding import check_range, compressed, fill, overheads, parse_codec, raise_trouble
+from kbatch.decoding import Crc, DecodeOptions, decode_part
+from kbatch.encoding import check_range, compressed, fill, overheads, parse_codec, raise_trouble, seal
 from kbatch.errors import (
     ConversionLossError,
     CrcMismatchError,
@@ -41,12 +41,17 @@ from kbatch.format import (
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_DTYPE,
+    BATCH_HEADER_SIZE,
+    COLUMN_FIELDS,
     NO_TIMESTAMP,
+    RECORD_DTYPE,
     BatchStatus,
     Codec,
     Limits,
 )
 from kbatch.framing import byte_array, scan_part
+from kbatch.kernels import checksum
+from kbatch.kernels import convert as _convert_kernel
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.buffers import allocate
@@ -60,12 +65,19 @@ Bytes = npt.NDArray[np.uint8]
 Batches = npt.NDArray[np.void]
 
 _INT32_MAX = 2**31 - 1
-# What is decoded, or compressed anew, at a time.
+# What is checked, and put together, at a time.
 _RUN_BYTES = 1 << 20
+# What is decoded, or compressed anew, at a time: it stays in the L2 cache, with its records and what they become.
+_BLOCK_BYTES = 256 << 10
 _TABLE_BYTES = 8 << 20
 _MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
+# What a record, or its batch's header, takes at most beside its key and value: as a message, and more than as one.
+_MESSAGE_BYTES = 34
+_BATCH_GROWTH = 66
+# That are decoded together, to begin with.
+_FEWEST_RECORDS = 4096
 
 # What can be lost, by the field of the report that counts it.
 LOST_TEXTS = {
@@ -78,6 +90,7 @@ LOST_TEXTS = {
     "leader_epochs": "the leader epoch of {count} batch(es)",
     "empty_batches": "{count} batch(es) without records",
 }
+_ALL_COLUMNS = tuple(COLUMN_FIELDS)
 # Nobody is asked about these: they say nothing about records.
 _UNASKED = ("leader_epochs", "empty_batches")
 
@@ -137,6 +150,44 @@ class RewriteReport:
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
+def _runs(rows: Batches, size: int) -> Iterator[tuple[int, int]]:
+    """Part batches that lie one after the other into runs of so many bytes, or of one batch that is larger."""
+    if not len(rows):
+        return
+    start, last = int(rows["position"][0]), rows[-1]
+    if last["position"] + last["size"] - start <= size:
+        yield 0, len(rows)
+        return
+    ends = rows["position"] + rows["size"]
+    done = 0
+    while done < len(rows):
+        stop = max(done + 1, int(np.searchsorted(ends, start + size, "right")))
+        yield done, stop
+        start, done = int(ends[stop - 1]), stop
+
+
+class _Output:
+    """What becomes of `total` bytes of input, of which `consumed` are done."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.consumed = self.expected = 0
+        self._bytes = _kernel.Growing()
+
+    def add(self, pieces: Iterable[memoryview], consumed: int) -> None:
+        """Append what becomes of the input up to `consumed`."""
+        if not self.expected:
+            # The first tell how much all of it will be: to move large memory costs more than to fill it.
+            pieces = list(pieces)
+            self.expected = int(1.02 * sum(map(len, pieces)) * self.total / max(consumed, 1))
+        for piece in pieces:
+            self._bytes.append(piece, self.expected)
+        self.consumed = consumed
+
+    def take(self) -> bytes:
+        return self._bytes.take()
+
+
 class Rewriter(ABC):
     """What is done to batches, a stretch of them at a time.
 
@@ -175,6 +226,9 @@ class Rewriter(ABC):
         self.on_error = on_error
         self.report = report if report is not None else RewriteReport()
         self._options = DecodeOptions(on_error=on_error, limits=self.limits)
+        self._rows = np.empty(_FEWEST_RECORDS, RECORD_DTYPE)
+        # Of the run at hand, that of the last record written.
+        self._last_offset = -1
 
     @property
     def framing(self) -> DecodeOptions:
@@ -210,17 +264,20 @@ class Rewriter(ABC):
         if not len(rows):
             return
         kinds = self._kinds(rows)
-        starts = rows["position"] - origin
-        ends = starts + rows["size"]
+        starts, sizes = rows["position"], rows["size"]
         report = self.report
         report.batches += len(rows)
-        report.bytes += int(rows["size"].sum())
+        size = int(sizes.sum())
+        report.bytes += size
         report.rewritten += int(np.count_nonzero(kinds))
-        # Damage between two batches parts them too.
-        breaks = np.flatnonzero((kinds[1:] != kinds[:-1]) | (starts[1:] != ends[:-1])) + 1
+        parted = kinds[1:] != kinds[:-1]
+        if int(starts[-1] + sizes[-1] - starts[0]) > size:
+            # Damage between two batches parts them too.
+            parted |= starts[1:] != starts[:-1] + sizes[:-1]
+        breaks = np.flatnonzero(parted) + 1
         for lo, hi in zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True):
-            part = data[int(starts[lo]) : int(ends[hi - 1])]
-            begin = origin + int(starts[lo])
+            begin = int(starts[lo])
+            part = data[begin - origin : int(starts[hi - 1] + sizes[hi - 1]) - origin]
             if kinds[lo] == 0:
                 report.batches_written += hi - lo
                 report.bytes_written += len(part)
@@ -233,32 +290,23 @@ class Rewriter(ABC):
     def bytes_of(self, data: Buffer) -> bytes:
         """Rewrite all of `data`."""
         array = byte_array(data)
-        # Fresh memory costs more than a copy: the first is used again and again, the second is of just that size.
-        out = Arena(len(array))
-        position = 0
-        while position < len(array):
-            # A stretch at a time, so that each step finds it in the cache.
-            scan = scan_part(array, position=position, max_batches=_MOST_ROWS)
-            rows = scan.batches
-            if not len(rows) or first_bad_crc(array, rows, 0, len(rows), 0)[0] < len(rows):
-                self._rewrite_damaged(array[position:], position, out)
+        out = _Output(len(array))
+        while out.consumed < len(array):
+            scan = scan_part(array, position=out.consumed, max_batches=_MOST_ROWS)
+            for lo, hi in _runs(scan.batches, _RUN_BYTES):
+                # A run at a time, so that each step finds it in the cache.
+                if first_bad_crc(array, scan.batches, lo, hi, 0)[0] < hi:
+                    break
+                rows = scan.batches[lo:hi]
+                out.add(self.pieces(array, rows), int(rows["position"][-1] + rows["size"][-1]))
+            if out.consumed < scan.consumed or not len(scan.batches):
+                self._rewrite_damaged(array[out.consumed :], out)
                 break
-            self._add(self.pieces(array, rows), out)
-            position = scan.consumed
-        made, view = _kernel.unfilled_bytes(out.used)
-        with view:
-            view[:] = out.view[: out.used]
-        return made
+        return out.take()
 
-    @staticmethod
-    def _add(pieces: Iterator[memoryview], out: Arena) -> None:
-        for piece in pieces:
-            out.reserve(len(piece))
-            out.view[out.used : out.used + len(piece)] = piece
-            out.used += len(piece)
-
-    def _rewrite_damaged(self, data: Bytes, origin: int, out: Arena) -> None:
+    def _rewrite_damaged(self, data: Bytes, out: _Output) -> None:
         """Rewrite what is whole, if damage is to be left out."""
+        origin = out.consumed
         table = decode_part(data, self.framing, origin=origin).table
         self.report.damage += table.losses
         left = len(data) - table.consumed
@@ -270,7 +318,8 @@ class Rewriter(ABC):
                     position=origin + table.consumed,
                 )
             self.report.damage.append(Loss(origin + table.consumed, left, "cut in a batch"))
-        self._add(self.pieces(data, good_batches(table), origin), out)
+        out.expected = max(out.expected, len(data))
+        out.add(self.pieces(data, good_batches(table), origin), origin + table.consumed)
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
         """Raise for a payload that can't be read, or leave its batch out."""
@@ -295,29 +344,76 @@ class Rewriter(ABC):
         raise AssertionError("there was no trouble")
 
     def _tables(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[RecordTable]:
-        """Decode batches, some megabytes of records at a time."""
-        ends = rows["position"] + rows["size"] - origin
+        """Decode a run of batches, some of its records at a time."""
+        self._last_offset = -1
+        packed = rows["attributes"] & ATTRIBUTE_CODEC != 0
+        if (rows["magic"] == 2).all() and not packed.any():
+            for lo, hi in _runs(rows, _BLOCK_BYTES):
+                yield from self._block(data, rows[lo:hi], origin, source)
+            return
         # The checksums of batches were looked at; those of messages in a compressed one were not.
-        checked = (rows["magic"] == 2) | (rows["attributes"] & ATTRIBUTE_CODEC == 0)
-        options = replace(self._options, crc="skip" if checked.all() else "verify")
-        done = position = 0
-        while done < len(rows):
-            done = max(done + 1, int(np.searchsorted(ends, position + _RUN_BYTES, "right")))
-            stop = int(ends[done - 1])
-            while position < stop:
-                table = decode_part(
-                    data[position:stop],
-                    options,
-                    origin=origin + position,
-                    source=source,
-                    max_bytes=_TABLE_BYTES,
-                    followed=True,
-                ).table
-                if not table.consumed:
-                    raise RuntimeError(f"nothing decoded at byte {origin + position}")
-                position += table.consumed
-                self.report.damage += table.losses
-                yield table
+        checked = (rows["magic"] == 2) | ~packed
+        yield from self._decoded(data, origin, source, "skip" if checked.all() else "verify")
+
+    def _block(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[RecordTable]:
+        """Decode plain batches of magic 2 into rows that are used again."""
+        batches = rows.copy()
+        while True:
+            # All offsets are wanted, and no control batches; checksums were looked at.
+            done, used, fault, *_ = _decode_kernel.decode(
+                data, batches, 0, len(batches), origin, None, None, self._rows, 0, False, False, False, 0, 0
+            )
+            if fault:
+                start = int(rows["position"][0]) - origin
+                stop = int(rows["position"][-1] + rows["size"][-1]) - origin
+                yield from self._decoded(data[start:stop], origin + start, source, "skip")
+                return
+            if done == len(batches):
+                break
+            # The kernel has found that there can be so many.
+            wanted = used + int(batches["record_count"][done])
+            self._rows = np.empty(max(wanted, 2 * len(self._rows)), RECORD_DTYPE)
+        yield RecordTable(self._rows[:used], batches, data, columns=_ALL_COLUMNS)
+
+    def _decoded(self, data: Bytes, origin: int, source: str | None, crc: Crc) -> Iterator[RecordTable]:
+        """Decode batches of any kind."""
+        options = replace(self._options, crc=crc)
+        position = 0
+        while position < len(data):
+            table = decode_part(
+                data[position:],
+                options,
+                origin=origin + position,
+                source=source,
+                max_bytes=_TABLE_BYTES,
+                followed=True,
+            ).table
+            if not table.consumed:
+                raise RuntimeError(f"nothing decoded at byte {origin + position}")
+            position += table.consumed
+            self.report.damage += table.losses
+            yield table
+
+    def _check_records(self, table: RecordTable, source: str | None) -> None:  # noqa: B027 - most lose nothing
+        """Count what is lost of records, or refuse it."""
+
+    def _flattened(self, table: RecordTable, magic: int, source: str | None) -> memoryview | None:
+        """Write the records of a table as messages that stand alone; None if one needs a closer look."""
+        rows = table.records
+        if table.batches["status"].any():
+            return None  # not all of them are OK
+        out = memoryview(allocate(len(rows) * _MESSAGE_BYTES + len(table.data)))
+        used, with_headers, with_times, last = _convert_kernel.flatten(
+            table.data, rows, table.batches, magic, self._last_offset, out
+        )
+        if used < 0:
+            return None
+        if with_headers or (with_times and not magic):
+            self._check_records(table, source)
+        self._last_offset = last
+        self.report.records += len(rows)
+        self.report.batches_written += len(rows)
+        return out[:used]
 
     def _rebuilt(self, table: RecordTable, magic: int, codec: Codec | None, source: str | None) -> memoryview:
         """Encode the records of a table in batches of another magic or codec, with no field but what all magics have.
@@ -325,6 +421,15 @@ class Rewriter(ABC):
         Message sets, and batches of magic 2, stay what they are; messages that stand alone are put together where the
         result is a batch or a compressed set.
         """
+        if magic < 2 and not codec and (codec is not None or not (table.batches["attributes"] & ATTRIBUTE_CODEC).any()):
+            made = self._flattened(table, magic, source)
+            if made is not None:
+                return made
+        self._check_records(table, source)
+        return self._regrouped(table, magic, codec, source)
+
+    def _regrouped(self, table: RecordTable, magic: int, codec: Codec | None, source: str | None) -> memoryview:
+        """Do that in the general way, with a look at everything that can be wrong."""
         rows = table.records
         batches = table.batches
         counts = np.bincount(rows["batch"], minlength=len(batches))
@@ -334,6 +439,7 @@ class Rewriter(ABC):
             self._leave_out(batches[row], "the checksum of a message in it doesn't hold", source, CrcMismatchError)
         offsets = rows["offset"]
         wrong = offsets < 0
+        wrong[:1] |= offsets[:1] <= self._last_offset
         wrong[1:] |= offsets[1:] <= offsets[:-1]
         for row in np.unique(rows["batch"][wrong]).tolist() if wrong.any() else ():
             text = "offsets don't rise, or are negative: nothing can be written so"
@@ -341,7 +447,7 @@ class Rewriter(ABC):
                 self._leave_out(batches[row], text, source, InvalidRecordError)
             bad[row] = True
         if bad.any():
-            return self._rebuilt(table[~bad[rows["batch"]]], magic, codec, source)
+            return self._regrouped(table[~bad[rows["batch"]]], magic, codec, source)
         here = np.flatnonzero(counts)
         if not len(here):
             return memoryview(b"")
@@ -357,6 +463,7 @@ class Rewriter(ABC):
         _, row, trouble, found = _kernel.measure_batches(records, made)
         if trouble:
             self._refuse(batches[rows["batch"][row]], trouble, found, source)
+        self._last_offset = int(offsets[-1])
         self.report.records += len(rows)
         stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
         self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
@@ -468,12 +575,31 @@ class Conversion(Rewriter):
     def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         if self.magic < 2:
             rows = self._checked_headers(rows, source)
-        for table in self._tables(data, rows, origin, source):
-            if self.magic < 2:
-                self._check_records(table, source)
-            piece = self._rebuilt(table, self.magic, self.codec, source)
-            if piece:
-                yield piece
+        for lo, hi in _runs(rows, _RUN_BYTES):
+            run = rows[lo:hi]
+            begin = int(run["position"][0])
+            part = data[begin - origin : int(run["position"][-1] + run["size"][-1]) - origin]
+            merged = self._merged(part, run, begin) if self.magic == 2 and not self.codec else None
+            if merged is not None:
+                yield merged
+                continue
+            for table in self._tables(part, run, begin, source):
+                piece = self._rebuilt(table, self.magic, self.codec, source)
+                if piece:
+                    yield piece
+
+    def _merged(self, data: Bytes, rows: Batches, origin: int) -> memoryview | None:
+        """Put messages that stand alone together; None if one doesn't, or needs a closer look."""
+        out = memoryview(allocate(len(data) + len(rows) * _BATCH_GROWTH))
+        made = np.empty(len(rows), BATCH_DTYPE)
+        most = checksum.MAX_SIZE
+        used, count = _convert_kernel.merge(data, rows, origin, self.batch_size, out, made, most)
+        if used < 0:
+            return None
+        seal(made[:count], out)
+        self.report.records += len(rows)
+        self.report.batches_written += count
+        return out[:used]
 
     def _checked_headers(self, rows: Batches, source: str | None) -> Batches:
         """Count what is lost of headers, or refuse it."""
@@ -500,6 +626,8 @@ class Conversion(Rewriter):
         return rows
 
     def _check_records(self, table: RecordTable, source: str | None) -> None:
+        if self.magic == 2:
+            return
         rows, batches = table.records, table.batches
         if self.magic == 0:
             self._lose("timestamps", rows["timestamp"] != NO_TIMESTAMP, batches, source, rows["batch"])
@@ -571,43 +699,53 @@ class Recompression(Rewriter):
                 ConversionLossError, row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first"
             )
         if kind == _PAYLOAD:
-            yield from self._repacked(data, rows, origin, source)
+            yield from (
+                self._repacked(data, rows, origin, source) if self.codec else self._unpacked(data, rows, origin, source)
+            )
             return
         magics = rows["magic"]
         breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
         for lo, hi in pairwise(breaks):
-            start = int(rows["position"][lo]) - origin
-            for table in self._tables(data[start:], rows[lo:hi], origin + start, source):
-                piece = self._rebuilt(table, int(magics[lo]), self.codec, source)
-                if piece:
-                    yield piece
+            for first, last in _runs(rows[lo:hi], _RUN_BYTES):
+                run = rows[lo + first : lo + last]
+                begin = int(run["position"][0])
+                part = data[begin - origin : int(run["position"][-1] + run["size"][-1]) - origin]
+                for table in self._tables(part, run, begin, source):
+                    piece = self._rebuilt(table, int(magics[lo]), self.codec, source)
+                    if piece:
+                        yield piece
 
-    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
-        """Compress payloads anew, some megabytes at a time."""
+    def _payloads(self, data: Bytes, rows: Batches, origin: int) -> Iterator[tuple[int, memoryview | None, int, int]]:
+        """Yield the number of each batch, its payload if it has one, codec and magic."""
         positions = np.empty(len(rows), np.int64)
         sizes = np.empty(len(rows), np.int64)
         _decode_kernel.payloads(data, rows, 0, len(rows), origin, positions, sizes)
         view = data.data
         columns = (positions.tolist(), sizes.tolist(), (rows["attributes"] & ATTRIBUTE_CODEC).tolist())
+        for i, (position, size, own, magic) in enumerate(zip(*columns, rows["magic"].tolist(), strict=True)):
+            yield i, None if size < 0 else view[position : position + size], own, magic
+
+    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
+        """Compress payloads anew, some of them at a time."""
         payloads: list[bytes] = []
         chosen: list[int] = []
         held = 0
-        for i, (position, size, own, magic) in enumerate(zip(*columns, rows["magic"].tolist(), strict=True)):
+        for i, stored, own, magic in self._payloads(data, rows, origin):
             try:
-                if size < 0:
+                if stored is None:
                     raise PayloadError(Finding(Fault.WRAPPER_VALUE))
-                payload = self._payload(view[position : position + size], own, magic)
+                payload = self._payload(stored, own, magic)
             except PayloadError as error:
                 self._damaged(error, rows[i], source)
                 continue
             payloads.append(payload)
             chosen.append(i)
             held += len(payload)
-            if held >= _RUN_BYTES:
-                yield self._framed(rows[chosen], payloads)
+            if held >= _BLOCK_BYTES:
+                yield _written(None, self._relabelled(rows[chosen], [len(payload) for payload in payloads]), payloads)
                 payloads, chosen, held = [], [], 0
         if chosen:
-            yield self._framed(rows[chosen], payloads)
+            yield _written(None, self._relabelled(rows[chosen], [len(payload) for payload in payloads]), payloads)
 
     def _payload(self, stored: memoryview, own: int, magic: int) -> bytes:
         if not own:
@@ -617,14 +755,45 @@ class Recompression(Rewriter):
         size = decompress(own, stored, arena, self.limits.max_decompressed_bytes, magic)
         return compress(self.codec, arena.view[:size], self.level, magic)
 
-    def _framed(self, batches: Batches, payloads: list[bytes]) -> memoryview:
+    def _unpacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
+        """Decompress payloads of magic 2 to where they are to stand, some of them at a time."""
+        limit = self.limits.max_decompressed_bytes
+        arena = Arena(2 * _BLOCK_BYTES)
+        chosen: list[int] = []
+        sizes: list[int] = []
+        for i, stored, own, magic in self._payloads(data, rows, origin):
+            assert stored is not None, "only a message may have no payload"
+            arena.reserve(BATCH_HEADER_SIZE)
+            arena.used += BATCH_HEADER_SIZE
+            try:
+                sizes.append(decompress(own, stored, arena, limit, magic))
+            except PayloadError as error:
+                arena.used -= BATCH_HEADER_SIZE
+                self._damaged(error, rows[i], source)
+                continue
+            chosen.append(i)
+            if arena.used >= _BLOCK_BYTES:
+                yield self._framed(rows[chosen], sizes, arena)
+                arena, chosen, sizes = Arena(2 * _BLOCK_BYTES), [], []
+        if chosen:
+            yield self._framed(rows[chosen], sizes, arena)
+
+    def _framed(self, batches: Batches, sizes: Sequence[int], arena: Arena) -> memoryview:
+        out = arena.view[: arena.used]
+        batches = self._relabelled(batches, sizes)
+        _kernel.frame(batches, out, checksum.MAX_SIZE)
+        seal(batches, out)
+        return out
+
+    def _relabelled(self, batches: Batches, payload_sizes: Sequence[int]) -> Batches:
+        """Tell the rows of batches, which are about to be written, of their new codec and payloads."""
         batches["attributes"] = batches["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
-        batches["size"] = overheads(batches) + np.array([len(payload) for payload in payloads], np.int64)
+        batches["size"] = overheads(batches) + np.array(payload_sizes, np.int64)
         if (batches["size"] > _INT32_MAX).any():
             raise_trouble(7, 0, int(batches["size"].max()))
         self.report.batches_written += len(batches)
         self.report.records += int(batches["record_count"].clip(0).sum())
-        return _written(None, batches, payloads)
+        return batches
 
 
 def _written(records: _kernel.Records | None, batches: Batches, payloads: Sequence[Any] | None) -> memoryview:

@@ -12,25 +12,41 @@ from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuff
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cpython.ref cimport PyObject, Py_XDECREF
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memmove
 
-from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
+from kbatch.kernels.checksum cimport crc32_legacy
+from kbatch.kernels.put cimport (
+    BATCH_HEADER,
+    CODEC,
+    CRC_START_LEGACY,
+    LOG_OVERHEAD,
+    RECORD_BOUND,
+    SLACK,
+    message_size,
+    overhead,
+    put_content,
+    put_loosely,
+    put_short,
+    put_varint,
+    store_be32,
+    store_be64,
+    varint_size,
+    write_header,
+    zigzag,
+)
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport BatchRow, kb_bswap16, kb_bswap32, kb_bswap64, kb_likely, kb_prefetch, kb_unlikely
+from kbatch.kernels.wire cimport BatchRow, kb_likely, kb_prefetch, kb_unlikely
 
 cdef extern from "Python.h":
     const int PyBUF_WRITE
+    PyObject* PyBytes_FromStringAndSize_ "PyBytes_FromStringAndSize"(const char* content, Py_ssize_t size)
+    int _PyBytes_Resize(PyObject** made, Py_ssize_t size) except -1
 
 cdef extern from *:
     """
-    #if defined(_MSC_VER)
-      #include <intrin.h>
-      static inline int kb_bits(uint64_t x) { unsigned long i; _BitScanReverse64(&i, x | 1); return (int)i + 1; }
-    #else
-      static inline int kb_bits(uint64_t x) { return 64 - __builtin_clzll(x | 1); }
-    #endif
     #if defined(__linux__)
       #include <sys/mman.h>
       /* Large memory in large pages: a fault for each of 4 KiB costs more than filling them. */
@@ -48,26 +64,13 @@ cdef extern from *:
       static void kb_expect_fill(char *p, size_t n) { (void)p; (void)n; }
     #endif
     """
-    int kb_bits(uint64_t) noexcept nogil
     void kb_expect_fill(char* p, size_t n) noexcept nogil
 
 cdef enum:
     BLOCK = 256  # rows of one turn over the columns: their slices stay in the first cache
     HEADER_BLOCK = 64
     AHEAD = 1024  # bytes of values that are asked for before they are copied
-    LOG_OVERHEAD = 12
-    BATCH_HEADER = 61
-    CRC_START = 21
-    CRC_START_LEGACY = 16
-    # A message of magic 0 with neither key nor value, its offset and length included; magic 1 adds a timestamp.
-    MESSAGE_V0 = 26
-    MESSAGE_V1 = 34
-    CODEC = 0x07
     TIMESTAMP_TYPE = 0x08
-    # Bytes of a record beside its key, value and headers at most: its length, attributes, deltas, and their lengths.
-    RECORD_BOUND = 31
-    # Bytes behind what is copied that may be read and written as well, where there is `room` for that.
-    SLACK = 64
     # Below this a varint takes at most two bytes; and a length, which is not negative, below that.
     SHORT = 1 << 14
     SHORT_LENGTH = 1 << 13
@@ -638,20 +641,6 @@ cdef int64_t open_window(const Source* source, HeaderWindow* window, int64_t row
 # -- sizes
 
 
-cdef inline uint64_t zigzag(int64_t x) noexcept nogil:
-    return (<uint64_t>x << 1) ^ <uint64_t>(x >> 63)
-
-
-cdef inline int64_t varint_size(int64_t x) noexcept nogil:
-    cdef uint64_t raw = zigzag(x)
-    if kb_likely(raw < 1 << 7):
-        return 1
-    if kb_likely(raw < 1 << 14):
-        return 2
-    # ceil(bits / 7) without a division.
-    return (kb_bits(raw) * 9 + 64) >> 6
-
-
 cdef inline int64_t bytes_size(int64_t n) noexcept nogil:
     return 1 if n < 0 else varint_size(n) + n
 
@@ -693,10 +682,6 @@ cdef inline int64_t body_size(int64_t time_delta, int64_t offset_delta, int64_t 
     return 1 + varint_size(time_delta) + varint_size(offset_delta) + bytes_size(key) + bytes_size(value) + headers
 
 
-cdef inline int64_t message_size(int magic, int64_t key, int64_t value) noexcept nogil:
-    return (MESSAGE_V1 if magic else MESSAGE_V0) + max(key, 0) + max(value, 0)
-
-
 cdef inline int64_t record_size(bint modern, int magic, int64_t time_delta, int64_t offset_delta, int64_t key,
                                 int64_t value, int64_t headers) noexcept nogil:
     """Bytes of a whole record, or of a message."""
@@ -705,15 +690,6 @@ cdef inline int64_t record_size(bint modern, int magic, int64_t time_delta, int6
         return message_size(magic, key, value)
     size = body_size(time_delta, offset_delta, key, value, headers)
     return size + varint_size(size)
-
-
-cdef inline int64_t overhead(const BatchRow* row) noexcept nogil:
-    """Bytes of a batch before its payload: a compressed set of messages is the value of one without a key."""
-    if row.magic == 2:
-        return BATCH_HEADER
-    if row.attributes & CODEC:
-        return MESSAGE_V1 if row.magic else MESSAGE_V0
-    return 0
 
 
 # -- measuring
@@ -1090,87 +1066,6 @@ cdef int measure_batch(const Source* source, BatchRow* batch, Report* report) no
 # -- writing
 
 
-cdef inline void store_be16(uint8_t* p, int64_t x) noexcept nogil:
-    cdef uint16_t swapped = kb_bswap16(<uint16_t>x)
-    memcpy(p, &swapped, 2)
-
-
-cdef inline void store_be32(uint8_t* p, int64_t x) noexcept nogil:
-    cdef uint32_t swapped = kb_bswap32(<uint32_t>x)
-    memcpy(p, &swapped, 4)
-
-
-cdef inline void store_be64(uint8_t* p, int64_t x) noexcept nogil:
-    cdef uint64_t swapped = kb_bswap64(<uint64_t>x)
-    memcpy(p, &swapped, 8)
-
-
-cdef inline uint8_t* put_varint(uint8_t* p, int64_t x) noexcept nogil:
-    cdef uint64_t rest = zigzag(x)
-    if kb_likely(rest < 1 << 7):
-        p[0] = <uint8_t>rest
-        return p + 1
-    if kb_likely(rest < 1 << 14):
-        p[0] = <uint8_t>(rest | 0x80)
-        p[1] = <uint8_t>(rest >> 7)
-        return p + 2
-    while rest > 0x7F:
-        p[0] = <uint8_t>(rest | 0x80)
-        p += 1
-        rest >>= 7
-    p[0] = <uint8_t>rest
-    return p + 1
-
-
-cdef inline uint8_t* put_content(uint8_t* p, const uint8_t* content, int64_t n) noexcept nogil:
-    """Copy, with two moves of a constant size that overlap where it is short: a call of memcpy costs more than that."""
-    if n > 64:
-        memcpy(p, content, n)
-    elif n > 32:
-        memcpy(p, content, 32)
-        memcpy(p + n - 32, content + n - 32, 32)
-    elif n >= 16:
-        memcpy(p, content, 16)
-        memcpy(p + n - 16, content + n - 16, 16)
-    elif n >= 8:
-        memcpy(p, content, 8)
-        memcpy(p + n - 8, content + n - 8, 8)
-    elif n >= 4:
-        memcpy(p, content, 4)
-        memcpy(p + n - 4, content + n - 4, 4)
-    elif n > 0:
-        p[0] = content[0]
-        p[n >> 1] = content[n >> 1]
-        p[n - 1] = content[n - 1]
-    return p + n
-
-
-cdef inline uint8_t* put_loosely(uint8_t* p, const uint8_t* content, int64_t n) noexcept nogil:
-    """Copy in whole steps, reading and writing up to `SLACK` bytes more than there are: no branch for each length."""
-    cdef int64_t at = 64
-    if n > 0:
-        memcpy(p, content, 16)
-        if n > 16:
-            memcpy(p + 16, content + 16, 16)
-            if n > 32:
-                memcpy(p + 32, content + 32, 32)
-                while at < n:
-                    memcpy(p + at, content + at, 64)
-                    at += 64
-    return p + n
-
-
-cdef inline uint8_t* put_short(uint8_t* p, uint64_t raw) noexcept nogil:
-    """A varint below `SHORT`."""
-    cdef uint16_t both
-    if raw < 128:
-        p[0] = <uint8_t>raw
-        return p + 1
-    both = <uint16_t>((raw & 0x7F) | 0x80 | (raw >> 7 << 8))
-    memcpy(p, &both, 2)
-    return p + 2
-
-
 cdef inline uint8_t* put_bytes(uint8_t* p, Slice content) noexcept nogil:
     if content.n < 0:
         p[0] = 1
@@ -1402,35 +1297,6 @@ cdef int write_payload(const Source* source, const BatchRow* batch, int64_t row,
     return report.trouble
 
 
-cdef void write_header(BatchRow* batch, uint8_t* p, int64_t max_crc) noexcept nogil:
-    """The header of a batch whose payload is in its place, with its checksum if it isn't longer than `max_crc`."""
-    batch.crc = 0
-    store_be64(p, batch.base_offset if batch.magic == 2 else batch.last_offset)
-    store_be32(p + 8, batch.size - LOG_OVERHEAD)
-    p[16] = <uint8_t>batch.magic
-    if batch.magic == 2:
-        store_be32(p + 12, batch.partition_leader_epoch)
-        store_be16(p + 21, batch.attributes)
-        store_be32(p + 23, batch.last_offset_delta)
-        store_be64(p + 27, batch.base_timestamp)
-        store_be64(p + 35, batch.max_timestamp)
-        store_be64(p + 43, batch.producer_id)
-        store_be16(p + 51, batch.producer_epoch)
-        store_be32(p + 53, batch.base_sequence)
-        store_be32(p + 57, batch.record_count)
-        if batch.size <= max_crc:
-            batch.crc = crc32c_of(p + CRC_START, batch.size - CRC_START)
-        store_be32(p + 17, batch.crc)
-        return
-    p[17] = <uint8_t>batch.attributes
-    if batch.magic:
-        store_be64(p + 18, batch.max_timestamp)
-    store_be32(p + (26 if batch.magic else 18), -1)  # no key
-    store_be32(p + (30 if batch.magic else 22), batch.size - overhead(batch))
-    batch.crc = crc32_legacy(p + CRC_START_LEGACY, batch.size - CRC_START_LEGACY)
-    store_be32(p + 12, batch.crc)
-
-
 def payload(Records records not None, batches not None, int64_t i, int64_t skip, out not None):
     """Write the plain payload of batch `i` to `out`, which has to be of its size; without its first `skip` records.
 
@@ -1535,6 +1401,29 @@ def seal(out not None, int64_t position, uint32_t crc):
     store_be32(<uint8_t*>span.items + position + 17, crc)
 
 
+def frame(batches not None, out not None, int64_t max_crc):
+    """Write the headers of batches of magic 2 whose payloads are in their places in `out`, which is as large as all.
+
+    Sets position and crc. Batches of more than `max_crc` bytes get no checksum, as in `write`.
+    """
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
+    cdef Span out_span = Span(out, 1, True)
+    cdef BatchRow* rows = <BatchRow*>batch_span.items
+    cdef uint8_t* p = <uint8_t*>out_span.items
+    cdef const uint8_t* end = p + out_span.length
+    cdef int64_t i
+    with nogil:
+        for i in range(batch_span.length):
+            if rows[i].magic != 2 or rows[i].size < BATCH_HEADER or rows[i].size > end - p:
+                with gil:
+                    raise ValueError(f"batch {i} has no payload there")
+            rows[i].position = p - <uint8_t*>out_span.items
+            write_header(rows + i, p, max_crc)
+            p += rows[i].size
+    if p != end:
+        raise ValueError(f"batches end {end - p} bytes before their memory")
+
+
 def unfilled_bytes(Py_ssize_t size):
     """Return a bytes object of `size` and a view to fill it by, before anyone else gets hold of the object.
 
@@ -1543,3 +1432,53 @@ def unfilled_bytes(Py_ssize_t size):
     cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
     kb_expect_fill(PyBytes_AS_STRING(made), size)
     return made, PyMemoryView_FromMemory(PyBytes_AS_STRING(made), size, PyBUF_WRITE)
+
+
+cdef class Growing:
+    """A bytes object that is appended to.
+
+    It is made in memory of its own, which then is not copied, but cut: so it may be given too much, which costs nothing
+    until it is written to.
+    """
+
+    cdef PyObject* made
+    cdef readonly Py_ssize_t used
+    cdef Py_ssize_t room
+
+    def __cinit__(self):
+        self.made = PyBytes_FromStringAndSize_(NULL, 0)
+        if self.made == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        Py_XDECREF(self.made)
+
+    cdef int resize(self, Py_ssize_t room) except -1:
+        # On failure the object is gone, and the pointer NULL.
+        self.room = 0
+        _PyBytes_Resize(&self.made, room)
+        self.room = room
+        return 0
+
+    def append(self, piece not None, Py_ssize_t expected):
+        """Append bytes; where there is no room for them, make some for `expected` bytes in all."""
+        cdef Span span = Span(piece, 1, False)
+        if self.made == NULL:
+            raise ValueError("the bytes have been taken")
+        if span.length > self.room - self.used:
+            self.resize(max(expected, self.used + span.length, self.room + self.room // 2))
+            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
+        memcpy(PyBytes_AS_STRING(<object>self.made) + self.used, span.items, span.length)
+        self.used += span.length
+
+    def take(self):
+        """Return the bytes; there is nothing left here then."""
+        cdef object taken
+        if self.made == NULL:
+            raise ValueError("the bytes have been taken")
+        if self.room != self.used:
+            self.resize(self.used)
+        taken = <object>self.made
+        Py_XDECREF(self.made)
+        self.made = NULL
+        return taken
