@@ -198,6 +198,7 @@ class _Pass:
         max_size: int | None,
         claims: Claims | None,
         until: int | None,
+        room: tuple[int, int] | None,
     ) -> None:
         self.data = data
         self.options = options
@@ -211,6 +212,7 @@ class _Pass:
         self.max_size = max_size
         self.claims = Claims(len(data)) if claims is None else claims
         self.until = len(data) if until is None else until
+        self.room = room
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
@@ -388,6 +390,8 @@ class _Pass:
         )
         if self.max_bytes is not None:
             records = min(records, self.max_bytes // self.dtype.itemsize)
+        if packed and self.room is not None:
+            records = min(records, self.room[0])
         if self.rows is None:
             self.rows = PooledRows(self.dtype, records)
         self.refused = []
@@ -411,6 +415,8 @@ class _Pass:
         usual = _USUAL_RATIO * (end - self.position)
         if self.max_bytes is not None:
             usual = min(usual, self.max_bytes)
+        if self.room is not None:
+            usual = min(usual, self.room[1])
         return min(max(usual, _MIN_ARENA_BYTES), _MAX_ARENA_BYTES)
 
     def _expect(self) -> None:
@@ -816,6 +822,7 @@ def decode_part(
     max_size: int | None = None,
     claims: Claims | None = None,
     until: int | None = None,
+    room: tuple[int, int] | None = None,
 ) -> Part:
     """Decode batches from the beginning of `data`, a stretch of a larger source.
 
@@ -845,6 +852,9 @@ def decode_part(
     until : int, optional
         Where in `data` to end: a batch that begins there or after it is left. The bytes from there on only tell how far
         damage before them reaches.
+    room : (int, int), optional
+        The records and the plain bytes that are to be expected of compressed batches, as far as `max_bytes` lets them
+        in: there is room for no more at first. Default is as much as there may be.
 
     Returns
     -------
@@ -864,6 +874,7 @@ def decode_part(
         max_size=max_size,
         claims=claims,
         until=until,
+        room=room,
     ).run()
 
 

@@ -67,6 +67,8 @@ cdef Py_ssize_t _free_count = 0
 cdef size_t _free_bytes = 0
 cdef Py_ssize_t _live_count = 0
 cdef size_t _live_bytes = 0
+# The most that was live at once.
+cdef size_t _peak_bytes = 0
 cdef Py_ssize_t _reused = 0
 cdef Py_ssize_t _fresh = 0
 cdef cython.pymutex _lock
@@ -149,6 +151,18 @@ cdef void _give_back(void* memory, size_t size) noexcept nogil:
     _free[_free_count].size = size
     _free_count += 1
     _free_bytes += size
+
+
+cdef void _settle() noexcept nogil:
+    """Let the oldest go while free and live chunks come to more than was ever live at once.
+
+    What is asked for in sizes that always differ would else pile up, up to what the free list may hold.
+    """
+    global _peak_bytes
+    _peak_bytes = max(_peak_bytes, _live_bytes)
+    while _free_count > 0 and _live_bytes + _free_bytes > _peak_bytes:
+        kb_unmap(_free[0].memory)
+        _forget(0)
 
 
 cdef class Block:
@@ -253,6 +267,7 @@ def allocate(Py_ssize_t nbytes) -> Block:
             block.nbytes = nbytes
             _live_count += 1
             _live_bytes += block._capacity
+            _settle()
     if block._memory == NULL:
         raise MemoryError(f"can't allocate {nbytes} bytes")
     return block

@@ -61,9 +61,15 @@ def read_tables(
         if end - zeros >= LOG_OVERHEAD:
             # Zeros at the end of a live file are for the decoder only as far as a batch reaches into them.
             limit = zeros
-        most = max(max_bytes // 2, _MIN_WINDOW)
-        size = most
+        # What is read is memory beside two tables, the caller's and the one in the making.
+        most = max(max_bytes * 3 // 8, _MIN_WINDOW)
+        # Compressed batches make a table of half of that; and what they are decompressed to is memory beside it.
+        most_packed = max(most // 2, _MIN_WINDOW)
+        size = most_packed
         position = start
+        # Tables of one log are much alike: without this, rows and bytes would each have room for a whole table, and
+        # in time all of that would be touched.
+        room: tuple[int, int] | None = None
         searching = False
         claims = Claims(file.size)
         # Damage that goes on at the end of a window is told when its own end is known: as one loss.
@@ -85,8 +91,12 @@ def read_tables(
                 followed=final and not whole,
                 searching=searching,
                 claims=claims,
+                room=room,
             )
             table = part.table
+            packed = table.data is not window
+            if packed and len(table) > (room[0] // 2 if room else 0):
+                room = len(table) + len(table) // 16, len(table.data) + len(table.data) // 16
             searching = part.searching
             position += table.consumed
             table.losses = [_judged(file, loss, options) for loss in table.losses]
@@ -102,8 +112,10 @@ def read_tables(
             if stopped:
                 return True
             if consumed:
-                # Compressed batches fill a table from less than a window.
-                size = min(most, max(_MIN_WINDOW, 2 * consumed))
+                # Few different sizes: windows are read to the same memory again.
+                size = most_packed if packed else most
+                while size // 2 >= max(_MIN_WINDOW, consumed + consumed // 4):
+                    size //= 2
                 continue
             wanted = file.entry_size(position)
             if wanted is not None and max(length + 1, SHORTEST_ENTRY) <= wanted <= end - position:
