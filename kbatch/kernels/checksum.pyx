@@ -1,13 +1,14 @@
 """The checksums of a run of batches in one call, where a call for each would cost more than the sum.
 
-CRC-32C for magic 2, by the processor's own instruction; the facade hands longer batches to the `crc32c` package, and
-all of them where the processor has no such instruction. CRC-32 for magic 0 and 1, where a batch is often a single
-message of some dozen bytes: by folding or by tables, and by `zlib` where that is faster.
+CRC-32C for magic 2, by folding or by the processor's own instruction; the facade hands to the `crc32c` package what is
+slower here, which is all of them where the processor has no such instruction. CRC-32 for magic 0 and 1, where a batch is
+often a single message of some dozen bytes: by folding or by tables, and by `zlib` where that is faster.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from kbatch.kernels.crc32 cimport kb_message_crc
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport BatchRow, kb_bswap32
 
@@ -320,7 +321,8 @@ cdef uint32_t crc32c_of(const uint8_t* data, int64_t size) noexcept nogil:
 
 cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
     """The CRC-32 of `size` bytes, as messages of magic 0 and 1 have it; for other kernels."""
-    return kb_crc32(data, size, widest)
+    # Below a kilobyte folding alone is faster than with tables for the odd bytes, above it wide folding is.
+    return kb_message_crc(data, size) if widest and 16 <= size < 1024 else kb_crc32(data, size, widest)
 
 
 def crc32(const uint8_t[::1] data not None, int fold=64):
@@ -348,7 +350,7 @@ cdef int64_t first_mismatch(const uint8_t* base, const BatchRow* batches, int64_
             if batches[i].size > max_size_legacy:
                 longer[0] += 1
                 continue
-            found[0] = kb_crc32(p + CRC_START_LEGACY, batches[i].size - CRC_START_LEGACY, widest)
+            found[0] = crc32_legacy(p + CRC_START_LEGACY, batches[i].size - CRC_START_LEGACY)
         if found[0] != batches[i].crc:
             return i
     return hi

@@ -4,11 +4,10 @@ Both take what is ordinary, and say where they meet something else: that is for 
 measures and writes in passes of their own, and knows what to do about it.
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 from kbatch.kernels.checksum cimport crc32_legacy
-from kbatch.kernels.crc32 cimport kb_message_crc, kb_message_crc_available
 from kbatch.kernels.put cimport (
     BATCH_HEADER,
     CODEC,
@@ -39,17 +38,11 @@ cdef enum:
     # So large a record or batch is for the general way, which looks at the limits of the format.
     LARGE = 1 << 30
 
-cdef bint FOLDS = kb_message_crc_available()
-
 # What a run of records has lost, and the last of their offsets.
 cdef struct Flat:
     int64_t with_headers
     int64_t with_times
     int64_t last_offset
-
-
-cdef inline uint32_t message_crc(const uint8_t* p, int64_t size) noexcept nogil:
-    return kb_message_crc(p, size) if FOLDS and size >= 16 else crc32_legacy(p, size)
 
 
 cdef inline uint8_t* put(uint8_t* p, const uint8_t* content, int64_t n, bint loosely) noexcept nogil:
@@ -123,7 +116,7 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
             sizes[i] = size
             p += size
         for i in range(n):
-            store_be32(starts[i] + 12, message_crc(starts[i] + CRC_START_LEGACY, sizes[i] - CRC_START_LEGACY))
+            store_be32(starts[i] + 12, crc32_legacy(starts[i] + CRC_START_LEGACY, sizes[i] - CRC_START_LEGACY))
         done += n
     flat.with_headers = with_headers
     flat.with_times = with_times

@@ -8,9 +8,6 @@ cdef extern from *:
     #include <stdint.h>
     #if defined(__x86_64__) && defined(__GNUC__)
       #include <immintrin.h>
-      static int kb_message_crc_available(void) {
-          return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
-      }
       #define KB_ONWARD(x, k, next) _mm_xor_si128(_mm_xor_si128( \\
           _mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), next)
       #define KB_SIXTEEN(p) _mm_loadu_si128((const __m128i *)(p))
@@ -61,9 +58,7 @@ cdef extern from *:
           return (uint32_t)_mm_extract_epi32(x, 1) ^ 0xffffffffu;
       }
     #else
-      static int kb_message_crc_available(void) { return 0; }
       static uint32_t kb_message_crc(const uint8_t *p, size_t n) { (void)p; (void)n; return 0; }
     #endif
     """
-    bint kb_message_crc_available() noexcept nogil
     uint32_t kb_message_crc(const uint8_t* p, size_t n) noexcept nogil
