@@ -99,6 +99,8 @@ _SMALL_BATCH = 32 << 10
 # Of less input than so many batches of this size no sample is taken.
 _LITTLE_BATCH = 512
 _MOST_SLOW_BATCHES = 1 << 16
+# The shortest record takes so many bytes (CNT-R7): what a header claims beyond that gets no rows.
+_MIN_RECORD = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +327,7 @@ class _Pass:
                 if self._is_full():
                     return False
                 count = int(batch["record_count"])
-                if not len(self.rows.array) - self.rows.used < count <= int(batch["size"]):
+                if not len(self.rows.array) - self.rows.used < count <= int(batch["size"]) // _MIN_RECORD:
                     return True
                 self.rows.reserve(max(count, rows))
 
@@ -535,16 +537,17 @@ class _Pass:
         if self.alone:
             hi = min(hi, self._row_after(lo, self.alone))
             threads = 1
+        good = hi
         if crc != "skip" and not checksum.AVAILABLE:
-            hi = min(hi, self._row_after(lo, _SUM_BYTES))
+            good = hi = min(hi, self._row_after(lo, _SUM_BYTES))
             if crc == "mark":
                 self._mark(lo, hi)
             else:
-                hi, _ = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
+                good, _ = first_bad_crc(self.data, self.batches, lo, hi, self.origin)
             crc = "skip"
-        if hi > lo:
-            pipeline = self._pipeline(lo, hi, crc)
-            stored = self._end_of(hi - 1) - int(self.batches["position"][lo])
+        if good > lo:
+            pipeline = self._pipeline(lo, good, crc)
+            stored = self._end_of(good - 1) - int(self.batches["position"][lo])
             least = _THREAD_BYTES if arena is None else _THREAD_BYTES_PACKED
             workers.run(pipeline, min(threads, max(1, stored // least)))
             self.next, self.rows.used = pipeline.next, pipeline.used
@@ -1052,7 +1055,8 @@ def decode(
         ``on_error="skip"`` their checksums are: a damaged header may say anything, so that it is told as a loss.
     threads : int
         How many threads decode, at most; 0 is as many as there are processors that this process may use. The table is
-        the same, whatever the number. Little input is decoded by the calling thread alone.
+        the same, whatever the number. Little input is decoded by the calling thread alone. For compressed batches each
+        thread has up to 16 MiB of its own for the time of the call.
     limits : Limits, optional
         What a batch may cost at most.
     columns : sequence of str, optional

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from _thread import start_new_thread
 from operator import index
@@ -59,14 +60,14 @@ def run(pipeline: Pipeline, threads: int) -> None:
         return
     lent: list[Codecs] = []
     try:
-        for _ in range(threads - 1):
-            lent.append(_spare_codecs())
-            start_new_thread(pipeline.help, (lent[-1],))
-    except RuntimeError:
-        # The system has no more threads to give: those that run do it.
-        pass
+        # The system may have no more threads to give: those that run do it.
+        with contextlib.suppress(RuntimeError):
+            for _ in range(threads - 1):
+                lent.append(_spare_codecs())
+                start_new_thread(pipeline.help, (lent[-1],))
+        pipeline.work(own_codecs())
     except BaseException:
-        pipeline.close()
+        # Whatever ends this - Ctrl-C, no memory - at any point of it.
+        pipeline.abandon()
         raise
-    pipeline.work(own_codecs())
     _spare.extend(lent)

@@ -16,9 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch import decoding, workers
+from kbatch import Codec, decoding, workers
+from kbatch.codecs import compress
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.framing import byte_array
+from kbatch.kernels import checksum
+from kbatch.kernels import decode as kernel
+from kbatch.pooled import PooledRows
 
 GOLDEN = Path(__file__).parent / "golden"
 LOGS = sorted(GOLDEN.rglob("*.log"))
@@ -268,6 +272,100 @@ def test_a_system_without_threads(monkeypatch):
 
     monkeypatch.setattr(workers, "start_new_thread", refuse)
     assert outcome(kbatch.decode, data, threads=4) == outcome(kbatch.decode, data)
+
+
+class _Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [_Interrupted, MemoryError])
+@pytest.mark.parametrize("place", ["_spare_codecs", "start_new_thread", "own_codecs"])
+def test_what_ends_the_call_ends_its_threads(monkeypatch, error, place):
+    """Wherever Ctrl-C or a lack of memory comes between the start of the first thread and the work."""
+    data = bytearray(b"".join(batches(np.random.default_rng(13), 40, codecs=("gzip",), size=20_000)) * 60)
+    whole = len(kbatch.decode(data).records)
+    real = getattr(workers, place)
+    calls = itertools.count()
+
+    def fail(*args):
+        if place == "own_codecs" or next(calls) == 1:
+            raise error
+        return real(*args)
+
+    monkeypatch.setattr(workers, place, fail)
+    with contextlib.suppress(error):
+        kbatch.decode(data, threads=3)
+        pytest.fail("it did not come up")
+    # No thread holds the input, or writes to memory that may be another's by now.
+    data.append(0)
+    data.pop()
+    monkeypatch.undo()
+    assert len(kbatch.decode(data, threads=3).records) == whole
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("magic", [0, 2])
+@pytest.mark.parametrize("crc", ["verify", "mark"])
+def test_without_the_instruction(monkeypatch, codec, magic, crc):
+    """A processor without CRC-32C: batches are summed before they are decoded (CRC-R1, CRC-R7)."""
+    good = b"".join(batches(np.random.default_rng(14), 200, codecs=(codec,), magic=magic))
+    damaged = bytearray(good)
+    rows = kbatch.scan(good)
+    for row in (0, 1, 50, 120, 199):
+        damaged[int(rows["position"][row] + rows["size"][row]) - 1] ^= 1
+    options = [{"on_error": on_error, "crc": crc} for on_error in ("raise", "stop", "skip")]
+    wanted = [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options]
+    monkeypatch.setattr(checksum, "AVAILABLE", False)
+    monkeypatch.setattr(checksum, "MAX_SIZE", -1)
+    monkeypatch.setattr(decoding, "_SUM_BYTES", 1000)
+    assert [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options] == wanted
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_claims_of_records_get_no_memory(monkeypatch, threads):
+    """No more rows than the bytes can hold, seven a record (CNT-R7): also of a batch behind many small ones."""
+    parts = batches(np.random.default_rng(15), 900)
+    large = bytearray(kbatch.encode([bytes(30_000)], base_offset=1 << 20))
+    large[57:61] = (25_000).to_bytes(4, "big")
+    asked = []
+    reserve = PooledRows.reserve
+    monkeypatch.setattr(PooledRows, "reserve", lambda self, count: asked.append(count) or reserve(self, count))
+    table = kbatch.decode(b"".join([*parts, large]), crc="skip", on_error="skip", threads=threads)
+    assert [loss.reason for loss in table.losses] == [
+        "record count is 25000, the payload can hold 4287 at most"
+    ]
+    assert max(asked, default=0) < 25_000
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_payloads_of_nothing(codec):
+    """Compressed payloads without a byte in them, of headers that claim records."""
+    nothing = compress(Codec[codec.upper()], memoryview(b""))
+    parts = []
+    for i in range(50):
+        batch = bytearray(kbatch.encode([b""], base_offset=i)[:61] + nothing)
+        batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+        batch[21:23] = int(Codec[codec.upper()]).to_bytes(2, "big")
+        parts += [batch, kbatch.encode([b"x"], base_offset=100 + i, codec=codec)]
+    for columns in (None, ["offset"]):
+        one = same(b"".join(parts), crc="skip", on_error="skip", columns=columns)
+        assert len(one[1]) == len(one[4]) == 50
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_wrappers_that_change_after_framing(magic):
+    """Another process may write to a mapped file at any time: no header leads beyond what was framed."""
+    data = bytearray(kbatch.encode([b""], codec="gzip", magic=magic, timestamps=[0] if magic else None))
+    size = 34 if magic else 26
+    del data[size:]
+    data[8:12] = (size - 12).to_bytes(4, "big")
+    data[-4:] = bytes(4)
+    rows = kbatch.scan(bytes(data))
+    for other in range(256):
+        data[16] = other
+        positions, sizes = np.full(1, -9), np.full(1, -9)
+        kernel.payloads(np.frombuffer(data, np.uint8), rows, 0, 1, 0, positions, sizes)
+        assert (positions.tolist(), sizes.tolist()) == ([size], [0])
 
 
 def test_input_can_change_after_the_call():

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 from kbatch.kernels.spans cimport Fields
 from kbatch.kernels.wire cimport BatchRow
@@ -48,4 +48,4 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
                   Report* report) noexcept nogil
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
                        const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil
-cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int64_t* value_size) noexcept nogil
+cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil

@@ -790,9 +790,12 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
     return i, used, report.fault, report.record, report.at, report.wanted, report.found
 
 
-cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int64_t* value_size) noexcept nogil:
-    """Where the value of the wrapper at `p` begins in it, and its size; -1 if it has none."""
-    cdef int64_t at = header_size(<int8_t>p[16])
+cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil:
+    """Where the value of the wrapper at `p` begins in it, and its size; -1 if it has none.
+
+    Of the magic that `size` was found to be enough for: the bytes may have changed since.
+    """
+    cdef int64_t at = header_size(magic)
     cdef int64_t length = <int32_t>load_be32(p + at)
     at += 4
     if length > size - at - 4:
@@ -832,7 +835,7 @@ def payloads(const uint8_t[::1] data not None, batches not None, int64_t lo, int
         sizes[i - lo] = size - skipped
         if rows[i].magic != 2 and rows[i].attributes & CODEC:
             sizes[i - lo] = -1
-            skipped = wrapper_value(&data[at], size, &sizes[i - lo])
+            skipped = wrapper_value(&data[at], size, rows[i].magic, &sizes[i - lo])
             positions[i - lo] = at + max(skipped, 0)
 
 

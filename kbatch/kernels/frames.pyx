@@ -283,14 +283,18 @@ cdef int64_t gzip_by_isal(Codecs codecs, const uint8_t* p, int64_t size, uint8_t
     """
     cdef const uint8_t* end = p + size - GZIP_TRAILER
     cdef int flags = p[3]
+    cdef int extra
     cdef int _
     p += GZIP_HEADER
     if flags & ~(GZIP_TEXT | GZIP_EXTRA | GZIP_NAME | GZIP_COMMENT):
         return -1
     if flags & GZIP_EXTRA:
-        if end - p < 2 or end - p - 2 < (p[0] | p[1] << 8):
+        if end - p < 2:
             return -1
-        p += 2 + (p[0] | p[1] << 8)
+        extra = p[0] | p[1] << 8
+        if extra > end - p - 2:
+            return -1
+        p += 2 + extra
     for _ in range((flags & GZIP_NAME) // GZIP_NAME + (flags & GZIP_COMMENT) // GZIP_COMMENT):
         while p < end and p[0]:
             p += 1

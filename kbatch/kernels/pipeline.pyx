@@ -320,17 +320,12 @@ cdef class Pipeline:
     def work(self, codecs):
         """Do all of it in this thread, with those that `help`: none of them is at it any more then.
 
-        This thread looks for signals. Where one raises, so does this; what is written to is undefined then.
+        This thread looks for signals. Where one raises, so does this: then the caller has to `abandon` all.
         """
         cdef Worker worker = Worker(codecs)
-        try:
-            with nogil:
-                self.run(worker, True)
-        except BaseException:
-            self.end_at(ABORTED, 0, 0)
-            raise
-        finally:
-            self.close()
+        with nogil:
+            self.run(worker, True)
+        self.close()
 
     def help(self, codecs):
         """Take part, until there is no more to do; for other threads, at any time."""
@@ -344,10 +339,16 @@ cdef class Pipeline:
         finally:
             kb_add(&self.inside, -1)
 
-    def close(self):
+    def abandon(self):
+        """Let all stop, at any time, and wait until none is at it; what is written to is undefined then."""
+        self.end_at(ABORTED, 0, 0)
+        self.close()
+
+    cdef void close(self):
         """Let no thread begin, wait until none is at it, and let go of the arrays."""
         cdef int64_t tries = 0
-        kb_set(&self.closed, True)
+        if kb_swap(&self.closed, True):
+            return
         with nogil:
             while kb_get(&self.inside):
                 pass_time(&tries)
@@ -366,7 +367,8 @@ cdef class Pipeline:
         cdef int64_t i
         for i in range(self.next, self.placed):
             if self.rows[i].magic != 2 and self.rows[i].attributes & CODEC:
-                self.rows[i].record_count = -1
+                self.rows[i].base_offset = self.rows[i].record_count = -1
+                self.rows[i].last_offset_delta = 0
                 if self.rows[i].status == BAD_INNER_CRC:
                     self.rows[i].status = 0
 
@@ -404,7 +406,7 @@ cdef class Pipeline:
         cdef const uint8_t* p = self.base + (row.position - self.origin)
         cdef int64_t at = header_size(row.magic)
         if row.magic != 2 and row.attributes & CODEC:
-            at = wrapper_value(p, row.size, size)
+            at = wrapper_value(p, row.size, row.magic, size)
         else:
             size[0] = row.size - at
         if at < 0 or size[0] < 0:
@@ -416,6 +418,9 @@ cdef class Pipeline:
         """Decompress to the scratch, from byte `used` on; how many bytes, or -1."""
         cdef int64_t written
         cdef int64_t room
+        # No library gets a pointer to nothing.
+        if worker.scratch == NULL and not worker.grow(0, 1):
+            return -1
         while True:
             room = worker.room - used
             written = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
@@ -533,8 +538,10 @@ cdef class Pipeline:
         return group
 
     cdef inline void acquire(self) noexcept nogil:
+        cdef int64_t tries = 0
         while kb_swap(&self.lock, 1):
-            kb_pause()
+            # Who has it may have to wait for this processor.
+            pass_time(&tries)
 
     cdef inline void release(self) noexcept nogil:
         kb_set(&self.lock, 0)
