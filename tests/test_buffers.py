@@ -1,6 +1,8 @@
 """The free list of big buffers (`kbatch.kernels.buffers`)."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -195,3 +197,27 @@ def test_threads_never_share_memory():
     assert not failures
     # A thread has two at a time at most: the next one is made before the one before it goes.
     assert pool_stats().free_blocks <= 12
+
+
+SIZES_THAT_ALWAYS_DIFFER = """
+from kbatch.kernels.buffers import allocate, pool_stats
+
+kept, peak = [None, None], 0
+for turn in range(40):
+    kept[turn % 2] = None
+    kept[turn % 2] = last = allocate((8 << 20) + turn * (700 << 10))
+    stats = pool_stats()
+    peak = max(peak, stats.live_bytes)
+    most = peak + peak // 16 + (2 << 20)
+    assert stats.live_bytes + stats.free_bytes <= most, (turn, stats)
+# What went to make room is the smallest that is enough: the large ones are there to be used again.
+size = last.nbytes
+del kept, last
+again = allocate(size)
+assert pool_stats().fresh == stats.fresh, (stats, pool_stats())
+"""
+
+
+def test_free_memory_and_live_come_to_what_was_live_at_once():
+    # In a process of its own: the most that was ever live is the process's.
+    subprocess.run([sys.executable, "-c", SIZES_THAT_ALWAYS_DIFFER], check=True)

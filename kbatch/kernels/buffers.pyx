@@ -154,15 +154,30 @@ cdef void _give_back(void* memory, size_t size) noexcept nogil:
 
 
 cdef void _settle() noexcept nogil:
-    """Let the oldest go while free and live chunks come to more than was ever live at once.
+    """Keep free and live chunks from coming to much more than was ever live at once.
 
-    What is asked for in sizes that always differ would else pile up, up to what the free list may hold.
+    What is asked for in sizes that always differ would else pile up, up to what the free list may hold. What goes is
+    the smallest chunk that is enough: fresh pages for a large one cost more. Chunks that live one after the other, and
+    so are not counted together, are small: the slack is for them.
     """
     global _peak_bytes
+    cdef Py_ssize_t i
+    cdef Py_ssize_t best
+    cdef size_t limit
+    cdef size_t excess
     _peak_bytes = max(_peak_bytes, _live_bytes)
-    while _free_count > 0 and _live_bytes + _free_bytes > _peak_bytes:
-        kb_unmap(_free[0].memory)
-        _forget(0)
+    limit = _peak_bytes + _peak_bytes // 16 + HUGE_PAGE
+    while _free_count > 0 and _live_bytes + _free_bytes > limit:
+        excess = _live_bytes + _free_bytes - limit
+        best = 0
+        for i in range(1, _free_count):
+            if _free[best].size < excess:
+                if _free[i].size > _free[best].size:
+                    best = i
+            elif excess <= _free[i].size < _free[best].size:
+                best = i
+        kb_unmap(_free[best].memory)
+        _forget(best)
 
 
 cdef class Block:
