@@ -1,8 +1,8 @@
 """The checksums of a run of batches in one call, where a call for each would cost more than the sum.
 
 CRC-32C for magic 2, by folding or by the processor's own instruction; the facade hands to the `crc32c` package what is
-slower here, which is all of them where the processor has no such instruction. CRC-32 for magic 0 and 1, where a batch is
-often a single message of some dozen bytes: by folding or by tables, and by `zlib` where that is faster.
+slower here, which is all of them where the processor has no such instruction. CRC-32 for magic 0 and 1, where a batch
+is often a single message of some dozen bytes: by folding or by tables, and by `zlib` where that is faster.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
