@@ -50,15 +50,12 @@ from kbatch.libraries import addresses
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kbatch.kernels.frames import Run
-
 __all__ = [
     "Arena",
     "PayloadError",
     "check_level",
     "compress",
     "decompress",
-    "decompress_run",
     "new_codecs",
     "own_codecs",
 ]
@@ -267,43 +264,6 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     return size
 
 
-def decompress_run(run: Run, i: int, arena: Arena, stop: int) -> tuple[int, Finding | None]:
-    """Append the plain form of a run of payloads to `arena`.
-
-    Parameters
-    ----------
-    run : kbatch.kernels.frames.Run
-        The payloads, and the limit for each; it is told where in the arena they are then.
-    i : int
-        The batch to begin with.
-    arena : Arena
-        As for `decompress`.
-    stop : int
-        No further payload is begun when ``arena.used`` has come to this.
-
-    Returns
-    -------
-    batch : int
-        The batch after the last one that was done.
-    finding : Finding or None
-        What is wrong with that batch, if anything is, as `decompress` raises it.
-    """
-    while True:
-        i, arena.used = run.decompress(i, arena.view, arena.used, stop, _contexts.codecs)
-        if i == run.hi or arena.used >= stop:
-            return i, None
-        codec, magic, payload = run.payload(i)
-        if payload is None:
-            return i, Finding(Fault.WRAPPER_VALUE)
-        start = arena.used
-        try:
-            size = decompress(codec, payload, arena, run.limit, magic)
-        except PayloadError as error:
-            return i, error.finding
-        run.done(i, start, size)
-        i += 1
-
-
 def _refuse(detail: str) -> NoReturn:
     # `from None`: where a library raised, the detail says what it said.
     raise PayloadError(Finding(Fault.CODEC, detail=detail)) from None
@@ -324,8 +284,7 @@ def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
 
 
 def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
-    # zlib's object is as fast as zlib.decompress(), which has no limit and takes one member only; cramjam's gzip, which
-    # the kernel calls, is faster, but doesn't say where a member ends.
+    # zlib's object is as fast as zlib.decompress(), which has no limit and takes one member only.
     if not payload:
         _refuse("gzip: the payload is empty")
     position = produced = 0

@@ -13,10 +13,11 @@ from typing_extensions import Buffer
 
 from kbatch import workers
 from kbatch.checksums import crc_holds, first_bad_crc, good_crcs
-from kbatch.codecs import Arena, decompress_run
+from kbatch.codecs import Arena, PayloadError, decompress, own_codecs
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
 from kbatch.format import (
     ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
     BATCH_DTYPE,
     COLUMN_FIELDS,
     HEADER_DTYPE,
@@ -40,7 +41,7 @@ from kbatch.framing import (
 )
 from kbatch.kernels import checksum
 from kbatch.kernels import decode as _kernel
-from kbatch.kernels.frames import Run as PayloadRun
+from kbatch.kernels import frames as _frames
 from kbatch.kernels.pipeline import Pipeline
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -659,17 +660,42 @@ class _Pass:
         position = np.empty(1, np.int64)
         size = np.empty(1, np.int64)
         _kernel.payloads(self.data, self.batches, row, row + 1, self.origin, position, size)
-        limit = self.options.limits.max_decompressed_bytes
-        control = self.options.include_control
-        payload = PayloadRun(self.data.data, self.batches, row, row + 1, position, size, limit, control)
         used = arena.used
-        _, finding = decompress_run(payload, row, arena, _INT64.max)
-        if finding is None:
+        finding: Finding | None = None
+        try:
+            self._unpack(row, arena, position, size)
             finding = self._parse(row, np.frombuffer(arena.view, np.uint8), position, size)
+        except PayloadError as error:
+            finding = error.finding
         if finding is not None or not self.keeps_data:
             # Nothing points to what it was decompressed to.
             arena.used = used
         return finding
+
+    def _unpack(self, row: int, arena: Arena, position: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> None:
+        """Append the plain payload of a batch to the arena; `position` and `size` tell where it is, and then where."""
+        batch = self.batches[row]
+        magic, attributes = int(batch["magic"]), int(batch["attributes"])
+        codec = attributes & ATTRIBUTE_CODEC
+        start, stored = int(position[0]), int(size[0])
+        position[0] = arena.used
+        if codec and (
+            batch["status"] > BatchStatus.BAD_CRC
+            or (magic == 2 and batch["record_count"] <= 0)
+            or (attributes & ATTRIBUTE_CONTROL and not self.options.include_control)
+        ):
+            # There is nothing to read in it, whatever it is.
+            size[0] = 0
+            return
+        if stored < 0:
+            raise PayloadError(Finding(Fault.WRAPPER_VALUE))
+        payload = self.data.data[start : start + stored]
+        limit = self.options.limits.max_decompressed_bytes
+        size[0] = _frames.plain(own_codecs(), codec, magic > 0, payload, arena.view[arena.used :], limit)
+        if size[0] < 0:
+            size[0] = decompress(codec, payload, arena, limit, magic)
+        else:
+            arena.used += int(size[0])
 
     def _parse(
         self,

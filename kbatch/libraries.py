@@ -2,8 +2,9 @@
 
 No such package ships headers, but the extension modules of some export the public functions of the library that is
 linked into them, whose declarations have been the same for years. Here they are looked up, once, and a library counts
-only if it gives back a text from its compressed form. Where one isn't found - another platform, another build of the
-package - the packages themselves are called, which gives the same and takes longer.
+only if it gives back a text from its compressed form; zlib, which compares versions and sizes itself, if its version is
+known. Where one isn't found - another platform, another build of the package - the packages themselves are called,
+which gives the same and takes longer.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def addresses() -> dict[str, int]:
     found: dict[str, int] = {}
     for module, names in _NAMES.items():
         # Whatever keeps a library from being called so, the package is there.
-        with contextlib.suppress(OSError, AttributeError, ImportError):
+        with contextlib.suppress(Exception):
             library = _library(module)
             pointers = {name: ctypes.cast(getattr(library, name), _pointer).value or 0 for name in names}
             if _CHECKS[module](library):

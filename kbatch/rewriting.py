@@ -76,6 +76,8 @@ _RECORD_OVERHEAD = 16
 # What a record, or its batch's header, takes at most beside its key and value: as a message, and more than as one.
 _MESSAGE_BYTES = 34
 _BATCH_GROWTH = 66
+# How many times as large as the input an output may be expected to be.
+_MOST_GROWTH = 8
 # That are decoded together, to begin with.
 _FEWEST_RECORDS = 4096
 
@@ -179,7 +181,9 @@ class _Output:
         if not self.expected:
             # The first tell how much all of it will be: to move large memory costs more than to fill it.
             pieces = list(pieces)
-            self.expected = int(1.02 * sum(map(len, pieces)) * self.total / max(consumed, 1))
+            made = sum(map(len, pieces))
+            # And may be nothing like the rest: no more is asked for on their word than the input and they suggest.
+            self.expected = made + min(int(1.02 * made * self.total / max(consumed, 1)), _MOST_GROWTH * self.total)
         for piece in pieces:
             self._bytes.append(piece, self.expected)
         self.consumed = consumed

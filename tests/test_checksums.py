@@ -76,6 +76,19 @@ def test_the_first_bad_batch_is_found_whoever_checks(max_size: int, monkeypatch:
 # -- magic 0 and 1
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_every_length_have_the_checksum_of_zlib(magic: int) -> None:
+    """CRC-R7; short ones are summed in another way than long ones."""
+    data = LONG[:1200]
+    for length in [*range(1100), 1200]:
+        message = kbatch.encode([data[:length]], magic=magic, **({"timestamps": 5} if magic else {}))
+        assert int.from_bytes(message[12:16], "big") == zlib.crc32(message[16:]), length
+        resealed = np.frombuffer(bytearray(message), np.uint8)
+        resealed[12:16] = 0
+        checksums.write_crcs(resealed, scan_part(resealed).batches)
+        assert resealed.tobytes() == message, length
+
+
 @every_fold
 def test_the_kernel_agrees_with_zlib_at_every_length(fold: int) -> None:
     """CRC-R7; every length up to 4096 and longer ones, from every alignment."""

@@ -517,6 +517,27 @@ def test_a_column_that_changes_while_it_is_encoded() -> None:
                 kbatch.encoding.compose(records, batches, None)
 
 
+def test_deltas_that_change_while_they_are_encoded() -> None:
+    """A record that grows by its deltas, just before the end of its batch, ends there too."""
+    offsets, times = np.arange(3), np.zeros(3, np.int64)
+    large = b"v" * (1 << 20)
+    keys = Column()
+    keys.add_objects([large, None, None])
+    for last in (b"b", b"bc"):
+        values = Column()
+        values.add_objects([large, b"b", last])
+        records = Records(values, keys, offsets=offsets, timestamps=times)
+        offsets[:], times[:] = (0, 1, 2), 0
+        batches = kbatch.encoding.plan_batches(records, kernel.Plan(2, 0))
+        # A delta counts from the base, which the batch has by now.
+        offsets[0] = times[0] = -(1 << 63)
+        size = int(batches["size"].sum())
+        memory = bytearray(size + 64)
+        _, row, trouble = kernel.write(records, batches, None, memoryview(memory)[:size], 1 << 40)
+        assert (row, trouble) == (0, 8)
+        assert not any(memory[size:])
+
+
 def test_items_outlive_what_they_came_from() -> None:
     """The kernel holds what it points to."""
     column = Column()

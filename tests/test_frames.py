@@ -1,4 +1,4 @@
-"""The kernel that decompresses runs of plain payloads (`kbatch.kernels.frames`), held against `kbatch.codecs`."""
+"""The kernel that decompresses plain payloads (`kbatch.kernels.frames`), held against `kbatch.codecs`."""
 
 import gzip
 import random
@@ -25,10 +25,13 @@ from test_codecs import (
     as_zstd,
 )
 
-from kbatch.codecs import Arena, PayloadError, decompress, decompress_run
-from kbatch.errors import Fault
-from kbatch.format import BATCH_DTYPE, BatchStatus, Codec
-from kbatch.kernels.frames import Codecs, Run
+import kbatch
+from kbatch import libraries
+from kbatch.checksums import write_crcs
+from kbatch.codecs import Arena, decompress
+from kbatch.format import Codec
+from kbatch.kernels import frames
+from kbatch.kernels.frames import Codecs
 from kbatch.libraries import addresses
 
 GUARD = 64
@@ -36,18 +39,6 @@ CODECS = Codecs(addresses())
 PACKAGES = Codecs({})
 CODECS_HAVE_ISAL = "isal_inflate_stateless" in addresses()
 WITHOUT_ISAL = Codecs({name: address for name, address in addresses().items() if not name.startswith("isal")})
-
-
-def payload_run(payloads, limit=LIMIT, *, magic=2, include_control=False):
-    """Make a run of (codec, payload), and the arrays that tell where each payload is."""
-    rows = np.zeros(len(payloads), BATCH_DTYPE)
-    rows["attributes"] = [codec for codec, _ in payloads]
-    rows["record_count"] = 1
-    rows["magic"] = magic
-    sizes = np.array([len(payload) for _, payload in payloads], np.int64)
-    positions = np.cumsum(sizes) - sizes
-    data = memoryview(b"".join(payload for _, payload in payloads))
-    return Run(data, rows, 0, len(rows), positions, sizes, limit, include_control), rows, positions, sizes
 
 
 def plain(codec, payload, capacity=1 << 20, limit=LIMIT, magic=2):
@@ -63,18 +54,14 @@ def plain(codec, payload, capacity=1 << 20, limit=LIMIT, magic=2):
 
 
 def plain_by(codecs, codec, payload, capacity=1 << 20, limit=LIMIT, magic=2):
-    run, _, positions, sizes = payload_run([(codec, payload)], limit, magic=magic)
     memory = np.full(capacity + 2 * GUARD, 0xA5, np.uint8)
-    out = memory[: capacity + GUARD]
-    done, used = run.decompress(0, out.data, GUARD, 1 << 40, codecs)
+    size = frames.plain(codecs, codec, magic > 0, memoryview(payload), memory[GUARD : capacity + GUARD].data, limit)
     assert (memory[:GUARD] == 0xA5).all()
     assert (memory[capacity + GUARD :] == 0xA5).all()
-    if done == 0:
-        assert (used, positions[0], sizes[0]) == (GUARD, 0, len(payload))
+    if size < 0:
         return None
-    assert (positions[0], sizes[0]) == (GUARD, used - GUARD)
-    assert sizes[0] <= limit
-    return memory[GUARD:used].tobytes()
+    assert size <= limit
+    return memory[GUARD : GUARD + size].tobytes()
 
 
 def agrees(codec, payload, limit=LIMIT, magic=2):
@@ -200,83 +187,66 @@ def test_zs_r6_a_wrong_content_size_is_not_plain(size, blocks):
             assert plain(Codec.ZSTD, frame) == (b"" if right else None)
 
 
-def test_a_run_takes_turns_with_decompress_and_grows_the_arena():
-    shuffled = random.Random(5)
-    cases = [(codec, write(data), data) for data in (SMALL, LARGE, NOISE) for codec, write in WRITERS.values()]
-    cases += [(Codec.NONE, data, data) for data in (b"", SMALL, LARGE)]
-    cases = shuffled.sample(cases, len(cases))
-    run, _, positions, sizes = payload_run([case[:2] for case in cases])
-    arena = Arena()
-    assert decompress_run(run, 0, arena, 1 << 40) == (len(cases), None)
-    out = arena.array().tobytes()
-    assert arena.used == sizes.sum()
-    for (_, _, data), start, size in zip(cases, positions.tolist(), sizes.tolist(), strict=True):
-        assert out[start : start + size] == data
+def sealed(batch):
+    """Write the checksum of an entry anew."""
+    data = np.frombuffer(bytearray(batch), np.uint8)
+    write_crcs(data, kbatch.scan(data))
+    return data.tobytes()
 
 
-def test_a_run_stops_once_there_is_enough():
-    run, _, positions, _ = payload_run([(Codec.GZIP, as_gzip(SMALL))] * 5)
-    arena = Arena(1 << 20)
-    assert decompress_run(run, 0, arena, len(SMALL) + 1) == (2, None)
-    assert decompress_run(run, 2, arena, 1 << 40) == (5, None)
-    assert positions.tolist() == [i * len(SMALL) for i in range(5)]
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_payload_with_nothing_to_read_in_it_is_not_looked_at(codec):
+    batch = bytearray(kbatch.encode([b"a"] * 9, timestamps=5, codec=codec))
+    batch[61:] = b"\xff" * (len(batch) - 61)
+    batch[57:61] = struct.pack(">i", -1)
+    with pytest.raises(kbatch.InvalidRecordError, match="record count is -1"):
+        kbatch.decode(sealed(batch))
+    control = bytearray(kbatch.encode([b"a"] * 9, timestamps=5, codec=codec))
+    control[61:] = b"\xff" * (len(control) - 61)
+    control[22] |= 0x20
+    assert len(kbatch.decode(sealed(control))) == 0
+    with pytest.raises(kbatch.CodecError):
+        kbatch.decode(sealed(control), include_control=True)
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD, 5])
-def test_cod_r9_a_run_ends_at_a_bad_payload_with_the_finding_of_decompress(codec):
-    run, _, _, sizes = payload_run([(Codec.NONE, SMALL), (codec, b"no stream"), (Codec.NONE, SMALL)])
-    arena = Arena(1 << 20)
-    done, finding = decompress_run(run, 0, arena, 1 << 40)
-    with pytest.raises(PayloadError) as caught:
-        decompress(codec, memoryview(b"no stream"), Arena(), LIMIT)
-    assert (done, finding, arena.used, sizes[0]) == (1, caught.value.finding, len(SMALL), len(SMALL))
+def test_leg_r17_a_wrapper_without_a_value():
+    wrapper = bytearray(kbatch.encode([b"a"] * 9, timestamps=5, magic=1, codec="gzip"))
+    wrapper[30:34] = struct.pack(">i", -1)
+    with pytest.raises(kbatch.InvalidRecordError, match="value"):
+        kbatch.decode(sealed(wrapper))
 
 
-def test_compressed_batches_with_nothing_to_read_are_not_looked_at():
-    run, rows, _, sizes = payload_run([(Codec.LZ4, b"no stream")] * 4 + [(Codec.LZ4, as_java_lz4(SMALL))])
-    rows["record_count"][:2] = 0, -1
-    rows["status"][2] = BatchStatus.ABORTED
-    rows["status"][4] = BatchStatus.BAD_CRC
-    rows["attributes"][3] |= 0x20
-    arena = Arena(1 << 20)
-    assert decompress_run(run, 0, arena, 1 << 40) == (5, None)
-    assert sizes.tolist() == [0, 0, 0, 0, len(SMALL)]
+@pytest.mark.parametrize(
+    ("name", "codec", "payload"),
+    [("decompressobj", Codec.GZIP, as_gzip(SMALL)), ("ZstdDecompressor", Codec.ZSTD, as_zstd(SMALL))],
+)
+def test_nothing_that_a_package_raises_is_an_empty_payload(name, codec, payload, monkeypatch):
+    """What isn't an Exception either, such as a panic of Rust's."""
+
+    class PanicException(BaseException):
+        pass
+
+    class Library:
+        def __init__(self, *_):
+            pass
+
+        def decompress(self, *_):
+            raise PanicException
+
+    assert plain_by(PACKAGES, codec, payload) == SMALL
+    monkeypatch.setattr(frames, name, Library)
+    assert plain_by(Codecs({}), codec, payload) is None
 
 
-def test_a_control_batch_is_read_where_it_is_wanted():
-    run, rows, _, sizes = payload_run([(Codec.LZ4, as_java_lz4(SMALL))], include_control=True)
-    rows["attributes"] |= 0x20
-    assert decompress_run(run, 0, Arena(1 << 20), 1 << 40) == (1, None)
-    assert sizes[0] == len(SMALL)
+@pytest.mark.parametrize("error", [TypeError, ValueError, OSError, AttributeError])
+def test_a_library_that_cannot_be_opened_is_left_alone(error, monkeypatch):
+    """Windows has no library without a name, for one: `ctypes` raises TypeError there."""
 
+    def refuse(*_):
+        raise error
 
-def test_leg_a_wrapper_without_a_value_is_a_finding():
-    run, _, _, sizes = payload_run([(Codec.GZIP, b"")], magic=1)
-    sizes[0] = -1
-    done, finding = decompress_run(run, 0, Arena(), 1 << 40)
-    assert (done, finding.fault) == (0, Fault.WRAPPER_VALUE)
-
-
-def test_rows_and_payloads_out_of_range_are_refused():
-    run, rows, positions, sizes = payload_run([(Codec.NONE, SMALL)])
-    out = memoryview(bytearray(1000))
-    for start, size in ((-1, 1), (1, len(SMALL)), (len(SMALL) + 1, -1), (0, 1 << 62), (1 << 62, 1 << 62)):
-        positions[0], sizes[0] = start, size
-        with pytest.raises(IndexError):
-            run.decompress(0, out, 0, 1 << 40, CODECS)
-        with pytest.raises(IndexError):
-            run.payload(0)
-    for row in (-1, 1, 1 << 62):
-        with pytest.raises(IndexError):
-            run.payload(row)
-        with pytest.raises(IndexError):
-            run.done(row, 0, 0)
-    for used in (-1, 1001):
-        with pytest.raises(IndexError):
-            run.decompress(0, out, used, 1 << 40, CODECS)
-    for lo, hi in ((-1, 1), (0, 2)):
-        with pytest.raises(IndexError):
-            Run(memoryview(SMALL), rows, lo, hi, positions, sizes, LIMIT, False)
+    monkeypatch.setattr(libraries.ctypes, "CDLL", refuse)
+    assert libraries.addresses.__wrapped__() == {}
 
 
 def gzip_members(dice):

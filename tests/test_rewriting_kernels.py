@@ -283,3 +283,39 @@ def test_rows_are_those_of_the_table() -> None:
     assert (rows == before).all()
     assert [bytes(piece) for piece in kept] == [kbatch.convert(data, 1)] * 2
     assert rewriter._rows.dtype == RECORD_DTYPE
+
+
+def test_flatten_leaves_records_too_large_for_a_message_to_others() -> None:
+    """A message tells its size as an int32; the general way looks at that."""
+    data = np.empty((1 << 30) + 100, np.uint8)  # nobody reads or writes it: it takes no memory
+    table = kbatch.decode(kbatch.encode([b"v"], timestamps=5))
+    rows = table.records.copy()
+    rows["value_pos"], rows["value_len"] = 0, 1 << 30
+    out = memoryview(np.empty((1 << 30) + 200, np.uint8))
+    assert convert.flatten(data, rows, table.batches, 1, -1, out)[0] == -1
+
+
+def test_first_bytes_unlike_the_rest_make_no_large_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first batches become may be a thousand times their size."""
+    demands: list[int] = []
+
+    class Growing:
+        def __init__(self) -> None:
+            self.bytes = bytearray()
+
+        def append(self, piece: memoryview, expected: int) -> None:
+            demands.append(expected)
+            self.bytes += piece
+
+        def take(self) -> bytes:
+            return bytes(self.bytes)
+
+    monkeypatch.setattr(encode, "Growing", Growing)
+    monkeypatch.setattr(rewriting, "_RUN_BYTES", 4000)
+    dense = kbatch.encode([bytes(1 << 20)], timestamps=5, codec="gzip")
+    noise = kbatch.encode([random.Random(1).randbytes(100_000)], timestamps=5, codec="gzip", base_offset=1)
+    made = kbatch.recompress(dense + noise, "none")
+    assert max(demands) < 2 * len(made)
+    assert made == kbatch.encode([bytes(1 << 20)], timestamps=5) + kbatch.encode(
+        [random.Random(1).randbytes(100_000)], timestamps=5, base_offset=1
+    )

@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.spans cimport RecordSpan
@@ -361,14 +361,15 @@ cdef inline void fetch(
 ) noexcept nogil:
     """Ask for what a turn to come reads: its rows, and the bytes where the first column of these begins."""
     cdef const char* position_at = s.position + begin * s.stride
-    cdef const uint8_t* coming
+    cdef uintptr_t coming
     cdef Py_ssize_t i
     for i in range(begin, end):
         kb_prefetch(position_at + ROWS_AHEAD * s.stride)
         if i + BYTES_AHEAD < rows:
-            coming = data + int64_at(position_at + BYTES_AHEAD * s.stride)
-            kb_prefetch(coming)
-            kb_prefetch(coming + CACHE_LINE)
+            # As a number: a position that points nowhere must not make a pointer.
+            coming = <uintptr_t> data + <uintptr_t> int64_at(position_at + BYTES_AHEAD * s.stride)
+            kb_prefetch(<const void*> coming)
+            kb_prefetch(<const void*> (coming + CACHE_LINE))
         position_at += s.stride
 
 

@@ -82,7 +82,7 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
             key = max(row.key_len, 0)
             value = max(row.value_len, 0)
             size = message_size(magic, key, value)
-            if kb_unlikely(row.offset <= last or size > end - p):
+            if kb_unlikely(row.offset <= last or size > end - p or size > LARGE):
                 return -1
             # Where there are no bytes, their position says nothing.
             key_at = row.key_pos if key else 0

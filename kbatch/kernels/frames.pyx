@@ -24,19 +24,16 @@ from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.checksum cimport crc32_legacy
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport BatchRow, load_be32
+from kbatch.kernels.wire cimport load_be32
 
 cdef object snappy_into = cramjam.snappy.decompress_raw_into
 cdef object lz4_into = cramjam.lz4.decompress_block_into
 
 cdef enum:
-    CODEC = 0x07
     GZIP = 1
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
-    CONTROL = 0x20
-    BAD_CRC = 1
     # zlib and ISA-L count in unsigned ints.
     GZIP_MAX = 1 << 30
     ZLIB_GZIP = 31
@@ -119,112 +116,18 @@ cdef void* address(object functions, str name) except? NULL:
     return <void*><uintptr_t>functions.get(name, 0)
 
 
-cdef class Run:
-    """The payloads of batches `lo` to `hi`.
+def plain(Codecs codecs not None, int codec, bint check_header, payload not None, out not None, int64_t limit):
+    """Write the plain form of a payload to `out`, at most `limit` bytes; return how many they are, or -1.
 
-    That of batch ``i`` is at ``positions[i - lo]`` of `data`, ``sizes[i - lo]`` bytes long; a size of -1 is that of a
-    wrapper without a value. Where one is done, both tell where it is in the output. No compressed one may come to more
-    than `limit` bytes; those with nothing to read in them come to none: without records, with a bad status, or of
-    control batches unless `include_control`.
+    `check_header` is whether the batch's magic is above 0 (L4-R5).
     """
-
-    cdef object data
-    cdef Span _data
-    cdef Span _batches
-    cdef Span _positions
-    cdef Span _sizes
-    cdef readonly int64_t lo
-    cdef readonly int64_t hi
-    cdef readonly int64_t limit
-    cdef bint include_control
-    cdef const uint8_t* base
-
-    def __init__(self, data not None, batches not None, int64_t lo, int64_t hi, positions not None, sizes not None,
-                 int64_t limit, bint include_control):
-        self.data = data
-        self._data = Span(data, 1, False)
-        self._batches = Span(batches, sizeof(BatchRow), False)
-        self._positions = Span(positions, sizeof(int64_t), True)
-        self._sizes = Span(sizes, sizeof(int64_t), True)
-        if lo < 0 or hi > self._batches.length or self._positions.length < hi - lo or self._sizes.length < hi - lo:
-            raise IndexError("rows out of range")
-        self.base = <const uint8_t*>self._data.items
-        self.lo = lo
-        self.hi = hi
-        self.limit = limit
-        self.include_control = include_control
-
-    cdef const BatchRow* row(self, int64_t i) except NULL:
-        """The header of batch `i`, if there is such a batch, and its payload is within the data."""
-        cdef int64_t at
-        cdef int64_t size
-        if i < self.lo or i >= self.hi:
-            raise IndexError("rows out of range")
-        at = (<int64_t*>self._positions.items)[i - self.lo]
-        size = (<int64_t*>self._sizes.items)[i - self.lo]
-        if at < 0 or at > self._data.length or size > self._data.length - at:
-            raise IndexError("payload out of range")
-        return <const BatchRow*>self._batches.items + i
-
-    def payload(self, int64_t i):
-        """Return (codec, magic, bytes of the payload) of batch `i`, which is not done; None for a missing value."""
-        cdef const BatchRow* row = self.row(i)
-        cdef int64_t at = (<int64_t*>self._positions.items)[i - self.lo]
-        cdef int64_t size = (<int64_t*>self._sizes.items)[i - self.lo]
-        return row.attributes & CODEC, row.magic, None if size < 0 else self.data[at : at + size]
-
-    def done(self, int64_t i, int64_t position, int64_t size):
-        """Tell where in the output the payload of batch `i` is."""
-        self.row(i)
-        (<int64_t*>self._positions.items)[i - self.lo] = position
-        (<int64_t*>self._sizes.items)[i - self.lo] = size
-
-    def decompress(self, int64_t i, out not None, int64_t used, int64_t stop, Codecs codecs not None):
-        """Write the payloads of batches from `i` on to `out`, from byte `used` on.
-
-        Uncompressed payloads are copied.
-
-        Returns (batch, used): the batch is `hi`, or the one before which `stop` bytes were reached, or one that is not
-        plain. Of that nothing is written that counts.
-        """
-        cdef Span out_span = Span(out, 1, True)
-        cdef uint8_t* start
-        cdef int64_t* position
-        cdef int64_t* size
-        cdef const BatchRow* row
-        cdef int codec
-        cdef int64_t left
-        cdef int64_t written
-        if used < 0 or used > out_span.length:
-            raise IndexError("output out of range")
-        start = <uint8_t*>out_span.items
-        while i < self.hi and used < stop:
-            row = self.row(i)
-            position = <int64_t*>self._positions.items + (i - self.lo)
-            size = <int64_t*>self._sizes.items + (i - self.lo)
-            codec = row.attributes & CODEC
-            left = out_span.length - used
-            if codec and (row.status > BAD_CRC or (row.magic == 2 and row.record_count <= 0)
-                          or (row.attributes & CONTROL and not self.include_control)):
-                written = 0
-            elif size[0] < 0:
-                break
-            elif codec:
-                with nogil:
-                    written = plain_payload(codecs, codec, row.magic > 0, self.base + position[0], size[0],
-                                            start + used, left, self.limit)
-            elif size[0] <= left:
-                written = size[0]
-                memcpy(start + used, self.base + position[0], written)
-            else:
-                break
-            if written < 0:
-                break
-            position[0] = used
-            size[0] = written
-            used += written
-            i += 1
-        return i, used
+    cdef Span source = Span(payload, 1, False)
+    cdef Span target = Span(out, 1, True)
+    cdef int64_t size
+    with nogil:
+        size = plain_payload(codecs, codec, check_header, <const uint8_t*>source.items, source.length,
+                             <uint8_t*>target.items, target.length, limit)
+    return size
 
 
 cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
@@ -326,8 +229,9 @@ cdef int64_t gzip_by_package(const uint8_t* p, int64_t size, uint8_t* out, int64
         if not member.eof or member.unused_data:
             return -1
         return copied(plain, out, room)
-    except Exception:
-        # Whatever it was, it comes up again in `kbatch.codecs`, which knows what to say.
+    except BaseException:
+        # Whatever it was, it comes up again in `kbatch.codecs`, which knows what to say. Let go here, also a panic of
+        # Rust's, which is no Exception, would become a size of 0.
         return -1
 
 
@@ -389,7 +293,7 @@ cdef int64_t snappy_by_package(const uint8_t* p, int64_t size, uint8_t* out, int
     cdef int64_t written
     try:
         written = snappy_into(bytes_at(p, size), room_at(out, claim))
-    except Exception:
+    except BaseException:
         return -1
     return written if written == claim else -1
 
@@ -463,7 +367,7 @@ cdef int64_t lz4_block_by_package(const uint8_t* p, int64_t size, uint8_t* out, 
     cdef int64_t written
     try:
         written = lz4_into(bytes_at(p, size), room_at(out, room), room)
-    except Exception:
+    except BaseException:
         return -1
     return written if written <= room else -1
 
@@ -533,5 +437,5 @@ cdef int64_t zstd_by_package(Codecs codecs, const uint8_t* p, int64_t size, uint
     try:
         # One byte more than fits: 0 would mean that there is no bound.
         return copied(codecs.zstandard.decompress(bytes_at(p, size), room + 1), out, room)
-    except Exception:
+    except BaseException:
         return -1

@@ -30,8 +30,9 @@ cdef enum:
     MESSAGE_V0 = 26
     MESSAGE_V1 = 34
     CODEC = 0x07
-    # Bytes of a record beside its key, value and headers at most: its length, attributes, deltas, and their lengths.
-    RECORD_BOUND = 31
+    # Bytes of a record beside its key, value and headers at most: its length, attributes, deltas, and their lengths. A
+    # delta may take ten: offsets that another thread changes are no longer what was measured.
+    RECORD_BOUND = 36
     # Bytes behind what is copied that may be read and written as well, where there is `room` for that.
     SLACK = 64
 
