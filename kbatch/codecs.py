@@ -34,7 +34,7 @@ import functools
 import struct
 import threading
 import zlib
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import cramjam
 import lz4.frame
@@ -197,7 +197,7 @@ class _Contexts(threading.local):
 
     def __init__(self) -> None:
         # Room for the largest block that snappy makes of one of ours.
-        self.snappy = memoryview(bytearray(32 + _XERIAL_BLOCK + _XERIAL_BLOCK // 6))
+        self.snappy: Any = np.empty(32 + _XERIAL_BLOCK + _XERIAL_BLOCK // 6, np.uint8)
         self.zstd_level = _ZSTD_LEVEL
         self.zstd_compressor = zstandard.ZstdCompressor(_ZSTD_LEVEL)
         self.zstd = zstandard.ZstdDecompressor()
@@ -283,6 +283,11 @@ def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
     return end
 
 
+def _room(arena: Arena, start: int, size: int) -> Any:
+    """Return bytes of the arena for cramjam to write to; in builds without the GIL it takes no memoryview for that."""
+    return np.asarray(arena.view[start : start + size])
+
+
 def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
     # zlib's object is as fast as zlib.decompress(), which has no limit and takes one member only.
     if not payload:
@@ -337,7 +342,7 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
             _refuse_size(limit)
         arena.reserve(produced + size)
         start = arena.used + produced
-        written = cramjam.snappy.decompress_raw_into(block, arena.view[start : start + size])
+        written = cramjam.snappy.decompress_raw_into(block, _room(arena, start, size))
     except cramjam.DecompressionError as error:
         _refuse(f"snappy: {error}")
     if written != size:
@@ -411,7 +416,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
         start = base + produced
         if not stored:
             try:
-                produced += cramjam.lz4.decompress_block_into(block, arena.view[start : start + room], room)
+                produced += cramjam.lz4.decompress_block_into(block, _room(arena, start, room), room)
             except cramjam.DecompressionError:
                 if fits:
                     _refuse(f"lz4: the block at payload byte {position} is malformed")
@@ -612,5 +617,5 @@ def _compress_snappy(plain: memoryview) -> bytes:
     for at in range(0, len(plain), _XERIAL_BLOCK):
         size = cramjam.snappy.compress_raw_into(plain[at : at + _XERIAL_BLOCK], room)
         parts.append(size.to_bytes(4, "big"))
-        parts.append(bytes(room[:size]))
+        parts.append(room[:size].tobytes())
     return b"".join(parts)

@@ -285,7 +285,8 @@ class RecordTable:
             table._records = self._records[list(names)]
             table._records.flags.writeable = False
         table.columns = columns
-        table._batches, table._derived = self._batches, self._derived
+        # In this order: another thread may be at `batches`, which sets them in the other.
+        table._derived, table._batches = self._derived, self._batches
         return table
 
     def require(self, *columns: str) -> None:

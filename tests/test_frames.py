@@ -38,6 +38,7 @@ GUARD = 64
 CODECS = Codecs(addresses())
 PACKAGES = Codecs({})
 CODECS_HAVE_ISAL = "isal_inflate_stateless" in addresses()
+CODECS_HAVE_ZSTD = "ZSTD_decompressDCtx" in addresses()
 WITHOUT_ISAL = Codecs({name: address for name, address in addresses().items() if not name.startswith("isal")})
 
 
@@ -183,7 +184,7 @@ def test_zs_r6_a_wrong_content_size_is_not_plain(size, blocks):
         if size < 1 << 8 * struct.calcsize(form):
             frame = struct.pack("<IB", 0xFD2FB528, code << 6 | 0x20) + struct.pack(form, size) + blocks
             agrees(Codec.ZSTD, frame)
-            right = size == 0 and len(blocks) == 3
+            right = size == 0 and len(blocks) == 3 and CODECS_HAVE_ZSTD
             assert plain(Codec.ZSTD, frame) == (b"" if right else None)
 
 

@@ -224,6 +224,119 @@ def test_threads_at_once():
     assert not wrong
 
 
+def at_once(*works, rounds=1):
+    """Run each of `works` in a thread of its own, `rounds` times, all beginning together; what went wrong comes up."""
+    start = threading.Barrier(len(works))
+    errors = []
+
+    def run(work):
+        try:
+            for i in range(rounds):
+                start.wait(60)
+                work(i)
+        except BaseException as error:
+            errors.append(error)
+            start.abort()
+
+    callers = [threading.Thread(target=run, args=(work,)) for work in works]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    if errors:
+        raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+
+
+def test_one_table_for_several_threads():
+    """Batches and headers are made when they are first asked for, by whoever that is (COL-R4)."""
+    whole = kbatch.decode(b"".join(batches(np.random.default_rng(13), 40)))
+    first = whole[7:].batches["first_record"].tolist()
+    headers = whole[7:].headers.tolist()
+    parts = [whole[7:] for _ in range(300)]
+
+    def selected(i):
+        assert parts[i].select(["offset", "headers"]).batches["first_record"].tolist() == first
+
+    def asked(i):
+        assert parts[i].batches["first_record"].tolist() == first
+        assert parts[i].headers.tolist() == headers
+
+    at_once(selected, asked, selected, asked, rounds=len(parts))
+
+
+class Watched(kbatch.RecordTable):
+    """Asks for its batches right after one of the steps that look at them, the one of number `step`."""
+
+    __slots__ = ()
+    step = -1
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if name in ("_batches", "_derived"):
+            Watched.step -= 1
+            if Watched.step == -1:
+                self.batches  # noqa: B018
+        return found
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_selecting_while_batches_are_made(step):
+    """Between any two steps of `select` another thread may ask for batches."""
+    whole = kbatch.decode(b"".join(batches(np.random.default_rng(13), 40)))
+    part = whole[7:]
+    part.__class__ = Watched
+    Watched.step = step
+    chosen = part.select(["offset"])
+    assert Watched.step < 0
+    assert chosen.batches["first_record"].tolist() == whole[7:].batches["first_record"].tolist()
+
+
+def test_all_at_once(tmp_path):
+    """What has nothing to do with each other doesn't get mixed up: one log, one input, and memory that is reused."""
+    rng = np.random.default_rng(14)
+    data = b"".join(batches(rng, 300, codecs=("none", "lz4", "zstd", "gzip", "snappy"), size=900))
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(data)
+    log = kbatch.Log(path)
+    values = [rng.bytes(int(rng.integers(0, 300))) for _ in range(2000)]
+    table = kbatch.decode(data)
+    times = np.arange(len(values))
+    encoded = {codec: kbatch.encode(values, timestamps=times, codec=codec) for codec in (*CODECS, "zstd")}
+    recompressed = kbatch.recompress(data, "lz4")
+    wanted = seen(table)
+
+    def decodes(i):
+        assert seen(kbatch.decode(data, threads=1 + i % 3)) == wanted
+
+    def reads(_):
+        assert sum(len(part) for part in log.tables(max_bytes=1 << 15)) == len(table)
+        assert log.end_offset == int(table.records["offset"][-1]) + 1
+
+    def encodes(_):
+        for codec, one in encoded.items():
+            assert kbatch.encode(values, timestamps=times, codec=codec) == one
+            assert kbatch.decode(one).values() == values
+
+    def rewrites(_):
+        assert kbatch.recompress(data, "lz4") == recompressed
+
+    def lists(_):
+        assert table.values() == [table.value(row) for row in range(len(table))]
+
+    at_once(decodes, decodes, reads, encodes, rewrites, lists, rounds=6)
+
+
+def test_arrow_at_once():
+    pytest.importorskip("pyarrow")
+    table = kbatch.decode(b"".join(batches(np.random.default_rng(15), 300, size=300)))
+    wanted = table.to_arrow()
+
+    def converts(_):
+        assert table.to_arrow().equals(wanted)
+
+    at_once(converts, converts, converts, rounds=20)
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals of POSIX")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_ctrl_c(threads):

@@ -346,7 +346,10 @@ def pool_stats():
     cdef size_t free_bytes
     cdef Py_ssize_t live_count
     cdef size_t live_bytes
+    cdef Py_ssize_t reused
+    cdef Py_ssize_t fresh
     with _lock:
         free_count, free_bytes = _free_count, _free_bytes
         live_count, live_bytes = _live_count, _live_bytes
-    return PoolStats(free_count, free_bytes, live_count, live_bytes, _reused, _fresh)
+        reused, fresh = _reused, _fresh
+    return PoolStats(free_count, free_bytes, live_count, live_bytes, reused, fresh)

@@ -15,7 +15,7 @@ import cramjam
 from zlib import decompressobj
 from zstandard import ZstdDecompressor
 
-from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.buffer cimport PyBUF_READ, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -239,8 +239,21 @@ cdef inline object bytes_at(const uint8_t* p, int64_t size):
     return PyMemoryView_FromMemory(<char*>p, size, PyBUF_READ)
 
 
+cdef class Room:
+    """Bytes for cramjam to write to, for the time of a call: without the GIL it takes no memoryview for that."""
+
+    cdef uint8_t* start
+    cdef Py_ssize_t size
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.start, self.size, False, flags)
+
+
 cdef inline object room_at(uint8_t* p, int64_t size):
-    return PyMemoryView_FromMemory(<char*>p, size, PyBUF_WRITE)
+    cdef Room room = Room.__new__(Room)
+    room.start = p
+    room.size = size
+    return room
 
 
 cdef inline int64_t copied(bytes plain, uint8_t* out, int64_t room) noexcept:
