@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import time
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ except ImportError as error:
 pytestmark = pytest.mark.broker
 
 PRODUCE, VERSION = 0, 7
+UNKNOWN_TOPIC_OR_PARTITION = 3
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -71,6 +73,10 @@ def create(bootstrap: str, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, 1, 1, config=config)]).values():
         future.result(60)
+    # The controller knows the topic; the broker that leads it may need a moment more.
+    wait_until = time.monotonic() + 60
+    while produce(bootstrap, topic, b"")[0] == UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() < wait_until:
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("codec", CODECS)
