@@ -41,8 +41,7 @@ def first_bad_crc(
     bad, found, longer = checksum.verify(data, batches, lo, hi, origin, most, most_legacy)
     if longer:
         part = batches[lo:bad]
-        current = part["magic"] == 2
-        long_rows = np.flatnonzero(part["size"] > np.where(current, most, most_legacy))
+        long_rows = _left_by_kernel(part)
         chosen = part[long_rows]
         positions = chosen["position"] - origin
         view = data.data
@@ -70,7 +69,7 @@ def good_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin
         if at < len(batches):
             good[at] = False
             at += 1
-    for row in np.flatnonzero(batches["size"] > np.where(batches["magic"] == 2, most, most_legacy)).tolist():
+    for row in _left_by_kernel(batches).tolist():
         good[row] = crc_holds(data, int(batches["position"][row]) - origin, int(batches["size"][row]))
     return good
 
@@ -80,7 +79,7 @@ def write_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void]) -> No
     most, most_legacy = checksum.MAX_SIZE, checksum.MAX_SIZE_LEGACY
     if not checksum.reseal(data, batches, most, most_legacy):
         return
-    for row in np.flatnonzero(batches["size"] > np.where(batches["magic"] == 2, most, most_legacy)).tolist():
+    for row in _left_by_kernel(batches).tolist():
         start, size, magic = (int(batches[name][row]) for name in ("position", "size", "magic"))
         crc = _checksum(magic, data.data[start : start + size])
         at = start + (_CRC_START if magic == 2 else _CRC_START_LEGACY)
@@ -94,6 +93,12 @@ def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:
     magic = batch[16]
     end = _CRC_START if magic == 2 else _CRC_START_LEGACY
     return _checksum(magic, batch) == int.from_bytes(batch[end - 4 : end], "big")
+
+
+def _left_by_kernel(batches: npt.NDArray[np.void]) -> npt.NDArray[np.intp]:
+    """Return the rows of batches that are too long for the kernel: its calls pass over them."""
+    most = np.where(batches["magic"] == 2, checksum.MAX_SIZE, checksum.MAX_SIZE_LEGACY)
+    return np.flatnonzero(batches["size"] > most)
 
 
 def _checksum(magic: int, batch: memoryview) -> int:
