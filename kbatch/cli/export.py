@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.inputs import name_and_value, storage_options
 from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
+from kbatch.cli.usage import usage, whole_number
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
 
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "format_summary"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What options of the data source and of `WriteOptions` are called here, for their errors.
+_FLAGS = {
+    "subscribe": "--topic",
+    "partitions": "--partitions",
+    "keyPartitions": "--key-partitions",
+    "startingOffsets": "--starting-offsets",
+    "endingOffsets": "--ending-offsets",
+    "splitBytes": "--split-size",
+    "compression": "--compression",
+}
 
 _DESCRIPTION = """\
 Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
@@ -154,7 +165,9 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--row-group-size", metavar="SIZE", help="bytes of a row group before it is compressed (default: 64m)"
     )
-    group.add_argument("--row-group-rows", type=int, metavar="N", help="most rows of a row group (default: 1048576)")
+    group.add_argument(
+        "--row-group-rows", type=whole_number(1), metavar="N", help="most rows of a row group (default: 1048576)"
+    )
     group.add_argument(
         "--dictionary",
         metavar="COLUMN,...",
@@ -195,14 +208,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.spark.export import export
 
+    with usage(_FLAGS):
+        options, writing = _read_options(arguments), _write_options(arguments)
     with ProgressLine("starting Spark ...") as line:
         summary = export(
             arguments.logdir,
             arguments.out,
             master=arguments.master,
             conf=dict(arguments.conf),
-            options=_read_options(arguments),
-            writing=_write_options(arguments),
+            options=options,
+            writing=writing,
             engine=arguments.engine,
             table=arguments.table,
             catalog=arguments.catalog,
@@ -238,6 +253,8 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
         if getattr(arguments, time) is not None and getattr(arguments, offsets) is not None:
             names = {"since": "--from", "until": "--to"}
             raise ValueError(f"{names[time]} and --{offsets.replace('_', '-')} exclude each other")
+    if arguments.key_partitions is not None and arguments.key is None:
+        raise ValueError("--key-partitions says where a key is: it needs --key")
     strings = {name: value for name, value in given.items() if value is not None}
     if is_url(arguments.logdir):
         strings.update({f"storage.{name}": value for name, value in arguments.storage_options})
@@ -249,6 +266,10 @@ def _write_options(arguments: argparse.Namespace) -> WriteOptions:
     from kbatch.spark.options import parse_size
     from kbatch.spark.write_options import WriteOptions
 
+    if arguments.format == "iceberg" and arguments.table is None:
+        raise ValueError("--format iceberg needs --table")
+    if arguments.format != "iceberg" and (arguments.table is not None or arguments.catalog is not None):
+        raise ValueError("--table and --catalog go with --format iceberg")
     given: dict[str, Any] = {"storage": storage_options(arguments)}
     if arguments.file_size is not None:
         given["file_bytes"] = parse_size("--file-size", arguments.file_size)
