@@ -11,7 +11,7 @@ from typing import Any
 
 from kbatch.cli.filters import parse_time
 from kbatch.cli.inputs import add_storage_option, storage_options
-from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size
 from kbatch.cli.usage import INT32_MAX, INT64_MAX, argument, whole_number
 from kbatch.errors import LogDirectoryError
 from kbatch.log.compaction import Compaction, compact_log
@@ -129,14 +129,16 @@ def _time(text: str) -> int:
 
 
 def _teller(line: ProgressLine, before: int, total: int) -> Callable[[int, int], None]:
-    return lambda read, _: line.show((before + read) >> 20, total >> 20, "MiB")
+    # Each log is read twice.
+    return lambda read, _: line.show_bytes((before + read) // 2, total // 2)
 
 
 def _text(name: str, result: Compaction) -> str:
     lines = [
-        f"{name}: {result.records_in:,} records in {format_size(result.bytes_in)} to {result.records_out:,} in "
-        f"{format_size(result.bytes_out)}; {result.keys:,} keys, {result.batches_rewritten:,} of "
-        f"{result.batches_out:,} batches rewritten, {result.segments_in:,} segments to {result.segments_out:,}"
+        f"{name}: {counted(result.records_in, 'record')} in {format_size(result.bytes_in)} to {result.records_out:,} "
+        f"in {format_size(result.bytes_out)}; {counted(result.keys, 'key')}, {result.batches_rewritten:,} of "
+        f"{counted(result.batches_out, 'batch')} rewritten, {counted(result.segments_in, 'segment')} to "
+        f"{result.segments_out:,}"
     ]
     if result.end_offset == result.first_dirty_offset:
         lines.append("  nothing was cleaned: a broker leaves the last segment and what is undecided or young alone")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.inputs import name_and_value, storage_options
-from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
+from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time
 from kbatch.cli.usage import usage, whole_number
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
@@ -311,8 +311,8 @@ def format_summary(summary: ExportSummary) -> str:
     batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
     log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
     lines = [
-        f"{_count(summary.records, 'record')} of {_count(len(summary.partitions), 'topic-partition')} in "
-        f"{_count(len(summary.files), 'file')}: "
+        f"{counted(summary.records, 'record')} of {counted(len(summary.partitions), 'topic-partition')} in "
+        f"{counted(len(summary.files), 'file')}: "
         f"{summary.out}",
         "",
         # Spark's own writer doesn't count what is read.
@@ -335,7 +335,7 @@ def format_summary(summary: ExportSummary) -> str:
             )
     if summary.bad_keys or summary.bad_values:
         sides = [(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
-        counts = " and ".join(_count(n, name) for n, name in sides)
+        counts = " and ".join(counted(n, name) for n, name in sides)
         columns = " and ".join(f"{name}_bad" for _, name in sides)
         lines.append(f"  unparsed   {counts}: null here, with their bytes in {columns}")
     if summary.bad_crc_batches:
@@ -370,7 +370,7 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     if summary.engine == "dataframe":
         if not summary.withheld:
             return []
-        count = _count(summary.withheld_transactions, "open or undecided transaction")
+        count = counted(summary.withheld_transactions, "open or undecided transaction")
         return [f"  withheld   records of {count}: {summary.out}/{summary.transactions_table}"]
     lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
     withheld = [part for part in summary.partitions if part.undecided_batches]
@@ -378,24 +378,24 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
         why = []
         if part.open_count:
             producers = _producers(part.open_transactions, part.open_count)
-            count = _count(part.open_count, "open transaction")
+            count = counted(part.open_count, "open transaction")
             why.append(f"{count} from offset {part.last_stable_offset} on ({producers})")
         if part.undecided_count:
             producers = _producers(part.undecided_transactions, part.undecided_count)
-            why.append(f"{_count(part.undecided_count, 'transaction')} with a damaged marker ({producers})")
+            why.append(f"{counted(part.undecided_count, 'transaction')} with a damaged marker ({producers})")
         lines.append(
             f"  withheld   {part.topic}-{part.partition}: {', '.join(why)}: "
-            f"{format_size(part.undecided_bytes)} in {_count(part.undecided_batches, 'batch')}"
+            f"{format_size(part.undecided_bytes)} in {counted(part.undecided_batches, 'batch')}"
         )
     if len(withheld) > most:
         rest = withheld[most:]
         size, batches = (sum(getattr(part, f"undecided_{name}") for part in rest) for name in ("bytes", "batches"))
         lines.append(
-            f"  withheld   {format_size(size)} in {_count(batches, 'batch')} of {len(rest):,} more topic-partitions; "
+            f"  withheld   {format_size(size)} in {counted(batches, 'batch')} of {len(rest):,} more topic-partitions; "
             f"{summary.out}/{summary.manifest} has all of them"
         )
     if summary.transactions_table is not None:
-        count = _count(summary.withheld_transactions, "transaction")
+        count = counted(summary.withheld_transactions, "transaction")
         lines.append(f"  undecided  {count}: {summary.out}/{summary.transactions_table}")
     return lines
 
@@ -403,11 +403,6 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _producers(transactions: list[dict[str, int]], count: int, most: int = 5) -> str:
     ids = ", ".join(str(each["producer_id"]) for each in transactions[:most])
     return f"producer {ids}{', ...' if count > most else ''}"
-
-
-def _count(n: int, name: str) -> str:
-    plural = "es" if name.endswith("ch") else "s"
-    return f"{n:,} {name}{'' if n == 1 else plural}"
 
 
 def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
@@ -435,5 +430,5 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _lost(summary: ExportSummary) -> str:
     if not summary.loss_count:
         return "nothing"
-    places = _count(summary.loss_count, "place")
+    places = counted(summary.loss_count, "place")
     return f"{format_size(summary.lost_bytes)} in {places}: {summary.out}/{summary.losses_table}"

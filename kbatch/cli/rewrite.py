@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kbatch.cli.inputs import add_storage_option, storage_options
-from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size
 from kbatch.cli.usage import INT32_MAX, whole_number
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log, find_logs
@@ -87,7 +87,7 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
 @contextmanager
 def _progress(total: int) -> Iterator[Any]:
     with ProgressLine() as line:
-        yield lambda read: line.show(read >> 20, total >> 20, "MiB")
+        yield lambda read: line.show_bytes(read, total)
 
 
 def _print(out: str, report: RewriteReport) -> None:
@@ -100,6 +100,6 @@ def _print(out: str, report: RewriteReport) -> None:
     if report.tail_bytes:
         print(f"not copied: {report.tail_bytes:,} bytes after the last whole batch")
     print(
-        f"{out}: {report.batches:,} batches, {format_size(report.bytes)}, to {report.batches_written:,}, "
+        f"{out}: {counted(report.batches, 'batch')}, {format_size(report.bytes)}, to {report.batches_written:,}, "
         f"{format_size(report.bytes_written)}; {report.rewritten:,} rewritten"
     )
