@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -26,10 +25,10 @@ from typing import Any
 
 from bench.consumers import CONSUMERS, Connection, Consumer, Topic
 from bench.corpora import BASE_TIMESTAMP, Corpus, corpus
+from bench.steps import run_fresh
 
 __all__ = ["main"]
 
-ROOT = Path(__file__).parent.parent
 NAMES = ("small", "medium", "medium-16k-lz4", "medium-1m-zstd")
 PARTITIONS = 4
 # Bytes of the small topic.
@@ -117,24 +116,11 @@ def run_step(order: dict[str, Any]) -> dict[str, Any]:
 def step(consumer: Consumer, small: Topic, topic: Topic) -> dict[str, Any] | str:
     """Run one client once, in a process of its own; return what it measured, or why it failed."""
     order = {"name": consumer.name, "small": asdict(small), "topic": asdict(topic)}
-    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.live", "--step"],
-            input=json.dumps(order),
-            capture_output=True,
-            env={**os.environ, "PYTHONPATH": path},
-            cwd=ROOT,
-            text=True,
-            timeout=STEP_SECONDS,
-            check=False,
-        )
+        result, errors = run_fresh("bench.live", order, seconds=STEP_SECONDS, stderr=subprocess.PIPE)
     except subprocess.TimeoutExpired:
         return f"not done in {STEP_SECONDS} s"
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["no word"])[-1]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return result or ((errors or "").strip().splitlines() or ["no word"])[-1]
 
 
 def measure(names: list[str], size: int, rounds: int, scratch: Path) -> dict[str, Any]:

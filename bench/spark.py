@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +31,10 @@ from bench.contestants import (
     Input,
     Sums,
 )
+from bench.steps import run_fresh
 
 __all__ = ["main"]
 
-ROOT = Path(__file__).parent.parent
 MASTER = "local[2]"
 PARTITIONS = 8
 STEP_SECONDS = 3600
@@ -90,20 +89,9 @@ def produce(broker: Any, topic: str, records: int, codec: str) -> Input:
 def step(name: str, warm: Input | None, given: Input, scratch: Path) -> dict[str, Any]:
     """Run one contestant once, in a process of its own; return seconds by sink."""
     order = {"name": name, "warm": warm and asdict(warm), "given": asdict(given), "scratch": str(scratch)}
-    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.spark", "--step"],
-        input=json.dumps(order),
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=ROOT,
-        text=True,
-        timeout=STEP_SECONDS,
-        check=False,
-    )
-    if done.returncode:
+    result, _ = run_fresh("bench.spark", order, seconds=STEP_SECONDS)
+    if result is None:
         sys.exit(f"{name} failed")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 

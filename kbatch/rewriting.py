@@ -92,6 +92,15 @@ LOST_TEXTS = {
     "leader_epochs": "the leader epoch of {count} batch(es)",
     "empty_batches": "{count} batch(es) without records",
 }
+# What a refusal says instead: nobody has looked further than to the first of them.
+_REFUSED_TEXTS = {
+    "control_batches": "control batches, which end transactions",
+    "transactional_batches": "batches of transactions, what was aborted among them",
+    "producer_batches": "producer ids, epochs and sequences",
+    "delete_horizons": "delete horizons",
+    "records_with_headers": "headers of records",
+    "timestamps": "timestamps",
+}
 _ALL_COLUMNS = tuple(COLUMN_FIELDS)
 # Nobody is asked about these: they say nothing about records.
 _UNASKED = ("leader_epochs", "empty_batches")
@@ -625,7 +634,8 @@ class Conversion(Rewriter):
                     ConversionLossError,
                     rows[int(np.argmax(packed))],
                     source,
-                    f"magic {self.magic} has no zstd, with which this batch is compressed; give codec=, such as 'lz4'",
+                    f"magic {self.magic} has no zstd, with which this batch is compressed; name another codec, as with "
+                    "codec='lz4' (--codec lz4)",
                 )
         return rows
 
@@ -650,12 +660,12 @@ class Conversion(Rewriter):
             return
         if self.lossy == "raise" and name not in _UNASKED:
             row = int(np.argmax(lost))
-            what = LOST_TEXTS[name].format(count=count)
             raise _error(
                 ConversionLossError,
                 batches[row if batch is None else int(batch[row])],
                 source,
-                f"magic {self.magic} can't hold {what}, from here on; lossy='drop' drops that",
+                f"magic {self.magic} can't hold {_REFUSED_TEXTS[name]}, which this is the first batch to have; "
+                "lossy='drop' (--lossy drop) drops them and tells how many they were",
             )
         setattr(self.report, name, getattr(self.report, name) + count)
 

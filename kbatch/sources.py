@@ -33,9 +33,11 @@ __all__ = [
     "offsets_array",
 ]
 
+_NUMBERS = "a number has no bytes of its own; use NumPy arrays for numbers of a fixed width"
 _ADVICE = {
-    str: "str has no bytes of its own; encode it, as in [v.encode() for v in values]",
-    int: "a number has no bytes of its own; use NumPy arrays for numbers of a fixed width",
+    str: "str has no bytes of its own; encode it, as in [v.encode() if isinstance(v, str) else v for v in values]",
+    int: _NUMBERS,
+    float: _NUMBERS,
 }
 _ADVICE_FOR_ONE = {str: "encode it, as in text.encode()", int: "pack it, as in number.to_bytes(8)"}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -63,6 +65,9 @@ def byte_column(values: Any, what: str) -> Column:
         _add_numpy(column, values, what)
     elif _is_pandas(values):
         _add_pandas(column, values, what)
+    elif _is_polars_object(values):
+        # As Arrow it would be the addresses of the objects.
+        _add_objects(column, values.to_list(), what)
     elif hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         for chunk in _arrow_chunks(values, what):
             _add_arrow(column, chunk, what)
@@ -122,6 +127,11 @@ def _add_numpy(column: Column, values: npt.NDArray[Any], what: str) -> None:
         column.add_items(np.asarray(values).view(f"V{width}"), width, kind == "S", valid)
 
 
+def _is_polars_object(values: Any) -> bool:
+    polars = sys.modules.get("polars")
+    return polars is not None and isinstance(values, polars.Series) and values.dtype == polars.Object
+
+
 def _is_pandas(values: Any) -> bool:
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(
@@ -149,9 +159,9 @@ def _objects_of_pandas(values: Any) -> npt.NDArray[Any]:
 
 
 def _arrow_chunks(values: Any, what: str) -> list[pa.Array]:
+    if (columns := getattr(values, "columns", None)) is not None:
+        raise TypeError(f"{what} must be one column, got a {type(values).__name__} of {len(columns)}")
     pa = require("pyarrow", "arrow", f"{what} of type {type(values).__name__}")
-    if isinstance(values, pa.Table | pa.RecordBatch):
-        raise TypeError(f"{what} must be one column, got a {type(values).__name__} of {values.num_columns}")
     if isinstance(values, pa.Array):
         return [values]
     if hasattr(values, "__arrow_c_stream__") and not isinstance(values, pa.ChunkedArray):
@@ -199,10 +209,23 @@ def _add_arrow(column: Column, array: pa.Array, what: str) -> None:
             rows = rows[first * width : (first + count) * width].reshape(count, width)
         column.add_items(rows, width, False, valid, first)
     else:
-        raise TypeError(
-            f"{what} is an Arrow column of {kind}, which has no bytes of its own; cast it to binary, or to numbers of "
-            "a fixed width"
-        )
+        raise TypeError(f"{what} is an Arrow column of {kind}, which has no bytes of its own; {_arrow_advice(kind)}")
+
+
+def _arrow_advice(kind: pa.DataType) -> str:
+    """Say what to do about a type, in casts that Arrow has."""
+    from pyarrow import types
+
+    number = None
+    if types.is_boolean(kind):
+        number = "int8"
+    elif types.is_temporal(kind) and not types.is_interval(kind):
+        number = f"int{kind.bit_width}"
+    if number is not None:
+        return f"cast it to {number} for a number of fixed width, or to string for text"
+    if types.is_decimal(kind):
+        return "cast it to string for text"
+    return "make bytes of each value, as in [None if v is None else json.dumps(v).encode() for v in values.to_pylist()]"
 
 
 def offsets_array(offsets: Any, count: int) -> npt.NDArray[np.int64]:

@@ -197,6 +197,31 @@ class TestExport:
         assert sorted(os.listdir(out)) == ["_manifest.json", "topic=codec-lz4"]
         assert sorted(os.listdir(tmp_path)) == ["bin", "out"]
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_an_interrupt_when_all_is_there_changes_nothing(
+        self,
+        spark: Any,
+        golden: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        number: signal.Signals,
+    ) -> None:
+        from kbatch.spark.commit import Staging
+
+        publish = Staging.publish
+
+        def late(staging: Staging) -> None:
+            publish(staging)
+            os.kill(os.getpid(), number)
+
+        monkeypatch.setattr(Staging, "publish", late)
+        before = signal.getsignal(number)
+        assert main(["export", str(golden / "logs" / "txn-0"), str(tmp_path / "out")]) == 0
+        assert signal.getsignal(number) == before
+        assert capsys.readouterr().out.startswith("337 records of 1 topic-partition")
+        assert os.listdir(tmp_path) == ["out"]
+
     @pytest.mark.skipif(not shutil.which("ps"), reason="needs ps")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_an_interrupt_leaves_nothing(self, golden: Path, tmp_path: Path, number: signal.Signals) -> None:

@@ -95,7 +95,7 @@ def test_offsets_within_a_segment(run: Any, tmp_path: Path) -> None:
     second = len(batch(5, [1, 2]))
     assert status == 3
     assert findings(out) == [f"{path}: byte {second}: base offset 6 after a batch that reaches to 6"]
-    assert "note: offsets are left out: 6 is followed by 9, and 1 more gaps" in out
+    assert "note: offsets are left out: 6 is followed by 9, and 1 more gap" in out
     path = write_segment(tmp_path / "u-0", 5, [batch(4, [1])])
     assert "byte 0: base offset 4 is below the segment's, 5" in run(path)[1]
 

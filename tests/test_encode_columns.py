@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import itertools
+import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -71,25 +74,70 @@ def test_other_arrow_types() -> None:
 @pytest.mark.parametrize(
     "array",
     [
-        pa.array([True, False]),
-        pa.array([[b"a"]]),
-        pa.array([{"a": b"b"}]),
-        pa.array([datetime.date(2026, 1, 1)]),
-        pa.array([0], pa.timestamp("ms")),
+        pa.array([True, None]),
+        pa.array([decimal.Decimal("1.5"), None]),
+        pa.array([decimal.Decimal("1.5"), None], pa.decimal256(50, 2)),
+        pa.array([datetime.date(2026, 1, 1), None]),
+        pa.array([datetime.date(2026, 1, 1), None], pa.date64()),
+        pa.array([0, None], pa.timestamp("ms")),
+        pa.array([0, None], pa.timestamp("us", "UTC")),
+        pa.array([0, None], pa.time32("s")),
+        pa.array([0, None], pa.time64("us")),
+        pa.array([0, None], pa.duration("ms")),
+        pa.array([[1], None]),
+        pa.array([{"a": "b"}, None]),
+        pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int32())),
+        pa.array([(1, 2, 3), None], pa.month_day_nano_interval()),
     ],
     ids=lambda array: str(array.type),
 )
-def test_arrow_types_without_bytes(array: pa.Array) -> None:
-    with pytest.raises(TypeError, match="which has no bytes of its own; cast it"):
+def test_advice_for_arrow_types_without_bytes(array: pa.Array) -> None:
+    """Following it gives bytes, and nulls stay null."""
+    with pytest.raises(TypeError, match="which has no bytes of its own; ") as caught:
         kbatch.encode(array)
+    casts = re.findall(r"\bto (\w+) for", str(caught.value))
+    for name in casts:
+        cast = array.cast(getattr(pa, name)())
+        value, null = written(cast)
+        assert null is None
+        text = str(cast[0].as_py()).encode()
+        assert value == (text if name == "string" else cast[:1].to_numpy(False).astype(name).tobytes())
+    if not casts:
+        code = re.search(r"as in (\[.*\])$", str(caught.value))
+        assert code is not None
+        value, null = written(eval(code[1], {"values": array, "json": json}))
+        assert value is not None
+        assert null is None
 
 
-def test_frames_are_not_columns() -> None:
-    for frame in (pa.table({"a": [b"a"]}), pa.record_batch({"a": pa.array([b"a"])}), pl.DataFrame({"a": [b"a"]})):
-        with pytest.raises(TypeError):
-            kbatch.encode(frame)
-    with pytest.raises(TypeError):
-        kbatch.encode(pd.DataFrame({"a": [b"a"]}))
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["a", None, b"b"],
+        np.array(["a", "bc"]),
+        np.array(["a", b"b", None], object),
+        pd.Series(["a", None], dtype=object),
+    ],
+)
+def test_advice_for_text(values: Any) -> None:
+    with pytest.raises(TypeError, match="str has no bytes of its own; encode it, as in ") as caught:
+        kbatch.encode(values)
+    code = re.search(r"as in (\[.*\])$", str(caught.value))
+    assert code is not None
+    expected = [v.encode() if isinstance(v, str) else v for v in values]
+    assert written(eval(code[1], {"values": values})) == expected
+
+
+def test_objects_of_polars_are_not_written_as_their_addresses() -> None:
+    with pytest.raises(TypeError, match=r"values\[1\] must be bytes or None, got object"):
+        kbatch.encode(pl.Series([b"a", object()], dtype=pl.Object))
+    assert written(pl.Series([b"a", None], dtype=pl.Object)) == [b"a", None]
+
+
+@pytest.mark.parametrize("kind", [pa.table, pd.DataFrame, pl.DataFrame, lambda of: pa.record_batch(of)])
+def test_frames_are_not_columns(kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"values must be one column, got a (Table|DataFrame|RecordBatch) of 2"):
+        kbatch.encode(kind({"a": [b"a"], "b": [b"b"]}))
 
 
 @given(column=COLUMN)
@@ -114,7 +162,7 @@ def test_bytes_like_items() -> None:
     [
         (["a"], r"values\[0\] must be bytes or None, got str: str has no bytes of its own; encode it"),
         ([b"a", 5], r"values\[1\] must be bytes or None, got int: a number has no bytes"),
-        ([b"a", 1.5], r"values\[1\] must be bytes or None, got float$"),
+        ([b"a", 1.5], r"values\[1\] must be bytes or None, got float: a number has no bytes"),
         (b"abc", "values must be a sequence of bytes or None, .* got one bytes"),
         ("abc", "got one str"),
         ({"a": b"b"}, "got one dict"),

@@ -234,6 +234,8 @@ def test_varints_that_go_on_for_too_long(method: str, size: int, bits: int) -> N
     [
         (lambda writer: writer.int8(128), "128 doesn't fit"),
         (lambda writer: writer.uint32(-1), "-1 doesn't fit"),
+        (lambda writer: writer.float64(10**400), "doesn't fit"),
+        (lambda writer: writer.float64(10**5000), "."),  # Python makes no text of a number this long
         (lambda writer: writer.uvarint(2**32), "4294967296 is no unsigned integer of 32 bits"),
         (lambda writer: writer.varint(2**31), "2147483648 is no signed integer of 32 bits"),
         (lambda writer: writer.varlong(-(2**63) - 1), "is no signed integer of 64 bits"),

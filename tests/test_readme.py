@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def run(snippets: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -18,6 +19,13 @@ def run(snippets: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), names)
     return names
+
+
+@pytest.mark.parametrize("mark", ["main command", "test command"])
+def test_commands_are_one_line_each_where_ci_finds_them(mark: str) -> None:
+    command = re.findall(rf"^<!-- {mark} -->\n```\n(.*)\n```$", README, re.MULTILINE)
+    assert len(command) == 1
+    assert command[0].startswith("python3 -m venv .venv && .venv/bin/pip install")
 
 
 def test_quickstart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,13 +200,27 @@ def test_transactions_below_magic_2() -> None:
     fields: Any = {"producer_id": 7, "producer_epoch": 0}
     data = kbatch.encode([b"v"], timestamps=1, base_sequence=0, transactional=True, leader_epoch=4, **fields)
     data += kbatch.encode_marker("abort", offset=1, timestamp=1, **fields)
-    with pytest.raises(kbatch.ConversionLossError, match=r"1 control batch\(es\), which end transactions"):
+    with pytest.raises(kbatch.ConversionLossError, match="can't hold control batches, which end transactions"):
         kbatch.convert(data, 1)
     report = kbatch.RewriteReport()
     assert kbatch.decode(kbatch.convert(data, 1, lossy="drop", report=report)).values() == [b"v"]
     counts = {"control_batches": 1, "transactional_batches": 1, "producer_batches": 1, "leader_epochs": 1}
     assert report.lost == counts
     assert (report.batches, report.batches_written, report.rewritten, report.records) == (2, 1, 2, 1)
+
+
+def test_a_refusal_names_the_first_batch_and_no_count() -> None:
+    """Only a block of 256 KiB was looked at when it is refused."""
+    plain = [kbatch.encode([bytes(1000)] * 100, timestamps=1000, base_offset=100 * i) for i in range(6)]
+    headers = [[("k", b"v")]] + [None] * 9
+    bad = [kbatch.encode([b"v"] * 10, headers=headers, timestamps=1, base_offset=600 + 10 * i) for i in range(2)]
+    with pytest.raises(kbatch.ConversionLossError) as caught:
+        kbatch.convert(b"".join(plain + bad), 1)
+    assert (caught.value.position, caught.value.base_offset) == (sum(map(len, plain)), 600)
+    assert str(caught.value).endswith(
+        "magic 1 can't hold headers of records, which this is the first batch to have; "
+        "lossy='drop' (--lossy drop) drops them and tells how many they were"
+    )
 
 
 def test_leader_epochs_and_empty_batches_are_no_reason_to_refuse() -> None:

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import kbatch
 from kbatch.cli import compact, convert, dump, export, pack, recompress, stats, verify
+from kbatch.cli.usage import UsageError
 from kbatch.errors import KbatchError
 
 __all__ = ["main"]
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         sys.stdout.flush()
+    except UsageError as error:
+        commands.choices[options.command].error(str(error))
     except KeyboardInterrupt:
         print(f"kbatch {options.command}: interrupted", file=sys.stderr)
         return 130

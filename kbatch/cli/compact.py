@@ -11,7 +11,8 @@ from typing import Any
 
 from kbatch.cli.filters import parse_time
 from kbatch.cli.inputs import add_storage_option, storage_options
-from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size
+from kbatch.cli.usage import INT32_MAX, INT64_MAX, argument, whole_number
 from kbatch.errors import LogDirectoryError
 from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.logs import Log, find_logs
@@ -40,15 +41,17 @@ examples:
 
 """
 
-# Option, default, what it says: those of `compact` that are numbers.
+# The time and what is added to it stay below 2**63 together.
+_MOST_TIME = INT64_MAX // 2
+# Option, default, least and most, what it says: those of `compact` that are numbers.
 _NUMBERS = (
-    ("delete_retention_ms", 86_400_000, "keep tombstones and markers for so long, once they could go"),
-    ("min_compaction_lag_ms", 0, "clean nothing from the first segment on that has something younger"),
-    ("first_dirty_offset", None, "look only at keys from here on, as after an earlier cleaning"),
-    ("segment_bytes", 1 << 30, "join neighbouring segments that together are no larger"),
-    ("segment_index_bytes", 10 << 20, "the same, of each of their index files"),
-    ("producer_expiration_ms", 86_400_000, "keep what a broker has to know of producers for so long"),
-    ("dedupe_buffer_bytes", 128 << 20, "memory for keys, 24 bytes and a tenth each"),
+    ("delete_retention_ms", 86_400_000, 0, _MOST_TIME, "keep tombstones and markers for so long, once they could go"),
+    ("min_compaction_lag_ms", 0, 0, INT64_MAX, "clean nothing from the first segment on that has something younger"),
+    ("first_dirty_offset", None, 0, INT64_MAX, "look only at keys from here on, as after an earlier cleaning"),
+    ("segment_bytes", 1 << 30, 1, INT32_MAX, "join neighbouring segments that together are no larger"),
+    ("segment_index_bytes", 10 << 20, 24, INT32_MAX, "the same, of each of their index files"),
+    ("producer_expiration_ms", 86_400_000, 0, INT64_MAX, "keep what a broker has to know of producers for so long"),
+    ("dedupe_buffer_bytes", 128 << 20, 64, INT64_MAX, "memory for keys, 24 bytes and a tenth each"),
 )
 
 
@@ -66,16 +69,19 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     parser.add_argument("--include-active", action="store_true", help="clean the last segment, too")
     parser.add_argument(
         "--now",
-        type=_time,
+        type=argument(_time),
         metavar="TIME",
         help="time of the compaction, in ISO 8601 (UTC) or milliseconds (default: now)",
     )
-    for name, default, what in _NUMBERS:
+    for name, default, least, most, what in _NUMBERS:
         shown = "" if default is None else " (default: %(default)s)"
         parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, default=default, metavar=name.split("_")[-1].upper(),
+            f"--{name.replace('_', '-')}",
+            type=whole_number(least, most),
+            default=default,
+            metavar=name.split("_")[-1].upper(),
             help=what + shown,
-        )  # fmt: skip
+        )
     add_storage_option(parser)
     parser.add_argument("--json", action="store_true", help="print what was done as JSON, one line a log")
     parser.set_defaults(run=run)
@@ -83,7 +89,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    options = {name: getattr(arguments, name) for name, _, _ in _NUMBERS}
+    options = {name: getattr(arguments, name) for name, *_ in _NUMBERS}
     options |= {"now": arguments.now, "include_active": arguments.include_active}
     given = storage_options(arguments)
     storage, path = locate(arguments.path, given)
@@ -116,19 +122,23 @@ def _time(text: str) -> int:
     except (ValueError, OverflowError):
         time = None
     if time is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a time in ISO 8601 nor milliseconds since the epoch")
+        raise ValueError(f"{text!r} is neither a time in ISO 8601 nor milliseconds since the epoch")
+    if not 0 <= time <= _MOST_TIME:
+        raise ValueError(f"must be 0 to {_MOST_TIME} milliseconds since the epoch, got {time}")
     return time
 
 
 def _teller(line: ProgressLine, before: int, total: int) -> Callable[[int, int], None]:
-    return lambda read, _: line.show((before + read) >> 20, total >> 20, "MiB")
+    # Each log is read twice.
+    return lambda read, _: line.show_bytes((before + read) // 2, total // 2)
 
 
 def _text(name: str, result: Compaction) -> str:
     lines = [
-        f"{name}: {result.records_in:,} records in {format_size(result.bytes_in)} to {result.records_out:,} in "
-        f"{format_size(result.bytes_out)}; {result.keys:,} keys, {result.batches_rewritten:,} of "
-        f"{result.batches_out:,} batches rewritten, {result.segments_in:,} segments to {result.segments_out:,}"
+        f"{name}: {counted(result.records_in, 'record')} in {format_size(result.bytes_in)} to {result.records_out:,} "
+        f"in {format_size(result.bytes_out)}; {counted(result.keys, 'key')}, {result.batches_rewritten:,} of "
+        f"{counted(result.batches_out, 'batch')} rewritten, {counted(result.segments_in, 'segment')} to "
+        f"{result.segments_out:,}"
     ]
     if result.end_offset == result.first_dirty_offset:
         lines.append("  nothing was cleaned: a broker leaves the last segment and what is undecided or young alone")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kbatch.cli.rewrite import PATHS, add_arguments, codec_and_level, run_rewriter
+from kbatch.cli.rewrite import PATHS, add_arguments, run_rewriter
+from kbatch.cli.usage import argument, usage
+from kbatch.log.rows import parse_compression
 from kbatch.rewriting import Conversion
 
 __all__ = ["add_parser"]
@@ -41,7 +43,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     parser.add_argument("--magic", type=int, choices=[0, 1, 2], default=2, help="the one wanted (default: %(default)s)")
     parser.add_argument(
         "--codec",
-        type=codec_and_level,
+        type=argument(parse_compression),
         default=(None, None),
         metavar="CODEC[:LEVEL]",
         help="of converted batches: none, gzip, snappy, lz4 or zstd (default: that of each batch)",
@@ -59,12 +61,13 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     codec, level = arguments.codec
-    rewriter = Conversion(
-        arguments.magic,
-        codec=codec,
-        level=level,
-        lossy=arguments.lossy,
-        batch_size=arguments.batch_size,
-        on_error=arguments.on_error,
-    )
+    with usage():
+        rewriter = Conversion(
+            arguments.magic,
+            codec=codec,
+            level=level,
+            lossy=arguments.lossy,
+            batch_size=arguments.batch_size,
+            on_error=arguments.on_error,
+        )
     return run_rewriter(arguments, rewriter)

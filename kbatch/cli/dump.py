@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -15,6 +15,7 @@ from kbatch.checksums import crc_holds
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
 from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
+from kbatch.cli.usage import argument, whole_number
 from kbatch.decoding import DecodeOptions
 from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
@@ -87,18 +88,20 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         help="with --format kafka: keys and values too; implies --records. JSON always has them",
     )
     parser.add_argument(
-        "--offsets", metavar="A:B", type=_argument(parse_offsets), help="offsets from A up to but without B; A is one"
+        "--offsets", metavar="A:B", type=argument(parse_offsets), help="offsets from A up to but without B; A is one"
     )
     parser.add_argument(
         "--time",
         metavar="FROM:TO",
-        type=_argument(parse_times),
+        type=argument(parse_times),
         help="timestamps from FROM up to but without TO, in ISO 8601 (UTC) or as milliseconds; FROM..TO will do too",
     )
     parser.add_argument(
-        "--key", metavar="KEY", type=_argument(parse_bytes), help="records of this key: text, hex:00ff or base64:AP8="
+        "--key", metavar="KEY", type=argument(parse_bytes), help="records of this key: text, hex:00ff or base64:AP8="
     )
-    parser.add_argument("--producer", metavar="ID", type=int, help="batches of this producer id")
+    parser.add_argument(
+        "--producer", metavar="ID", type=whole_number(-1), help="batches of this producer id; -1 is none"
+    )
     parser.add_argument(
         "--control",
         action="store_true",
@@ -107,34 +110,16 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     parser.add_argument(
         "--max-records",
         metavar="N",
-        type=_argument(_count),
+        type=whole_number(0),
         help="end after so many records; without --records, batches",
     )
     parser.add_argument(
         "--max-bytes-shown",
         metavar="N",
-        type=_argument(_count),
+        type=whole_number(0),
         help="in JSON: show at most the first N bytes of a key, a value or a header's value (default: all)",
     )
     parser.set_defaults(run=run)
-
-
-def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Make what a parser raises a message of wrong usage."""
-
-    def parsed(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parsed
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"{text!r} is no number of 0 or more")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kbatch.cli.inputs import name_and_value, storage_options
-from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
+from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time
+from kbatch.cli.usage import usage, whole_number
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
 
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "format_summary"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What options of the data source and of `WriteOptions` are called here, for their errors.
+_FLAGS = {
+    "subscribe": "--topic",
+    "partitions": "--partitions",
+    "keyPartitions": "--key-partitions",
+    "startingOffsets": "--starting-offsets",
+    "endingOffsets": "--ending-offsets",
+    "splitBytes": "--split-size",
+    "compression": "--compression",
+}
 
 _DESCRIPTION = """\
 Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
@@ -154,7 +165,9 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--row-group-size", metavar="SIZE", help="bytes of a row group before it is compressed (default: 64m)"
     )
-    group.add_argument("--row-group-rows", type=int, metavar="N", help="most rows of a row group (default: 1048576)")
+    group.add_argument(
+        "--row-group-rows", type=whole_number(1), metavar="N", help="most rows of a row group (default: 1048576)"
+    )
     group.add_argument(
         "--dictionary",
         metavar="COLUMN,...",
@@ -195,14 +208,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.spark.export import export
 
+    with usage(_FLAGS):
+        options, writing = _read_options(arguments), _write_options(arguments)
     with ProgressLine("starting Spark ...") as line:
         summary = export(
             arguments.logdir,
             arguments.out,
             master=arguments.master,
             conf=dict(arguments.conf),
-            options=_read_options(arguments),
-            writing=_write_options(arguments),
+            options=options,
+            writing=writing,
             engine=arguments.engine,
             table=arguments.table,
             catalog=arguments.catalog,
@@ -238,6 +253,8 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
         if getattr(arguments, time) is not None and getattr(arguments, offsets) is not None:
             names = {"since": "--from", "until": "--to"}
             raise ValueError(f"{names[time]} and --{offsets.replace('_', '-')} exclude each other")
+    if arguments.key_partitions is not None and arguments.key is None:
+        raise ValueError("--key-partitions says where a key is: it needs --key")
     strings = {name: value for name, value in given.items() if value is not None}
     if is_url(arguments.logdir):
         strings.update({f"storage.{name}": value for name, value in arguments.storage_options})
@@ -249,6 +266,10 @@ def _write_options(arguments: argparse.Namespace) -> WriteOptions:
     from kbatch.spark.options import parse_size
     from kbatch.spark.write_options import WriteOptions
 
+    if arguments.format == "iceberg" and arguments.table is None:
+        raise ValueError("--format iceberg needs --table")
+    if arguments.format != "iceberg" and (arguments.table is not None or arguments.catalog is not None):
+        raise ValueError("--table and --catalog go with --format iceberg")
     given: dict[str, Any] = {"storage": storage_options(arguments)}
     if arguments.file_size is not None:
         given["file_bytes"] = parse_size("--file-size", arguments.file_size)
@@ -290,8 +311,8 @@ def format_summary(summary: ExportSummary) -> str:
     batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
     log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
     lines = [
-        f"{_count(summary.records, 'record')} of {_count(len(summary.partitions), 'topic-partition')} in "
-        f"{_count(len(summary.files), 'file')}: "
+        f"{counted(summary.records, 'record')} of {counted(len(summary.partitions), 'topic-partition')} in "
+        f"{counted(len(summary.files), 'file')}: "
         f"{summary.out}",
         "",
         # Spark's own writer doesn't count what is read.
@@ -314,7 +335,7 @@ def format_summary(summary: ExportSummary) -> str:
             )
     if summary.bad_keys or summary.bad_values:
         sides = [(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
-        counts = " and ".join(_count(n, name) for n, name in sides)
+        counts = " and ".join(counted(n, name) for n, name in sides)
         columns = " and ".join(f"{name}_bad" for _, name in sides)
         lines.append(f"  unparsed   {counts}: null here, with their bytes in {columns}")
     if summary.bad_crc_batches:
@@ -349,7 +370,7 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     if summary.engine == "dataframe":
         if not summary.withheld:
             return []
-        count = _count(summary.withheld_transactions, "open or undecided transaction")
+        count = counted(summary.withheld_transactions, "open or undecided transaction")
         return [f"  withheld   records of {count}: {summary.out}/{summary.transactions_table}"]
     lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
     withheld = [part for part in summary.partitions if part.undecided_batches]
@@ -357,24 +378,24 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
         why = []
         if part.open_count:
             producers = _producers(part.open_transactions, part.open_count)
-            count = _count(part.open_count, "open transaction")
+            count = counted(part.open_count, "open transaction")
             why.append(f"{count} from offset {part.last_stable_offset} on ({producers})")
         if part.undecided_count:
             producers = _producers(part.undecided_transactions, part.undecided_count)
-            why.append(f"{_count(part.undecided_count, 'transaction')} with a damaged marker ({producers})")
+            why.append(f"{counted(part.undecided_count, 'transaction')} with a damaged marker ({producers})")
         lines.append(
             f"  withheld   {part.topic}-{part.partition}: {', '.join(why)}: "
-            f"{format_size(part.undecided_bytes)} in {_count(part.undecided_batches, 'batch')}"
+            f"{format_size(part.undecided_bytes)} in {counted(part.undecided_batches, 'batch')}"
         )
     if len(withheld) > most:
         rest = withheld[most:]
         size, batches = (sum(getattr(part, f"undecided_{name}") for part in rest) for name in ("bytes", "batches"))
         lines.append(
-            f"  withheld   {format_size(size)} in {_count(batches, 'batch')} of {len(rest):,} more topic-partitions; "
+            f"  withheld   {format_size(size)} in {counted(batches, 'batch')} of {len(rest):,} more topic-partitions; "
             f"{summary.out}/{summary.manifest} has all of them"
         )
     if summary.transactions_table is not None:
-        count = _count(summary.withheld_transactions, "transaction")
+        count = counted(summary.withheld_transactions, "transaction")
         lines.append(f"  undecided  {count}: {summary.out}/{summary.transactions_table}")
     return lines
 
@@ -382,11 +403,6 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _producers(transactions: list[dict[str, int]], count: int, most: int = 5) -> str:
     ids = ", ".join(str(each["producer_id"]) for each in transactions[:most])
     return f"producer {ids}{', ...' if count > most else ''}"
-
-
-def _count(n: int, name: str) -> str:
-    plural = "es" if name.endswith("ch") else "s"
-    return f"{n:,} {name}{'' if n == 1 else plural}"
 
 
 def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
@@ -414,5 +430,5 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
 def _lost(summary: ExportSummary) -> str:
     if not summary.loss_count:
         return "nothing"
-    places = _count(summary.loss_count, "place")
+    places = counted(summary.loss_count, "place")
     return f"{format_size(summary.lost_bytes)} in {places}: {summary.out}/{summary.losses_table}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kbatch.cli.rewrite import PATHS, add_arguments, codec_and_level, run_rewriter
+from kbatch.cli.rewrite import PATHS, add_arguments, run_rewriter
+from kbatch.cli.usage import argument, usage
+from kbatch.log.rows import parse_compression
 from kbatch.rewriting import Recompression
 
 __all__ = ["add_parser"]
@@ -36,7 +38,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     )
     parser.add_argument(
         "--codec",
-        type=codec_and_level,
+        type=argument(parse_compression),
         required=True,
         metavar="CODEC[:LEVEL]",
         help="none, gzip, snappy, lz4 or zstd; such as zstd:12",
@@ -48,5 +50,6 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     codec, level = arguments.codec
-    rewriter = Recompression(codec, level=level, batch_size=arguments.batch_size, on_error=arguments.on_error)
+    with usage():
+        rewriter = Recompression(codec, level=level, batch_size=arguments.batch_size, on_error=arguments.on_error)
     return run_rewriter(arguments, rewriter)

@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from kbatch.cli.inputs import add_storage_option, storage_options
-from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size
+from kbatch.cli.usage import INT32_MAX, whole_number
 from kbatch.errors import LogDirectoryError
-from kbatch.format import Codec
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.names import parse_segment_name
 from kbatch.log.rewriting import rewrite_log, rewrite_logs
-from kbatch.log.rows import parse_compression
 from kbatch.log.storage import locate
 from kbatch.rewriting import LOST_TEXTS, Rewriter, RewriteReport
 
-__all__ = ["add_arguments", "codec_and_level", "run_rewriter"]
+__all__ = ["add_arguments", "run_rewriter"]
 
 PATHS = """\
 PATH is a segment (.log), a topic-partition directory, or a broker's log directory; OUT is what it becomes, and must not
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="what is written")
     parser.add_argument(
         "--batch-size",
-        type=int,
+        type=whole_number(0, INT32_MAX),
         default=16384,
         metavar="BYTES",
         help="put messages of magic 0 and 1 that stand alone together up to so many bytes (default: %(default)s)",
@@ -48,27 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--segment-bytes",
-        type=int,
-        default=2**31 - 1,
+        type=whole_number(1, INT32_MAX),
+        default=INT32_MAX,
         metavar="BYTES",
         help="part segments that become larger (default: %(default)s, as much as one can have)",
     )
     parser.add_argument(
         "--index-interval-bytes",
-        type=int,
+        type=whole_number(0, INT32_MAX),
         default=4096,
         metavar="BYTES",
         help="distance of index entries, as index.interval.bytes of a broker (default: %(default)s)",
     )
     add_storage_option(parser)
-
-
-def codec_and_level(text: str) -> tuple[Codec, int | None]:
-    """Take ``CODEC[:LEVEL]`` apart."""
-    try:
-        return parse_compression(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
@@ -96,7 +87,7 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
 @contextmanager
 def _progress(total: int) -> Iterator[Any]:
     with ProgressLine() as line:
-        yield lambda read: line.show(read >> 20, total >> 20, "MiB")
+        yield lambda read: line.show_bytes(read, total)
 
 
 def _print(out: str, report: RewriteReport) -> None:
@@ -109,6 +100,6 @@ def _print(out: str, report: RewriteReport) -> None:
     if report.tail_bytes:
         print(f"not copied: {report.tail_bytes:,} bytes after the last whole batch")
     print(
-        f"{out}: {report.batches:,} batches, {format_size(report.bytes)}, to {report.batches_written:,}, "
+        f"{out}: {counted(report.batches, 'batch')}, {format_size(report.bytes)}, to {report.batches_written:,}, "
         f"{format_size(report.bytes_written)}; {report.rewritten:,} rewritten"
     )

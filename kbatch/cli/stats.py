@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
-from kbatch.cli.terminal import ProgressLine, aligned, format_size, format_time
+from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time
 from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
 
 __all__ = ["add_parser"]
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             before = done
 
             def progress(read: int, before: int = before) -> None:
-                line.show((before + read) >> 20, total >> 20, "MiB")
+                line.show_bytes(before + read, total)
 
             statistics = log_statistics(each.segments, headers_only=arguments.headers_only, progress=progress)
             found.append((each, statistics))
@@ -128,7 +128,7 @@ def _codecs(one: LogStatistics) -> str:
     codecs = one.to_dict()["codecs"]
     told = []
     for name, entry in codecs.items():
-        ratio = f" {entry['ratio']}x" if entry["ratio"] is not None and name != "none" else ""
+        ratio = f" {entry['ratio']:.2f}x" if entry["ratio"] is not None and name != "none" else ""
         told.append(f"{name}{ratio}")
     return ", ".join(told) or "-"
 
@@ -146,9 +146,9 @@ def _details(each: Input, one: LogStatistics) -> list[str]:
     )
     tell("magic", ", ".join(f"{magic}: {count:,}" for magic, count in sorted(one.magics.items())) or "-")
     for name, entry in one.to_dict()["codecs"].items():
-        plain = "" if entry["plain_bytes"] is None else f", about {format_size(entry['plain_bytes'])} decompressed"
-        ratio = "" if entry["ratio"] is None else f", {entry['ratio']}x"
-        tell(f"codec {name}", f"{entry['batches']:,} batches, {format_size(entry['bytes'])}{plain}{ratio}")
+        plain = "" if entry["plain_bytes"] is None else f"; payloads about {format_size(entry['plain_bytes'])} plain"
+        ratio = "" if entry["ratio"] is None else f", {entry['ratio']:.2f}x"
+        tell(f"codec {name}", f"{counted(entry['batches'], 'batch')}, {format_size(entry['bytes'])}{plain}{ratio}")
     tell("records per batch", _distribution(one.records_per_batch))
     if one.decoded:
         tell("record bytes", f"{_distribution(one.record_bytes)} (key and value)")

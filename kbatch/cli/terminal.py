@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["ProgressLine", "aligned", "format_size", "format_time"]
+__all__ = ["ProgressLine", "aligned", "counted", "format_size", "format_time"]
 
 
 class ProgressLine:
@@ -30,16 +30,29 @@ class ProgressLine:
     def __exit__(self, *exception: object) -> None:
         self.write("")
 
-    def show(self, done: int, total: int, unit: str = "tasks") -> None:
-        """Show a bar and how much of how much is done."""
-        bar = "#" * (30 * done // max(total, 1))
-        self.write(f"[{bar:<30}] {done:,} of {total:,} {unit}" if unit else f"[{bar:<30}]")
+    def show(self, done: int, total: int) -> None:
+        """Show how many of how many tasks are done."""
+        self.write(f"{_bar(done, total)} {done:,} of {total:,} tasks")
+
+    def show_bytes(self, done: int, total: int) -> None:
+        """Show how many of how many bytes are done."""
+        self.write(f"{_bar(done, total)} {format_size(done)} of {format_size(total)}")
 
     def write(self, text: str) -> None:
         """Show a text in place of the one before; an empty one leaves an empty line to write on."""
         if self._shown and text != self._text:
             print(f"\r{text:<{len(self._text)}}", end="" if text else "\r", file=sys.stderr, flush=True)
             self._text = text
+
+
+def _bar(done: int, total: int) -> str:
+    return f"[{'#' * (30 * done // max(total, 1)):<30}]"
+
+
+def counted(number: int, noun: str) -> str:
+    """Say how many there are: ``1 batch``, ``2,000 batches``."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def format_size(size: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
-from kbatch.cli.terminal import ProgressLine, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_segment_name
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_finding_line(finding), flush=sys.stdout.isatty())
 
         def progress(read: int) -> None:
-            line.show((done + read) >> 20, total >> 20, "MiB")
+            line.show_bytes(done + read, total)
 
         for each in inputs:
             report = _verify(each, arguments.sequences, None if arguments.json else tell, progress)
@@ -128,19 +128,16 @@ def _finding_line(finding: Finding) -> str:
 def _summary(each: Input, report: Report) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
-    verdict = f"DAMAGED, {_count(damage, 'finding')}" if damage else "ok"
+    verdict = f"DAMAGED, {counted(damage, 'finding')}" if damage else "ok"
     if notes:
-        verdict += f", {_count(notes, 'note')}"
+        verdict += f", {counted(notes, 'note')}"
     if each.kind != "log":
         return f"{each.path}: {verdict}"
     return (
-        f"{each.name}: {verdict} ({_count(report.segments, 'segment')}, {report.batches:,} batches, "
-        f"{report.records:,} records, {format_size(report.bytes)}; {report.side_files:,} index and snapshot files)"
+        f"{each.name}: {verdict} ({counted(report.segments, 'segment')}, {counted(report.batches, 'batch')}, "
+        f"{counted(report.records, 'record')}, {format_size(report.bytes)}; "
+        f"{counted(report.side_files, 'index and snapshot file')})"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _as_dict(each: Input, report: Report) -> dict[str, Any]:

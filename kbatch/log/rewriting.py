@@ -217,17 +217,29 @@ class _Rewriting:
             if number == last and not rolled:
                 self._writer.roll(segment.base_offset)
                 rolled = True
+            # The writer has to know of aborted transactions before it parts the segment at their markers.
+            stored = self._stored(segment)
+            aborted = [stored]
             for data, rows in self._windows(segment):
                 self._tracker.add(data, rows, int(rows["position"][0]))
+                followed, _ = self._tracker.drain()
+                aborted.append(followed[~np.isin(followed["last_offset"], stored["last_offset"])])
                 for piece in self._rewriter.pieces(data, rows, int(rows["position"][0]), segment.path):
                     if not rolled:
                         self._writer.roll(segment.base_offset)
                         rolled = True
+                    self._tell(aborted)
                     self._writer.append(piece)
-            aborted = self._aborted(segment)
-            if self._keeps_markers and rolled:
-                self._writer.append_aborted(aborted)
+            if rolled:
+                self._tell(aborted)
             self._done += segment.size
+
+    def _tell(self, aborted: list[npt.NDArray[np.void]]) -> None:
+        """Hand aborted transactions to the writer, where it keeps them."""
+        while aborted:
+            rows = aborted.pop()
+            if self._keeps_markers:
+                self._writer.append_aborted(rows)
 
     def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Yield the good batches of a segment, and the bytes from the first of them on."""
@@ -252,22 +264,19 @@ class _Rewriting:
             del table
         report.tail_bytes += segment.size - consumed
 
-    def _aborted(self, segment: Segment) -> npt.NDArray[np.void]:
-        """Return the entries of the segment's ``.txnindex``, and what its markers say where it doesn't.
+    def _stored(self, segment: Segment) -> npt.NDArray[np.void]:
+        """Return the entries of the segment's ``.txnindex``, one a marker.
 
         The log may begin within a transaction, and only the index knows where that began.
         """
-        followed, _ = self._tracker.drain()
-        try:
-            stored = segment.transaction_index()
-        except KbatchError:
-            if self._rewriter.on_error == "raise":
-                raise
-            stored = np.empty(0, ABORTED_DTYPE)
-        rows = np.concatenate([stored, followed])
-        first = np.unique(rows["last_offset"], return_index=True)[1]
-        chosen: npt.NDArray[np.void] = rows[first]
-        return chosen
+        rows = np.empty(0, ABORTED_DTYPE)
+        if self._keeps_markers:
+            try:
+                rows = segment.transaction_index()
+            except KbatchError:
+                if self._rewriter.on_error == "raise":
+                    raise
+        return rows[np.unique(rows["last_offset"], return_index=True)[1]]
 
 
 def _keeps_producers(rewriter: Rewriter) -> bool:

@@ -279,7 +279,7 @@ class _Order:
 
     def end(self, segment: Segment) -> None:
         if self.gaps:
-            more = f", and {self.gaps - 1} more gaps" if self.gaps > 1 else ""
+            more = {1: "", 2: ", and 1 more gap"}.get(self.gaps, f", and {self.gaps - 1:,} more gaps")
             self.report.add(
                 segment.path, self.gap_position, f"offsets are left out: {self.first_gap}{more}", damage=False
             )

@@ -455,9 +455,10 @@ class LogWriter:
             done += fits
 
     def append_aborted(self, aborted: npt.NDArray[np.void]) -> None:
-        """Take aborted transactions, rows of ABORTED_DTYPE with ascending markers, for the ``.txnindex`` files.
+        """Take aborted transactions, rows of ABORTED_DTYPE in any order, for the ``.txnindex`` files.
 
-        Each stands in the file of the segment that its marker's offset is in; that segment must not be closed yet.
+        Each stands in the file of the segment that its marker's offset is in; the marker must not be written yet, or at
+        least be in the segment that is being written.
         """
         if len(aborted):
             self._aborted.append(np.array(aborted))
@@ -613,7 +614,7 @@ class LogWriter:
         """Take the aborted transactions whose markers lie before `offset`; at the end of the log, all."""
         if not self._aborted:
             return np.empty(0, ABORTED_DTYPE)
-        rows = np.concatenate(self._aborted)
+        rows = np.sort(np.concatenate(self._aborted), order="last_offset", kind="stable")
         mine = np.full(len(rows), last) | (rows["last_offset"] < offset)
         self._aborted = [rows[~mine]] if not mine.all() else []
         return rows[mine]

@@ -282,7 +282,7 @@ class Writer:
     def _fixed(self, field: struct.Struct, value: float) -> Self:
         try:
             self._data += field.pack(value)
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:  # the second is that of a huge integer as a double
             raise ValueError(f"{value!r} doesn't fit: {error}") from None
         return self
 

@@ -179,7 +179,12 @@ def export(
     began = time.monotonic()
     session = spark_session(master, app_name="kbatch export", conf=conf)
     in_place = target is not None or not place.local
-    with Staging(place, in_place=in_place) as staging, _quiet_pandas(), session as spark:
+    with (
+        contextlib.ExitStack() as to_the_end,
+        Staging(place, in_place=in_place) as staging,
+        _quiet_pandas(),
+        session as spark,
+    ):
         ready = time.monotonic()
         options = replace(options, split_bytes=_split_bytes(spark, logs, options, writing))
         bounds = resolve_bounds(logs, options)
@@ -205,10 +210,14 @@ def export(
         summary.seconds = round(time.monotonic() - ready, 3)
         summary.manifest = side + MANIFEST
         staging.write(summary.manifest, json.dumps(summary.to_dict(), indent=1).encode())
+        # Half way through a table's commit nobody could tell whether the files count; and Spark takes a moment to
+        # stop: who interrupts that would be told that nothing was written.
+        held = to_the_end.enter_context(HeldInterrupts())
         if target is None:
             staging.publish()
         else:
             _commit(target, files, schema, staging)
+        held.finish()
     return summary
 
 
@@ -358,14 +367,12 @@ def _place_transactions(
 
 
 def _commit(target: OutputTable, files: Sequence[CommittedFile], schema: Any, staging: Staging) -> None:
-    # Half way through, nobody could tell whether the files count.
-    with HeldInterrupts():
-        try:
-            target.commit(files, schema)
-            staging.published = True
-        except TableCommitError as error:
-            staging.published = error.unknown
-            raise
+    try:
+        target.commit(files, schema)
+        staging.published = True
+    except TableCommitError as error:
+        staging.published = error.unknown
+        raise
 
 
 def _escape(text: str) -> str:

@@ -31,6 +31,7 @@ class HeldInterrupts:
 
     def __init__(self) -> None:
         self._came: int | None = None
+        self._finished = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> HeldInterrupts:
@@ -47,9 +48,13 @@ class HeldInterrupts:
         if error is None:
             self.check()
 
+    def finish(self) -> None:
+        """Say that what a signal could stop is done: a first one, now or later in the block, changes nothing."""
+        self._finished = True
+
     def check(self) -> None:
         """Let the signal come through if one came."""
-        if self._came is not None:
+        if self._came is not None and not self._finished:
             came, self._came = self._came, None
             self._restore()
             signal.raise_signal(came)

@@ -1,0 +1,90 @@
+"""What commands show on a terminal while they work, and that a pipe gets none of it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from log_batches import batch, write_segment
+
+from kbatch.cli import main
+from kbatch.cli.terminal import ProgressLine, counted
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    write_segment(tmp_path / "logs" / "t-0", 0, (batch(i, [1000 + i], value=bytes(5000)) for i in range(300)))
+    return tmp_path / "logs"
+
+
+def command(name: str, log: Path) -> list[str]:
+    rest = {"convert": ["--magic", "1"], "recompress": ["--codec", "lz4"], "compact": ["--include-active"]}
+    out = [str(log.parent / "out")] if name in rest else []
+    return [sys.executable, "-m", "kbatch", name, str(log), *out, *rest.get(name, [])]
+
+
+@pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact"])
+def test_progress(name: str, log: Path) -> None:
+    """One line that is written over, up to its end, and empty when the command is done."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command(name, log), stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        assert process.stdout is not None
+        printed = process.stdout.read()
+        assert process.wait(timeout=60) == 0
+    shown = b""
+    while piece := _read(ours):
+        shown += piece
+    os.close(ours)
+    assert "\n" not in shown.decode()
+    lines = shown.decode().split("\r")
+    assert any(re.fullmatch(r"\[#{30}\] (\S+ MiB) of \1", line.strip()) for line in lines), lines
+    assert lines[-2:] == [" " * len(lines[-2]), ""]
+    assert printed
+    assert "[#" not in printed
+
+
+@pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact"])
+def test_a_pipe_gets_none(name: str, log: Path) -> None:
+    done = subprocess.run(command(name, log), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[#" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["convert", "recompress", "compact"])
+@pytest.mark.parametrize("single", [False, True], ids=["directory", "file"])
+def test_an_interrupt_leaves_nothing(
+    name: str, single: bool, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C after all was read, and nothing has its name."""
+    arguments = command(name, log)[3:]
+    if single:
+        segment = next(log.glob("t-0/*.log"))
+        arguments[1:3] = [str(segment), str(log.parent / segment.name)]
+
+    def interrupt(self: ProgressLine, done: int, total: int) -> None:
+        assert sorted(os.listdir(log.parent)) != ["logs"]
+        if done == total:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ProgressLine, "show_bytes", interrupt)
+    assert main(arguments) == 130
+    assert capsys.readouterr() == ("", f"kbatch {name}: interrupted\n")
+    assert os.listdir(log.parent) == ["logs"]
+
+
+def test_counts() -> None:
+    assert [counted(1, "batch"), counted(0, "batch"), counted(2000, "file")] == ["1 batch", "0 batches", "2,000 files"]
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # on Linux that the other end is closed
+        return b""

@@ -1,0 +1,87 @@
+"""Numbers on the command line: what can't be one is wrong usage, said by the parser with the option's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbatch.cli import main
+
+_INT32, _INT64 = 2**31, 2**63
+_REWRITING = (("--batch-size", -1), ("--segment-bytes", 0), ("--index-interval-bytes", -1))
+# By command, options that are numbers, and the nearest below that they can't be.
+_NUMBERS = {
+    "convert": _REWRITING,
+    "recompress": _REWRITING,
+    "compact": (
+        ("--delete-retention-ms", -1),
+        ("--min-compaction-lag-ms", -1),
+        ("--first-dirty-offset", -1),
+        ("--segment-bytes", 0),
+        ("--segment-index-bytes", 23),
+        ("--producer-expiration-ms", -1),
+        ("--dedupe-buffer-bytes", 63),
+    ),
+    "dump": (("--producer", -2), ("--max-records", -1), ("--max-bytes-shown", -1)),
+    "export": (("--row-group-rows", 0),),
+}
+_REST = {"convert": [], "recompress": ["--codec", "lz4"], "compact": [], "dump": [], "export": []}
+
+
+@pytest.mark.parametrize("command", _NUMBERS)
+def test_numbers(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t-0").mkdir()
+    out = [] if command == "dump" else [str(tmp_path / "out-0")]
+    for option, below in _NUMBERS[command]:
+        above = _INT64 if command in ("compact", "dump", "export") and "segment" not in option else _INT32
+        for bad in (str(below), str(above), "9" * 5000, "5k", "1.5", "", "one"):
+            with pytest.raises(SystemExit, match="2"):
+                main([command, str(tmp_path / "t-0"), *out, *_REST[command], option, bad])
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert error.startswith(f"kbatch {command}: error: argument {option}: must be "), error
+            if bad.lstrip("-").isdigit() and len(bad) < 100:
+                assert error.endswith(f", got {bad}")
+    assert [path.name for path in tmp_path.iterdir()] == ["t-0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compact", "a", "b", "--now", "yesterday"], "argument --now: 'yesterday' is neither a time"),
+        (["compact", "a", "b", "--now", "9" * 19], "argument --now: must be 0 to"),
+        (["compact", "a", "b", "--now", "1969-01-01"], "argument --now: must be 0 to"),
+        (["convert", "a", "b", "--magic", "3"], "argument --magic: invalid choice: 3"),
+        (["convert", "a", "b", "--codec", "zstd:99"], "argument --codec: level of zstd must be"),
+        (["convert", "a", "b", "--codec", "zip"], "argument --codec: "),
+        (["convert", "a", "b", "--magic", "1", "--codec", "zstd"], "zstd needs magic 2, got magic 1"),
+        (["recompress", "a", "b", "--codec", "snappy:3"], "argument --codec: codec snappy has no level"),
+        (["dump", "a", "--offsets", "5-7"], "argument --offsets: '5-7' is no range of offsets"),
+        (["dump", "a", "--time", "noon:"], "argument --time: 'noon:' is no range of times"),
+        (["dump", "a", "--key", "hex:0"], "argument --key: 'hex:0': "),
+    ],
+)
+def test_other_values(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert f"kbatch {arguments[0]}: error: {message}" in capsys.readouterr().err
+
+
+def test_the_least_and_most_are_taken(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = str(golden / "logs" / "mixed-0")
+    least = ["--batch-size", "0", "--segment-bytes", "1", "--index-interval-bytes", "0"]
+    most = [text for option in least[::2] for text in (option, str(_INT32 - 1))]
+    for number, numbers in enumerate((least, most)):
+        assert main(["convert", log, str(tmp_path / f"c{number}-0"), *numbers]) == 0
+    text = str(_INT64 // 2 - 1)
+    for number, given in enumerate((["0"] * 2, [text] * 2)):
+        times = ["--now", given[0], "--delete-retention-ms", given[1], "--min-compaction-lag-ms", "0"]
+        assert main(["compact", log, str(tmp_path / f"k{number}-0"), *times, "--include-active"]) == 0
+    capsys.readouterr()
+    for given in (
+        ["--offsets", f"0:{10**30}"],
+        ["--offsets=-5:"],
+        ["--producer", str(_INT64 - 1)],
+        ["--time", f"{10**30}:"],
+    ):
+        assert main(["dump", log, *given]) == 0
