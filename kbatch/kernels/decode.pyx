@@ -61,6 +61,12 @@ cdef enum:
     MAX_VARINT = 5
     MAX_VARLONG = 10
     LOG_APPEND_TIME = 0x08
+    # How far ahead bytes are asked for. Of plain batches up to NEAR it is the next batch: its checksum then reads the
+    # cache, 4.3 instead of 5.3 ns a record of 48 bytes; the next of larger ones would drive out what is being read.
+    # Else a kilobyte: 10 % off the whole of decoding lz4 batches of 130-byte records. Rows to come: 5 % off medium.
+    NEAR = 128 << 10
+    AHEAD = 1024
+    ROWS_AHEAD = 2048
 
 # The part of a batch's header that its records depend on.
 cdef struct Context:
@@ -69,6 +75,8 @@ cdef struct Context:
     uint64_t delta_mask
     # As they follow each other in a row: no headers, the batch's index.
     int32_t no_headers[2]
+    # Where from a record on bytes are asked for.
+    int64_t ahead
 
 
 # Rows of RECORD_DTYPE, whose loop has the places of the fields compiled in, and rows of any other dtype: to test for
@@ -268,10 +276,8 @@ cdef inline int64_t read_ordinary(const uint8_t* base, int64_t* position, int64_
                 break
             length = (length & 0x7F) | <uint32_t>base[at] << 7
             at += 1
-            # A kilobyte ahead: 10 % off the whole of decoding lz4 batches of 130-byte records. The lines between are
-            # few enough that where values are long it costs nothing.
-            kb_prefetch(base + at + 1088)
-        kb_prefetch(base + at + 1024)
+            kb_prefetch(base + at + context.ahead + 64)
+        kb_prefetch(base + at + context.ahead)
         end = at + (length >> 1)
         if kb_unlikely(end > limit):
             break
@@ -382,6 +388,7 @@ cdef inline int64_t read_ordinary(const uint8_t* base, int64_t* position, int64_
                 break
         start = end
         row += itemsize
+        kb_prefetch(row + ROWS_AHEAD)
         done += 1
     position[0] = start
     return done
@@ -502,6 +509,7 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     context.delta_mask = 0 if append_time else <uint64_t>-1
     context.no_headers[0] = 0
     context.no_headers[1] = index
+    context.ahead = size if size <= NEAR and not batch.attributes & CODEC else AHEAD
     while True:
         if at <= limit:
             i += read_ordinary(base, &at, limit, count - i, &context, row + i * itemsize, rows, fields, report)
