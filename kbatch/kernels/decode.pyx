@@ -509,9 +509,9 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     context.delta_mask = 0 if append_time else <uint64_t>-1
     context.no_headers[0] = 0
     context.no_headers[1] = index
-    context.ahead = size if size <= NEAR and not batch.attributes & CODEC else AHEAD
     while True:
         if at <= limit:
+            context.ahead = size if size <= NEAR and not batch.attributes & CODEC else AHEAD
             i += read_ordinary(base, &at, limit, count - i, &context, row + i * itemsize, rows, fields, report)
         if i == count:
             break
