@@ -15,22 +15,23 @@ from kbatch.arrow import view_schema
 NAMES = ["small", "medium", "large", "headers"]
 
 
+STAGES = {"binary": "to Arrow", "binary_view": "to Arrow, views"}
+
+
+@pytest.mark.parametrize("binary", STAGES)
 @pytest.mark.parametrize("name", NAMES)
-def test_arrow(name: str, arrow_columns: Sequence[str], rotation: Rotation) -> None:
+def test_arrow(name: str, binary: Any, arrow_columns: Sequence[str], rotation: Rotation) -> None:
     what = corpus(name)
     schema = view_schema(arrow_columns)
 
-    def contiguous() -> Any:
-        return kbatch.decode(what.data).to_arrow(columns=arrow_columns)
-
-    def views() -> Any:
-        return kbatch.decode(what.data).to_arrow(columns=arrow_columns, binary="binary_view")
+    def function() -> Any:
+        return kbatch.decode(what.data).to_arrow(columns=arrow_columns, binary=binary)
 
     def check(table: Any) -> None:
         assert table.schema.equals(schema)
         assert Sums.of_arrow(table) == what.sums.without_headers()
 
-    peers = beside(lambda peer: peer.to_arrow(what.data, schema), slow=name in NAMES[:2])
-    check(rotation("to Arrow", what, "kbatch", contiguous, {"kbatch, views": views}, peers, check))
-    assert views().schema.equals(view_schema(arrow_columns, binary="binary_view"))
-    check(views().cast(schema))
+    peers = beside(lambda peer: peer.to_arrow(what.data, schema), slow=binary == "binary" and name in NAMES[:2])
+    table = rotation(STAGES[binary], what, "kbatch", function, {}, peers, check)
+    assert table.schema.equals(view_schema(arrow_columns, binary=binary))
+    check(table.cast(schema))
