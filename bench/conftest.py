@@ -20,20 +20,22 @@ T = TypeVar("T")
 Rotation = Callable[..., Any]
 Functions = Mapping[str, Callable[[], Any]]
 
-# Rounds: as many as fit into half a second; where others take turns, up to 11 if they fit into some seconds. Peers,
-# which take far longer, have fewer, among those of the rest.
-FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 0.5
+# Rounds: as many as fit into a second; where others take turns, up to 11 if they fit into some seconds. Peers, which
+# take far longer, have a few among those, and slow ones every second of these: so few that what follows finds caches
+# as its own rounds have left them. After a peer the first six rounds of 4 ms take up to twice as long.
+FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 1
 ROUNDS, TURNS_SECONDS = 11, 6
-PEER_ROUNDS = {peer.name: 3 if peer.slow else 5 for peer in PEERS}
+PEER_ROUNDS = 5
+SLOW = [peer.name for peer in PEERS if peer.slow]
 
 
 @pytest.fixture
 def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation:
     """Time a function under a stage (an arrow of the design's picture), a corpus and a contestant's name.
 
-    Before each of its rounds have `others` one each, and the next function to be the first of them changes; before
-    some of its rounds have `peers` one each, spread evenly over the whole. So all meet the same machine, and memory as
-    another has left it. The medians of all are kept; the report finds its way by ``extra_info``. `check` is called with
+    Before each of its rounds `others` have one each, and who is the first of them changes; before some of its rounds
+    `peers` have one each, spread evenly over the whole. So all meet the same machine, and memory as another has left
+    it. The medians of all are kept; the report finds its way by ``extra_info``. `check` is called with
     the first result of each peer. Returns what the function returned, so that the benchmark can check it. The clock of
     all is that of a marker ``benchmark(timer=...)``, or CPU time.
     """
@@ -64,17 +66,21 @@ def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation:
             seconds[name].append(clock() - start)
             return result
 
+        def guests(number: int) -> list[str]:
+            """Tell the peers whose turn it is too."""
+            done, over = divmod(number * PEER_ROUNDS, rounds)
+            return [name for name in peers if over < PEER_ROUNDS and (name not in SLOW or done % 2 == 0)]
+
         def turn() -> None:
             number = next(numbers)
             results.clear()
             gc.disable()
             try:
-                for name, peer in peers.items():
-                    if number * PEER_ROUNDS[name] % rounds < PEER_ROUNDS[name]:
-                        result = timed(name, peer)
-                        if number == 0:
-                            check(result)
-                        del result
+                for name in guests(number):
+                    result = timed(name, peers[name])
+                    if number == 0:
+                        check(result)
+                    del result
                 for name in order:
                     timed(name, others[name])
             finally:
