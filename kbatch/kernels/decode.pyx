@@ -513,7 +513,7 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
         if at <= limit:
             context.ahead = size if size <= NEAR and not batch.attributes & CODEC else AHEAD
             i += read_ordinary(base, &at, limit, count - i, &context, row + i * itemsize, rows, fields, report)
-        if i == count:
+        if i >= count:
             break
         if at == position + size:
             report.record = i
