@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="each once, on little data: is it right, not how fast")
     parser.add_argument("-k", "--corpus", dest="k", metavar="EXPRESSION", default="",
-                        help="only some, as pytest's -k: 'small and decode', 'zstd', 'aiokafka'")  # fmt: skip
+                        help="only some, as pytest's -k: 'small and decode', 'zstd', 'arrow'")  # fmt: skip
     parser.add_argument("--mb", type=float, help="size of a corpus in 10^6 bytes before compression (default: 32)")
     parser.add_argument("--memory", action="store_true", help="also the peak memory of iterating logs of 4 GiB")
     parser.add_argument(

@@ -3,100 +3,104 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
 from bench.corpora import Corpus, quick
-from bench.peers import PEERS
+from bench.peers import PEERS, Peer
 
 T = TypeVar("T")
-Measure = Callable[[str, Corpus, str, Callable[[], T]], T]
-InTurns = Callable[[str, Corpus, str, Callable[[], T], str, Callable[[], Any]], T]
-Rotation = Callable[[str, Corpus, str, Callable[[], T], Mapping[str, Callable[[], Any]]], T]
+# A function to time, and those that take turns with it, by name.
+Rotation = Callable[..., Any]
+Functions = Mapping[str, Callable[[], Any]]
 
-# Rounds: of what is measured in turns as many as fit into some seconds, at most 11; of what is measured by itself as
-# many as fit into half a second.
+# Rounds: as many as fit into a second; where others take turns, up to 11 if they fit into some seconds. Peers, which
+# take far longer, have a few among those, and slow ones every second of these: so few that what follows finds caches
+# as its own rounds have left them. After a peer the first six rounds of 4 ms take up to twice as long.
+FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 1
 ROUNDS, TURNS_SECONDS = 11, 6
-FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 0.5
+PEER_ROUNDS = 5
+SLOW = [peer.name for peer in PEERS if peer.slow]
 
 
 @pytest.fixture
-def measure(rotation: Rotation[Any]) -> Measure[Any]:
+def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation:
     """Time a function under a stage (an arrow of the design's picture), a corpus and a contestant's name.
 
-    Returns what the function returned, so that the benchmark can check it. The report finds its way by ``extra_info``.
-    """
-
-    def run(stage: str, corpus: Corpus, who: str, function: Callable[[], T]) -> T:
-        return rotation(stage, corpus, who, function, {})
-
-    return run
-
-
-@pytest.fixture
-def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation[Any]:
-    """Time a function as `measure` does, but before each of its rounds others, whose medians are kept beside it.
-
-    All then meet the same machine, and the memory as another one has left it. Who goes first changes. The clock of
+    Before each of its rounds `others` have one each, and who is the first of them changes; before some of its rounds
+    `peers` have one each, spread evenly over the whole. So all meet the same machine, and memory as another has left
+    it. The medians of all are kept; the report finds its way by ``extra_info``. `check` is called with
+    the first result of each peer. Returns what the function returned, so that the benchmark can check it. The clock of
     all is that of a marker ``benchmark(timer=...)``, or CPU time.
     """
     marker = request.node.get_closest_marker("benchmark")
-    wanted: dict[str, Any] = dict(marker.kwargs) if marker else {}
-    clock: Callable[[], float] = wanted.get("timer", time.process_time)
-    fewest: int = wanted.get("min_rounds", FEWEST_ROUNDS)
+    clock: Callable[[], float] = marker.kwargs.get("timer", time.process_time) if marker else time.process_time
 
     def run(
-        stage: str, corpus: Corpus, who: str, function: Callable[[], T], others: Mapping[str, Callable[[], Any]]
+        stage: str,
+        corpus: Corpus,
+        who: str,
+        function: Callable[[], T],
+        others: Functions | None = None,
+        peers: Functions | None = None,
+        check: Callable[[Any], None] = lambda result: None,
     ) -> T:
+        others, peers = others or {}, peers or {}
         describe(benchmark, stage, corpus, who)
-        seconds: dict[str, list[float]] = {name: [] for name in others}
+        seconds: dict[str, list[float]] = {name: [] for name in (*peers, *others)}
         order = list(others)
         # What the last round returned, until the next one: pytest-benchmark itself would hold on to it for longer.
         results: list[T] = []
+        rounds = 1
+        numbers = itertools.count()
+
+        def timed(name: str, other: Callable[[], Any]) -> Any:
+            start = clock()
+            result = other()
+            seconds[name].append(clock() - start)
+            return result
+
+        def guests(number: int) -> list[str]:
+            """Tell the peers whose turn it is too."""
+            done, over = divmod(number * PEER_ROUNDS, rounds)
+            return [name for name in peers if over < PEER_ROUNDS and (name not in SLOW or done % 2 == 0)]
 
         def turn() -> None:
+            number = next(numbers)
             results.clear()
             gc.disable()
             try:
-                for name in order:
-                    start = clock()
-                    result = others[name]()
-                    seconds[name].append(clock() - start)
+                for name in guests(number):
+                    result = timed(name, peers[name])
+                    if number == 0:
+                        check(result)
                     del result
+                for name in order:
+                    timed(name, others[name])
             finally:
                 gc.enable()
             order[:] = order[1:] + order[:1]
 
-        if quick():
-            rounds = 1
-        else:
+        if not quick():
             # Warms up, and tells how long a round is.
             start = clock()
-            turn()
-            for found in seconds.values():
-                found.clear()
+            for name in others:
+                timed(name, others[name])
+                seconds[name].clear()
             results.append(function())
-            whole, most = (TURNS_SECONDS, ROUNDS) if others else (SECONDS, MOST_ROUNDS)
-            rounds = max(fewest, min(most, round(whole / (clock() - start))))
+            lasts = clock() - start
+            rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, round(SECONDS / lasts)))
+            if others:
+                rounds = max(rounds, min(ROUNDS, round(TURNS_SECONDS / lasts)))
         benchmark.pedantic(lambda: results.append(function()), setup=turn, rounds=rounds)
         benchmark.extra_info.update(others={name: statistics.median(found) for name, found in seconds.items()})
         return results.pop()
-
-    return run
-
-
-@pytest.fixture
-def in_turns(rotation: Rotation[Any]) -> InTurns[Any]:
-    """Time a function in turns with one other."""
-
-    def run(
-        stage: str, corpus: Corpus, who: str, function: Callable[[], T], other: str, before: Callable[[], Any]
-    ) -> T:
-        return rotation(stage, corpus, who, function, {other: before})
 
     return run
 
@@ -115,15 +119,9 @@ def describe(benchmark: Any, stage: str, corpus: Corpus, who: str) -> None:
     )
 
 
-def contests(names: Sequence[str], slow_names: Sequence[str]) -> list[Any]:
-    """Pair corpora with peers, as parameters ``name`` and ``peer``; slow peers only get some of the corpora."""
-    rounds = {False: pytest.mark.benchmark(min_rounds=FEWEST_ROUNDS), True: pytest.mark.benchmark(min_rounds=2)}
-    return [
-        pytest.param(name, peer, id=f"{name}-{peer.name}", marks=rounds[peer.slow])
-        for name in names
-        for peer in PEERS
-        if not peer.slow or name in slow_names
-    ]
+def beside(function: Callable[[Peer], Any], *, slow: bool = True) -> Functions:
+    """Give what each peer does as a function of its own; a slow peer's only if `slow`."""
+    return {peer.name: partial(function, peer) for peer in PEERS if slow or not peer.slow}
 
 
 @pytest.fixture(scope="session")

@@ -104,10 +104,13 @@ def decompressing(results: Results) -> Iterator[Floor]:
 
 
 def viewing(results: Results) -> Iterator[Floor]:
-    for who, bounds in (("kbatch", (20, 12)), ("kbatch, views", (25, 20))):
+    for stage, form, bounds in (
+        ("to Arrow", "contiguous columns", (20, 12)),
+        ("to Arrow, views", "views", (25, 20)),
+    ):
         for corpus, bound in zip(("small", "medium"), bounds, strict=True):
-            text = f"{corpus}: aiokafka + Arrow, to {'views' if 'views' in who else 'contiguous columns'}"
-            yield Floor(text, AT_LEAST, bound, results.ratio("to Arrow", corpus, "aiokafka", who))
+            text = f"{corpus}: aiokafka + Arrow, to {form}"
+            yield Floor(text, AT_LEAST, bound, results.ratio(stage, corpus, "aiokafka"))
 
 
 def threads(results: Results) -> Iterator[Floor]:

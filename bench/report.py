@@ -16,6 +16,7 @@ STAGES = (
     "decompress",
     "foreign",
     "to Arrow",
+    "to Arrow, views",
     "to pandas",
     "to pandas, ArrowDtype",
     "threads",
@@ -27,7 +28,8 @@ LANGUAGES = ("Java", "Go", "Rust")
 HEADLINES = {
     "decode": {"small", "medium", "large", "headers", "single", "million", "small-v1"},
     "decompress": {f"medium-{size}-{codec}" for size in ("16k", "1m") for codec in ("gzip", "snappy", "lz4", "zstd")},
-    "to Arrow": {"small", "small, views", "medium", "medium, views"},
+    "to Arrow": {"small", "medium"},
+    "to Arrow, views": {"small", "medium"},
     "to pandas": {"small", "medium"},
     "to pandas, ArrowDtype": {"small", "medium"},
     "threads": {"small", "large", "medium-1m-gzip", "medium-1m-lz4", "medium-1m-zstd"},

@@ -1,6 +1,7 @@
 """batches --CRC--> batches known to be whole: nothing decoded.
 
-Beside it, in turns: a call of the package for each batch, and one call for all bytes.
+Beside it, in turns: a call of the package for each batch, and one call for all bytes; and peers, who step over the
+batches for it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import numpy as np
 import pytest
 
 import kbatch
-from bench.conftest import Measure, Rotation, contests
+from bench.conftest import Rotation, beside
 from bench.corpora import corpus
-from bench.peers import Peer
 from bench.results import CRC, CRC_CALLS
 from kbatch.checksums import first_bad_crc
 
@@ -23,7 +23,7 @@ NAMES = ["small", "medium-1m", "single", "small-v1"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kbatch(name: str, rotation: Rotation[tuple[int, int]]) -> None:
+def test_checksums(name: str, rotation: Rotation) -> None:
     what = corpus(name)
     data = np.frombuffer(what.data, np.uint8)
     rows = kbatch.scan(what.data)
@@ -33,18 +33,18 @@ def test_kbatch(name: str, rotation: Rotation[tuple[int, int]]) -> None:
     starts = rows["position"] + start
     parts = [view[a:b] for a, b in zip(starts.tolist(), (rows["position"] + rows["size"]).tolist(), strict=True)]
     assert [function(part) for part in parts] == rows["crc"].tolist()
+    peers = beside(lambda peer: sum(1 for _ in peer.batches(what.data)), slow=name in NAMES[:2])
+
+    def check(count: int) -> None:
+        assert count == what.batches
+
     found = rotation(
         "CRC",
         what,
         "kbatch",
         lambda: first_bad_crc(data, rows, 0, len(rows), 0),
         {CRC: lambda: function(view), CRC_CALLS: lambda: deque(map(function, parts), maxlen=0)},
+        peers,
+        check,
     )
     assert found == (len(rows), 0)
-
-
-@pytest.mark.parametrize(("name", "peer"), contests(NAMES, NAMES[:2]))
-def test_peer(name: str, peer: Peer, measure: Measure[int]) -> None:
-    """Peers step over the batches for it."""
-    what = corpus(name)
-    assert measure("CRC", what, peer.name, lambda: sum(1 for _ in peer.batches(what.data))) == what.batches

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 import kbatch
-from bench.conftest import Measure, Rotation, contests
+from bench.conftest import Rotation, beside
 from bench.corpora import CODECS, Sums, corpus, payloads
 from bench.libraries import WAYS
-from bench.peers import Peer
+from bench.peers import PEERS
 from bench.results import DROPPED, KEPT
 
 NAMES = [f"medium-{size}-{codec}" for codec in CODECS if codec != "none" for size in ("16k", "1m")]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_kbatch(name: str, rotation: Rotation[Any]) -> None:
+def test_compressed(name: str, rotation: Rotation) -> None:
     what = corpus(name)
     stored = payloads(what.data)
     others: dict[str, Callable[[], Any]] = {}
@@ -33,12 +33,7 @@ def test_kbatch(name: str, rotation: Rotation[Any]) -> None:
         assert way.dropped(stored) == what.payload_bytes
         others[way.name + KEPT] = partial(way.kept, stored, what.payload_bytes)
         others[way.name + DROPPED] = partial(way.dropped, stored)
-    table = rotation("decompress", what, "kbatch", lambda: kbatch.decode(what.data), others)
+    peers = beside(lambda peer: peer.iterate(what.data), slow="-16k-" in name)
+    table = rotation("decompress", what, "kbatch", lambda: kbatch.decode(what.data), others, peers)
     assert Sums.of_table(table) == what.sums
-
-
-@pytest.mark.parametrize(("name", "peer"), contests(NAMES, [name for name in NAMES if "-16k-" in name]))
-def test_peer(name: str, peer: Peer, measure: Measure) -> None:
-    what = corpus(name)
-    measure("decompress", what, peer.name, lambda: peer.iterate(what.data))
-    assert peer.sums(what.data) == what.sums
+    assert all(peer.sums(what.data) == what.sums for peer in PEERS if peer.name in peers)

@@ -11,44 +11,26 @@ import numpy as np
 import pytest
 
 import kbatch
-from bench.conftest import Measure, Rotation, contests
+from bench.conftest import Rotation, beside
 from bench.corpora import CORPORA, Sums, corpus
-from bench.peers import Peer
+from bench.peers import PEERS
 from bench.results import COPY, CRC
 
 NAMES = ["small", "medium", "medium-16k", "medium-1m", "large", "headers", "single", "million"]
 # Magic 0 and 1. No peer reads lz4 in magic 0: aiokafka refuses it, kafka-python wants a further package for it.
 LEGACY = [name for name, recipe in CORPORA.items() if recipe.magic < 2]
-LEGACY_OF_PEERS = [name for name in LEGACY if not name.endswith("v0-lz4")]
+UNREAD = [name for name in LEGACY if name.endswith("v0-lz4")]
+SLOW = ["small", "medium", "large", "headers", "small-v1"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_kbatch(name: str, rotation: Rotation[kbatch.RecordTable]) -> None:
+@pytest.mark.parametrize("name", [*NAMES, *LEGACY])
+def test_decode(name: str, rotation: Rotation) -> None:
     what = corpus(name)
     source = np.frombuffer(what.data, np.uint8)
     target = source.copy()
-    limits = {CRC: lambda: crc32c.crc32c(what.data), COPY: lambda: np.copyto(target, source)}
-    table = rotation("decode", what, "kbatch", lambda: kbatch.decode(what.data), limits)
+    limits = {CRC: lambda: crc32c.crc32c(what.data), COPY: lambda: np.copyto(target, source)} if name in NAMES else {}
+    peers = beside(lambda peer: peer.iterate(what.data), slow=name in SLOW) if name not in UNREAD else {}
+    table = rotation("decode", what, "kbatch", lambda: kbatch.decode(what.data), limits, peers)
     assert Sums.of_table(table) == what.sums
     assert table.consumed == len(what.data)
-
-
-@pytest.mark.parametrize("name", LEGACY)
-def test_kbatch_legacy(name: str, measure: Measure) -> None:
-    what = corpus(name)
-    table = measure("decode", what, "kbatch", lambda: kbatch.decode(what.data))
-    assert Sums.of_table(table) == what.sums
-    assert table.consumed == len(what.data)
-
-
-@pytest.mark.parametrize(
-    ("name", "peer"),
-    contests(
-        [*NAMES, *LEGACY_OF_PEERS],
-        ["small", "medium", "large", "headers", "small-v1"],
-    ),
-)
-def test_peer(name: str, peer: Peer, measure: Measure) -> None:
-    what = corpus(name)
-    measure("decode", what, peer.name, lambda: peer.iterate(what.data))
-    assert peer.sums(what.data) == what.sums
+    assert all(peer.sums(what.data) == what.sums for peer in PEERS if peer.name in peers)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import kbatch
-from bench.conftest import InTurns, Measure, contests
+from bench.conftest import Rotation, beside
 from bench.corpora import CODECS, KIB, MIB, Corpus, Sums, corpus, payloads
 from bench.libraries import COMPRESS
-from bench.peers import PEERS, Peer
+from bench.peers import PEERS
 from bench.results import ALONE
 
 pa = pytest.importorskip("pyarrow")
@@ -61,38 +61,48 @@ def assert_same(data: bytes, what: Corpus) -> None:
         assert peer.sums(data) == sums_from_0(what)
 
 
-@pytest.mark.parametrize("name", [*NAMES, *LEGACY])
-def test_kbatch(name: str, measure: Measure) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_encode(name: str, rotation: Rotation) -> None:
     what = corpus(name)
-    magic = int(name[-1]) if name in LEGACY else 2
-    given = columns(name)
-    if magic == 0:
-        given = given | {"timestamps": None}
-    data = measure("encode", what, "kbatch", lambda: kbatch.encode(**given, magic=magic, batch_size=BATCH_SIZE))
+    given, records = columns(name), rows(name)
+
+    def check(built: list[bytes]) -> None:
+        # Each batch counts from 0.
+        found = Sums.of_table(kbatch.decode(b"".join(built)))
+        assert replace(found, offsets=what.sums.offsets) == what.sums
+        assert all(len(batch) <= BATCH_SIZE for batch in built)
+
+    data = rotation(
+        "encode",
+        what,
+        "kbatch",
+        lambda: kbatch.encode(**given, batch_size=BATCH_SIZE),
+        {},
+        beside(lambda peer: peer.encode(records, BATCH_SIZE)),
+        check,
+    )
     assert_same(data, what)
 
 
-@pytest.mark.parametrize(("name", "peer"), contests(NAMES, NAMES))
-def test_peer(name: str, peer: Peer, measure: Measure) -> None:
-    what = corpus(name)
-    records = rows(name)
-    built = measure("encode", what, peer.name, lambda: peer.encode(records, BATCH_SIZE))
-    # Each batch counts from 0.
-    found = Sums.of_table(kbatch.decode(b"".join(built)))
-    assert replace(found, offsets=what.sums.offsets) == what.sums
-    assert all(len(batch) <= BATCH_SIZE for batch in built)
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_table(name: str, measure: Measure) -> None:
+def test_table(name: str, rotation: Rotation) -> None:
     """What a decode gave, written again."""
     what = corpus(name)
     table = kbatch.decode(what.data)
-    assert measure("encode", what, "kbatch, a table", lambda: kbatch.encode(table)) == what.data
+    assert rotation("encode", what, "kbatch, a table", lambda: kbatch.encode(table)) == what.data
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_legacy(name: str, rotation: Rotation) -> None:
+    what = corpus(name)
+    magic = int(name[-1])
+    given = columns(name) if magic else columns(name) | {"timestamps": None}
+    data = rotation("encode", what, "kbatch", lambda: kbatch.encode(**given, magic=magic, batch_size=BATCH_SIZE))
+    assert_same(data, what)
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
-def test_in_turns_with_compressing_alone(name: str, in_turns: InTurns) -> None:
+def test_in_turns_with_compressing_alone(name: str, rotation: Rotation) -> None:
     _, size, codec = name.split("-")
     what = corpus(name)
     given = columns(f"medium-{size}")
@@ -102,13 +112,12 @@ def test_in_turns_with_compressing_alone(name: str, in_turns: InTurns) -> None:
     def alone() -> list[Any]:
         return [function(payload) for payload in plain]
 
-    data = in_turns(
+    data = rotation(
         "encode compressed",
         what,
         "kbatch",
         lambda: kbatch.encode(**given, batch_size=SIZES[size], codec=codec),
-        ALONE,
-        alone,
+        {ALONE: alone},
     )
     assert_same(data, what)
     stored = payloads(data)

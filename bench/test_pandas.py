@@ -9,39 +9,27 @@ import numpy as np
 import pytest
 
 import kbatch
-from bench.conftest import Measure, contests
+from bench.conftest import Rotation, beside
 from bench.corpora import Sums, corpus
-from bench.peers import Peer
 
 NAMES = ["small", "medium", "large", "headers"]
 STAGES = {"numpy": "to pandas", "pyarrow": "to pandas, ArrowDtype"}
-backends = pytest.mark.parametrize("backend", STAGES)
 
 
-def sums(frame: Any, arrow_columns: Sequence[str]) -> Sums:
-    assert tuple(frame.columns) == tuple(arrow_columns)
-    timestamps = frame["timestamp"].astype("datetime64[ms, UTC]").astype(np.int64)
-    return Sums.of_columns(frame["offset"].to_numpy(np.int64), timestamps, frame["key"], frame["value"])
-
-
-@backends
+@pytest.mark.parametrize("backend", STAGES)
 @pytest.mark.parametrize("name", NAMES)
-def test_kbatch(name: str, backend: Any, arrow_columns: Sequence[str], measure: Measure) -> None:
+def test_pandas(name: str, backend: Any, arrow_columns: Sequence[str], rotation: Rotation) -> None:
     pytest.importorskip("pandas")
     what = corpus(name)
-    frame = measure(
-        STAGES[backend],
-        what,
-        "kbatch",
-        lambda: kbatch.decode(what.data).to_pandas(columns=arrow_columns, dtype_backend=backend),
-    )
-    assert sums(frame, arrow_columns) == what.sums.without_headers()
 
+    def check(frame: Any) -> None:
+        assert tuple(frame.columns) == tuple(arrow_columns)
+        timestamps = frame["timestamp"].astype("datetime64[ms, UTC]").astype(np.int64)
+        found = Sums.of_columns(frame["offset"].to_numpy(np.int64), timestamps, frame["key"], frame["value"])
+        assert found == what.sums.without_headers()
 
-@backends
-@pytest.mark.parametrize(("name", "peer"), contests(NAMES, ["small", "medium"]))
-def test_peer(name: str, backend: Any, peer: Peer, arrow_columns: Sequence[str], measure: Measure) -> None:
-    pytest.importorskip("pandas")
-    what = corpus(name)
-    frame = measure(STAGES[backend], what, peer.name, lambda: peer.to_pandas(what.data, arrow_columns, backend))
-    assert sums(frame, arrow_columns) == what.sums.without_headers()
+    def function() -> Any:
+        return kbatch.decode(what.data).to_pandas(columns=arrow_columns, dtype_backend=backend)
+
+    peers = beside(lambda peer: peer.to_pandas(what.data, arrow_columns, backend), slow=name in NAMES[:2])
+    check(rotation(STAGES[backend], what, "kbatch", function, {}, peers, check))

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 import kbatch
-from bench.conftest import Measure, Rotation, contests
+from bench.conftest import Rotation, beside
 from bench.corpora import KIB, Corpus, Sums, corpus, payloads
 from bench.libraries import COMPRESS, fastest
-from bench.peers import PEERS, Peer
 from bench.results import ALONE
 
 DOWN = ["small", "medium", "medium-16k-lz4"]
@@ -49,13 +48,14 @@ def assert_same(data: bytes, what: Corpus, **lost: Any) -> None:
     assert Sums.of_table(kbatch.decode(data)) == replace(what.sums, **lost)
 
 
-def assert_built(built: list[bytes], what: Corpus) -> None:
-    found = Sums.of_table(kbatch.decode(b"".join(built)))
-    assert (found.records, found.values_crc, found.keys_crc) == (
-        what.sums.records,
-        what.sums.values_crc,
-        what.sums.keys_crc,
-    )
+def built_of(what: Corpus) -> Callable[[list[bytes]], None]:
+    """Give a check of what peers built of a corpus."""
+
+    def check(built: list[bytes]) -> None:
+        found, sums = Sums.of_table(kbatch.decode(b"".join(built))), what.sums
+        assert (found.records, found.values_crc, found.keys_crc) == (sums.records, sums.values_crc, sums.keys_crc)
+
+    return check
 
 
 def codecs_alone(what: Corpus, target: str) -> dict[str, Callable[[], Any]]:
@@ -76,45 +76,31 @@ def codecs_alone(what: Corpus, target: str) -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("name", DOWN)
-def test_kbatch_down(name: str, rotation: Rotation[bytes]) -> None:
+def test_down(name: str, rotation: Rotation) -> None:
     what = source(name)
     alone = codecs_alone(what, what.codec)
-    data = rotation("convert to magic 1", what, "kbatch", lambda: kbatch.convert(what.data, 1), alone)
-    assert_same(data, what)
-
-
-@pytest.mark.parametrize(("name", "peer"), contests(DOWN, ["small"]))
-def test_peer_down(name: str, peer: Peer, measure: Measure[list[bytes]]) -> None:
-    what = source(name)
     codec = int(kbatch.scan(what.data)["attributes"][0] & 7)
-    assert_built(measure("convert to magic 1", what, peer.name, lambda: peer.rewrite(what.data, 1, codec)), what)
+    peers = beside(lambda peer: peer.rewrite(what.data, 1, codec), slow=name == "small")
+    stage = "convert to magic 1"
+    data = rotation(stage, what, "kbatch", lambda: kbatch.convert(what.data, 1), alone, peers, built_of(what))
+    assert_same(data, what)
 
 
 @pytest.mark.parametrize("name", UP)
-def test_kbatch_up(name: str, measure: Measure[bytes]) -> None:
+def test_up(name: str, rotation: Rotation) -> None:
     what = source(name)
-    data = measure("convert to magic 2", what, "kbatch", lambda: kbatch.convert(what.data, 2))
+    peers = beside(lambda peer: peer.merge(what.data, BATCH_SIZE), slow=False)
+    stage = "convert to magic 2"
+    data = rotation(stage, what, "kbatch", lambda: kbatch.convert(what.data, 2), {}, peers, built_of(what))
     assert_same(data, what)
 
 
-@pytest.mark.parametrize(("name", "peer"), contests(UP, []))
-def test_peer_up(name: str, peer: Peer, measure: Measure[list[bytes]]) -> None:
-    what = source(name)
-    assert_built(measure("convert to magic 2", what, peer.name, lambda: peer.merge(what.data, BATCH_SIZE)), what)
-
-
 @pytest.mark.parametrize(("name", "codec"), RECOMPRESS)
-def test_kbatch_recompress(name: str, codec: str, rotation: Rotation[bytes]) -> None:
+def test_recompress(name: str, codec: str, rotation: Rotation) -> None:
     what = source(name)
     alone = codecs_alone(what, codec)
-    data = rotation(f"recompress to {codec}", what, "kbatch", lambda: kbatch.recompress(what.data, codec), alone)
+    peers = beside(lambda peer: peer.rewrite(what.data, 2, kbatch.Codec[codec.upper()]), slow=False)
+    stage = f"recompress to {codec}"
+    data = rotation(stage, what, "kbatch", lambda: kbatch.recompress(what.data, codec), alone, peers, built_of(what))
     assert_same(data, what)
     assert len(payloads(data)) == len(payloads(what.data))
-
-
-@pytest.mark.parametrize("peer", [pytest.param(peer, id=peer.name) for peer in PEERS if not peer.slow])
-@pytest.mark.parametrize(("name", "codec"), RECOMPRESS)
-def test_peer_recompress(name: str, codec: str, peer: Peer, measure: Measure[list[bytes]]) -> None:
-    what = source(name)
-    number = kbatch.Codec[codec.upper()]
-    assert_built(measure(f"recompress to {codec}", what, peer.name, lambda: peer.rewrite(what.data, 2, number)), what)

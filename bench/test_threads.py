@@ -7,20 +7,19 @@ import time
 import pytest
 
 import kbatch
-from bench.conftest import InTurns
+from bench.conftest import Rotation
 from bench.corpora import CORPORA, Sums, corpus
 
 
 @pytest.mark.parametrize("name", CORPORA)
 @pytest.mark.benchmark(timer=time.perf_counter)
-def test_two_threads(name: str, in_turns: InTurns) -> None:
+def test_two_threads(name: str, rotation: Rotation) -> None:
     what = corpus(name)
-    table = in_turns(
+    table = rotation(
         "threads",
         what,
         "two threads",
         lambda: kbatch.decode(what.data, threads=2),
-        "one thread",
-        lambda: kbatch.decode(what.data, threads=1),
+        {"one thread": lambda: kbatch.decode(what.data, threads=1)},
     )
     assert Sums.of_table(table) == what.sums

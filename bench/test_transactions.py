@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 import kbatch
-from bench.conftest import InTurns
+from bench.conftest import Rotation
 from bench.corpora import Corpus, Sums, corpus
 
 NAMES = ["small", "medium-16k", "medium-16k-lz4"]
@@ -60,12 +60,12 @@ def transactional(name: str) -> Corpus:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_in_turns_with_uncommitted(name: str, in_turns: InTurns) -> None:
+def test_in_turns_with_uncommitted(name: str, rotation: Rotation) -> None:
     what = transactional(name)
-    table = in_turns(
+    table = rotation(
         "transactions", what, "read_committed",
         lambda: kbatch.decode(what.data, isolation="read_committed"),
-        "read_uncommitted", lambda: kbatch.decode(what.data),
+        {"read_uncommitted": lambda: kbatch.decode(what.data)},
     )  # fmt: skip
     assert table.pending == []
     assert len(np.flatnonzero(table.batches["attributes"] & CONTROL)) >= PRODUCERS

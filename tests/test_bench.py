@@ -12,7 +12,7 @@ from bench.__main__ import main
 from bench.results import Results, compact
 
 ROOT = Path(__file__).parent.parent
-STAGES = ["decode", "decompress", "foreign", "to Arrow", "threads", "encode", "encode compressed"]
+STAGES = ["decode", "decompress", "foreign", "to Arrow", "to Arrow, views", "threads", "encode", "encode compressed"]
 STAGES += list(dict.fromkeys(stage for stage, _ in floors.CONVERSIONS))
 
 
@@ -50,8 +50,8 @@ def everything() -> list[dict[str, Any]]:
         found += [entry("decompress", corpus, f"zlib decompress, {end}", limit) for end in ("kept", "dropped")]
         found.append(entry("encode compressed", corpus, "codecs alone", limit))
     for corpus in ("small", "medium"):
-        found += [entry("to Arrow", corpus, who, own) for who in ("kbatch", "kbatch, views")]
-        found.append(entry("to Arrow", corpus, "aiokafka", other))
+        for stage in ("to Arrow", "to Arrow, views"):
+            found += [entry(stage, corpus, "kbatch", own), entry(stage, corpus, "aiokafka", other)]
     found += [entry("foreign", "small", who, other) for who in ("Java", "Go franz-go", "Rust kafka-protocol")]
     for corpus in floors.THREADS:
         found += [entry("threads", corpus, "two threads", own), entry("threads", corpus, "one thread", 2 * own)]

@@ -233,6 +233,17 @@ def test_var_r6_zigzag_of_the_oracle() -> None:
     assert {number: zigzag(number).hex() for number in wanted} == wanted
 
 
+@pytest.mark.parametrize("attributes", [0, oracle.LOG_APPEND_TIME])
+def test_var_r1_deltas_of_every_pair_of_sizes(attributes: int) -> None:
+    """Two deltas are read at once where their sizes are alike: at both ends of each size, negative ones among them."""
+    edges = [0, 1, 63, 64, 65, 127, 128, 4096, 8190, 8191, 8192, 8193, 16383, 16384, 1 << 19, (1 << 20) - 1, 1 << 20]
+    deltas = [*edges, *(-edge for edge in edges[1:])]
+    records = [encode_record(o, t, b"key", b"value") for t in deltas for o in deltas]
+    records += [encode_record(o, t) for t in edges for o in edges]
+    batch = build_batch(records, base_offset=1 << 40, base_timestamp=1 << 41, attributes=attributes)
+    assert tuple(records_of(kbatch.decode(batch))) == oracle.decode(batch).batches[0].records
+
+
 # -- 3.3 record headers
 
 

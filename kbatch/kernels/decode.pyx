@@ -47,6 +47,7 @@ from kbatch.kernels.wire cimport (
     kb_unlikely,
     load_be32,
     load_be64,
+    load_le64,
 )
 
 cdef enum:
@@ -60,6 +61,12 @@ cdef enum:
     MAX_VARINT = 5
     MAX_VARLONG = 10
     LOG_APPEND_TIME = 0x08
+    # How far ahead bytes are asked for. Of plain batches up to NEAR it is the next batch: its checksum then reads the
+    # cache, 4.3 instead of 5.3 ns a record of 48 bytes; the next of larger ones would drive out what is being read.
+    # Else a kilobyte: 10 % off the whole of decoding lz4 batches of 130-byte records. Rows to come: 5 % off medium.
+    NEAR = 128 << 10
+    AHEAD = 1024
+    ROWS_AHEAD = 2048
 
 # The part of a batch's header that its records depend on.
 cdef struct Context:
@@ -68,6 +75,8 @@ cdef struct Context:
     uint64_t delta_mask
     # As they follow each other in a row: no headers, the batch's index.
     int32_t no_headers[2]
+    # Where from a record on bytes are asked for.
+    int64_t ahead
 
 
 # Rows of RECORD_DTYPE, whose loop has the places of the fields compiled in, and rows of any other dtype: to test for
@@ -229,127 +238,160 @@ cdef inline const uint8_t* check_headers(const uint8_t* p, const uint8_t* end, i
     return p
 
 
-cdef inline int64_t read_ordinary(const uint8_t* base, int64_t position, int64_t limit, const Context* context,
-                                  row_t* into, const Fields* wanted, Report* report) noexcept nogil:
-    """Read a record as nearly all are: of less than 8 KiB, and no number in it longer than it has to be.
+cdef inline int64_t read_ordinary(const uint8_t* base, int64_t* position, int64_t limit, int64_t count,
+                                  const Context* context, char* row, const row_t* _, const Fields* wanted,
+                                  Report* report) noexcept nogil:
+    """Read up to `count` records as nearly all are: of less than 8 KiB, and no number in them longer than it has to be.
 
-    Returns where it ends, or -1, and then `read_record` has to look at it: it is no such record, something is wrong
-    with it, or it ends after `limit`, `SLACK` bytes before the end of the payload. So no single byte that is read here
-    needs a check, and that in the end all lengths add up to that of the record finds whatever was wrong. Of 46 bytes a
-    record takes 3.8 ns, and 5.1 in `read_record`.
+    Returns how many, and moves `position` on to the next one, which `read_record` has to look at: it is no such record,
+    something is wrong with it, or it ends after `limit`, `SLACK` bytes before the end of the payload. So no single byte
+    that is read here needs a check, and that in the end all lengths add up to that of the record finds whatever was
+    wrong.
     """
-    cdef char* row = <char*>into
     cdef const Fields* fields = wanted
     cdef Fields whole
+    cdef Py_ssize_t itemsize = wanted.itemsize
     if row_t is RecordRow:
         whole = whole_fields()
         fields = &whole
-    cdef int64_t at = position + 1
+        itemsize = sizeof(RecordRow)
+    cdef uint64_t base_offset = <uint64_t>context.base_offset
+    cdef uint64_t base_timestamp = <uint64_t>context.timestamp
+    cdef int64_t no_headers
+    memcpy(&no_headers, context.no_headers, 8)
+    cdef int64_t start = position[0]
+    cdef int64_t done = 0
+    cdef int64_t at
     cdef int64_t end
+    cdef uint64_t timestamp
     cdef uint64_t number
-    cdef uint32_t length = base[position]
-    # An odd length is negative.
-    if length & 0x81:
-        if kb_unlikely(length & 1 or base[at] >= 0x80):
-            return -1
-        length = (length & 0x7F) | <uint32_t>base[at] << 7
+    cdef uint64_t pair
+    cdef uint32_t length
+    while done < count:
+        length = base[start]
+        at = start + 1
+        # An odd length is negative.
+        if length & 0x81:
+            if kb_unlikely(length & 1 or base[at] >= 0x80):
+                break
+            length = (length & 0x7F) | <uint32_t>base[at] << 7
+            at += 1
+            kb_prefetch(base + at + context.ahead + 64)
+        kb_prefetch(base + at + context.ahead)
+        end = at + (length >> 1)
+        if kb_unlikely(end > limit):
+            break
+
+        # After the attributes, which nothing reads, the deltas of timestamp and offset: two numbers of two bytes, or of
+        # three, that aren't negative are read as one, 20 instructions less than by themselves.
         at += 1
-    end = at + (length >> 1)
-    if kb_unlikely(end > limit):
-        return -1
-    # A kilobyte ahead: 10 % off the whole of decoding lz4 batches of 130-byte records. The lines between are few enough
-    # that where values are long it costs nothing.
-    kb_prefetch(base + end + 1024)
-    kb_prefetch(base + end + 1088)
-
-    # After the attributes, which nothing reads.
-    number = base[at + 1]
-    if number < 0x80:
-        at += 2
-    elif kb_likely(base[at + 2] < 0x80):
-        number = (number & 0x7F) | <uint64_t>base[at + 2] << 7
-        at += 3
-    elif kb_likely(base[at + 3] < 0x80):
-        number = (number & 0x7F) | <uint64_t>(base[at + 2] & 0x7F) << 7 | <uint64_t>base[at + 3] << 14
-        at += 4
-    else:
-        return -1
-    # Under LogAppendTime the mask is 0 and the base the batch's maximum (TS-R2). Unsigned: offsets and timestamps wrap
-    # as Java's do (FRM-R12, TS-R1).
-    put_int64(row, fields.timestamp,
-              <int64_t>(<uint64_t>context.timestamp + (<uint64_t>unzigzag(number) & context.delta_mask)))
-
-    number = base[at]
-    if kb_unlikely(number & 1):
-        return -1
-    if number < 0x80:
-        number >>= 1
-        at += 1
-    elif kb_likely(base[at + 1] < 0x80):
-        number = (number & 0x7F) >> 1 | <uint64_t>base[at + 1] << 6
-        at += 2
-    elif kb_likely(base[at + 2] < 0x80):
-        number = (number & 0x7F) >> 1 | <uint64_t>(base[at + 1] & 0x7F) << 6 | <uint64_t>base[at + 2] << 13
-        at += 3
-    else:
-        return -1
-    put_int64(row, fields.offset, <int64_t>(<uint64_t>context.base_offset + number))
-
-    length = base[at]
-    at += 1
-    if kb_likely(not length & 0x81):
-        length >>= 1
-        put_int32(row, fields.key_len, length)
-    elif length < 0x80:
-        length = 0
-        put_int32(row, fields.key_len, -1)
-    else:
-        if kb_unlikely(length & 1 or base[at] >= 0x80):
-            return -1
-        length = (length & 0x7F) >> 1 | <uint32_t>base[at] << 6
-        at += 1
-        if kb_unlikely(length > end - at):
-            return -1
-        put_int32(row, fields.key_len, length)
-    put_int64(row, fields.key_pos, at)
-    at += length
-
-    length = base[at]
-    at += 1
-    if kb_likely(not length & 0x81):
-        length >>= 1
-        put_int32(row, fields.value_len, length)
-    elif length < 0x80:
-        length = 0
-        put_int32(row, fields.value_len, -1)
-    else:
-        if kb_unlikely(length & 1 or base[at] >= 0x80):
-            return -1
-        length = (length & 0x7F) >> 1 | <uint32_t>base[at] << 6
-        at += 1
-        put_int32(row, fields.value_len, length)
-    put_int64(row, fields.value_pos, at)
-    at += length
-
-    if kb_likely(at + 1 == end and base[at] == 0):
-        put_int64(row, fields.headers_pos, end)
-        if row_t is RecordRow:
-            memcpy(&into.header_count, context.no_headers, 8)
+        pair = load_le64(base + at)
+        if kb_likely(pair & <uint64_t>0x80818081 == 0x00800080):
+            pair = (pair & <uint64_t>0xFFFFFFFF) >> 1
+            pair = (pair & 0x003F003F) | (pair >> 1 & 0x1FC01FC0)
+            timestamp = pair & 0xFFFF
+            number = pair >> 16
+            at += 4
+        elif pair & <uint64_t>0x808081808081 == <uint64_t>0x008080008080:
+            pair >>= 1
+            pair = (pair & 0x3F00003F) | (pair >> 1 & <uint64_t>0x1FC0001FC0) | (pair >> 2 & <uint64_t>0xFE0000FE000)
+            timestamp = pair & 0xFFFFFF
+            number = pair >> 24
+            at += 6
         else:
-            put_int32(row, fields.header_count, 0)
+            timestamp = base[at]
+            if timestamp < 0x80:
+                at += 1
+            elif kb_likely(base[at + 1] < 0x80):
+                timestamp = (timestamp & 0x7F) | <uint64_t>base[at + 1] << 7
+                at += 2
+            elif kb_likely(base[at + 2] < 0x80):
+                timestamp = (timestamp & 0x7F) | <uint64_t>(base[at + 1] & 0x7F) << 7 | <uint64_t>base[at + 2] << 14
+                at += 3
+            else:
+                break
+            timestamp = <uint64_t>unzigzag(timestamp)
+            number = base[at]
+            if kb_unlikely(number & 1):
+                break
+            if number < 0x80:
+                number >>= 1
+                at += 1
+            elif kb_likely(base[at + 1] < 0x80):
+                number = (number & 0x7F) >> 1 | <uint64_t>base[at + 1] << 6
+                at += 2
+            elif kb_likely(base[at + 2] < 0x80):
+                number = (number & 0x7F) >> 1 | <uint64_t>(base[at + 1] & 0x7F) << 6 | <uint64_t>base[at + 2] << 13
+                at += 3
+            else:
+                break
+        # Under LogAppendTime the mask is 0 and the base the batch's maximum (TS-R2). Unsigned: offsets and timestamps
+        # wrap as Java's do (FRM-R12, TS-R1).
+        put_int64(row, fields.timestamp, <int64_t>(base_timestamp + (timestamp & context.delta_mask)))
+        put_int64(row, fields.offset, <int64_t>(base_offset + number))
+
+        length = base[at]
+        at += 1
+        if kb_likely(not length & 0x81):
+            length >>= 1
+            put_int32(row, fields.key_len, length)
+        elif length < 0x80:
+            length = 0
+            put_int32(row, fields.key_len, -1)
+        else:
+            if kb_unlikely(length & 1 or base[at] >= 0x80):
+                break
+            length = (length & 0x7F) >> 1 | <uint32_t>base[at] << 6
+            at += 1
+            if kb_unlikely(length > end - at):
+                break
+            put_int32(row, fields.key_len, length)
+        put_int64(row, fields.key_pos, at)
+        at += length
+
+        length = base[at]
+        at += 1
+        if kb_likely(not length & 0x81):
+            length >>= 1
+            put_int32(row, fields.value_len, length)
+        elif length < 0x80:
+            length = 0
+            put_int32(row, fields.value_len, -1)
+        else:
+            if kb_unlikely(length & 1 or base[at] >= 0x80):
+                break
+            length = (length & 0x7F) >> 1 | <uint32_t>base[at] << 6
+            at += 1
+            put_int32(row, fields.value_len, length)
+        put_int64(row, fields.value_pos, at)
+        at += length
+
+        if kb_likely(at + 1 == end and base[at] == 0):
+            put_int64(row, fields.headers_pos, end)
+            if row_t is RecordRow:
+                memcpy(&(<RecordRow*>row).header_count, &no_headers, 8)
+            else:
+                put_int32(row, fields.header_count, 0)
+                put_int32(row, fields.batch, context.no_headers[1])
+        else:
+            if kb_unlikely(at + 1 >= end):
+                break
+            length = base[at]
+            at += 1
+            # A header takes two bytes at least (HDR-R1).
+            if kb_unlikely(length & 0x81 or length > end - at):
+                break
+            put_int64(row, fields.headers_pos, at)
+            put_int32(row, fields.header_count, length >> 1)
             put_int32(row, fields.batch, context.no_headers[1])
-        return end
-    if kb_unlikely(at + 1 >= end):
-        return -1
-    length = base[at]
-    at += 1
-    # A header takes two bytes at least (HDR-R1).
-    if kb_unlikely(length & 0x81 or length > end - at):
-        return -1
-    put_int64(row, fields.headers_pos, at)
-    put_int32(row, fields.header_count, length >> 1)
-    put_int32(row, fields.batch, context.no_headers[1])
-    return end if check_headers(base + at, base + end, length >> 1, report) == base + end else -1
+            if kb_unlikely(check_headers(base + at, base + end, length >> 1, report) != base + end):
+                break
+        start = end
+        row += itemsize
+        kb_prefetch(row + ROWS_AHEAD)
+        done += 1
+    position[0] = start
+    return done
 
 
 cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, const uint8_t* base,
@@ -456,10 +498,9 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     cdef const uint8_t* p
     cdef int64_t limit = position + size - SLACK
     cdef int64_t at = position
-    cdef int64_t after
     cdef char* row = <char*>rows
     cdef int64_t count = batch.record_count
-    cdef int64_t i
+    cdef int64_t i = 0
     cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
     cdef bint append_time = (batch.attributes & LOG_APPEND_TIME) != 0
     cdef Context context
@@ -468,26 +509,26 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     context.delta_mask = 0 if append_time else <uint64_t>-1
     context.no_headers[0] = 0
     context.no_headers[1] = index
-    for i in range(count):
-        after = -1
-        if kb_likely(at <= limit):
-            after = read_ordinary(base, at, limit, &context, <row_t*>row, fields, report)
-        if kb_unlikely(after < 0):
-            if at == position + size:
-                report.record = i
-                report.at = size
-                report.fault = FAULT_RECORD_CUT
-                report.wanted = count
-                report.found = i
-                return FAULT_RECORD_CUT
-            p = read_record(base + at, end, base, &context, <row_t*>row, fields, report)
-            if p == NULL:
-                report.record = i
-                report.at -= <int64_t>start
-                return report.fault
-            after = p - base
-        at = after
-        row += itemsize
+    while True:
+        if at <= limit:
+            context.ahead = size if size <= NEAR and not batch.attributes & CODEC else AHEAD
+            i += read_ordinary(base, &at, limit, count - i, &context, row + i * itemsize, rows, fields, report)
+        if i >= count:
+            break
+        if at == position + size:
+            report.record = i
+            report.at = size
+            report.fault = FAULT_RECORD_CUT
+            report.wanted = count
+            report.found = i
+            return FAULT_RECORD_CUT
+        p = read_record(base + at, end, base, &context, <row_t*>(row + i * itemsize), fields, report)
+        if p == NULL:
+            report.record = i
+            report.at -= <int64_t>start
+            return report.fault
+        at = p - base
+        i += 1
     if kb_unlikely(at != position + size):
         report.record = -1
         report.at = at - position

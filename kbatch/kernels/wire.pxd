@@ -135,3 +135,9 @@ cdef inline uint64_t load_be64(const uint8_t* p) noexcept nogil:
     cdef uint64_t x
     memcpy(&x, p, 8)
     return kb_bswap64(x)
+
+
+cdef inline uint64_t load_le64(const uint8_t* p) noexcept nogil:
+    cdef uint64_t x
+    memcpy(&x, p, 8)
+    return x
