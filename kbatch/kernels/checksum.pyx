@@ -480,8 +480,8 @@ def crc32_pieces(const uint8_t[::1] data not None, const int64_t[::1] ends not N
     cdef const uint8_t* starts[BLOCK]
     cdef int64_t sizes[BLOCK]
     cdef uint32_t sums[BLOCK]
-    if ends.shape[0] > BLOCK:
-        raise ValueError(f"{BLOCK} pieces at most, got {ends.shape[0]}")
+    if not 0 < ends.shape[0] <= BLOCK:
+        raise ValueError(f"1 to {BLOCK} pieces, got {ends.shape[0]}")
     for i in range(ends.shape[0]):
         if not start <= ends[i] <= data.shape[0]:
             raise IndexError("pieces out of range")

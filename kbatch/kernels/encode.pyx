@@ -9,6 +9,7 @@ buffer in both, and every record against the room left for it.
 """
 
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -44,6 +45,7 @@ cdef extern from "Python.h":
     const int PyBUF_WRITE
     PyObject* PyBytes_FromStringAndSize_ "PyBytes_FromStringAndSize"(const char* content, Py_ssize_t size)
     int _PyBytes_Resize(PyObject** made, Py_ssize_t size) except -1
+    const Py_ssize_t PY_SSIZE_T_MAX
 
 cdef extern from *:
     """
@@ -1435,7 +1437,7 @@ def unfilled_bytes(Py_ssize_t size):
 
 
 cdef class Growing:
-    """A bytes object that is appended to.
+    """A bytes object that is appended to; as a buffer, the room behind what is filled of it.
 
     It is made in memory of its own, which then is not copied, but cut: so it may be given too much, which costs nothing
     until it is written to.
@@ -1444,6 +1446,7 @@ cdef class Growing:
     cdef PyObject* made
     cdef readonly Py_ssize_t used
     cdef Py_ssize_t room
+    cdef Py_ssize_t views
 
     def __cinit__(self):
         self.made = PyBytes_FromStringAndSize_(NULL, 0)
@@ -1453,29 +1456,58 @@ cdef class Growing:
     def __dealloc__(self):
         Py_XDECREF(self.made)
 
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        self.check()
+        PyBuffer_FillInfo(buffer, self, PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used, False,
+                          flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.views -= 1
+
+    cdef int check(self) except -1:
+        if self.made == NULL:
+            raise ValueError("the bytes have been taken")
+        return 0
+
     cdef int resize(self, Py_ssize_t room) except -1:
+        if self.views:
+            raise BufferError("there are views of the room")
         # On failure the object is gone, and the pointer NULL.
         self.room = 0
         _PyBytes_Resize(&self.made, room)
         self.room = room
         return 0
 
+    def reserve(self, Py_ssize_t wanted, Py_ssize_t expected):
+        """Have room for `wanted` bytes more; where there is none, make some for `expected` bytes in all."""
+        self.check()
+        if wanted > self.room - self.used:
+            if wanted > PY_SSIZE_T_MAX - self.used:
+                raise OverflowError(f"no bytes object can have {wanted} bytes more")
+            self.resize(max(expected, self.used + wanted, self.room + self.room // 2))
+            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
+
     def append(self, piece not None, Py_ssize_t expected):
         """Append bytes; where there is no room for them, make some for `expected` bytes in all."""
         cdef Span span = Span(piece, 1, False)
-        if self.made == NULL:
-            raise ValueError("the bytes have been taken")
-        if span.length > self.room - self.used:
-            self.resize(max(expected, self.used + span.length, self.room + self.room // 2))
-            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
+        self.reserve(span.length, expected)
         memcpy(PyBytes_AS_STRING(<object>self.made) + self.used, span.items, span.length)
         self.used += span.length
+
+    def advance(self, Py_ssize_t count):
+        """Have as many bytes more: what was written to the room."""
+        self.check()
+        if not 0 <= count <= self.room - self.used:
+            raise ValueError(f"there is no room for {count} bytes")
+        self.used += count
 
     def take(self):
         """Return the bytes; there is nothing left here then."""
         cdef object taken
-        if self.made == NULL:
-            raise ValueError("the bytes have been taken")
+        self.check()
+        if self.views:
+            raise BufferError("there are views of the room")
         if self.room != self.used:
             self.resize(self.used)
         taken = <object>self.made
