@@ -319,19 +319,26 @@ class Rewriter(ABC):
         out = _Output(len(array))
         while out.consumed < len(array):
             scan = scan_part(array, position=out.consumed, max_batches=_MOST_ROWS)
-            flat = self._flat(scan.batches)
-            for lo, hi in _runs(scan.batches, _RUN_BYTES):
+            batches = scan.batches
+            flat = self._flat(batches)
+            lowered = np.zeros(len(batches), np.bool_)
+            for lo, hi in _runs(batches, _RUN_BYTES):
                 # A run at a time, so that each step finds it in the cache.
                 self._last_offset = -1
+                start = lo
                 if flat is not None and flat[lo]:
-                    lo += self._lower_into(out, array, scan.batches[lo:hi], flat[lo:hi])
-                    if lo == hi:
-                        continue
-                if first_bad_crc(array, scan.batches, lo, hi, 0)[0] < hi:
+                    start += self._lower_into(out, array, batches[lo:hi], flat[lo:hi])
+                    lowered[lo:start] = True
+                if start == hi:
+                    continue
+                if first_bad_crc(array, batches, start, hi, 0)[0] < hi:
                     break
-                rows = scan.batches[lo:hi]
+                rows = batches[start:hi]
                 out.add(self.pieces(array, rows, after=self._last_offset), int(rows["position"][-1] + rows["size"][-1]))
-            if out.consumed < scan.consumed or not len(scan.batches):
+            if lowered.any():
+                # NumPy is slow at choosing rows of many fields.
+                self._report_lowered(batches if lowered.all() else batches[lowered])
+            if out.consumed < scan.consumed or not len(batches):
                 self._rewrite_damaged(array[out.consumed :], out)
                 break
         return out.take()
@@ -342,6 +349,10 @@ class Rewriter(ABC):
 
     def _lower_into(self, out: _Output, data: Bytes, rows: Batches, flat: npt.NDArray[np.bool_]) -> int:
         """Write what such batches become, checksums included, as far as nothing is unusual; how many of them."""
+        raise NotImplementedError
+
+    def _report_lowered(self, rows: Batches) -> None:
+        """Report about batches that became messages so."""
         raise NotImplementedError
 
     def _rewrite_damaged(self, data: Bytes, out: _Output) -> None:
@@ -655,15 +666,15 @@ class Conversion(Rewriter):
         with out.room(_most_bytes(rows)) as room:
             done, used = self._lower(data, rows, flat, 0, room, check_crc=True)
         if done:
-            rows = rows[:done]
-            self._checked_headers(rows, None)
-            report = self.report
-            report.batches += done
-            report.rewritten += done
-            report.bytes += int(rows["size"].sum())
-            report.bytes_written += used
-            out.filled(used, int(rows["position"][-1] + rows["size"][-1]))
+            self.report.bytes_written += used
+            out.filled(used, int(rows["position"][done - 1] + rows["size"][done - 1]))
         return done
+
+    def _report_lowered(self, rows: Batches) -> None:
+        self._checked_headers(rows, None)
+        self.report.batches += len(rows)
+        self.report.rewritten += len(rows)
+        self.report.bytes += int(rows["size"].sum())
 
     def _lower(
         self,

@@ -30,6 +30,16 @@ from kbatch.kernels.put cimport (
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport BatchRow, RecordRow, header_size, kb_unlikely, load_be32
 
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+      #define kb_prefetch_far(p)
+    #else
+      #define kb_prefetch_far(p) __builtin_prefetch(p, 0, 2)
+    #endif
+    """
+    void kb_prefetch_far(const void*) noexcept nogil
+
 cdef enum:
     LOG_APPEND_TIME = 0x08
     # Messages are summed up so many at a time: reading what was stored just before, in pieces of another size, stalls.
@@ -56,8 +66,10 @@ cdef inline uint8_t* put(uint8_t* p, const uint8_t* content, int64_t n, bint loo
 
 cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* rows, int64_t count,
                         const BatchRow* batches, int64_t batch_count, int magic, uint8_t* out, int64_t room,
-                        Flat* flat) noexcept nogil:
-    """Each record a message; the bytes written, or -1 if something isn't ordinary."""
+                        int64_t ahead, Flat* flat) noexcept nogil:
+    """Each record a message; the bytes written, or -1 if something isn't ordinary. Of the data what is `ahead` of a
+    value is asked for.
+    """
     # Of what is summed: a message from its magic on.
     cdef const uint8_t* starts[BLOCK]
     cdef int64_t sizes[BLOCK]
@@ -117,6 +129,9 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
             at = put(at + 4, data + key_at, key, loosely)
             store_be32(at, value if row.value_len >= 0 else -1)
             put(at + 4, data + value_at, value, loosely)
+            kb_prefetch_far(data + value_at + ahead)
+            if value > 64:
+                kb_prefetch_far(data + value_at + ahead + 64)
             starts[i] = p + CRC_START_LEGACY
             sizes[i] = size - CRC_START_LEGACY
             p += size
@@ -150,7 +165,7 @@ def flatten(data not None, records not None, batches not None, int magic, int64_
     with nogil:
         used = write_flat(<const uint8_t*>data_span.items, data_span.length, <const RecordRow*>row_span.items,
                           row_span.length, <const BatchRow*>batch_span.items, batch_span.length, magic,
-                          <uint8_t*>out_span.items, out_span.length, &flat)
+                          <uint8_t*>out_span.items, out_span.length, 0, &flat)
     return used, flat.with_headers, flat.with_times, flat.last_offset
 
 
@@ -190,7 +205,7 @@ cdef int64_t write_lowered(const uint8_t* data, int64_t limit, const BatchRow* b
             return i
         found.last_offset = flat.last_offset
         written = write_flat(data, limit, scratch, measured.count, batch, 1, magic, out + used[0], room - used[0],
-                             &found)
+                             batch.size, &found)
         if written < 0 or (not drops and (found.with_headers or (found.with_times and not magic))):
             return i
         used[0] += written
