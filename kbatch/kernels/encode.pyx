@@ -18,7 +18,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memmove
 
-from kbatch.kernels.checksum cimport crc32_legacy
+from kbatch.kernels.checksum cimport crc32_each
 from kbatch.kernels.put cimport (
     BATCH_HEADER,
     CODEC,
@@ -78,6 +78,8 @@ cdef enum:
     SHORT_LENGTH = 1 << 13
     # From here on a call of memcpy is worth its price.
     SHORT_CONTENT = 256
+    # Messages are summed up so many at a time: reading what was stored just before, in pieces of another size, stalls.
+    SUMMED = 32
 
 # What stops `measure` or a writer; `kbatch.encoding` has the words.
 cdef enum Trouble:
@@ -1110,7 +1112,7 @@ cdef inline uint8_t* put_record(uint8_t* p, int64_t time_delta, int64_t offset_d
 
 cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t offset, int64_t timestamp, Slice key,
                              Slice value, int64_t size) noexcept nogil:
-    """A message of `size` bytes, for which there is room."""
+    """A message of `size` bytes, for which there is room, without its checksum."""
     store_be64(p, offset)
     store_be32(p + 8, size - LOG_OVERHEAD)
     p[16] = <uint8_t>magic
@@ -1118,7 +1120,6 @@ cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t 
     if magic:
         store_be64(p + 18, timestamp)
     put_bytes_be32(put_bytes_be32(p + (26 if magic else 18), key), value)
-    store_be32(p + 12, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
 
 
 cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, HeaderWindow* window,
@@ -1255,6 +1256,10 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
 cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
                         const uint8_t* end, Report* report) noexcept nogil:
     """The records of a message set from `row` on, each a message, to `at`, which is moved behind them."""
+    cdef const uint8_t* starts[SUMMED]
+    cdef int64_t sizes[SUMMED]
+    cdef uint32_t sums[SUMMED]
+    cdef int64_t waiting = 0
     cdef Slice keys[BLOCK]
     cdef Slice values[BLOCK]
     cdef uint8_t* p = at[0]
@@ -1280,7 +1285,15 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
                 return CHANGED
             put_message(p, batch.magic, attributes, <int64_t>(<uint64_t>number(&source.offsets, row + i) - base),
                         number(&source.timestamps, row + i), keys[i], values[i], size)
+            starts[waiting] = p + CRC_START_LEGACY
+            sizes[waiting] = size - CRC_START_LEGACY
+            waiting += 1
             p += size
+            if waiting == SUMMED or i == count - 1:
+                crc32_each(starts, sizes, waiting, sums)
+                while waiting:
+                    waiting -= 1
+                    store_be32(<uint8_t*>starts[waiting] - 4, sums[waiting])
         row += count
     at[0] = p
     return NONE
