@@ -330,6 +330,7 @@ class Rewriter(ABC):
                     start += self._lower_into(out, array, batches[lo:hi], flat[lo:hi])
                     lowered[lo:start] = True
                 if start == hi:
+                    self._last_offset = -1
                     continue
                 if first_bad_crc(array, batches, start, hi, 0)[0] < hi:
                     break
@@ -370,7 +371,8 @@ class Rewriter(ABC):
                 )
             self.report.damage.append(Loss(origin + table.consumed, left, "cut in a batch"))
         out.expected = max(out.expected, len(data))
-        out.add(self.pieces(data, good_batches(table), origin), origin + table.consumed)
+        pieces = self.pieces(data, good_batches(table), origin, after=self._last_offset)
+        out.add(pieces, origin + table.consumed)
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
         """Raise for a payload that can't be read, or leave its batch out."""

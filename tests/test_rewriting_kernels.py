@@ -260,6 +260,14 @@ def test_one_run_by_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
             patched.setattr(convert, "lower", lambda *_: (0, 0, 0, 0, 0, -1))
             assert kbatch.convert(b"".join(parts), 1, codec="none", report=other) == made
         assert report == other
+    # Also where damage behind it has all that is left looked at once more.
+    damaged = bytearray(plain[2])
+    damaged[-3] ^= 1
+    report = kbatch.RewriteReport()
+    assert kbatch.convert(plain[1] + plain[0] + damaged, 1, on_error="skip", report=report) == kbatch.convert(
+        plain[1], 1
+    )
+    assert sorted(loss.position for loss in report.damage) == [len(plain[1]), len(plain[1] + plain[0])]
     for i in range(1, 6):
         mixed = b"".join(plain[:i]) + packed[i - 1] + plain[i]
         with pytest.raises(kbatch.InvalidRecordError, match="offsets don't rise"):
