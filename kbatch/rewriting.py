@@ -75,6 +75,7 @@ _MOST_ROWS = 8192
 _RECORD_OVERHEAD = 16
 # What a record, or its batch's header, takes at most beside its key and value: as a message, and more than as one.
 _MESSAGE_BYTES = 34
+_LEAST_RECORD = 7
 _BATCH_GROWTH = 66
 # How many times as large as the input an output may be expected to be.
 _MOST_GROWTH = 8
@@ -190,12 +191,27 @@ class _Output:
         if not self.expected:
             # The first tell how much all of it will be: to move large memory costs more than to fill it.
             pieces = list(pieces)
-            made = sum(map(len, pieces))
-            # And may be nothing like the rest: no more is asked for on their word than the input and they suggest.
-            self.expected = made + min(int(1.02 * made * self.total / max(consumed, 1)), _MOST_GROWTH * self.total)
+            self._expect(sum(map(len, pieces)), consumed)
         for piece in pieces:
             self._bytes.append(piece, self.expected)
         self.consumed = consumed
+
+    def room(self, wanted: int) -> memoryview:
+        """Return the memory behind what there is, at least as many bytes; to be released before anything is added."""
+        self._bytes.reserve(wanted, self.expected)
+        return memoryview(self._bytes)
+
+    def filled(self, made: int, consumed: int) -> None:
+        """Take over what was written to the room: what became of the input up to `consumed`."""
+        if not self.expected:
+            self._expect(made, consumed)
+        self._bytes.advance(made)
+        self.consumed = consumed
+
+    def _expect(self, made: int, consumed: int) -> None:
+        # The first bytes may be nothing like the rest: no more is asked for on their word than they and the input
+        # suggest.
+        self.expected = made + min(int(1.02 * made * self.total / max(consumed, 1)), _MOST_GROWTH * self.total)
 
     def take(self) -> bytes:
         return self._bytes.take()
@@ -256,7 +272,9 @@ class Rewriter(ABC):
     def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         """Yield what becomes of batches of one kind that lie one after the other in `data`."""
 
-    def pieces(self, data: Bytes, rows: Batches, origin: int = 0, source: str | None = None) -> Iterator[memoryview]:
+    def pieces(
+        self, data: Bytes, rows: Batches, origin: int = 0, source: str | None = None, after: int = -1
+    ) -> Iterator[memoryview]:
         """Rewrite good batches.
 
         Parameters
@@ -268,6 +286,8 @@ class Rewriter(ABC):
             Position of ``data[0]`` in the source.
         source : str, optional
             For errors.
+        after : int, default -1
+            The last offset that was written of the run that these go on with.
 
         Yields
         ------
@@ -276,6 +296,7 @@ class Rewriter(ABC):
         """
         if not len(rows):
             return
+        self._last_offset = after
         kinds = self._kinds(rows)
         starts, sizes = rows["position"], rows["size"]
         report = self.report
@@ -292,6 +313,7 @@ class Rewriter(ABC):
             begin = int(starts[lo])
             part = data[begin - origin : int(starts[hi - 1] + sizes[hi - 1]) - origin]
             if kinds[lo] == 0:
+                self._last_offset = -1
                 report.batches_written += hi - lo
                 report.bytes_written += len(part)
                 yield part.data
@@ -306,16 +328,42 @@ class Rewriter(ABC):
         out = _Output(len(array))
         while out.consumed < len(array):
             scan = scan_part(array, position=out.consumed, max_batches=_MOST_ROWS)
-            for lo, hi in _runs(scan.batches, _RUN_BYTES):
+            batches = scan.batches
+            flat = self._flat(batches)
+            lowered = np.zeros(len(batches), np.bool_)
+            for lo, hi in _runs(batches, _RUN_BYTES):
                 # A run at a time, so that each step finds it in the cache.
-                if first_bad_crc(array, scan.batches, lo, hi, 0)[0] < hi:
+                self._last_offset = -1
+                start = lo
+                if flat is not None and flat[lo]:
+                    start += self._lower_into(out, array, batches[lo:hi], flat[lo:hi])
+                    lowered[lo:start] = True
+                if start == hi:
+                    self._last_offset = -1
+                    continue
+                if first_bad_crc(array, batches, start, hi, 0)[0] < hi:
                     break
-                rows = scan.batches[lo:hi]
-                out.add(self.pieces(array, rows), int(rows["position"][-1] + rows["size"][-1]))
-            if out.consumed < scan.consumed or not len(scan.batches):
+                rows = batches[start:hi]
+                out.add(self.pieces(array, rows, after=self._last_offset), int(rows["position"][-1] + rows["size"][-1]))
+            if lowered.any():
+                # NumPy is slow at choosing rows of many fields.
+                self._report_lowered(batches if lowered.all() else batches[lowered])
+            if out.consumed < scan.consumed or not len(batches):
                 self._rewrite_damaged(array[out.consumed :], out)
                 break
         return out.take()
+
+    def _flat(self, rows: Batches) -> npt.NDArray[np.bool_] | None:
+        """Tell which batches can become messages that stand alone in one pass; None if that isn't what is done."""
+        return None
+
+    def _lower_into(self, out: _Output, data: Bytes, rows: Batches, flat: npt.NDArray[np.bool_]) -> int:
+        """Write what such batches become, checksums included, as far as nothing is unusual; how many of them."""
+        raise NotImplementedError
+
+    def _report_lowered(self, rows: Batches) -> None:
+        """Report about batches that became messages so."""
+        raise NotImplementedError
 
     def _rewrite_damaged(self, data: Bytes, out: _Output) -> None:
         """Rewrite what is whole, if damage is to be left out."""
@@ -332,7 +380,8 @@ class Rewriter(ABC):
                 )
             self.report.damage.append(Loss(origin + table.consumed, left, "cut in a batch"))
         out.expected = max(out.expected, len(data))
-        out.add(self.pieces(data, good_batches(table), origin), origin + table.consumed)
+        pieces = self.pieces(data, good_batches(table), origin, after=self._last_offset)
+        out.add(pieces, origin + table.consumed)
 
     def _damaged(self, error: PayloadError, row: np.void, source: str | None) -> None:
         """Raise for a payload that can't be read, or leave its batch out."""
@@ -358,7 +407,6 @@ class Rewriter(ABC):
 
     def _tables(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[RecordTable]:
         """Decode a run of batches, some of its records at a time."""
-        self._last_offset = -1
         packed = rows["attributes"] & ATTRIBUTE_CODEC != 0
         if (rows["magic"] == 2).all() and not packed.any():
             for lo, hi in _runs(rows, _BLOCK_BYTES):
@@ -596,10 +644,75 @@ class Conversion(Rewriter):
             if merged is not None:
                 yield merged
                 continue
+            flat = self._flat(run)
+            if flat is not None and flat[0]:
+                out = memoryview(allocate(_most_bytes(run)))
+                done, used = self._lower(part, run, flat, begin, out, check_crc=False)
+                if done:
+                    yield out[:used]
+                    if done == len(run):
+                        self._last_offset = -1
+                        continue
+                    run = run[done:]
+                    part = part[int(run["position"][0]) - begin :]
+                    begin = int(run["position"][0])
             for table in self._tables(part, run, begin, source):
                 piece = self._rebuilt(table, self.magic, self.codec, source)
                 if piece:
                     yield piece
+            self._last_offset = -1
+
+    def _flat(self, rows: Batches) -> npt.NDArray[np.bool_] | None:
+        if self.magic == 2 or self.codec:
+            return None
+        attributes = rows["attributes"]
+        flat: npt.NDArray[np.bool_] = (rows["magic"] == 2) & (rows["record_count"] > 0)
+        flat &= attributes & (ATTRIBUTE_CODEC | ATTRIBUTE_CONTROL) == 0
+        if self.lossy == "raise":
+            flat &= attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON) == 0
+            flat &= rows["producer_id"] < 0
+        return flat
+
+    def _lower_into(self, out: _Output, data: Bytes, rows: Batches, flat: npt.NDArray[np.bool_]) -> int:
+        with out.room(_most_bytes(rows)) as room:
+            done, used = self._lower(data, rows, flat, 0, room, check_crc=True)
+        if done:
+            self.report.bytes_written += used
+            out.filled(used, int(rows["position"][done - 1] + rows["size"][done - 1]))
+        return done
+
+    def _report_lowered(self, rows: Batches) -> None:
+        self._checked_headers(rows, None)
+        self.report.batches += len(rows)
+        self.report.rewritten += len(rows)
+        self.report.bytes += int(rows["size"].sum())
+
+    def _lower(
+        self,
+        data: Bytes,
+        rows: Batches,
+        flat: npt.NDArray[np.bool_],
+        origin: int,
+        out: memoryview,
+        *,
+        check_crc: bool,
+    ) -> tuple[int, int]:
+        """Write the messages of batches, up to the first that isn't flat or ordinary; how many batches and bytes."""
+        if not flat.all():
+            rows = rows[: int(np.argmin(flat))]
+        most = int(_most_records(rows).max())
+        if most > len(self._rows):
+            self._rows = np.empty(max(most, 2 * len(self._rows)), RECORD_DTYPE)
+        drops = self.lossy == "drop"
+        done, used, records, with_headers, with_times, self._last_offset = _convert_kernel.lower(
+            data, rows, origin, self.magic, self._last_offset, self._rows, out, drops, check_crc, checksum.MAX_SIZE
+        )
+        report = self.report
+        report.records += records
+        report.batches_written += records
+        report.records_with_headers += with_headers
+        report.timestamps += 0 if self.magic else with_times
+        return done, used
 
     def _merged(self, data: Bytes, rows: Batches, origin: int) -> memoryview | None:
         """Put messages that stand alone together; None if one doesn't, or needs a closer look."""
@@ -728,6 +841,7 @@ class Recompression(Rewriter):
                     piece = self._rebuilt(table, int(magics[lo]), self.codec, source)
                     if piece:
                         yield piece
+                self._last_offset = -1
 
     def _payloads(self, data: Bytes, rows: Batches, origin: int) -> Iterator[tuple[int, memoryview | None, int, int]]:
         """Yield the number of each batch, its payload if it has one, codec and magic."""
@@ -816,6 +930,17 @@ def _written(records: _kernel.Records | None, batches: Batches, payloads: Sequen
     out = memoryview(allocate(size))[:size]
     fill(records, batches, payloads, out)
     return out
+
+
+def _most_records(rows: Batches) -> npt.NDArray[np.int64]:
+    """Return how many records batches of magic 2 may have: no count is believed that the bytes can't hold."""
+    most: npt.NDArray[np.int64] = np.minimum(rows["record_count"], rows["size"] // _LEAST_RECORD)
+    return most
+
+
+def _most_bytes(rows: Batches) -> int:
+    """Return how many bytes batches of magic 2 may become as messages."""
+    return int(rows["size"].sum() + _MESSAGE_BYTES * _most_records(rows).clip(0).sum())
 
 
 def good_batches(table: RecordTable) -> Batches:

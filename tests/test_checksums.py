@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 import zlib
@@ -104,6 +105,34 @@ def test_the_kernel_agrees_with_zlib_at_every_length(fold: int) -> None:
             assert checksum.crc32(piece, fold) == zlib.crc32(piece), (start, length)
     assert checksum.crc32(b"123456789", fold) == 0xCBF43926
     assert checksum.crc32(bytes(1000), fold) == zlib.crc32(bytes(1000))
+
+
+@every_fold
+def test_messages_together_have_the_checksums_of_each(fold: int) -> None:
+    """CRC-R7; four at a time, of every length and of lengths of all kinds, and what is left over."""
+    for length in range(1030):
+        data = memoryview(LONG)[length % 67 :][: 4 * length + 6]
+        ends = np.minimum(np.array([1, 1, 1, 1, 2, 2]) * length + np.array([0, 1, 3, 3, 3, 6]), len(data))
+        ends = np.maximum.accumulate(ends)
+        assert checksum.crc32_pieces(data, ends, fold) == sums_of(data, ends), length
+    rng = random.Random(5)
+    for _ in range(300):
+        sizes = [
+            rng.choice([0, 10, 58, 64, 65, 134, 1023, 1024, rng.randrange(5000)]) for _ in range(rng.randint(1, 32))
+        ]
+        ends = np.cumsum(sizes)
+        data = memoryview(LONG)[rng.randrange(1000) :]
+        assert checksum.crc32_pieces(data, ends, fold) == sums_of(data, ends), sizes
+    for ends in (np.zeros(0, np.int64), np.zeros(33, np.int64)):
+        with pytest.raises(ValueError, match="1 to 32 pieces"):
+            checksum.crc32_pieces(LONG, ends)
+    for ends in (np.array([2, 1]), np.array([len(LONG) + 1]), np.array([-1])):
+        with pytest.raises(IndexError):
+            checksum.crc32_pieces(LONG, ends)
+
+
+def sums_of(data: memoryview, ends: np.ndarray) -> list[int]:
+    return [zlib.crc32(data[start:end]) for start, end in itertools.pairwise([0, *ends.tolist()])]
 
 
 @pytest.mark.parametrize("max_size", [-1, 100, 1 << 30], ids=["zlib", "both", "kernel"])

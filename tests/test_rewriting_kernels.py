@@ -79,6 +79,7 @@ def test_one_pass_writes_what_the_general_way_writes(stretches: Any, magic: int,
     found = both()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(convert, "flatten", lambda *_: (-1, 0, 0, 0))
+        patched.setattr(convert, "lower", lambda *_: (0, 0, 0, 0, 0, -1))
         patched.setattr(convert, "merge", lambda *_: (-1, 0))
         assert found == both()
 
@@ -185,6 +186,112 @@ def test_what_flatten_leaves_to_others() -> None:
         flatten(table.data, good, table.batches, magic=2)
 
 
+def lower(data: Bytes, batches: Any, *, after: int = -1, room: int = 10_000, rows: int = 100, **given: Any) -> Any:
+    found = {"magic": 1, "drops": False, "check_crc": True, "max_crc": 1 << 20} | given
+    return convert.lower(
+        data, batches, 0, found["magic"], after, np.empty(rows, RECORD_DTYPE), memoryview(bytearray(room)),
+        found["drops"], found["check_crc"], found["max_crc"]
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not checksum.AVAILABLE, reason="this processor has no CRC-32C instruction")
+def test_what_lower_leaves_to_others() -> None:
+    parts = [kbatch.encode([b"abc", None, b"d"], timestamps=5, base_offset=3 + i) for i in range(0, 12, 3)]
+    data = array_of(b"".join(parts))
+    batches = scan_part(data).batches
+    assert len(batches) == 4
+    size = 34 * 12 + 16
+    assert lower(data, batches) == (4, size, 12, 0, 12, 14)
+    assert lower(data, batches, after=2, room=size + 150, rows=3, max_crc=100)[:2] == (4, size)
+    assert lower(data, batches[:0], after=7) == (0, 0, 0, 0, 0, 7)
+    # As far as there is room for whatever a batch may become.
+    for room in range(size):
+        done, used, records, *_ = lower(data, batches, room=room)
+        assert (used, records) == (34 * records + records // 3 * 4, 3 * done)
+        assert used <= room
+    assert lower(data, batches, rows=2)[0] == 0
+    assert lower(data, batches, after=3)[0] == 0
+    assert lower(data, batches[::-1].copy())[:2] == (1, size // 4)
+    assert lower(data, batches, max_crc=50)[0] == 0
+    assert lower(data, batches, magic=0)[0] == 0
+    assert lower(data, batches, magic=0, drops=True)[::4] == (4, 12)
+    bad = data.copy()
+    bad[int(batches["position"][2]) + 70] ^= 1
+    assert lower(bad, batches)[0] == 2
+    assert lower(bad, batches, check_crc=False)[0] in (2, 4)  # as a record it may be good
+
+    def refused(**changes: int) -> bool:
+        rows = batches.copy()
+        for name, value in changes.items():
+            rows[name][1] = value
+        return bool(lower(data, rows, check_crc=False)[0] == 1)
+
+    assert refused(magic=1)
+    for attributes in (1, 4, 7, 0x20):
+        assert refused(attributes=attributes)
+    for count in (0, -1, 2, 4, 2**31 - 1):
+        assert refused(record_count=count)
+    for position in (-1, len(data), 2**63 - 1):
+        assert refused(position=position)
+    for wrong in (-1, 0, 60, len(data), 2**63 - 1):
+        assert refused(size=wrong)
+    with_headers = array_of(kbatch.encode([b"a"], headers=[[("k", b"v")]], timestamps=5))
+    rows = scan_part(with_headers).batches
+    assert lower(with_headers, rows)[0] == 0
+    assert lower(with_headers, rows, drops=True)[:4] == (1, 35, 1, 1)
+    with pytest.raises(ValueError, match="magic 0 or 1, got 2"):
+        lower(data, batches, magic=2)
+    with pytest.raises(ValueError, match="RECORD_DTYPE"):
+        convert.lower(
+            data, batches, 0, 1, -1, np.empty(9, [("offset", "i8")]), memoryview(bytearray(9)), False, True, 0
+        )
+
+
+def test_one_run_by_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEG-R13, PRD-R9: what the one pass leaves goes on where it ended, wherever that is, and nothing counts twice."""
+    plain = [kbatch.encode([b"v%d" % i] * 3, timestamps=1000, base_offset=3 * i) for i in range(6)]
+    packed = [kbatch.recompress(part, "lz4") for part in plain]
+    for number in range(1 << 6):
+        parts = [packed[i] if number >> i & 1 else plain[i] for i in range(6)]
+        report, other = kbatch.RewriteReport(), kbatch.RewriteReport()
+        made = kbatch.convert(b"".join(parts), 1, codec="none", report=report)
+        assert made == kbatch.convert(b"".join(plain), 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(convert, "lower", lambda *_: (0, 0, 0, 0, 0, -1))
+            assert kbatch.convert(b"".join(parts), 1, codec="none", report=other) == made
+        assert report == other
+    # Also where damage behind it has all that is left looked at once more.
+    damaged = bytearray(plain[2])
+    damaged[-3] ^= 1
+    report = kbatch.RewriteReport()
+    assert kbatch.convert(plain[1] + plain[0] + damaged, 1, on_error="skip", report=report) == kbatch.convert(
+        plain[1], 1
+    )
+    assert sorted(loss.position for loss in report.damage) == [len(plain[1]), len(plain[1] + plain[0])]
+    for i in range(1, 6):
+        mixed = b"".join(plain[:i]) + packed[i - 1] + plain[i]
+        with pytest.raises(kbatch.InvalidRecordError, match="offsets don't rise"):
+            kbatch.convert(mixed, 1, codec="none")
+
+
+def test_losses_of_batches_in_one_pass() -> None:
+    """PRD-R9: each is counted once, or refused where it is."""
+    plain = kbatch.encode([b"a"] * 3, timestamps=5)
+    idempotent = kbatch.encode(
+        [b"b"] * 3, timestamps=5, base_offset=3, producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    with_headers = kbatch.encode([b"c"], headers=[[("k", b"v")]], timestamps=5, base_offset=6)
+    for part, name in ((idempotent, "producer_batches"), (with_headers, "records_with_headers")):
+        with pytest.raises(
+            kbatch.ConversionLossError, match=f"byte {len(plain)}, base offset {3 if part is idempotent else 6}"
+        ):
+            kbatch.convert(plain + part, 1)
+        report = kbatch.RewriteReport()
+        assert kbatch.decode(kbatch.convert(plain + part, 1, lossy="drop", report=report)).values()[:3] == [b"a"] * 3
+        assert report.lost == {name: 1}
+        assert (report.batches, report.rewritten, report.bytes) == (2, 2, len(plain + part))
+
+
 def merge(data: Bytes, rows: Any, *, room: int = 10_000, batches: int = 100, origin: int = 0) -> tuple[int, int]:
     out, made = memoryview(bytearray(room)), np.empty(batches, BATCH_DTYPE)
     return convert.merge(data, rows, origin, 16384, out, made, 1 << 20)
@@ -251,6 +358,37 @@ def test_bytes_that_grow() -> None:
         growing.append(b"a", 2**63 - 1)
     with pytest.raises(ValueError, match="have been taken"):
         growing.append(b"a", 1)
+
+
+def test_room_of_bytes_that_grow() -> None:
+    growing = encode.Growing()
+    growing.append(b"ab", 0)
+    growing.reserve(5, 0)
+    with memoryview(growing) as room:
+        assert len(room) >= 5
+        assert not room.readonly
+        room[:3] = b"cde"
+        # As long as somebody may write to it, it stays where it is.
+        with pytest.raises(BufferError, match="views of the room"):
+            growing.reserve(100, 0)
+        with pytest.raises(BufferError, match="views of the room"):
+            growing.take()
+    for count in (-1, len(room_of(growing)) + 1):
+        with pytest.raises(ValueError, match="no room"):
+            growing.advance(count)
+    growing.advance(3)
+    growing.append(b"f", 0)
+    with pytest.raises(OverflowError):
+        growing.reserve(2**63 - 1, 0)
+    assert growing.take() == b"abcdef"
+    for use in (lambda: growing.reserve(1, 1), lambda: growing.advance(0), lambda: memoryview(growing)):
+        with pytest.raises((ValueError, BufferError), match="have been taken"):
+            use()
+
+
+def room_of(growing: encode.Growing) -> bytes:
+    with memoryview(growing) as room:
+        return bytes(room)
 
 
 def test_headers_around_payloads() -> None:

@@ -58,7 +58,8 @@ cdef extern from *:
           return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
       }
       static int kb_crc_fold(void) {
-          int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+          int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+              && __builtin_cpu_supports("vpclmulqdq");
           return kb_crc_available() ? (wide ? 64 : 16) : 0;
       }
       /* Folding: sixteen bytes are as good as what they become when moved on, each half times a power of x, added to
@@ -212,6 +213,9 @@ cdef extern from *:
 
     /* CRC-32 of zlib (CRC-R7), bits reflected: kb_crc32_table[i][b] is what the byte b adds when i bytes follow it. */
     static uint32_t kb_crc32_table[8][256];
+    /* The sum of so many zeros: what a message's is, if its bytes are summed from 0 on, apart from that. */
+    enum { KB_SHORT = 1024 };
+    static uint32_t kb_crc32_zeros[KB_SHORT];
     static void kb_crc32_init(void) {
         for (uint32_t b = 0; b < 256; b++) {
             uint32_t crc = b;
@@ -224,6 +228,11 @@ cdef extern from *:
                 uint32_t crc = kb_crc32_table[i - 1][b];
                 kb_crc32_table[i][b] = crc >> 8 ^ kb_crc32_table[0][crc & 0xff];
             }
+        uint32_t crc = 0xffffffffu;
+        for (int n = 0; n < KB_SHORT; n++) {
+            kb_crc32_zeros[n] = crc ^ 0xffffffffu;
+            crc = crc >> 8 ^ kb_crc32_table[0][crc & 0xff];
+        }
     }
     /* The sum of eight bytes; the caller has added what was summed before to the first four of them. */
     static inline uint32_t kb_crc32_step(uint64_t word) {
@@ -289,16 +298,79 @@ cdef extern from *:
           }
           return (uint32_t)_mm_extract_epi32(x, 1) ^ 0xffffffffu;
       }
+      /* The same sixty-four bytes at a time. Zeros before a message add nothing, so that the first load takes what is
+         odd, and nothing of it is behind the end; what a sum begins with is added last (`kb_crc32_zeros`). */
+      #define KB_TARGET_WIDE __attribute__((target("avx512f,avx512bw,vpclmulqdq,sse4.2,pclmul")))
+      /* Four sums, of 96 bits each, that only have to be added up. */
+      KB_TARGET_WIDE
+      static inline __m512i kb_message_sum(const uint8_t *p, size_t n) {
+          /* By half of sixteen bytes that end d bits before the message does, x^(d + 96) and x^(d + 32). */
+          const __m512i to_end = _mm512_set_epi64(0x1db710640, 0x0ccaa009e, 0x1751997d0, 0x15a546366,
+                                                  0x0f1da05aa, 0x174359406, 0x03db1ecdc, 0x1c6e41596);
+          const __m512i far_on = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1c6e41596, 0x154442bd4));
+          const uint8_t *end = p + n;
+          size_t odd = ((n - 1) & 63) + 1;
+          __m512i x = _mm512_maskz_loadu_epi8(n ? ~0ull << (64 - odd) : 0, (const void *)((uintptr_t)p + odd - 64));
+          for (p += odd; p < end; p += 64)
+              x = KB_FOLD_WIDE(x, far_on, KB_LOAD_WIDE(p));
+          return _mm512_xor_si512(_mm512_clmulepi64_epi128(x, to_end, 0x00), _mm512_clmulepi64_epi128(x, to_end, 0x11));
+      }
+      /* From 96 bits to 32, in each of four lanes; they stand in the second word of it. */
+      KB_TARGET_WIDE
+      static inline __m512i kb_message_reduce(__m512i x) {
+          const __m512i low = _mm512_set1_epi64(0xffffffff);
+          const __m512i reduce = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1f7011641, 0x1db710641));
+          const __m512i fold = _mm512_broadcast_i32x4(_mm_set_epi64x(0, 0x163cd6124));
+          __m512i y = _mm512_clmulepi64_epi128(_mm512_and_si512(x, low), fold, 0x00);
+          x = _mm512_xor_si512(_mm512_bsrli_epi128(x, 4), y);
+          y = _mm512_clmulepi64_epi128(_mm512_and_si512(x, low), reduce, 0x10);
+          y = _mm512_clmulepi64_epi128(_mm512_and_si512(y, low), reduce, 0x00);
+          return _mm512_xor_si512(x, y);
+      }
+      KB_TARGET_WIDE
+      static uint32_t kb_message_crc_wide(const uint8_t *p, size_t n) {
+          __m512i x = kb_message_sum(p, n);
+          x = _mm512_xor_si512(x, _mm512_shuffle_i64x2(x, x, 0x4e));
+          x = kb_message_reduce(_mm512_xor_si512(x, _mm512_shuffle_i64x2(x, x, 0xb1)));
+          return (uint32_t)_mm_extract_epi32(_mm512_castsi512_si128(x), 1) ^ kb_crc32_zeros[n];
+      }
+      /* Those of four messages, reduced together. Of 58 bytes one takes 2.2 ns here, 3.0 by itself, and 3.6 if
+         sixteen bytes are folded at a time; of 134 bytes 3.4, 4.6 and 5.8. */
+      KB_TARGET_WIDE
+      static void kb_message_crcs_wide(const uint8_t *const *p, const int64_t *n, uint32_t *crcs) {
+          const __m512i seconds = _mm512_castsi128_si512(_mm_set_epi32(13, 9, 5, 1));
+          __m512i a = kb_message_sum(p[0], n[0]), b = kb_message_sum(p[1], n[1]);
+          __m512i c = kb_message_sum(p[2], n[2]), d = kb_message_sum(p[3], n[3]);
+          __m128i sums;
+          a = _mm512_xor_si512(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
+          c = _mm512_xor_si512(_mm512_shuffle_i64x2(c, d, 0x44), _mm512_shuffle_i64x2(c, d, 0xee));
+          a = _mm512_xor_si512(_mm512_shuffle_i64x2(a, c, 0x88), _mm512_shuffle_i64x2(a, c, 0xdd));
+          sums = _mm512_castsi512_si128(_mm512_permutexvar_epi32(seconds, kb_message_reduce(a)));
+          sums = _mm_xor_si128(sums, _mm_set_epi32((int)kb_crc32_zeros[n[3]], (int)kb_crc32_zeros[n[2]],
+                                                   (int)kb_crc32_zeros[n[1]], (int)kb_crc32_zeros[n[0]]));
+          _mm_storeu_si128((__m128i *)crcs, sums);
+      }
     #else
       static uint32_t kb_crc32_folded(const uint8_t *p, size_t n, uint32_t crc, int fold) {
           (void)p; (void)n; (void)fold;
           return crc;
       }
       static uint32_t kb_message_crc(const uint8_t *p, size_t n) { (void)p; (void)n; return 0; }
+      static uint32_t kb_message_crc_wide(const uint8_t *p, size_t n) { (void)p; (void)n; return 0; }
+      static void kb_message_crcs_wide(const uint8_t *const *p, const int64_t *n, uint32_t *crcs) {
+          (void)p; (void)n; (void)crcs;
+      }
     #endif
     static uint32_t kb_crc32(const uint8_t *p, size_t n, int fold) {
         uint32_t crc = 0xffffffffu;
         size_t odd = n & 7;
+        if (n < KB_SHORT) {
+            if (fold >= 64)
+                return kb_message_crc_wide(p, n);
+            /* Tables for what is odd take twice as long. */
+            if (fold && n >= 16)
+                return kb_message_crc(p, n);
+        }
         if (n < 8) {
             for (; n; n--, p++)
                 crc = crc >> 8 ^ kb_crc32_table[0][(crc ^ *p) & 0xff];
@@ -319,6 +391,19 @@ cdef extern from *:
             crc = kb_crc32_step(kb_word(p) ^ crc);
         return crc ^ 0xffffffffu;
     }
+    static void kb_crc32_each(const uint8_t *const *p, const int64_t *n, int64_t count, uint32_t *crcs, int fold) {
+        int64_t i = 0;
+        if (fold >= 64)
+            for (; count - i >= 4; i += 4) {
+                if ((n[i] | n[i + 1] | n[i + 2] | n[i + 3]) < KB_SHORT)
+                    kb_message_crcs_wide(p + i, n + i, crcs + i);
+                else
+                    for (int j = 0; j < 4; j++)
+                        crcs[i + j] = kb_crc32(p[i + j], (size_t)n[i + j], fold);
+            }
+        for (; i < count; i++)
+            crcs[i] = kb_crc32(p[i], (size_t)n[i], fold);
+    }
     """
     const int64_t KB_CRC_MAX_SIZE
     bint kb_crc_available() noexcept nogil
@@ -327,7 +412,7 @@ cdef extern from *:
     uint32_t kb_crc32c(const uint8_t* p, size_t n, int fold) noexcept nogil
     void kb_crc32_init() noexcept nogil
     uint32_t kb_crc32(const uint8_t* p, size_t n, int fold) noexcept nogil
-    uint32_t kb_message_crc(const uint8_t* p, size_t n) noexcept nogil
+    void kb_crc32_each(const uint8_t** p, const int64_t* n, int64_t count, uint32_t* crcs, int fold) noexcept nogil
 
 
 AVAILABLE = bool(kb_crc_available())
@@ -348,6 +433,10 @@ cdef int64_t CRC_START = 21
 # That of magic 0 and 1 covers the entry from its magic on (CRC-R7).
 cdef int64_t CRC_START_LEGACY = 16
 
+cdef enum:
+    # Messages are summed so many at a time.
+    BLOCK = 32
+
 
 def crc32c(const uint8_t[::1] data not None, int fold=64):
     """Return the CRC-32C of `data`; only where `AVAILABLE`. At most `fold` bytes are folded at a time."""
@@ -367,8 +456,12 @@ cdef uint32_t crc32c_of(const uint8_t* data, int64_t size) noexcept nogil:
 
 cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
     """The CRC-32 of `size` bytes, as messages of magic 0 and 1 have it; for other kernels."""
-    # Below a kilobyte folding alone is faster than with tables for the odd bytes, above it wide folding is.
-    return kb_message_crc(data, size) if widest and 16 <= size < 1024 else kb_crc32(data, size, widest)
+    return kb_crc32(data, size, widest)
+
+
+cdef void crc32_each(const uint8_t** data, const int64_t* sizes, int64_t count, uint32_t* sums) noexcept nogil:
+    """The CRC-32 of each of `count` pieces, to `sums`: faster together than one by one, where they are short."""
+    kb_crc32_each(data, sizes, count, sums, widest)
 
 
 def crc32(const uint8_t[::1] data not None, int fold=64):
@@ -380,24 +473,68 @@ def crc32(const uint8_t[::1] data not None, int fold=64):
     return crc
 
 
+def crc32_pieces(const uint8_t[::1] data not None, const int64_t[::1] ends not None, int fold=64):
+    """Return the CRC-32 of each of the pieces that `data` is in, by where they end; `fold` as for `crc32`."""
+    cdef int64_t start = 0
+    cdef int64_t i
+    cdef const uint8_t* starts[BLOCK]
+    cdef int64_t sizes[BLOCK]
+    cdef uint32_t sums[BLOCK]
+    if not 0 < ends.shape[0] <= BLOCK:
+        raise ValueError(f"1 to {BLOCK} pieces, got {ends.shape[0]}")
+    for i in range(ends.shape[0]):
+        if not start <= ends[i] <= data.shape[0]:
+            raise IndexError("pieces out of range")
+        starts[i] = &data[0] + start if data.shape[0] else NULL
+        sizes[i] = ends[i] - start
+        start = ends[i]
+    kb_crc32_each(starts, sizes, ends.shape[0], sums, min(fold, widest))
+    return [sums[i] for i in range(ends.shape[0])]
+
+
+cdef int64_t first_bad_message(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin,
+                               uint32_t* found) noexcept nogil:
+    """The first of up to `BLOCK` entries of magic 0 and 1 whose checksum doesn't hold, or `count`."""
+    cdef const uint8_t* starts[BLOCK]
+    cdef int64_t sizes[BLOCK]
+    cdef uint32_t sums[BLOCK]
+    cdef int64_t i
+    for i in range(count):
+        starts[i] = base + (batches[i].position - origin) + CRC_START_LEGACY
+        sizes[i] = batches[i].size - CRC_START_LEGACY
+    kb_crc32_each(starts, sizes, count, sums, widest)
+    for i in range(count):
+        if sums[i] != batches[i].crc:
+            found[0] = sums[i]
+            return i
+    return count
+
+
 cdef int64_t first_mismatch(const uint8_t* base, const BatchRow* batches, int64_t lo, int64_t hi, int64_t origin,
                             int64_t max_size, int64_t max_size_legacy, int64_t* longer,
                             uint32_t* found) noexcept nogil:
-    cdef int64_t i
+    cdef int64_t i = lo
+    cdef int64_t n
+    cdef int64_t bad
     cdef const uint8_t* p
-    for i in range(lo, hi):
-        p = base + (batches[i].position - origin)
+    while i < hi:
+        if batches[i].size > (max_size if batches[i].magic == 2 else max_size_legacy):
+            longer[0] += 1
+            i += 1
+            continue
         if batches[i].magic == 2:
-            if batches[i].size > max_size:
-                longer[0] += 1
-                continue
+            p = base + (batches[i].position - origin)
             found[0] = kb_crc32c(p + CRC_START, batches[i].size - CRC_START, widest)
-        else:
-            if batches[i].size > max_size_legacy:
-                longer[0] += 1
-                continue
-            found[0] = crc32_legacy(p + CRC_START_LEGACY, batches[i].size - CRC_START_LEGACY)
-        if found[0] != batches[i].crc:
+            if found[0] != batches[i].crc:
+                return i
+            i += 1
+            continue
+        n = 1
+        while n < min(hi - i, <int64_t>BLOCK) and batches[i + n].magic != 2 and batches[i + n].size <= max_size_legacy:
+            n += 1
+        bad = first_bad_message(base, batches + i, n, origin, found)
+        i += bad
+        if bad < n:
             return i
     return hi
 

@@ -9,6 +9,18 @@ def flatten(
     after: int,
     out: memoryview,
 ) -> tuple[int, int, int, int]: ...
+def lower(
+    data: npt.NDArray[np.uint8],
+    batches: npt.NDArray[np.void],
+    origin: int,
+    magic: int,
+    after: int,
+    rows: npt.NDArray[np.void],
+    out: memoryview,
+    drops: bool,
+    check_crc: bool,
+    max_crc: int,
+) -> tuple[int, int, int, int, int, int]: ...
 def merge(
     data: npt.NDArray[np.uint8],
     messages: npt.NDArray[np.void],

@@ -1,18 +1,21 @@
-"""Records to messages of magic 0 and 1, and messages to batches of magic 2, each in one pass.
+"""Records, or plain batches of them, to messages of magic 0 and 1, and messages to batches of magic 2, in one pass.
 
-Both take what is ordinary, and say where they meet something else: that is for the general way, which decodes, groups,
+All take what is ordinary, and say where they meet something else: that is for the general way, which decodes, groups,
 measures and writes in passes of their own, and knows what to do about it.
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from kbatch.kernels.checksum cimport crc32_legacy
+from kbatch.kernels.checksum cimport crc32_each, crc32c_of
+from kbatch.kernels.decode cimport CONTROL, Measure, Report, Wanted, measure, read_rows
 from kbatch.kernels.put cimport (
     BATCH_HEADER,
     CODEC,
+    CRC_START,
     CRC_START_LEGACY,
     LOG_OVERHEAD,
+    MESSAGE_V1,
     RECORD_BOUND,
     SLACK,
     message_size,
@@ -24,8 +27,18 @@ from kbatch.kernels.put cimport (
     varint_size,
     write_header,
 )
-from kbatch.kernels.spans cimport Span
+from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport BatchRow, RecordRow, header_size, kb_unlikely, load_be32
+
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+      #define kb_prefetch_far(p)
+    #else
+      #define kb_prefetch_far(p) __builtin_prefetch(p, 0, 2)
+    #endif
+    """
+    void kb_prefetch_far(const void*) noexcept nogil
 
 cdef enum:
     LOG_APPEND_TIME = 0x08
@@ -53,10 +66,14 @@ cdef inline uint8_t* put(uint8_t* p, const uint8_t* content, int64_t n, bint loo
 
 cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* rows, int64_t count,
                         const BatchRow* batches, int64_t batch_count, int magic, uint8_t* out, int64_t room,
-                        Flat* flat) noexcept nogil:
-    """Each record a message; the bytes written, or -1 if something isn't ordinary."""
-    cdef uint8_t* starts[BLOCK]
+                        int64_t ahead, Flat* flat) noexcept nogil:
+    """Each record a message; the bytes written, or -1 if something isn't ordinary. Of the data what is `ahead` of a
+    value is asked for.
+    """
+    # Of what is summed: a message from its magic on.
+    cdef const uint8_t* starts[BLOCK]
     cdef int64_t sizes[BLOCK]
+    cdef uint32_t sums[BLOCK]
     cdef uint8_t* p = out
     cdef uint8_t* at
     cdef const uint8_t* end = out + room
@@ -112,11 +129,15 @@ cdef int64_t write_flat(const uint8_t* data, int64_t limit, const RecordRow* row
             at = put(at + 4, data + key_at, key, loosely)
             store_be32(at, value if row.value_len >= 0 else -1)
             put(at + 4, data + value_at, value, loosely)
-            starts[i] = p
-            sizes[i] = size
+            kb_prefetch_far(data + value_at + ahead)
+            if value > 64:
+                kb_prefetch_far(data + value_at + ahead + 64)
+            starts[i] = p + CRC_START_LEGACY
+            sizes[i] = size - CRC_START_LEGACY
             p += size
+        crc32_each(starts, sizes, n, sums)
         for i in range(n):
-            store_be32(starts[i] + 12, crc32_legacy(starts[i] + CRC_START_LEGACY, sizes[i] - CRC_START_LEGACY))
+            store_be32(<uint8_t*>starts[i] - 4, sums[i])
         done += n
     flat.with_headers = with_headers
     flat.with_times = with_times
@@ -144,8 +165,85 @@ def flatten(data not None, records not None, batches not None, int magic, int64_
     with nogil:
         used = write_flat(<const uint8_t*>data_span.items, data_span.length, <const RecordRow*>row_span.items,
                           row_span.length, <const BatchRow*>batch_span.items, batch_span.length, magic,
-                          <uint8_t*>out_span.items, out_span.length, &flat)
+                          <uint8_t*>out_span.items, out_span.length, 0, &flat)
     return used, flat.with_headers, flat.with_times, flat.last_offset
+
+
+cdef int64_t write_lowered(const uint8_t* data, int64_t limit, const BatchRow* batches, int64_t count, int64_t origin,
+                           int magic, bint drops, bint check_crc, int64_t max_crc, RecordSpan rows, uint8_t* out,
+                           int64_t room, int64_t* used, int64_t* records, Flat* flat) noexcept nogil:
+    """Each record of plain batches of magic 2 a message; how many batches are done."""
+    cdef const RecordRow* scratch = <const RecordRow*>rows.items
+    cdef const BatchRow* batch
+    cdef Measure measured
+    cdef Report report
+    cdef Wanted wanted
+    cdef Flat found
+    cdef int64_t at
+    cdef int64_t size
+    cdef int64_t written
+    cdef int64_t i
+    wanted.fields = rows.fields
+    wanted.whole = True
+    wanted.check_crc = wanted.trimmed = False
+    for i in range(count):
+        batch = batches + i
+        at = batch.position - origin
+        if (batch.magic != 2 or batch.attributes & (CODEC | CONTROL) or batch.record_count <= 0
+                or at < 0 or batch.size < BATCH_HEADER or batch.size > limit or at > limit - batch.size):
+            return i
+        if check_crc and (batch.size > max_crc
+                          or crc32c_of(data + at + CRC_START, batch.size - CRC_START) != batch.crc):
+            return i
+        at += BATCH_HEADER
+        size = batch.size - BATCH_HEADER
+        if (not measure(data + at, size, batch, False, &measured, &report) or measured.count > rows.length
+                or measured.count * MESSAGE_V1 + size > room - used[0]):
+            return i
+        # The row of a batch of magic 2 is only read.
+        if read_rows(data, at, size, <BatchRow*>batch, 0, rows.items, &measured, &wanted, &report) != measured.count:
+            return i
+        found.last_offset = flat.last_offset
+        written = write_flat(data, limit, scratch, measured.count, batch, 1, magic, out + used[0], room - used[0],
+                             batch.size, &found)
+        if written < 0 or (not drops and (found.with_headers or (found.with_times and not magic))):
+            return i
+        used[0] += written
+        records[0] += measured.count
+        flat.with_headers += found.with_headers
+        flat.with_times += found.with_times
+        flat.last_offset = found.last_offset
+    return count
+
+
+def lower(data not None, batches not None, int64_t origin, int magic, int64_t after, rows not None, out not None,
+          bint drops, bint check_crc, int64_t max_crc):
+    """Write the records of plain batches of magic 2 to `out`, each as a message that stands alone.
+
+    `origin` is the position of ``data[0]`` in the source. `rows`, of RECORD_DTYPE, is room for the records of any batch
+    there is, and written to. Offsets have to rise, from above `after`, and not be negative. Unless `drops`, no record
+    may have anything that would be lost. If `check_crc`, checksums are looked at, of batches of up to `max_crc` bytes.
+
+    Returns (done, used, records, with_headers, with_times, last_offset): how many batches are done, before the first
+    that isn't ordinary, is damaged, or for which `out` or `rows` may be too small; then as `flatten`.
+    """
+    cdef Span data_span = Span(data, 1, False)
+    cdef Span batch_span = Span(batches, sizeof(BatchRow), False)
+    cdef RecordSpan row_span = RecordSpan(rows, True)
+    cdef Span out_span = Span(out, 1, True)
+    cdef Flat flat = Flat(with_headers=0, with_times=0, last_offset=max(after, -1))
+    cdef int64_t used = 0
+    cdef int64_t records = 0
+    cdef int64_t done
+    if magic not in (0, 1):
+        raise ValueError(f"messages are of magic 0 or 1, got {magic}")
+    if not row_span.whole or row_span.stride != sizeof(RecordRow):
+        raise ValueError("rows must be contiguous, of RECORD_DTYPE")
+    with nogil:
+        done = write_lowered(<const uint8_t*>data_span.items, data_span.length, <const BatchRow*>batch_span.items,
+                             batch_span.length, origin, magic, drops, check_crc, max_crc, row_span,
+                             <uint8_t*>out_span.items, out_span.length, &used, &records, &flat)
+    return done, used, records, flat.with_headers, flat.with_times, flat.last_offset
 
 
 cdef inline bint goes_on(const BatchRow* batch, const BatchRow* first, const BatchRow* message, int64_t estimate,

@@ -48,4 +48,6 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
                   Report* report) noexcept nogil
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
                        const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil
+cdef int64_t read_plain(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin, int32_t index,
+                        char* into, const Wanted* wanted) noexcept nogil
 cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil

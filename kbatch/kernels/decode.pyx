@@ -539,8 +539,8 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     return FAULT_NONE
 
 
-cdef int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, char* row, const Fields* fields,
-                        Report* report) noexcept nogil:
+cdef inline int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, char* row,
+                               const Fields* fields, Report* report) noexcept nogil:
     """Key and value of a message, which ends at `end`; eight bytes at least. What follows is ignored (LEG-R8)."""
     # Any negative length is null, and no bytes follow it (LEG-R6).
     cdef int32_t length = <int32_t>load_be32(p)
@@ -678,6 +678,38 @@ cdef int read_message(const uint8_t* base, int64_t position, int64_t size, const
         report.at -= <int64_t>(base + position)
         return report.fault
     return FAULT_NONE
+
+
+cdef int64_t read_run(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin, int32_t index,
+                      row_t* into, const Fields* wanted) noexcept nogil:
+    cdef char* row = <char*>into
+    cdef const Fields* fields = wanted
+    cdef Fields whole
+    if row_t is RecordRow:
+        whole = whole_fields()
+        fields = &whole
+    cdef const BatchRow* batch
+    cdef const uint8_t* p
+    cdef Report report
+    cdef int64_t i
+    for i in range(count):
+        batch = batches + i
+        p = base + (batch.position - origin)
+        put_int64(row, fields.offset, batch.last_offset)
+        put_int64(row, fields.timestamp, batch.max_timestamp)
+        put_int32(row, fields.batch, index + i)
+        if kb_unlikely(read_key_value(p + header_size(batch.magic), p + batch.size, base, row, fields, &report)):
+            return i
+        row += fields.itemsize
+    return count
+
+
+cdef int64_t read_plain(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin, int32_t index,
+                        char* into, const Wanted* wanted) noexcept nogil:
+    """Read plain messages, the first of which is batch `index`, to rows; how many, before the first with a fault."""
+    if kb_likely(wanted.whole):
+        return read_run(base, batches, count, origin, index, <RecordRow*>into, &wanted.fields)
+    return read_run(base, batches, count, origin, index, <SomeFields*>into, &wanted.fields)
 
 
 cdef int64_t trim(char* rows, const Fields* fields, int64_t count, int64_t first, int64_t last) noexcept nogil:

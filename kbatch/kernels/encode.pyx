@@ -9,6 +9,7 @@ buffer in both, and every record against the room left for it.
 """
 
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -17,7 +18,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memmove
 
-from kbatch.kernels.checksum cimport crc32_legacy
+from kbatch.kernels.checksum cimport crc32_each
 from kbatch.kernels.put cimport (
     BATCH_HEADER,
     CODEC,
@@ -44,6 +45,7 @@ cdef extern from "Python.h":
     const int PyBUF_WRITE
     PyObject* PyBytes_FromStringAndSize_ "PyBytes_FromStringAndSize"(const char* content, Py_ssize_t size)
     int _PyBytes_Resize(PyObject** made, Py_ssize_t size) except -1
+    const Py_ssize_t PY_SSIZE_T_MAX
 
 cdef extern from *:
     """
@@ -76,6 +78,8 @@ cdef enum:
     SHORT_LENGTH = 1 << 13
     # From here on a call of memcpy is worth its price.
     SHORT_CONTENT = 256
+    # Messages are summed up so many at a time: reading what was stored just before, in pieces of another size, stalls.
+    SUMMED = 32
 
 # What stops `measure` or a writer; `kbatch.encoding` has the words.
 cdef enum Trouble:
@@ -1108,7 +1112,7 @@ cdef inline uint8_t* put_record(uint8_t* p, int64_t time_delta, int64_t offset_d
 
 cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t offset, int64_t timestamp, Slice key,
                              Slice value, int64_t size) noexcept nogil:
-    """A message of `size` bytes, for which there is room."""
+    """A message of `size` bytes, for which there is room, without its checksum."""
     store_be64(p, offset)
     store_be32(p + 8, size - LOG_OVERHEAD)
     p[16] = <uint8_t>magic
@@ -1116,7 +1120,6 @@ cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t 
     if magic:
         store_be64(p + 18, timestamp)
     put_bytes_be32(put_bytes_be32(p + (26 if magic else 18), key), value)
-    store_be32(p + 12, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
 
 
 cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, HeaderWindow* window,
@@ -1253,6 +1256,10 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
 cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
                         const uint8_t* end, Report* report) noexcept nogil:
     """The records of a message set from `row` on, each a message, to `at`, which is moved behind them."""
+    cdef const uint8_t* starts[SUMMED]
+    cdef int64_t sizes[SUMMED]
+    cdef uint32_t sums[SUMMED]
+    cdef int64_t waiting = 0
     cdef Slice keys[BLOCK]
     cdef Slice values[BLOCK]
     cdef uint8_t* p = at[0]
@@ -1278,7 +1285,15 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
                 return CHANGED
             put_message(p, batch.magic, attributes, <int64_t>(<uint64_t>number(&source.offsets, row + i) - base),
                         number(&source.timestamps, row + i), keys[i], values[i], size)
+            starts[waiting] = p + CRC_START_LEGACY
+            sizes[waiting] = size - CRC_START_LEGACY
+            waiting += 1
             p += size
+            if waiting == SUMMED or i == count - 1:
+                crc32_each(starts, sizes, waiting, sums)
+                while waiting:
+                    waiting -= 1
+                    store_be32(<uint8_t*>starts[waiting] - 4, sums[waiting])
         row += count
     at[0] = p
     return NONE
@@ -1435,7 +1450,7 @@ def unfilled_bytes(Py_ssize_t size):
 
 
 cdef class Growing:
-    """A bytes object that is appended to.
+    """A bytes object that is appended to; as a buffer, the room behind what is filled of it.
 
     It is made in memory of its own, which then is not copied, but cut: so it may be given too much, which costs nothing
     until it is written to.
@@ -1444,6 +1459,7 @@ cdef class Growing:
     cdef PyObject* made
     cdef readonly Py_ssize_t used
     cdef Py_ssize_t room
+    cdef Py_ssize_t views
 
     def __cinit__(self):
         self.made = PyBytes_FromStringAndSize_(NULL, 0)
@@ -1453,29 +1469,58 @@ cdef class Growing:
     def __dealloc__(self):
         Py_XDECREF(self.made)
 
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        self.check()
+        PyBuffer_FillInfo(buffer, self, PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used, False,
+                          flags)
+        self.views += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.views -= 1
+
+    cdef int check(self) except -1:
+        if self.made == NULL:
+            raise ValueError("the bytes have been taken")
+        return 0
+
     cdef int resize(self, Py_ssize_t room) except -1:
+        if self.views:
+            raise BufferError("there are views of the room")
         # On failure the object is gone, and the pointer NULL.
         self.room = 0
         _PyBytes_Resize(&self.made, room)
         self.room = room
         return 0
 
+    def reserve(self, Py_ssize_t wanted, Py_ssize_t expected):
+        """Have room for `wanted` bytes more; where there is none, make some for `expected` bytes in all."""
+        self.check()
+        if wanted > self.room - self.used:
+            if wanted > PY_SSIZE_T_MAX - self.used:
+                raise OverflowError(f"no bytes object can have {wanted} bytes more")
+            self.resize(max(expected, self.used + wanted, self.room + self.room // 2))
+            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
+
     def append(self, piece not None, Py_ssize_t expected):
         """Append bytes; where there is no room for them, make some for `expected` bytes in all."""
         cdef Span span = Span(piece, 1, False)
-        if self.made == NULL:
-            raise ValueError("the bytes have been taken")
-        if span.length > self.room - self.used:
-            self.resize(max(expected, self.used + span.length, self.room + self.room // 2))
-            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
+        self.reserve(span.length, expected)
         memcpy(PyBytes_AS_STRING(<object>self.made) + self.used, span.items, span.length)
         self.used += span.length
+
+    def advance(self, Py_ssize_t count):
+        """Have as many bytes more: what was written to the room."""
+        self.check()
+        if not 0 <= count <= self.room - self.used:
+            raise ValueError(f"there is no room for {count} bytes")
+        self.used += count
 
     def take(self):
         """Return the bytes; there is nothing left here then."""
         cdef object taken
-        if self.made == NULL:
-            raise ValueError("the bytes have been taken")
+        self.check()
+        if self.views:
+            raise BufferError("there are views of the room")
         if self.room != self.used:
             self.resize(self.used)
         taken = <object>self.made

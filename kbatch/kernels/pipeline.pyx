@@ -16,7 +16,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from kbatch.kernels.buffers import allocate
-from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
+from kbatch.kernels.checksum cimport crc32_each, crc32_legacy, crc32c_of
 from kbatch.kernels.decode cimport (
     BAD_CRC,
     BAD_INNER_CRC,
@@ -26,13 +26,14 @@ from kbatch.kernels.decode cimport (
     Wanted,
     gives_rows,
     measure,
+    read_plain,
     read_rows,
     wrapper_value,
 )
 from kbatch.kernels.frames cimport Codecs, plain_payload
 from kbatch.kernels.scan cimport Stop, scan_into
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.wire cimport BatchRow, header_size, kb_likely, kb_unlikely
+from kbatch.kernels.wire cimport BatchRow, header_size, kb_likely, kb_prefetch, kb_unlikely
 
 cdef extern from *:
     """
@@ -94,6 +95,8 @@ cdef enum:
     MAX_SCRATCH = 16 << 20
     # So many bytes are framed at a time, where that is done here: one thread has them in the first level of the cache.
     FRAMED = 16 << 10
+    # So many messages that stand alone are done together at most.
+    RUN = 32
     # The caller's thread looks for signals each time so many bytes are through.
     SIGNAL_BYTES = 16 << 20
     # A row before all others: what is done is void.
@@ -300,6 +303,7 @@ cdef class Pipeline:
         cdef Worker worker = Worker(codecs)
         cdef int64_t i = self.lo
         cdef int64_t looked
+        cdef int64_t count
         cdef bint more = True
         while more:
             PyErr_CheckSignals()
@@ -309,11 +313,16 @@ cdef class Pipeline:
                     if i == self.hi and not self.frame(FRAMED):
                         more = False
                         break
-                    if not self.step(worker, i):
+                    count = self.plain_run(i, self.hi, self.used, self.arena_used, self.most)
+                    if count:
+                        self.used += 0 if self.framing_only else count
+                    elif self.step(worker, i):
+                        count = 1
+                    else:
                         more = False
                         break
-                    looked += self.rows[i].size
-                    i += 1
+                    i += count
+                    looked += self.rows[i - 1].position + self.rows[i - 1].size - self.rows[i - count].position
                     more = self.cost(i, self.used, self.arena_used) < self.most
         self.next = i
 
@@ -428,6 +437,51 @@ cdef class Pipeline:
             # Whether it was for the room can't be told.
             if written >= 0 or room >= self.limit or not worker.grow(used, worker.room + 1):
                 return written
+
+    cdef int64_t plain_run(self, int64_t lo, int64_t hi, int64_t used, int64_t arena_used,
+                           int64_t most) noexcept nogil:
+        """Do messages that stand alone, from `lo` to `hi` at most, to the rows from `used` on; how many.
+
+        They end before one with anything unusual about it, and after the one with which all come to `most`. Of 74 bytes
+        one takes 16 ns with framing, and 26 if `step` does each.
+        """
+        cdef const uint8_t* starts[RUN]
+        cdef int64_t sizes[RUN]
+        cdef uint32_t sums[RUN]
+        cdef const BatchRow* row
+        cdef int64_t at
+        cdef int64_t count = 0
+        cdef int64_t i
+        if self.packed or self.wanted.trimmed:
+            return 0
+        hi = min(hi, lo + (<int64_t>RUN if self.framing_only else min(<int64_t>RUN, self.capacity - used)))
+        for i in range(lo, hi):
+            row = &self.rows[i]
+            at = row.position - self.origin
+            if (row.magic == 2 or row.attributes & CODEC or row.status or at < 0 or row.size < CRC_START
+                    or row.size > self._data.length - at):
+                break
+            starts[count] = self.base + at + CRC_START_LEGACY
+            sizes[count] = row.size - CRC_START_LEGACY
+            # What is framed next.
+            kb_prefetch(self.base + at + FRAMED)
+            kb_prefetch(self.base + at + FRAMED + 64)
+            count += 1
+            if self.cost(i + 1, used + (0 if self.framing_only else count), arena_used) >= most:
+                break
+        if self.crc != SKIP:
+            crc32_each(starts, sizes, count, sums)
+            for i in range(count):
+                if kb_unlikely(sums[i] != self.rows[lo + i].crc):
+                    count = i
+                    break
+        if self.framing_only:
+            return count
+        count = read_plain(self.base, self.rows + lo, count, self.origin, <int32_t>lo,
+                           self.out + used * self.wanted.fields.itemsize, &self.wanted)
+        for i in range(count):
+            self.rows[lo + i].first_record = used + i
+        return count
 
     cdef bint step(self, Worker worker, int64_t i) noexcept nogil:
         """Do batch `i`, when all before it are done, unless anything is unusual about it."""
@@ -721,6 +775,7 @@ cdef class Pipeline:
         cdef Item* item
         cdef const uint8_t* p
         cdef int64_t size
+        cdef int64_t count
         cdef int64_t i
         cdef Measure measured
         cdef Report report
@@ -739,16 +794,24 @@ cdef class Pipeline:
                 if self.keep:
                     memcpy(self.arena + item.place, p, item.size)
             return True
-        for i in range(lo, hi):
+        i = lo
+        while i < hi:
             row = &self.rows[i]
             if kb_get(&self.stop) <= i:
                 return False
+            # They have their place, so that nothing ends before.
+            count = self.plain_run(i, hi, row.first_record, 0, INT64_MAX)
+            i += count
+            if count:
+                continue
             if kb_likely(self.sound(row)):
                 if self.framing_only or not gives_rows(row, self.include_control):
+                    i += 1
                     continue
                 p = self.payload(row, &size)
                 if p != NULL and measure(p, size, row, self.wanted.check_crc, &measured, &report):
                     if kb_likely(self.read(self.base, p - self.base, size, i, &measured)):
+                        i += 1
                         continue
             self.end_at(i, self.used if self.framing_only else row.first_record, self.arena_used)
             return False

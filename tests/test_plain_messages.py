@@ -1,0 +1,121 @@
+"""Messages of magic 0 and 1 that stand alone, which are checked and read in runs of 32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch import decoding
+from kbatch.decoding import DecodeOptions, decode_part
+from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
+from kbatch.framing import byte_array
+from kbatch.kernels import checksum
+
+COUNT = 100
+# The first and last of a run, and those beside.
+PLACES = [0, 1, 30, 31, 32, 33, 63, 64, 98, 99]
+every_way = pytest.mark.parametrize("threads", [1, 2], ids=["one thread", "two threads"])
+
+
+@pytest.fixture(autouse=True)
+def _several_threads_for_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_THREAD_BYTES", 1)
+
+
+def values(count: int = COUNT) -> list[bytes | None]:
+    return [None if i % 17 == 3 else bytes([i % 256]) * (i * 7 % 90) for i in range(count)]
+
+
+def encoded(magic: int, given: list[bytes | None] | None = None) -> bytes:
+    fields: dict[str, Any] = {"timestamps": list(range(1000, 1000 + COUNT))} if magic else {}
+    given = values() if given is None else given
+    return kbatch.encode(given, keys=[None if i % 5 else b"k" * (i % 30) for i in range(len(given))],
+                         magic=magic, **fields)  # fmt: skip
+
+
+@every_way
+@pytest.mark.parametrize("magic", [0, 1])
+def test_all_of_them_are_read(magic: int, threads: int) -> None:
+    """LEG-R6."""
+    data = encoded(magic)
+    table = kbatch.decode(data, threads=threads)
+    assert table.values() == values()
+    assert table.records["offset"].tolist() == list(range(COUNT))
+    assert table.records["timestamp"].tolist() == ([*range(1000, 1100)] if magic else [-1] * COUNT)
+    assert table.records["batch"].tolist() == table.batches["first_record"].tolist() == list(range(COUNT))
+    narrow = kbatch.decode(data, columns=["offset", "value"], threads=threads)
+    assert narrow.values() == values()
+    assert narrow.records["offset"].tolist() == list(range(COUNT))
+    ranged = kbatch.decode(data, start_offset=31, stop_offset=71, threads=threads)
+    assert ranged.values() == values()[31:71]
+
+
+@every_way
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_bad_checksum_anywhere_in_a_run(magic: int, place: int, threads: int) -> None:
+    """CRC-R7: it is found where it is, and costs nothing but its message."""
+    data = bytearray(encoded(magic))
+    rows = kbatch.scan(bytes(data))
+    at = int(rows["position"][place])
+    data[at + 12] ^= 1
+    with pytest.raises(kbatch.CrcMismatchError) as error:
+        kbatch.decode(data, threads=threads)
+    assert (error.value.position, error.value.base_offset) == (at, place)
+    left = [*range(place), *range(place + 1, COUNT)]
+    table = kbatch.decode(data, on_error="skip", threads=threads)
+    assert table.records["offset"].tolist() == left
+    assert [(loss.position, loss.length) for loss in table.losses] == [(at, int(rows["size"][place]))]
+    assert len(kbatch.decode(data, crc="skip", threads=threads)) == COUNT
+
+
+@every_way
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_length_that_is_too_large_anywhere_in_a_run(magic: int, place: int, threads: int) -> None:
+    """LEG-R6: of key or value, in a message whose checksum holds."""
+    given = [b"v" * 20] * COUNT
+    for field in ("key", "value"):
+        data = bytearray(encoded(magic, given))
+        row = kbatch.scan(bytes(data))[place]
+        start, size = int(row["position"]), int(row["size"])
+        at = start + (26 if magic else 18)
+        if field == "value":
+            at = start + size - 24
+        data[at : at + 4] = (1000).to_bytes(4, "big")
+        data[start + 12 : start + 16] = checksum.crc32(data[start + 16 : start + size]).to_bytes(4, "big")
+        with pytest.raises(kbatch.InvalidRecordError) as error:
+            kbatch.decode(data, threads=threads)
+        assert error.value.position == start
+        table = kbatch.decode(data, on_error="skip", threads=threads)
+        assert table.records["offset"].tolist() == [*range(place), *range(place + 1, COUNT)]
+
+
+def test_tables_end_with_the_message_that_makes_them_large_enough() -> None:
+    """Whatever run it is in."""
+    data = byte_array(encoded(1))
+    ends = np.cumsum(kbatch.scan(data)["size"])
+    costs = ends + np.arange(1, COUNT + 1) * (RECORD_DTYPE.itemsize + BATCH_DTYPE.itemsize)
+    for most in [1, *(int(cost) + step for cost in costs for step in (0, 1))]:
+        last = min(int(np.searchsorted(costs, most)), COUNT - 1)
+        for threads in (1, 2):
+            made = decode_part(data, DecodeOptions(threads=threads), max_bytes=most, followed=True).table
+            assert (made.consumed, len(made)) == (ends[last], last + 1), (most, threads)
+
+
+@every_way
+def test_runs_among_batches_and_wrappers(threads: int) -> None:
+    """FRM-R13: magics and codecs change within a log."""
+    parts, wanted = [], []
+    for i, (magic, codec) in enumerate([(1, "none"), (2, "none"), (0, "none"), (1, "lz4"), (1, "none")] * 3):
+        given = [b"%d" % i] * (i * 9 + 1)
+        parts.append(kbatch.encode(given, magic=magic, codec=codec, **({"timestamps": i} if magic else {})))
+        wanted += given
+    assert kbatch.decode(b"".join(parts), threads=threads).values() == wanted
+    plain = [part for i, part in enumerate(parts) if i % 5 != 3]
+    assert kbatch.decode(b"".join(plain), threads=threads).values() == [
+        value for i in range(15) if i % 5 != 3 for value in [b"%d" % i] * (i * 9 + 1)
+    ]
