@@ -45,6 +45,7 @@ from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.frames import Codecs
+from kbatch.kernels.frames import plain as _plain
 from kbatch.libraries import addresses
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ __all__ = [
     "check_level",
     "compress",
     "decompress",
+    "decompress_carefully",
     "new_codecs",
     "own_codecs",
 ]
@@ -66,6 +68,8 @@ _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
 # The least that an arena grows to, and the output that is asked of a library at a time where it can't write to the
 # arena itself.
 _STEP = 256 << 10
+# How many times as large as an ordinary payload its plain form may be: such room is made before it is known.
+_ORDINARY_RATIO = 8
 # As much compressed input as zlib gets at a time: it copies whatever it leaves over, which would be quadratic in the
 # size of the payload if it got all of it.
 _GZIP_FEED = 256 << 10
@@ -246,6 +250,24 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
         If the payload is no valid stream of its codec, is empty, passes `limit`, or the codec is unknown.
         ``arena.used`` is then what it was; its bytes and those before it are untouched.
     """
+    if codec == _NONE:
+        return _append_plain(payload, arena)
+    # Where the payload is of an ordinary shape, and room for what is ordinary is room enough. Else all of it is taken
+    # from the beginning, for what it is or what is wrong with it.
+    arena.reserve(min(limit, max(_STEP, _ORDINARY_RATIO * len(payload))))
+    size = _plain(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
+    if size < 0:
+        return decompress_carefully(codec, payload, arena, limit, magic)
+    arena.used += size
+    return size
+
+
+def decompress_carefully(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
+    """Do what `decompress` does by what the packages offer to Python, which takes longer.
+
+    This takes every payload that Kafka takes, of any shape and size, says what is wrong with the others, and takes no
+    memory for more than the limit; the parameters, results and errors are those of `decompress`.
+    """
     if codec == _LZ4:
         size = _decompress_lz4(payload, arena, limit, magic > 0)
     elif codec == _ZSTD:
@@ -255,11 +277,17 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     elif codec == _GZIP:
         size = _decompress_gzip(payload, arena, limit)
     elif codec == _NONE:
-        size = len(payload)
-        arena.reserve(size)
-        arena.view[arena.used : arena.used + size] = payload
+        return _append_plain(payload, arena)
     else:
         raise PayloadError(Finding(Fault.UNKNOWN_CODEC, found=codec))
+    arena.used += size
+    return size
+
+
+def _append_plain(payload: memoryview, arena: Arena) -> int:
+    size = len(payload)
+    arena.reserve(size)
+    arena.view[arena.used : arena.used + size] = payload
     arena.used += size
     return size
 

@@ -66,9 +66,9 @@ cdef class Codecs:
 
 
 # Decompress `size` bytes at `p` to `out`: at most `room` bytes, and at most `limit`. Returns how many they are; -1 if
-# the payload isn't plain (unusual, damaged, too large for `room` or `limit`): then `kbatch.codecs.decompress` takes it
-# or says what is wrong with it. What lies in `out` behind the result, or at all if it is -1, is undefined. The GIL is
-# taken only where a library can't be called without. `codec` is 1 to 4; `check_header` is whether the batch's magic is
-# above 0 (L4-R5).
+# the payload isn't plain (unusual, damaged, too large for `room` or `limit`): `kbatch.codecs.decompress_carefully` then
+# takes it or says what is wrong with it. What lies in `out` behind the result, or at all if it is -1, is undefined. The
+# GIL is taken only where a library can't be called without. `codec` is 1 to 4; `check_header` is whether the batch's
+# magic is above 0 (L4-R5).
 cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
                            int64_t room, int64_t limit) noexcept nogil

@@ -4,8 +4,8 @@ The C functions of the libraries are called, without the GIL, where `kbatch.libr
 packages where not: snappy's always, since no package exports that.
 
 This module knows no policy and no errors: what is not plain - unusual, damaged, over a limit, or without room - it
-leaves to `kbatch.codecs.decompress`, which takes it or says what is wrong with it. What counts as plain stands at the
-functions below.
+leaves to `kbatch.codecs.decompress_carefully`, which takes it or says what is wrong with it. What counts as plain
+stands at the functions below.
 
 A library gets to write to what is left of the output, and of the limit, and no more; what it allocates itself is
 bounded before (COD-R8). A context that met an error is thrown away, or reset by what begins the next payload (COD-R9).
