@@ -45,6 +45,7 @@ from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.frames import Codecs
+from kbatch.kernels.frames import packed as _packed
 from kbatch.kernels.frames import plain as _plain
 from kbatch.libraries import addresses
 
@@ -58,6 +59,7 @@ __all__ = [
     "compress",
     "decompress",
     "decompress_carefully",
+    "level_of",
     "new_codecs",
     "own_codecs",
 ]
@@ -100,16 +102,9 @@ _ZSTD_HEADER_SIZES = [
 _ZSTD_STEP = (1 << 20) + 1
 _ZSTD_MAX_BLOCK = 128 << 10
 
-# What Java writes: the versions are 1 and 1, and a block is 32 KiB (SN-R2, SN-R9).
-_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK = 32 << 10
-# How the frames begin that `compress` writes (L4-R12), and what the last byte of that is in magic 0 (L4-R5).
-_LZ4_START = _LZ4_MAGIC + b"\x60\x40\x82"
-_LZ4_OLD_CHECKSUM = b"\x1a"
-
 # The levels of Kafka's `compression.*.level` (COD-R10).
 _LEVELS = {_GZIP: (-1, 9), _LZ4: (1, 17), _ZSTD: (-131072, 22)}
-_ZSTD_LEVEL = 3
+_DEFAULT_LEVELS = {_GZIP: -1, _ZSTD: 3}
 
 _int32_be = struct.Struct(">i").unpack_from
 _uint32_le = struct.Struct("<I").unpack_from
@@ -200,10 +195,6 @@ class _Contexts(threading.local):
     """The contexts of a thread that are worth keeping: making one costs more than a small payload."""
 
     def __init__(self) -> None:
-        # Room for the largest block that snappy makes of one of ours.
-        self.snappy: Any = np.empty(32 + _XERIAL_BLOCK + _XERIAL_BLOCK // 6, np.uint8)
-        self.zstd_level = _ZSTD_LEVEL
-        self.zstd_compressor = zstandard.ZstdCompressor(_ZSTD_LEVEL)
         self.zstd = zstandard.ZstdDecompressor()
         self.codecs = Codecs(addresses())
         self.lz4: object | None = None
@@ -586,6 +577,11 @@ def check_level(codec: int, level: int | None) -> None:
         raise ValueError(f"level of {Codec(codec).name.lower()} must be {span}, got {level}")
 
 
+def level_of(codec: int, level: int | None) -> int:
+    """Return the level that a library gets for one that `check_level` lets pass."""
+    return _DEFAULT_LEVELS.get(codec, 0) if level is None else level
+
+
 def compress(codec: int, plain: memoryview, level: int | None = None, magic: int = 2) -> bytes:
     """Compress a plain payload.
 
@@ -612,38 +608,6 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     >>> compress(Codec.SNAPPY, memoryview(b"plain")).hex(" ", -4)
     '82534e41 50505900 00000001 00000001 00000007 0510706c 61696e'
     """
-    if codec == _LZ4:
-        frame: bytes = lz4.frame.compress(
-            plain,
-            compression_level=level or 0,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-            block_linked=False,
-            store_size=False,
-        )
-        if magic:
-            return frame
-        if not frame.startswith(_LZ4_START):
-            raise RuntimeError(f"lz4 wrote a frame of another kind: {frame[:7].hex()}")
-        return b"".join((frame[:6], _LZ4_OLD_CHECKSUM, frame[7:]))
-    if codec == _ZSTD:
-        level = _ZSTD_LEVEL if level is None else level
-        if _contexts.zstd_level != level:
-            _contexts.zstd_compressor = zstandard.ZstdCompressor(level)
-            _contexts.zstd_level = level
-        return _contexts.zstd_compressor.compress(plain)
-    if codec == _SNAPPY:
-        return _compress_snappy(plain)
-    if codec == _GZIP:
-        member = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
-        return member.compress(plain) + member.flush()
-    return bytes(plain)
-
-
-def _compress_snappy(plain: memoryview) -> bytes:
-    room = _contexts.snappy
-    parts = [_XERIAL_HEADER]
-    for at in range(0, len(plain), _XERIAL_BLOCK):
-        size = cramjam.snappy.compress_raw_into(plain[at : at + _XERIAL_BLOCK], room)
-        parts.append(size.to_bytes(4, "big"))
-        parts.append(room[:size].tobytes())
-    return b"".join(parts)
+    if codec == _NONE:
+        return bytes(plain)
+    return _packed(_contexts.codecs, codec, level_of(codec, level), magic, plain)

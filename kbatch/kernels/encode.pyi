@@ -1,8 +1,11 @@
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
+
+from kbatch.kernels.frames import Codecs
 
 class Column:
     length: Final[int]
@@ -64,15 +67,18 @@ def payload(records: Records, batches: npt.NDArray[Any], i: int, skip: int, out:
 def write(
     records: Records | None,
     batches: npt.NDArray[np.void],
-    payloads: list[Any] | None,
+    codecs: Codecs,
+    levels: Sequence[int],
     out: memoryview,
     max_crc: int,
-) -> tuple[int, int, int]: ...
+) -> tuple[int, int, int, int]: ...
+def packed_room(batches: npt.NDArray[np.void]) -> int: ...
 def seal(out: memoryview, position: int, crc: int) -> None: ...
-def unfilled_bytes(size: int) -> tuple[bytes, memoryview]: ...
 def frame(batches: npt.NDArray[np.void], out: memoryview, max_crc: int) -> None: ...
 
 class Growing:
     used: Final[int]
     def append(self, piece: Buffer, expected: int) -> None: ...
+    def room_for(self, size: int) -> memoryview: ...
+    def advance(self, size: int) -> None: ...
     def take(self) -> bytes: ...
