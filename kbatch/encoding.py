@@ -8,6 +8,7 @@ filled, each batch's checksum taken while it is warm.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -50,6 +51,7 @@ __all__ = [
     "encode_marker",
     "encode_table",
     "frame",
+    "new_memory",
     "now",
     "overheads",
     "parse_codec",
@@ -486,15 +488,28 @@ def overheads(batches: Batches) -> npt.NDArray[np.int64]:
 def compose(records: _kernel.Records | None, batches: Batches, level: int | None) -> bytes:
     """Write planned batches, compressing the payloads of those that have a codec; sets their size and position."""
     made = _kernel.Growing()
-    with made.room_for(_kernel.packed_room(batches)) as room:
-        used = fill(records, batches, level, room)
-    made.advance(used)
+    size = _kernel.packed_room(batches)
+    made.reserve(size)
+    room = made.spare(size)
+    assert room is not None
+    with room, room[: fill(records, batches, level, room)] as written:
+        made.append(written, 0)
     return made.take()
 
 
-def composed(records: _kernel.Records | None, batches: Batches, level: int | None) -> memoryview:
-    """Do that in memory that is used again."""
-    out = memoryview(allocate(_kernel.packed_room(batches)))
+def new_memory(size: int) -> memoryview:
+    """Return memory that is used again."""
+    return memoryview(allocate(size))
+
+
+def composed(
+    records: _kernel.Records | None,
+    batches: Batches,
+    level: int | None,
+    memory: Callable[[int], memoryview] = new_memory,
+) -> memoryview:
+    """Do that in memory of the caller's."""
+    out = memory(_kernel.packed_room(batches))
     return out[: fill(records, batches, level, out)]
 
 

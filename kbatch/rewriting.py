@@ -22,7 +22,7 @@ from typing_extensions import Buffer
 from kbatch.checksums import first_bad_crc
 from kbatch.codecs import Arena, PayloadError, check_level, compress, decompress, level_of, own_codecs
 from kbatch.decoding import Crc, DecodeOptions, decode_part
-from kbatch.encoding import check_range, composed, frame, overheads, parse_codec, raise_trouble, seal
+from kbatch.encoding import check_range, composed, frame, new_memory, overheads, parse_codec, raise_trouble, seal
 from kbatch.errors import (
     ConversionLossError,
     CrcMismatchError,
@@ -190,6 +190,11 @@ class _Output:
             self._bytes.append(piece, self.expected)
         self.consumed = consumed
 
+    def memory(self, size: int) -> memoryview:
+        """Return memory for a piece: where the next one belongs, if there is room for it."""
+        spare = self._bytes.spare(size)
+        return new_memory(size) if spare is None else spare
+
     def take(self) -> bytes:
         return self._bytes.take()
 
@@ -235,6 +240,8 @@ class Rewriter(ABC):
         self._rows = np.empty(_FEWEST_RECORDS, RECORD_DTYPE)
         # Of the run at hand, that of the last record written.
         self._last_offset = -1
+        # Where pieces are written.
+        self._memory = new_memory
 
     @property
     def framing(self) -> DecodeOptions:
@@ -297,6 +304,7 @@ class Rewriter(ABC):
         """Rewrite all of `data`."""
         array = byte_array(data)
         out = _Output(len(array))
+        self._memory = out.memory
         while out.consumed < len(array):
             scan = scan_part(array, position=out.consumed, max_batches=_MOST_ROWS)
             for lo, hi in _runs(scan.batches, _RUN_BYTES):
@@ -473,7 +481,7 @@ class Rewriter(ABC):
         self.report.records += len(rows)
         stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
         self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
-        return composed(records, made, self.level)
+        return composed(records, made, self.level, self._memory)
 
     def _grouped(
         self, kept: Batches, counts: npt.NDArray[np.int64], table: RecordTable, magic: int, codec: Codec | None
@@ -725,7 +733,7 @@ class Recompression(Rewriter):
         scratch = allocate(max(_BLOCK_BYTES, largest))
         done = 0
         while done < len(rows):
-            out = memoryview(allocate(_BLOCK_BYTES + largest))
+            out = self._memory(_BLOCK_BYTES + largest)
             last, used = _repack.repack(
                 data,
                 made,

@@ -253,6 +253,31 @@ def test_bytes_that_grow() -> None:
         growing.append(b"a", 1)
 
 
+def test_bytes_that_are_written_where_they_belong() -> None:
+    growing = encode.Growing()
+    assert growing.spare(1) is None
+    growing.append(b"first", 100)
+    assert growing.spare(-1) is None
+    assert growing.spare(96) is None
+    spare = growing.spare(95)
+    assert spare is not None
+    assert len(spare) == 95
+    spare[:6] = b"second"
+    growing.append(spare[:6], 100)
+    assert growing.used == 11
+    growing.append(b"third", 0)
+    growing.reserve(10_000)
+    spare = growing.spare(10_000)
+    assert spare is not None
+    spare[:] = b"x" * 10_000
+    growing.append(spare, 0)
+    del spare
+    assert growing.take() == b"firstsecondthird" + b"x" * 10_000
+    assert growing.spare(0) is None
+    with pytest.raises(ValueError, match="have been taken"):
+        growing.reserve(1)
+
+
 def test_headers_around_payloads() -> None:
     data = bytearray(
         kbatch.encode([b"v"] * 9, timestamps=1000, batch_size=100, producer_id=3, producer_epoch=0, base_sequence=0)

@@ -1478,30 +1478,38 @@ cdef class Growing:
         return 0
 
     def append(self, piece not None, Py_ssize_t expected):
-        """Append bytes; where there is no room for them, make some for `expected` bytes in all."""
+        """Append bytes; where there is no room for them, make some for `expected` bytes in all.
+
+        What was written to `spare` memory is not copied.
+        """
         cdef Span span = Span(piece, 1, False)
         if self.made == NULL:
             raise ValueError("the bytes have been taken")
+        if span.items == PyBytes_AS_STRING(<object>self.made) + self.used and span.length <= self.room - self.used:
+            self.used += span.length
+            return
         if span.length > self.room - self.used:
             self.resize(max(expected, self.used + span.length, self.room + self.room // 2))
             kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
         memcpy(PyBytes_AS_STRING(<object>self.made) + self.used, span.items, span.length)
         self.used += span.length
 
-    def room_for(self, Py_ssize_t size):
-        """Return a view of so many bytes behind those that are used; the caller releases it before anything else."""
+    def reserve(self, Py_ssize_t size):
+        """Have room for so many bytes behind those that are used."""
         if self.made == NULL:
             raise ValueError("the bytes have been taken")
         if size > self.room - self.used:
             self.resize(self.used + size)
             kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, size)
-        return PyMemoryView_FromMemory(PyBytes_AS_STRING(<object>self.made) + self.used, size, PyBUF_WRITE)
 
-    def advance(self, Py_ssize_t size):
-        """Count bytes as used that were written there."""
-        if size < 0 or size > self.room - self.used:
-            raise ValueError(f"there is no room for {size} bytes")
-        self.used += size
+    def spare(self, Py_ssize_t size):
+        """Return a view of so many bytes behind those that are used, or None where there is no room for them.
+
+        The caller lets go of it before anything but `append` is called.
+        """
+        if self.made == NULL or size < 0 or size > self.room - self.used:
+            return None
+        return PyMemoryView_FromMemory(PyBytes_AS_STRING(<object>self.made) + self.used, size, PyBUF_WRITE)
 
     def take(self):
         """Return the bytes; there is nothing left here then."""
