@@ -70,8 +70,9 @@ _RUN_BYTES = 1 << 20
 # What is decoded, or compressed anew, at a time: it stays in the L2 cache, with its records and what they become.
 _BLOCK_BYTES = 256 << 10
 _TABLE_BYTES = 8 << 20
-# How many times as large as an ordinary batch it may be with another codec: for that there is room.
+# How many times as large as an ordinary batch it may be with another codec, and how large: for that there is room.
 _ORDINARY_GROWTH = 8
+_ORDINARY_BYTES = 16 << 20
 _MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
@@ -729,7 +730,7 @@ class Recompression(Rewriter):
     def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         """Compress payloads anew, some of them at a time."""
         made = rows.copy()
-        largest = _ORDINARY_GROWTH * int(rows["size"].max())
+        largest = min(_ORDINARY_GROWTH * int(rows["size"].max()), _ORDINARY_BYTES)
         scratch = allocate(max(_BLOCK_BYTES, largest))
         done = 0
         while done < len(rows):

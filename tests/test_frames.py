@@ -31,7 +31,7 @@ from test_codecs import (
 
 import kbatch
 from kbatch import codecs as codecs_module
-from kbatch import libraries
+from kbatch import libraries, rewriting
 from kbatch.checksums import write_crcs
 from kbatch.codecs import Arena, PayloadError, decompress, decompress_carefully
 from kbatch.format import Codec
@@ -540,6 +540,27 @@ def test_cod_r8_batches_that_grow_a_thousandfold_are_recompressed(own, target):
         assert kbatch.recompress(data, target) == wanted
         with pytest.raises(kbatch.LimitExceededError, match="decompresses to more than 3000000 bytes"):
             kbatch.recompress(data, target, limits=kbatch.Limits(max_decompressed_bytes=3_000_000))
+
+
+@pytest.mark.parametrize("target", CODEC_NAMES)
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_batches_without_room_are_rewritten_one_by_one(magic, target, monkeypatch):
+    """What stands for any batch is what stands for ordinary ones."""
+    if magic < 2 and target in ("none", "zstd"):
+        return
+    fields = {"timestamps": 5} if magic else {}
+    values = [LARGE[i : i + 300] for i in range(0, 90_000, 300)]
+    data = b"".join(
+        kbatch.encode(values, magic=magic, codec=own, batch_size=20_000, base_offset=1000 * i, **fields)
+        for i, own in enumerate(CODEC_NAMES[1 : 4 if magic < 2 else 5])
+    )
+    both = kbatch.RewriteReport(), kbatch.RewriteReport()
+    made = kbatch.recompress(data, target, report=both[0])
+    monkeypatch.setattr(rewriting, "_ORDINARY_BYTES", 0)
+    monkeypatch.setattr(rewriting, "_BLOCK_BYTES", 100)
+    assert kbatch.recompress(data, target, report=both[1]) == made
+    assert both[0] == both[1]
+    assert kbatch.decode(made).values() == values * (len(CODEC_NAMES) - 1 if magic == 2 else 3)
 
 
 def test_contexts_are_those_of_a_thread():
