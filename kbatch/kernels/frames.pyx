@@ -544,6 +544,8 @@ cdef int64_t zstd_packed(Codecs codecs, int level, const uint8_t* p, int64_t siz
             if written <= <size_t>room:
                 return <int64_t>written
     with gil:
+        if codecs.zstd_packer != NULL:
+            codecs.zstandard_packer = None  # the level is that of the other
         return zstd_packed_by_package(codecs, level, p, size, out, room)
 
 
