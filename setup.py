@@ -16,6 +16,7 @@ KERNELS = [
     "frames",
     "pipeline",
     "encode",
+    "repack",
     "convert",
     "jsontext",
     "avro",

@@ -45,6 +45,8 @@ from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.frames import Codecs
+from kbatch.kernels.frames import packed as _packed
+from kbatch.kernels.frames import plain as _plain
 from kbatch.libraries import addresses
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ __all__ = [
     "check_level",
     "compress",
     "decompress",
+    "decompress_carefully",
+    "level_of",
     "new_codecs",
     "own_codecs",
 ]
@@ -66,6 +70,8 @@ _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
 # The least that an arena grows to, and the output that is asked of a library at a time where it can't write to the
 # arena itself.
 _STEP = 256 << 10
+# How many times as large as an ordinary payload its plain form may be: such room is made before it is known.
+_ORDINARY_RATIO = 8
 # As much compressed input as zlib gets at a time: it copies whatever it leaves over, which would be quadratic in the
 # size of the payload if it got all of it.
 _GZIP_FEED = 256 << 10
@@ -96,16 +102,9 @@ _ZSTD_HEADER_SIZES = [
 _ZSTD_STEP = (1 << 20) + 1
 _ZSTD_MAX_BLOCK = 128 << 10
 
-# What Java writes: the versions are 1 and 1, and a block is 32 KiB (SN-R2, SN-R9).
-_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK = 32 << 10
-# How the frames begin that `compress` writes (L4-R12), and what the last byte of that is in magic 0 (L4-R5).
-_LZ4_START = _LZ4_MAGIC + b"\x60\x40\x82"
-_LZ4_OLD_CHECKSUM = b"\x1a"
-
 # The levels of Kafka's `compression.*.level` (COD-R10).
 _LEVELS = {_GZIP: (-1, 9), _LZ4: (1, 17), _ZSTD: (-131072, 22)}
-_ZSTD_LEVEL = 3
+_DEFAULT_LEVELS = {_GZIP: -1, _ZSTD: 3}
 
 _int32_be = struct.Struct(">i").unpack_from
 _uint32_le = struct.Struct("<I").unpack_from
@@ -196,10 +195,6 @@ class _Contexts(threading.local):
     """The contexts of a thread that are worth keeping: making one costs more than a small payload."""
 
     def __init__(self) -> None:
-        # Room for the largest block that snappy makes of one of ours.
-        self.snappy: Any = np.empty(32 + _XERIAL_BLOCK + _XERIAL_BLOCK // 6, np.uint8)
-        self.zstd_level = _ZSTD_LEVEL
-        self.zstd_compressor = zstandard.ZstdCompressor(_ZSTD_LEVEL)
         self.zstd = zstandard.ZstdDecompressor()
         self.codecs = Codecs(addresses())
         self.lz4: object | None = None
@@ -246,6 +241,24 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
         If the payload is no valid stream of its codec, is empty, passes `limit`, or the codec is unknown.
         ``arena.used`` is then what it was; its bytes and those before it are untouched.
     """
+    if codec == _NONE:
+        return _append_plain(payload, arena)
+    # Where the payload is of an ordinary shape, and room for what is ordinary is room enough. Else all of it is taken
+    # from the beginning, for what it is or what is wrong with it.
+    arena.reserve(min(limit, max(_STEP, _ORDINARY_RATIO * len(payload))))
+    size = _plain(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
+    if size < 0:
+        return decompress_carefully(codec, payload, arena, limit, magic)
+    arena.used += size
+    return size
+
+
+def decompress_carefully(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
+    """Do what `decompress` does by what the packages offer to Python, which takes longer.
+
+    This takes every payload that Kafka takes, of any shape and size, says what is wrong with the others, and takes no
+    memory for more than the limit; the parameters, results and errors are those of `decompress`.
+    """
     if codec == _LZ4:
         size = _decompress_lz4(payload, arena, limit, magic > 0)
     elif codec == _ZSTD:
@@ -255,11 +268,17 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     elif codec == _GZIP:
         size = _decompress_gzip(payload, arena, limit)
     elif codec == _NONE:
-        size = len(payload)
-        arena.reserve(size)
-        arena.view[arena.used : arena.used + size] = payload
+        return _append_plain(payload, arena)
     else:
         raise PayloadError(Finding(Fault.UNKNOWN_CODEC, found=codec))
+    arena.used += size
+    return size
+
+
+def _append_plain(payload: memoryview, arena: Arena) -> int:
+    size = len(payload)
+    arena.reserve(size)
+    arena.view[arena.used : arena.used + size] = payload
     arena.used += size
     return size
 
@@ -558,6 +577,11 @@ def check_level(codec: int, level: int | None) -> None:
         raise ValueError(f"level of {Codec(codec).name.lower()} must be {span}, got {level}")
 
 
+def level_of(codec: int, level: int | None) -> int:
+    """Return the level that a library gets for one that `check_level` lets pass."""
+    return _DEFAULT_LEVELS.get(codec, 0) if level is None else level
+
+
 def compress(codec: int, plain: memoryview, level: int | None = None, magic: int = 2) -> bytes:
     """Compress a plain payload.
 
@@ -584,38 +608,6 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     >>> compress(Codec.SNAPPY, memoryview(b"plain")).hex(" ", -4)
     '82534e41 50505900 00000001 00000001 00000007 0510706c 61696e'
     """
-    if codec == _LZ4:
-        frame: bytes = lz4.frame.compress(
-            plain,
-            compression_level=level or 0,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-            block_linked=False,
-            store_size=False,
-        )
-        if magic:
-            return frame
-        if not frame.startswith(_LZ4_START):
-            raise RuntimeError(f"lz4 wrote a frame of another kind: {frame[:7].hex()}")
-        return b"".join((frame[:6], _LZ4_OLD_CHECKSUM, frame[7:]))
-    if codec == _ZSTD:
-        level = _ZSTD_LEVEL if level is None else level
-        if _contexts.zstd_level != level:
-            _contexts.zstd_compressor = zstandard.ZstdCompressor(level)
-            _contexts.zstd_level = level
-        return _contexts.zstd_compressor.compress(plain)
-    if codec == _SNAPPY:
-        return _compress_snappy(plain)
-    if codec == _GZIP:
-        member = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
-        return member.compress(plain) + member.flush()
-    return bytes(plain)
-
-
-def _compress_snappy(plain: memoryview) -> bytes:
-    room = _contexts.snappy
-    parts = [_XERIAL_HEADER]
-    for at in range(0, len(plain), _XERIAL_BLOCK):
-        size = cramjam.snappy.compress_raw_into(plain[at : at + _XERIAL_BLOCK], room)
-        parts.append(size.to_bytes(4, "big"))
-        parts.append(room[:size].tobytes())
-    return b"".join(parts)
+    if codec == _NONE:
+        return bytes(plain)
+    return _packed(_contexts.codecs, codec, level_of(codec, level), magic, plain)

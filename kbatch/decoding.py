@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 from kbatch import workers
 from kbatch.checksums import crc_holds, first_bad_crc, good_crcs
-from kbatch.codecs import Arena, PayloadError, decompress, own_codecs
+from kbatch.codecs import Arena, PayloadError, decompress
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
 from kbatch.format import (
     ATTRIBUTE_CODEC,
@@ -41,7 +41,6 @@ from kbatch.framing import (
 )
 from kbatch.kernels import checksum
 from kbatch.kernels import decode as _kernel
-from kbatch.kernels import frames as _frames
 from kbatch.kernels.pipeline import Pipeline
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
@@ -690,12 +689,7 @@ class _Pass:
         if stored < 0:
             raise PayloadError(Finding(Fault.WRAPPER_VALUE))
         payload = self.data.data[start : start + stored]
-        limit = self.options.limits.max_decompressed_bytes
-        size[0] = _frames.plain(own_codecs(), codec, magic > 0, payload, arena.view[arena.used :], limit)
-        if size[0] < 0:
-            size[0] = decompress(codec, payload, arena, limit, magic)
-        else:
-            arena.used += int(size[0])
+        size[0] = decompress(codec, payload, arena, self.options.limits.max_decompressed_bytes, magic)
 
     def _parse(
         self,

@@ -8,7 +8,7 @@ filled, each batch's checksum taken while it is warm.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from kbatch.codecs import check_level, compress
+from kbatch.codecs import check_level, level_of, own_codecs
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -45,12 +45,13 @@ __all__ = [
     "append_time_of",
     "check_range",
     "compose",
-    "compressed",
+    "composed",
     "encode",
     "encode_empty",
     "encode_marker",
     "encode_table",
-    "fill",
+    "frame",
+    "new_memory",
     "now",
     "overheads",
     "parse_codec",
@@ -486,18 +487,44 @@ def overheads(batches: Batches) -> npt.NDArray[np.int64]:
 
 def compose(records: _kernel.Records | None, batches: Batches, level: int | None) -> bytes:
     """Write planned batches, compressing the payloads of those that have a codec; sets their size and position."""
-    payloads = None if records is None else compressed(records, batches, level)
-    out, view = _kernel.unfilled_bytes(int(batches["size"].sum()))
-    with view:
-        fill(records, batches, payloads, view)
-    return out
+    made = _kernel.Growing()
+    size = _kernel.packed_room(batches)
+    made.reserve(size)
+    room = made.spare(size)
+    assert room is not None
+    with room, room[: fill(records, batches, level, room)] as written:
+        made.append(written, 0)
+    return made.take()
 
 
-def fill(records: _kernel.Records | None, batches: Batches, payloads: Sequence[Any] | None, out: memoryview) -> None:
-    """Write whole batches to memory of their size; see `kbatch.kernels.encode.write`."""
-    most = checksum.MAX_SIZE
-    _, row, trouble = _kernel.write(records, batches, None if payloads is None else list(payloads), out, most)
-    raise_trouble(trouble, row)
+def new_memory(size: int) -> memoryview:
+    """Return memory that is used again."""
+    return memoryview(allocate(size))
+
+
+def composed(
+    records: _kernel.Records | None,
+    batches: Batches,
+    level: int | None,
+    memory: Callable[[int], memoryview] = new_memory,
+) -> memoryview:
+    """Do that in memory of the caller's."""
+    out = memory(_kernel.packed_room(batches))
+    return out[: fill(records, batches, level, out)]
+
+
+def fill(records: _kernel.Records | None, batches: Batches, level: int | None, out: memoryview) -> int:
+    """Write whole batches to memory, and return how much of it they take; see `kbatch.kernels.encode.write`."""
+    levels = [level_of(codec, level) for codec in Codec]
+    used, row, trouble, found = _kernel.write(records, batches, own_codecs(), levels, out, checksum.MAX_SIZE)
+    raise_trouble(trouble, row, found)
+    seal(batches, out)
+    return used
+
+
+def frame(batches: Batches, out: memoryview) -> None:
+    """Write the headers of batches to memory of their size that has their payloads; sets their position."""
+    _kernel.frame(batches, out, checksum.MAX_SIZE)
     seal(batches, out)
 
 
@@ -510,32 +537,6 @@ def seal(batches: Batches, out: memoryview) -> None:
             crc = crc32c(covered)
         batches["crc"][i] = crc
         _kernel.seal(out, start, crc)
-
-
-def compressed(records: _kernel.Records, batches: Batches, level: int | None) -> list[bytes | None] | None:
-    """Compress payloads; None for batches that have no codec."""
-    codecs = batches["attributes"] & ATTRIBUTE_CODEC
-    chosen = np.flatnonzero((codecs != 0) & (batches["record_count"] > 0))
-    if not len(chosen):
-        return None
-    before = overheads(batches)
-    sizes = (batches["size"] - before)[chosen].tolist()
-    payloads: list[bytes | None] = [None] * len(batches)
-    scratch = memoryview(allocate(max(sizes)))
-    # NumPy describes the fields of rows whenever it lends them out, which takes longer than a small record.
-    raw = batches.view(np.uint8)
-    for i, size, codec, magic in zip(
-        chosen.tolist(), sizes, codecs[chosen].tolist(), batches["magic"][chosen].tolist(), strict=True
-    ):
-        plain = scratch[:size]
-        row, trouble = _kernel.payload(records, raw, i, 0, plain)
-        if trouble:
-            raise_trouble(trouble, row)
-        payloads[i] = compress(codec, plain, level, magic)
-    batches["size"][chosen] = [len(payloads[i] or b"") for i in chosen.tolist()] + before[chosen]
-    if (batches["size"] > _INT32_MAX).any():
-        raise_trouble(7, int(batches["first_record"][np.argmax(batches["size"])]), int(batches["size"].max()))
-    return payloads
 
 
 def encode_table(

@@ -1,10 +1,11 @@
-"""The C functions within the packages of the codecs, by which kernels decompress without a Python call.
+"""The C functions within the packages of the codecs, by which kernels call them without Python.
 
 No such package ships headers, but the extension modules of some export the public functions of the library that is
-linked into them, whose declarations have been the same for years. Here they are looked up, once, and a library counts
-only if it gives back a text from its compressed form; zlib, which compares versions and sizes itself, if its version is
-known. Where one isn't found - another platform, another build of the package - the packages themselves are called,
-which gives the same and takes longer.
+linked into them, whose declarations have been the same for years. Here they are looked up, once. Those that decompress
+count only if they give back a text from its compressed form; zlib's, which compare versions and sizes themselves, if
+the version is known; and those that compress if they make of a text what the package makes of it. Where some aren't
+found - another platform, another build of the package - the packages themselves are called, which gives the same and
+takes longer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import ctypes
 import functools
 import importlib.util
 import struct
+from collections.abc import Callable
+
+import lz4.frame
+import zstandard
 
 __all__ = ["addresses"]
 
@@ -25,25 +30,15 @@ _LZ4_FRAME = bytes.fromhex(
 )
 _ZSTD = bytes.fromhex("28b52ffd2434c5000090706c61696e20616e642073696d706c652c200100ca9961a317fbb8")
 
-_NAMES = {
-    "lz4.frame._frame": (
-        "LZ4_decompress_safe",
-        "LZ4F_createDecompressionContext",
-        "LZ4F_decompress",
-        "LZ4F_freeDecompressionContext",
-    ),
-    "zstandard._cffi": ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx"),
-    "zlib": ("inflateInit2_", "inflateReset", "inflate", "inflateEnd"),
-    # Of the extra "fast".
-    "isal.isal_zlib": ("isal_inflate_init", "isal_inflate_stateless"),
-}
-
 # And as a raw deflate stream.
 _DEFLATED = bytes.fromhex("2bc849cccc5348cc4b5128cecc2dc849d5512820280200")
 
 # The beginning of ISA-L's `struct inflate_state`, and more than all of it.
 _ISAL_STATE = struct.Struct("@PIIPQIi")
 _ISAL_STATE_SIZE = 256 << 10
+
+# For the text compressed, and more than lz4 wants to see for that.
+_ROOM = 1000
 
 _pointer = ctypes.c_void_p
 _size = ctypes.c_size_t
@@ -56,7 +51,8 @@ def addresses() -> dict[str, int]:
     Returns
     -------
     dict
-        Of a library all functions that `kbatch.kernels.frames` calls, or none.
+        Of a library, all functions by which `kbatch.kernels.frames` decompresses, or none; and so by which it
+        compresses.
 
     Examples
     --------
@@ -65,12 +61,12 @@ def addresses() -> dict[str, int]:
     True
     """
     found: dict[str, int] = {}
-    for module, names in _NAMES.items():
+    for module, works, names in _LIBRARIES:
         # Whatever keeps a library from being called so, the package is there.
         with contextlib.suppress(Exception):
             library = _library(module)
             pointers = {name: ctypes.cast(getattr(library, name), _pointer).value or 0 for name in names}
-            if _CHECKS[module](library):
+            if works(library):
                 found.update(pointers)
     return found
 
@@ -133,9 +129,49 @@ def _isal_works(library: ctypes.CDLL) -> bool:
     return ends == (len(_TEXT), 1, len(_DEFLATED), 4) and out.raw[:-1] == _TEXT
 
 
-_CHECKS = {
-    "lz4.frame._frame": _lz4_works,
-    "zstandard._cffi": _zstd_works,
-    "zlib": _zlib_works,
-    "isal.isal_zlib": _isal_works,
-}
+def _lz4_packs(library: ctypes.CDLL) -> bool:
+    # As `frames.pxd` declares it: blocks of 64 KiB, independent; what is 0 is not wanted, or the default.
+    preferences = struct.pack("@4iQI2i5I", 4, 1, 0, 0, 0, 0, 0, 0, *bytes(5))
+    out = ctypes.create_string_buffer(_ROOM)
+    library.LZ4F_compressFrame.restype = _size
+    size = library.LZ4F_compressFrame(out, _size(_ROOM), _TEXT, _size(len(_TEXT)), preferences)
+    wanted: bytes = lz4.frame.compress(_TEXT, block_size=4, block_linked=False, store_size=False)
+    return out.raw[:size] == wanted
+
+
+def _zstd_packs(library: ctypes.CDLL) -> bool:
+    out = ctypes.create_string_buffer(_ROOM)
+    library.ZSTD_createCCtx.restype = _pointer
+    library.ZSTD_CCtx_setParameter.restype = library.ZSTD_compress2.restype = _size
+    context = _pointer(library.ZSTD_createCCtx())
+    if not context:
+        return False
+    # At another level than the default, which makes something else of the text.
+    library.ZSTD_CCtx_setParameter(context, 100, 19)
+    size = library.ZSTD_compress2(context, out, _size(_ROOM), _TEXT, _size(len(_TEXT)))
+    library.ZSTD_freeCCtx(context)
+    return out.raw[:size] == zstandard.ZstdCompressor(19).compress(_TEXT)
+
+
+_LIBRARIES: list[tuple[str, Callable[[ctypes.CDLL], bool], tuple[str, ...]]] = [
+    (
+        "lz4.frame._frame",
+        _lz4_works,
+        (
+            "LZ4_decompress_safe",
+            "LZ4F_createDecompressionContext",
+            "LZ4F_decompress",
+            "LZ4F_freeDecompressionContext",
+        ),
+    ),
+    ("lz4.frame._frame", _lz4_packs, ("LZ4F_compressFrame",)),
+    ("zstandard._cffi", _zstd_works, ("ZSTD_createDCtx", "ZSTD_decompressDCtx", "ZSTD_freeDCtx")),
+    (
+        "zstandard._cffi",
+        _zstd_packs,
+        ("ZSTD_createCCtx", "ZSTD_CCtx_setParameter", "ZSTD_compress2", "ZSTD_freeCCtx"),
+    ),
+    ("zlib", _zlib_works, ("inflateInit2_", "inflateReset", "inflate", "inflateEnd")),
+    # Of the extra "fast".
+    ("isal.isal_zlib", _isal_works, ("isal_inflate_init", "isal_inflate_stateless")),
+]

@@ -10,7 +10,7 @@ header around it stays.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, NoReturn
@@ -20,9 +20,9 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.checksums import first_bad_crc
-from kbatch.codecs import Arena, PayloadError, check_level, compress, decompress
+from kbatch.codecs import Arena, PayloadError, check_level, compress, decompress, level_of, own_codecs
 from kbatch.decoding import Crc, DecodeOptions, decode_part
-from kbatch.encoding import check_range, compressed, fill, overheads, parse_codec, raise_trouble, seal
+from kbatch.encoding import check_range, composed, frame, new_memory, overheads, parse_codec, raise_trouble, seal
 from kbatch.errors import (
     ConversionLossError,
     CrcMismatchError,
@@ -41,7 +41,6 @@ from kbatch.format import (
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_DTYPE,
-    BATCH_HEADER_SIZE,
     COLUMN_FIELDS,
     NO_TIMESTAMP,
     RECORD_DTYPE,
@@ -54,6 +53,7 @@ from kbatch.kernels import checksum
 from kbatch.kernels import convert as _convert_kernel
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import encode as _kernel
+from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
 from kbatch.table import Loss, RecordTable
 
@@ -70,6 +70,9 @@ _RUN_BYTES = 1 << 20
 # What is decoded, or compressed anew, at a time: it stays in the L2 cache, with its records and what they become.
 _BLOCK_BYTES = 256 << 10
 _TABLE_BYTES = 8 << 20
+# How many times as large as an ordinary batch it may be with another codec, and how large: for that there is room.
+_ORDINARY_GROWTH = 8
+_ORDINARY_BYTES = 16 << 20
 _MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
@@ -196,22 +199,10 @@ class _Output:
             self._bytes.append(piece, self.expected)
         self.consumed = consumed
 
-    def room(self, wanted: int) -> memoryview:
-        """Return the memory behind what there is, at least as many bytes; to be released before anything is added."""
-        self._bytes.reserve(wanted, self.expected)
-        return memoryview(self._bytes)
-
-    def filled(self, made: int, consumed: int) -> None:
-        """Take over what was written to the room: what became of the input up to `consumed`."""
-        if not self.expected:
-            self._expect(made, consumed)
-        self._bytes.advance(made)
-        self.consumed = consumed
-
-    def _expect(self, made: int, consumed: int) -> None:
-        # The first bytes may be nothing like the rest: no more is asked for on their word than they and the input
-        # suggest.
-        self.expected = made + min(int(1.02 * made * self.total / max(consumed, 1)), _MOST_GROWTH * self.total)
+    def memory(self, size: int) -> memoryview:
+        """Return memory for a piece: where the next one belongs, if there is room for it."""
+        spare = self._bytes.spare(size)
+        return new_memory(size) if spare is None else spare
 
     def take(self) -> bytes:
         return self._bytes.take()
@@ -258,6 +249,8 @@ class Rewriter(ABC):
         self._rows = np.empty(_FEWEST_RECORDS, RECORD_DTYPE)
         # Of the run at hand, that of the last record written.
         self._last_offset = -1
+        # Where pieces are written.
+        self._memory = new_memory
 
     @property
     def framing(self) -> DecodeOptions:
@@ -326,6 +319,7 @@ class Rewriter(ABC):
         """Rewrite all of `data`."""
         array = byte_array(data)
         out = _Output(len(array))
+        self._memory = out.memory
         while out.consumed < len(array):
             scan = scan_part(array, position=out.consumed, max_batches=_MOST_ROWS)
             batches = scan.batches
@@ -528,7 +522,7 @@ class Rewriter(ABC):
         self.report.records += len(rows)
         stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
         self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
-        return _written(records, made, compressed(records, made, self.level))
+        return composed(records, made, self.level, self._memory)
 
     def _grouped(
         self, kept: Batches, counts: npt.NDArray[np.int64], table: RecordTable, magic: int, codec: Codec | None
@@ -674,11 +668,11 @@ class Conversion(Rewriter):
         return flat
 
     def _lower_into(self, out: _Output, data: Bytes, rows: Batches, flat: npt.NDArray[np.bool_]) -> int:
-        with out.room(_most_bytes(rows)) as room:
-            done, used = self._lower(data, rows, flat, 0, room, check_crc=True)
+        room = out.memory(_most_bytes(rows))
+        done, used = self._lower(data, rows, flat, 0, room, check_crc=True)
         if done:
             self.report.bytes_written += used
-            out.filled(used, int(rows["position"][done - 1] + rows["size"][done - 1]))
+            out.add([room[:used]], int(rows["position"][done - 1] + rows["size"][done - 1]))
         return done
 
     def _report_lowered(self, rows: Batches) -> None:
@@ -805,7 +799,6 @@ class Recompression(Rewriter):
         super().__init__(
             codec=codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits, report=report
         )
-        self._arena = Arena()
 
     def _kinds(self, rows: Batches) -> npt.NDArray[np.int8]:
         own = rows["attributes"] & ATTRIBUTE_CODEC
@@ -826,9 +819,7 @@ class Recompression(Rewriter):
                 ConversionLossError, row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first"
             )
         if kind == _PAYLOAD:
-            yield from (
-                self._repacked(data, rows, origin, source) if self.codec else self._unpacked(data, rows, origin, source)
-            )
+            yield from self._repacked(data, rows, origin, source)
             return
         magics = rows["magic"]
         breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
@@ -843,93 +834,67 @@ class Recompression(Rewriter):
                         yield piece
                 self._last_offset = -1
 
-    def _payloads(self, data: Bytes, rows: Batches, origin: int) -> Iterator[tuple[int, memoryview | None, int, int]]:
-        """Yield the number of each batch, its payload if it has one, codec and magic."""
-        positions = np.empty(len(rows), np.int64)
-        sizes = np.empty(len(rows), np.int64)
-        _decode_kernel.payloads(data, rows, 0, len(rows), origin, positions, sizes)
-        view = data.data
-        columns = (positions.tolist(), sizes.tolist(), (rows["attributes"] & ATTRIBUTE_CODEC).tolist())
-        for i, (position, size, own, magic) in enumerate(zip(*columns, rows["magic"].tolist(), strict=True)):
-            yield i, None if size < 0 else view[position : position + size], own, magic
-
     def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
         """Compress payloads anew, some of them at a time."""
-        payloads: list[bytes] = []
-        chosen: list[int] = []
-        held = 0
-        for i, stored, own, magic in self._payloads(data, rows, origin):
-            try:
-                if stored is None:
-                    raise PayloadError(Finding(Fault.WRAPPER_VALUE))
-                payload = self._payload(stored, own, magic)
-            except PayloadError as error:
-                self._damaged(error, rows[i], source)
-                continue
-            payloads.append(payload)
-            chosen.append(i)
-            held += len(payload)
-            if held >= _BLOCK_BYTES:
-                yield _written(None, self._relabelled(rows[chosen], [len(payload) for payload in payloads]), payloads)
-                payloads, chosen, held = [], [], 0
-        if chosen:
-            yield _written(None, self._relabelled(rows[chosen], [len(payload) for payload in payloads]), payloads)
+        made = rows.copy()
+        largest = min(_ORDINARY_GROWTH * int(rows["size"].max()), _ORDINARY_BYTES)
+        scratch = allocate(max(_BLOCK_BYTES, largest))
+        done = 0
+        while done < len(rows):
+            out = self._memory(_BLOCK_BYTES + largest)
+            last, used = _repack.repack(
+                data,
+                made,
+                done,
+                origin,
+                own_codecs(),
+                self.codec,
+                level_of(self.codec, self.level),
+                self.limits.max_decompressed_bytes,
+                scratch,
+                out,
+                _BLOCK_BYTES,
+                checksum.MAX_SIZE,
+            )
+            if last > done:
+                out = out[:used]
+                seal(made[done:last], out)
+            else:
+                last += 1
+                try:
+                    out = self._one_repacked(data, made[done:last], origin)
+                except PayloadError as error:
+                    self._damaged(error, rows[done], source)
+                    done = last
+                    continue
+            self.report.batches_written += last - done
+            self.report.records += int(rows["record_count"][done:last].clip(0).sum())
+            yield out
+            done = last
 
-    def _payload(self, stored: memoryview, own: int, magic: int) -> bytes:
-        if not own:
-            return compress(self.codec, stored, self.level, magic)
-        arena = self._arena
-        arena.used = 0
-        size = decompress(own, stored, arena, self.limits.max_decompressed_bytes, magic)
-        return compress(self.codec, arena.view[:size], self.level, magic)
-
-    def _unpacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
-        """Decompress payloads of magic 2 to where they are to stand, some of them at a time."""
-        limit = self.limits.max_decompressed_bytes
-        arena = Arena(2 * _BLOCK_BYTES)
-        chosen: list[int] = []
-        sizes: list[int] = []
-        for i, stored, own, magic in self._payloads(data, rows, origin):
-            assert stored is not None, "only a message may have no payload"
-            arena.reserve(BATCH_HEADER_SIZE)
-            arena.used += BATCH_HEADER_SIZE
-            try:
-                sizes.append(decompress(own, stored, arena, limit, magic))
-            except PayloadError as error:
-                arena.used -= BATCH_HEADER_SIZE
-                self._damaged(error, rows[i], source)
-                continue
-            chosen.append(i)
-            if arena.used >= _BLOCK_BYTES:
-                yield self._framed(rows[chosen], sizes, arena)
-                arena, chosen, sizes = Arena(2 * _BLOCK_BYTES), [], []
-        if chosen:
-            yield self._framed(rows[chosen], sizes, arena)
-
-    def _framed(self, batches: Batches, sizes: Sequence[int], arena: Arena) -> memoryview:
-        out = arena.view[: arena.used]
-        batches = self._relabelled(batches, sizes)
-        _kernel.frame(batches, out, checksum.MAX_SIZE)
-        seal(batches, out)
+    def _one_repacked(self, data: Bytes, batch: Batches, origin: int) -> memoryview:
+        """Do that to one batch, whatever its shape and size."""
+        position, size = np.empty(1, np.int64), np.empty(1, np.int64)
+        _decode_kernel.payloads(data, batch, 0, 1, origin, position, size)
+        start, stored = int(position[0]), int(size[0])
+        if stored < 0:
+            raise PayloadError(Finding(Fault.WRAPPER_VALUE))
+        own, magic = int(batch["attributes"][0]) & ATTRIBUTE_CODEC, int(batch["magic"][0])
+        arena = Arena()
+        plain = data.data[start : start + stored]
+        if own:
+            decompress(own, plain, arena, self.limits.max_decompressed_bytes, magic)
+            plain = arena.view[: arena.used]
+        payload = compress(self.codec, plain, self.level, magic) if self.codec else plain
+        batch["attributes"] = batch["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
+        before = int(overheads(batch)[0])
+        batch["size"] = before + len(payload)
+        if batch["size"][0] > _INT32_MAX:
+            raise_trouble(7, 0, int(batch["size"][0]))
+        out = memoryview(allocate(before + len(payload)))[: before + len(payload)]
+        out[before:] = payload
+        frame(batch, out)
         return out
-
-    def _relabelled(self, batches: Batches, payload_sizes: Sequence[int]) -> Batches:
-        """Tell the rows of batches, which are about to be written, of their new codec and payloads."""
-        batches["attributes"] = batches["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
-        batches["size"] = overheads(batches) + np.array(payload_sizes, np.int64)
-        if (batches["size"] > _INT32_MAX).any():
-            raise_trouble(7, 0, int(batches["size"].max()))
-        self.report.batches_written += len(batches)
-        self.report.records += int(batches["record_count"].clip(0).sum())
-        return batches
-
-
-def _written(records: _kernel.Records | None, batches: Batches, payloads: Sequence[Any] | None) -> memoryview:
-    """Write measured batches to memory that is used again."""
-    size = int(batches["size"].sum())
-    out = memoryview(allocate(size))[:size]
-    fill(records, batches, payloads, out)
-    return out
 
 
 def _most_records(rows: Batches) -> npt.NDArray[np.int64]:

@@ -16,8 +16,8 @@ from kbatch.encoding import (
     Layout,
     append_time_of,
     check_range,
-    compressed,
-    fill,
+    composed,
+    frame,
     now,
     overheads,
     plan_batches,
@@ -348,8 +348,12 @@ class BatchWriter:
             with memoryview(payload) as plain:
                 stored = compress(codec, plain, self._layout.level, magic)
         self._open, self._payload = None, bytearray()
-        batches["size"] = overheads(batches) + len(stored)
-        self._write(None, batches, [stored])
+        before = int(overheads(batches)[0])
+        batches["size"] = size = before + len(stored)
+        with memoryview(allocate(size)) as block, block[:size] as out:
+            out[before:] = stored
+            frame(batches, out)
+            self._write(out)
 
     def _complete(self, batches: Batches) -> None:
         # In magic 1 the append time stands in every message, and the largest of them is measured.
@@ -367,20 +371,19 @@ class BatchWriter:
             before = int(ends[start - 1]) if start else 0
             stop = max(start + 1, int(np.searchsorted(ends, before + _RUN, "right")))
             run = batches[start:stop]
-            self._write(records, run, compressed(records, run, self._layout.level))
+            with composed(records, run, self._layout.level) as out:
+                self._write(out)
             start = stop
 
-    def _write(self, records: _kernel.Records | None, batches: Batches, payloads: list[Any] | None) -> None:
-        size = int(batches["size"].sum())
-        with memoryview(allocate(size)) as block, block[:size] as out:
-            fill(records, batches, payloads, out)
-            try:
-                self._hand_over(out)
-            except BaseException:
-                self._failed = True
-                self._take_back()
-                raise
-        self.bytes_written += size
+    def _write(self, out: memoryview) -> None:
+        """Write bytes of whole batches."""
+        try:
+            self._hand_over(out)
+        except BaseException:
+            self._failed = True
+            self._take_back()
+            raise
+        self.bytes_written += len(out)
 
     def _hand_over(self, out: memoryview) -> None:
         """Give whole batches to the file, which may take them in pieces."""

@@ -1,13 +1,17 @@
-"""The kernel that decompresses plain payloads (`kbatch.kernels.frames`), held against `kbatch.codecs`."""
+"""The kernels that decompress plain payloads and compress (`frames`, `repack`), held against the packages."""
 
 import gzip
 import random
+import signal
 import struct
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import lz4.frame
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_codecs import (
@@ -26,15 +30,17 @@ from test_codecs import (
 )
 
 import kbatch
-from kbatch import libraries
+from kbatch import codecs as codecs_module
+from kbatch import libraries, rewriting
 from kbatch.checksums import write_crcs
-from kbatch.codecs import Arena, decompress
+from kbatch.codecs import Arena, PayloadError, decompress, decompress_carefully
 from kbatch.format import Codec
-from kbatch.kernels import frames
+from kbatch.kernels import frames, repack
 from kbatch.kernels.frames import Codecs
 from kbatch.libraries import addresses
 
 GUARD = 64
+CODEC_NAMES = ["none", "gzip", "snappy", "lz4", "zstd"]
 CODECS = Codecs(addresses())
 PACKAGES = Codecs({})
 CODECS_HAVE_ISAL = "isal_inflate_stateless" in addresses()
@@ -66,13 +72,28 @@ def plain_by(codecs, codec, payload, capacity=1 << 20, limit=LIMIT, magic=2):
 
 
 def agrees(codec, payload, limit=LIMIT, magic=2):
-    """Check that the kernel gives what `decompress` gives, or nothing; tell which."""
+    """Check that the kernel gives what the careful way gives, or nothing; tell which."""
     found = plain(codec, payload, limit=limit, magic=magic)
     if found is not None:
         arena = Arena()
-        decompress(codec, memoryview(payload), arena, limit, magic)
+        decompress_carefully(codec, memoryview(payload), arena, limit, magic)
         assert found == arena.array().tobytes()
+    assert outcome(decompress, codec, payload, limit, magic) == outcome(
+        decompress_carefully, codec, payload, limit, magic
+    )
     return found is not None
+
+
+def outcome(way, codec, payload, limit, magic):
+    """Give what comes of a payload: its bytes, or what is said to be wrong with it."""
+    arena = Arena()
+    try:
+        size = way(codec, memoryview(payload), arena, limit, magic)
+    except PayloadError as error:
+        assert arena.used == 0
+        return error.finding
+    assert arena.used == size
+    return arena.array().tobytes()
 
 
 PLAIN = {
@@ -97,7 +118,7 @@ def test_cod_r1_ordinary_streams_are_plain(codec, write, data):
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("data", [b"", SMALL, LARGE, bytes(300_000)], ids=lambda data: str(len(data)))
-def test_cod_r1_every_stream_is_as_decompress_has_it(name, data):
+def test_cod_r1_every_stream_is_as_the_careful_way_has_it(name, data):
     codec, write = WRITERS[name]
     agrees(codec, write(data))
 
@@ -320,3 +341,265 @@ def test_gzip_headers_with_everything_in_them(flags):
     assert plain_by(CODECS, Codec.GZIP, member) == expected
     for cut in range(len(header)):
         assert plain_by(CODECS, Codec.GZIP, member[:cut] + member[-8:]) is None
+
+
+# -- compression
+
+LEVELS = {1: [-1, 1, 6, 9], 2: [0], 3: [0, 1, 2, 3, 9, 12, 17], 4: [-131072, -5, 1, 3, 7, 12, 19, 22]}
+TEXTS = [b"", b"x", SMALL, LARGE[:16_000], LARGE[:70_000], NOISE, NOISE[:65_536], bytes(131_072)]
+every_level = pytest.mark.parametrize(
+    ("codec", "level"), [(codec, level) for codec, levels in LEVELS.items() for level in levels]
+)
+
+
+def by_package(codec, level, data):
+    if codec == Codec.GZIP:
+        member = zlib.compressobj(level, zlib.DEFLATED, 31)
+        return member.compress(data) + member.flush()
+    if codec == Codec.SNAPPY:
+        return as_xerial(data)
+    if codec == Codec.LZ4:
+        return lz4.frame.compress(data, compression_level=level, block_size=4, block_linked=False, store_size=False)
+    return zstandard.ZstdCompressor(level).compress(data)
+
+
+@every_level
+@pytest.mark.parametrize("codecs", [CODECS, PACKAGES], ids=["functions", "packages"])
+def test_cod_r10_compressed_is_what_the_package_writes(codecs, codec, level):
+    for data in TEXTS:
+        assert frames.packed(codecs, codec, level, 2, memoryview(data)) == by_package(codec, level, data)
+
+
+@pytest.mark.parametrize("codecs", [CODECS, PACKAGES], ids=["functions", "packages"])
+def test_l4_r5_the_header_checksum_of_magic_0(codecs):
+    for data in TEXTS:
+        frame = by_package(Codec.LZ4, 0, data)
+        assert frames.packed(codecs, 3, 0, 1, memoryview(data)) == frame
+        assert frames.packed(codecs, 3, 0, 0, memoryview(data)) == frame[:6] + b"\x1a" + frame[7:]
+
+
+@every_plain
+def test_every_length_has_room_for_what_it_is_compressed_to(codec, write):
+    """Noise, which no codec makes smaller; snappy refuses to begin where there is no room for the worst."""
+    arena = Arena()
+    for length in [*range(300), *(size + more for size in (32 << 10, 64 << 10, 128 << 10) for more in (-1, 0, 1))]:
+        data = (NOISE * 2)[:length]
+        packed = frames.packed(CODECS, codec, 1, 2, memoryview(data))
+        assert frames.packed(PACKAGES, codec, 1, 2, memoryview(data)) == packed
+        arena.used = 0
+        decompress_carefully(codec, memoryview(packed), arena, LIMIT)
+        assert arena.array().tobytes() == data
+
+
+@pytest.mark.parametrize(("name", "codec"), [("lz4_compress", 3), ("ZstdCompressor", 4), ("compressobj", 1)])
+def test_what_a_package_raises_is_raised(name, codec, monkeypatch):
+    """By all of encode, recompress and `compress`; and what follows is as if nothing had happened."""
+
+    class PanicException(BaseException):
+        pass
+
+    def refuse(*_, **__):
+        raise PanicException
+
+    values = [b"value %d" % i for i in range(1000)]
+    plain = kbatch.encode(values, timestamps=5)
+    packed = kbatch.encode(values, timestamps=5, codec=codec)
+    monkeypatch.setattr(codecs_module._contexts, "codecs", Codecs({}))
+    assert kbatch.encode(values, timestamps=5, codec=codec) == packed
+    with monkeypatch.context() as patched:
+        patched.setattr(frames, name, refuse)
+        patched.setattr(codecs_module._contexts, "codecs", Codecs({}))
+        for write in (
+            lambda: kbatch.encode(values, timestamps=5, codec=codec),
+            lambda: kbatch.recompress(plain, Codec(codec)),
+            lambda: codecs_module.compress(codec, memoryview(b"plain")),
+        ):
+            with pytest.raises(PanicException):
+                write()
+    assert kbatch.recompress(plain, Codec(codec)) == packed
+
+
+def test_a_package_that_writes_more_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(frames, "lz4_compress", lambda *_, **__: bytes(200))
+    with pytest.raises(RuntimeError, match="has made 200 bytes"):
+        frames.packed(PACKAGES, 3, 0, 2, memoryview(b"plain"))
+    monkeypatch.setattr(frames, "lz4_compress", lambda *_, **__: b"\x04\x22\x4d\x18\x60\x40")
+    for magic in (1, 2):
+        assert len(frames.packed(PACKAGES, 3, 0, magic, memoryview(b"plain"))) == 6
+    with pytest.raises(RuntimeError, match="a frame of another kind: 04224d186040"):
+        frames.packed(PACKAGES, 3, 0, 0, memoryview(b"plain"))
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "functions"),
+    [
+        (libraries.lz4.frame, "compress", {"LZ4F_compressFrame"}),
+        (
+            libraries.zstandard,
+            "ZstdCompressor",
+            {"ZSTD_createCCtx", "ZSTD_CCtx_setParameter", "ZSTD_compress2", "ZSTD_freeCCtx"},
+        ),
+    ],
+)
+def test_functions_that_write_something_else_than_the_package_are_left_alone(package, name, functions, monkeypatch):
+    class Other:
+        def __new__(cls, *_, **__):
+            return b"something else"
+
+    found = libraries.addresses()
+    monkeypatch.setattr(package, name, Other)
+    assert libraries.addresses.__wrapped__() == {key: value for key, value in found.items() if key not in functions}
+
+
+# -- rewriting by the same functions
+
+
+def row_of(batch):
+    return kbatch.scan(batch).copy()
+
+
+def repacked(batch, codec, *, limit=LIMIT, scratch=1 << 20, room=1 << 20, rows=None, codecs=CODECS, lo=0, most=1 << 40):
+    """Give what the kernel writes, None if that is nothing, and check that it keeps to its room."""
+    rows = row_of(batch) if rows is None else rows
+    before = rows.copy()
+    memory = np.full(room + 2 * GUARD, 0xA5, np.uint8)
+    spare = np.full(scratch + 2 * GUARD, 0xA5, np.uint8)
+    data = np.frombuffer(batch, np.uint8)
+    level = codecs_module.level_of(codec, None)
+    out, used = memory[GUARD : room + GUARD], spare[GUARD : scratch + GUARD]
+    last, size = repack.repack(data, rows, lo, 0, codecs, codec, level, limit, used, out, most, 1 << 40)
+    for array in (memory, spare):
+        assert (array[:GUARD] == 0xA5).all()
+        assert (array[-GUARD:] == 0xA5).all()
+    if last == lo:
+        assert (rows == before).all()
+        assert size == 0
+        return None
+    assert size <= room
+    return out[:size].tobytes()
+
+
+@pytest.mark.parametrize("target", CODEC_NAMES)
+@pytest.mark.parametrize("own", CODEC_NAMES)
+@pytest.mark.parametrize("codecs", [CODECS, PACKAGES], ids=["functions", "packages"])
+def test_batches_under_another_codec(own, target, codecs):
+    values = [b"value %d" % i for i in range(1000)]
+    batch = kbatch.encode(values, timestamps=5, codec=own, batch_size=1 << 20)
+    wanted = kbatch.encode(values, timestamps=5, codec=target, batch_size=1 << 20)
+    codec = Codec[target.upper()].value
+    assert repacked(batch, codec, codecs=codecs) == wanted
+    size = len(kbatch.encode(values, timestamps=5, batch_size=1 << 20)) - 61
+    if own != "none":
+        assert repacked(batch, codec, codecs=codecs, limit=size) == wanted
+        assert repacked(batch, codec, codecs=codecs, limit=size - 1) is None
+        if target != "none":
+            assert repacked(batch, codec, codecs=codecs, scratch=size) == wanted
+            assert repacked(batch, codec, codecs=codecs, scratch=size - 1) is None
+    for room in (0, 60, 61, 62, size, size + 60):
+        assert repacked(batch, codec, codecs=codecs, room=room) is None
+    assert repacked(batch, codec, codecs=codecs, room=61 + size + size // 5 + 128) == wanted
+
+
+def test_repack_is_bounded_by_the_data_and_the_rows():
+    batch = kbatch.encode([b"value"] * 100, timestamps=5, codec="lz4")
+    for name, value in (("size", len(batch) + 1), ("size", 60), ("size", -1), ("size", 1 << 62), ("position", 1),
+                        ("position", -1), ("position", 1 << 62), ("magic", 1), ("magic", 0)):  # fmt: skip
+        rows = row_of(batch)
+        rows[name] = value
+        assert repacked(batch, 4, rows=rows) is None, name
+    rows = row_of(batch)
+    for lo, codec in ((-1, 4), (2, 4), (0, -1), (0, 8)):
+        with pytest.raises(IndexError):
+            repacked(batch, codec, rows=rows, lo=lo)
+    old = kbatch.encode([b"value"] * 100, timestamps=5, codec="lz4", magic=1)
+    assert repacked(old, 1) == kbatch.recompress(old, "gzip")
+    # Messages are other entries of a log.
+    assert repacked(old, 0) is None
+    assert repacked(kbatch.encode([b"value"], timestamps=5, magic=1), 1) is None
+
+
+def test_repack_ends_with_the_batch_by_which_there_is_enough():
+    data = kbatch.encode([b"value"] * 100, timestamps=5, codec="lz4", batch_size=200)
+    batches = kbatch.scan(data)
+    assert len(batches) > 4
+    wanted = kbatch.recompress(data, "none")
+    sizes = kbatch.scan(wanted)["size"]
+    for count in range(1, 5):
+        assert repacked(data, 0, most=int(sizes[:count].sum())) == wanted[: sizes[:count].sum()]
+        assert repacked(data, 0, most=int(sizes[:count].sum()) - 1) == wanted[: sizes[:count].sum()]
+
+
+@pytest.mark.parametrize("target", CODEC_NAMES)
+@pytest.mark.parametrize("own", CODEC_NAMES[1:])
+def test_cod_r8_batches_that_grow_a_thousandfold_are_recompressed(own, target):
+    """The kernel has no room for them, which doesn't show."""
+    parts = [[b"a"] * 50, [bytes(3 << 20)], [b"b" * 100] * 10]
+    data = b"".join(kbatch.encode(part, timestamps=5, codec=own, batch_size=4 << 20) for part in parts)
+    wanted = b"".join(kbatch.encode(part, timestamps=5, codec=target, batch_size=4 << 20) for part in parts)
+    if own != target:
+        assert kbatch.recompress(data, target) == wanted
+        with pytest.raises(kbatch.LimitExceededError, match="decompresses to more than 3000000 bytes"):
+            kbatch.recompress(data, target, limits=kbatch.Limits(max_decompressed_bytes=3_000_000))
+
+
+@pytest.mark.parametrize("target", CODEC_NAMES)
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_batches_without_room_are_rewritten_one_by_one(magic, target, monkeypatch):
+    """What stands for any batch is what stands for ordinary ones."""
+    if magic < 2 and target in ("none", "zstd"):
+        return
+    fields = {"timestamps": 5} if magic else {}
+    values = [LARGE[i : i + 300] for i in range(0, 90_000, 300)]
+    data = b"".join(
+        kbatch.encode(values, magic=magic, codec=own, batch_size=20_000, base_offset=1000 * i, **fields)
+        for i, own in enumerate(CODEC_NAMES[1 : 4 if magic < 2 else 5])
+    )
+    both = kbatch.RewriteReport(), kbatch.RewriteReport()
+    made = kbatch.recompress(data, target, report=both[0])
+    monkeypatch.setattr(rewriting, "_ORDINARY_BYTES", 0)
+    monkeypatch.setattr(rewriting, "_BLOCK_BYTES", 100)
+    assert kbatch.recompress(data, target, report=both[1]) == made
+    assert both[0] == both[1]
+    assert kbatch.decode(made).values() == values * (len(CODEC_NAMES) - 1 if magic == 2 else 3)
+
+
+def test_contexts_are_those_of_a_thread():
+    values = [LARGE[i : i + 200] for i in range(0, 200_000, 200)]
+    wanted = {level: kbatch.encode(values, timestamps=5, codec="zstd", level=level) for level in (1, 3, 9)}
+
+    def encode(level):
+        return level, kbatch.encode(values, timestamps=5, codec="zstd", level=level)
+
+    with ThreadPoolExecutor(4) as pool:
+        for level, made in pool.map(encode, [1, 3, 9, 3, 1, 9, 9, 1] * 4):
+            assert made == wanted[level]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers that signal")
+@pytest.mark.parametrize("rewrite", [False, True], ids=["encode", "recompress"])
+def test_a_signal_ends_a_long_compression(rewrite):
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    values = [LARGE[i : i + 1000] for i in range(0, 300_000, 10)]
+    plain = kbatch.encode(values, timestamps=5, batch_size=16384)
+
+    def compress():
+        if rewrite:
+            kbatch.recompress(plain, "zstd", level=19)
+        else:
+            kbatch.encode(values, timestamps=5, codec="zstd", level=19, batch_size=16384)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    start = time.process_time()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Alarm):
+            compress()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.process_time() - start < 2

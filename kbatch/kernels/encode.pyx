@@ -9,8 +9,8 @@ buffer in both, and every record against the room left for it.
 """
 
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
-from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.ref cimport PyObject, Py_XDECREF
@@ -18,7 +18,9 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memmove
 
+from kbatch.kernels.buffers import allocate
 from kbatch.kernels.checksum cimport crc32_each
+from kbatch.kernels.frames cimport Codecs, packed_bound, packed_payload
 from kbatch.kernels.put cimport (
     BATCH_HEADER,
     CODEC,
@@ -69,6 +71,8 @@ cdef extern from *:
     void kb_expect_fill(char* p, size_t n) noexcept nogil
 
 cdef enum:
+    # Compressed bytes between two looks for signals: at the slowest levels that is a tenth of a second.
+    SIGNAL_BYTES = 256 << 10
     BLOCK = 256  # rows of one turn over the columns: their slices stay in the first cache
     HEADER_BLOCK = 64
     AHEAD = 1024  # bytes of values that are asked for before they are copied
@@ -1335,77 +1339,96 @@ def payload(Records records not None, batches not None, int64_t i, int64_t skip,
     return report.row, report.trouble
 
 
-def write(Records records, batches not None, list payloads, out not None, int64_t max_crc):
-    """Write whole batches to `out`, which has to be of their sizes together.
+def write(Records records, batches not None, Codecs codecs not None, levels not None, out not None, int64_t max_crc):
+    """Write whole batches to `out`, the payloads of those that have a codec compressed at the level that it has there.
 
-    Payload ``i`` is that of batch ``i`` as it is stored; where it is None, and if there are no `payloads` at all, it is
-    made of the records. Batches of magic 2 of more than `max_crc` bytes get no checksum: `seal` is for them. Sets
-    position and crc.
+    A batch takes its `size` of `out`, and gets it. One that is compressed has that of its plain form in `size`, needs
+    room as `packed_room` says, and gets the size that it comes to. Batches of magic 2 of more than `max_crc` bytes get
+    no checksum: `seal` is for them. Sets size, position and crc.
 
-    Returns (batch, row, trouble): the number of batches, or that of the one whose row has trouble.
+    Returns (used, row, trouble, found): how much of `out` is used, and if there is trouble, the row that has it.
     """
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
     cdef Span out_span = Span(out, 1, True)
+    cdef Span scratch
     cdef BatchRow* rows = <BatchRow*>batch_span.items
+    cdef BatchRow* row
     cdef int64_t count = batch_span.length
-    cdef Slice* contents = NULL
-    cdef list held = []
-    cdef Span content
-    cdef uint8_t* p = <uint8_t*>out_span.items
+    cdef uint8_t* start = <uint8_t*>out_span.items
+    cdef uint8_t* p = start
     cdef const uint8_t* end = p + out_span.length
+    cdef uint8_t* plain
+    cdef uint8_t* into
     cdef Report report = Report(trouble=NONE, row=-1, found=0)
     cdef const Source* source = NULL
     cdef int64_t total = 0 if records is None else records.count
-    cdef int64_t i
+    cdef int64_t most = 0
+    cdef int64_t looked = 0
+    cdef int64_t before
     cdef int64_t size
+    cdef int64_t i
+    cdef int[8] level_of
+    cdef int codec
+    for i in range(8):
+        level_of[i] = levels[i] if i < len(levels) else 0
+    for i in range(count):
+        if is_packed(rows + i):
+            most = max(most, rows[i].size - overhead(rows + i))
+    scratch = Span(allocate(most), 1, True)
+    plain = <uint8_t*>scratch.items
     if records is not None:
         source = &records.source
-    if payloads is not None:
-        if len(payloads) != count:
-            raise ValueError(f"{len(payloads)} payloads for {count} batches")
-        contents = <Slice*>PyMem_Calloc(count + 1, sizeof(Slice))
-        if contents == NULL:
-            raise MemoryError()
-    try:
-        for i in range(count if payloads is not None else 0):
-            contents[i].n = -1
-            if payloads[i] is not None:
-                content = Span(payloads[i], 1, False)
-                held.append(content)
-                contents[i] = Slice(p=<const uint8_t*>content.items, n=content.length)
-        i = 0
-        with nogil:
-            while i < count:
-                size = overhead(rows + i)
-                if rows[i].size < size or rows[i].size > end - p:
-                    report.trouble = CHANGED
-                    break
-                if contents != NULL and contents[i].n >= 0:
-                    if rows[i].size - size != contents[i].n:
-                        report.trouble = CHANGED
-                        break
-                    put_content(p + size, contents[i].p, contents[i].n)
-                elif rows[i].first_record < 0 or rows[i].record_count < 0 \
-                        or rows[i].record_count > total - rows[i].first_record:
-                    report.trouble = CHANGED
-                    break
-                elif rows[i].record_count == 0:
-                    if rows[i].size != size:
-                        report.trouble = CHANGED
-                        break
-                elif write_payload(source, rows + i, rows[i].first_record,
-                                   rows[i].first_record + rows[i].record_count, p + size, p + rows[i].size, &report):
-                    break
-                rows[i].position = p - <uint8_t*>out_span.items
-                if size:
-                    write_header(rows + i, p, max_crc)
-                p += rows[i].size
-                i += 1
-            if i == count and p != end:
+    with nogil:
+        for i in range(count):
+            row = rows + i
+            before = overhead(row)
+            size = row.size - before
+            codec = row.attributes & CODEC if is_packed(row) else 0
+            into = plain if codec else p + before
+            if (size < 0 or (packed_bound(size) if codec else size) > end - p - before
+                    or row.first_record < 0 or row.record_count < 0
+                    or row.record_count > total - row.first_record or (row.record_count == 0 and size)):
                 report.trouble = CHANGED
-    finally:
-        PyMem_Free(contents)
-    return i, report.row, report.trouble
+                break
+            if row.record_count and write_payload(source, row, row.first_record, row.first_record + row.record_count,
+                                                  into, into + size, &report):
+                break
+            if codec:
+                looked += size
+                size = packed_payload(codecs, codec, level_of[codec], row.magic, plain, size, p + before,
+                                      end - p - before)
+                if size > INT32_MAX - before:
+                    report.trouble = BATCH_SIZE
+                    report.row = row.first_record
+                    report.found = before + size
+                    break
+                row.size = before + size
+                if looked >= SIGNAL_BYTES:
+                    looked = 0
+                    with gil:
+                        PyErr_CheckSignals()
+            row.position = p - start
+            if before:
+                write_header(row, p, max_crc)
+            p += row.size
+    return p - start, report.row, report.trouble, report.found
+
+
+cdef inline bint is_packed(const BatchRow* row) noexcept nogil:
+    return row.attributes & CODEC and row.record_count > 0
+
+
+def packed_room(batches not None):
+    """Return how many bytes `write` wants for batches that have their plain sizes."""
+    cdef Span span = Span(batches, sizeof(BatchRow), False)
+    cdef const BatchRow* rows = <const BatchRow*>span.items
+    cdef int64_t room = 0
+    cdef int64_t before
+    cdef int64_t i
+    for i in range(span.length):
+        before = overhead(rows + i)
+        room += before + packed_bound(rows[i].size - before) if is_packed(rows + i) else rows[i].size
+    return room
 
 
 def seal(out not None, int64_t position, uint32_t crc):
@@ -1417,7 +1440,7 @@ def seal(out not None, int64_t position, uint32_t crc):
 
 
 def frame(batches not None, out not None, int64_t max_crc):
-    """Write the headers of batches of magic 2 whose payloads are in their places in `out`, which is as large as all.
+    """Write the headers of batches whose payloads are in their places in `out`, which is as large as all.
 
     Sets position and crc. Batches of more than `max_crc` bytes get no checksum, as in `write`.
     """
@@ -1426,31 +1449,24 @@ def frame(batches not None, out not None, int64_t max_crc):
     cdef BatchRow* rows = <BatchRow*>batch_span.items
     cdef uint8_t* p = <uint8_t*>out_span.items
     cdef const uint8_t* end = p + out_span.length
+    cdef int64_t before
     cdef int64_t i
     with nogil:
         for i in range(batch_span.length):
-            if rows[i].magic != 2 or rows[i].size < BATCH_HEADER or rows[i].size > end - p:
+            before = overhead(rows + i)
+            if rows[i].size < before or rows[i].size > end - p:
                 with gil:
                     raise ValueError(f"batch {i} has no payload there")
             rows[i].position = p - <uint8_t*>out_span.items
-            write_header(rows + i, p, max_crc)
+            if before:
+                write_header(rows + i, p, max_crc)
             p += rows[i].size
     if p != end:
         raise ValueError(f"batches end {end - p} bytes before their memory")
 
 
-def unfilled_bytes(Py_ssize_t size):
-    """Return a bytes object of `size` and a view to fill it by, before anyone else gets hold of the object.
-
-    The caller releases the view then.
-    """
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
-    kb_expect_fill(PyBytes_AS_STRING(made), size)
-    return made, PyMemoryView_FromMemory(PyBytes_AS_STRING(made), size, PyBUF_WRITE)
-
-
 cdef class Growing:
-    """A bytes object that is appended to; as a buffer, the room behind what is filled of it.
+    """A bytes object that is appended to.
 
     It is made in memory of its own, which then is not copied, but cut: so it may be given too much, which costs nothing
     until it is written to.
@@ -1459,7 +1475,6 @@ cdef class Growing:
     cdef PyObject* made
     cdef readonly Py_ssize_t used
     cdef Py_ssize_t room
-    cdef Py_ssize_t views
 
     def __cinit__(self):
         self.made = PyBytes_FromStringAndSize_(NULL, 0)
@@ -1469,58 +1484,52 @@ cdef class Growing:
     def __dealloc__(self):
         Py_XDECREF(self.made)
 
-    def __getbuffer__(self, Py_buffer* buffer, int flags):
-        self.check()
-        PyBuffer_FillInfo(buffer, self, PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used, False,
-                          flags)
-        self.views += 1
-
-    def __releasebuffer__(self, Py_buffer* buffer):
-        self.views -= 1
-
-    cdef int check(self) except -1:
-        if self.made == NULL:
-            raise ValueError("the bytes have been taken")
-        return 0
-
     cdef int resize(self, Py_ssize_t room) except -1:
-        if self.views:
-            raise BufferError("there are views of the room")
         # On failure the object is gone, and the pointer NULL.
         self.room = 0
         _PyBytes_Resize(&self.made, room)
         self.room = room
         return 0
 
-    def reserve(self, Py_ssize_t wanted, Py_ssize_t expected):
-        """Have room for `wanted` bytes more; where there is none, make some for `expected` bytes in all."""
-        self.check()
-        if wanted > self.room - self.used:
-            if wanted > PY_SSIZE_T_MAX - self.used:
-                raise OverflowError(f"no bytes object can have {wanted} bytes more")
-            self.resize(max(expected, self.used + wanted, self.room + self.room // 2))
-            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
-
     def append(self, piece not None, Py_ssize_t expected):
-        """Append bytes; where there is no room for them, make some for `expected` bytes in all."""
+        """Append bytes; where there is no room for them, make some for `expected` bytes in all.
+
+        What was written to `spare` memory is not copied.
+        """
         cdef Span span = Span(piece, 1, False)
-        self.reserve(span.length, expected)
+        if self.made == NULL:
+            raise ValueError("the bytes have been taken")
+        if span.items == PyBytes_AS_STRING(<object>self.made) + self.used and span.length <= self.room - self.used:
+            self.used += span.length
+            return
+        if span.length > self.room - self.used:
+            self.resize(max(expected, self.used + span.length, self.room + self.room // 2))
+            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
         memcpy(PyBytes_AS_STRING(<object>self.made) + self.used, span.items, span.length)
         self.used += span.length
 
-    def advance(self, Py_ssize_t count):
-        """Have as many bytes more: what was written to the room."""
-        self.check()
-        if not 0 <= count <= self.room - self.used:
-            raise ValueError(f"there is no room for {count} bytes")
-        self.used += count
+    def reserve(self, Py_ssize_t size):
+        """Have room for so many bytes behind those that are used."""
+        if self.made == NULL:
+            raise ValueError("the bytes have been taken")
+        if size > self.room - self.used:
+            self.resize(self.used + size)
+            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, size)
+
+    def spare(self, Py_ssize_t size):
+        """Return a view of so many bytes behind those that are used, or None where there is no room for them.
+
+        The caller lets go of it before anything but `append` is called.
+        """
+        if self.made == NULL or size < 0 or size > self.room - self.used:
+            return None
+        return PyMemoryView_FromMemory(PyBytes_AS_STRING(<object>self.made) + self.used, size, PyBUF_WRITE)
 
     def take(self):
         """Return the bytes; there is nothing left here then."""
         cdef object taken
-        self.check()
-        if self.views:
-            raise BufferError("there are views of the room")
+        if self.made == NULL:
+            raise ValueError("the bytes have been taken")
         if self.room != self.used:
             self.resize(self.used)
         taken = <object>self.made

@@ -19,6 +19,14 @@ cdef extern from *:
         const uint8_t *next_in; uint64_t read_in; uint32_t avail_in; int32_t read_in_length;
         uint8_t others[256 << 10];
     } kb_isal;
+    /* lz4frame.h's LZ4F_preferences_t. */
+    typedef struct {
+        int block_size_id, block_mode, content_checksum, frame_type;
+        unsigned long long content_size;
+        unsigned dict_id;
+        int block_checksum, compression_level;
+        unsigned auto_flush, favor_decompression, reserved[3];
+    } kb_lz4f_preferences;
     """
     ctypedef struct kb_zlib:
         const uint8_t* next_in
@@ -33,6 +41,10 @@ cdef extern from *:
         uint32_t avail_out
         const uint8_t* next_in
         uint32_t avail_in
+    ctypedef struct kb_lz4f_preferences:
+        int block_size_id
+        int block_mode
+        int compression_level
 
 # The C functions of the libraries that are called here, as their headers declare them. An error of LZ4F_* and ZSTD_* is
 # a size above all possible ones.
@@ -42,9 +54,15 @@ cdef struct Functions:
     size_t (*lz4f_free)(void* context) noexcept nogil
     size_t (*lz4f_decompress)(void* context, uint8_t* out, size_t* room, const uint8_t* p, size_t* size,
                               const void* options) noexcept nogil
+    size_t (*lz4f_compress)(uint8_t* out, size_t room, const uint8_t* p, size_t size,
+                            const kb_lz4f_preferences* preferences) noexcept nogil
     void* (*zstd_create)() noexcept nogil
     size_t (*zstd_free)(void* context) noexcept nogil
     size_t (*zstd_decompress)(void* context, uint8_t* out, size_t room, const uint8_t* p, size_t size) noexcept nogil
+    void* (*zstd_create_packer)() noexcept nogil
+    size_t (*zstd_free_packer)(void* context) noexcept nogil
+    size_t (*zstd_set)(void* context, int parameter, int value) noexcept nogil
+    size_t (*zstd_compress)(void* context, uint8_t* out, size_t room, const uint8_t* p, size_t size) noexcept nogil
     int (*zlib_init)(kb_zlib* stream, int window_bits, const char* version, int stream_size) noexcept nogil
     int (*zlib_reset)(kb_zlib* stream) noexcept nogil
     int (*zlib_inflate)(kb_zlib* stream, int flush) noexcept nogil
@@ -61,14 +79,29 @@ cdef class Codecs:
     cdef void* zstd
     cdef kb_zlib zlib
     cdef kb_isal* isal
+    cdef void* zstd_packer
+    # That its packer, whichever there is, compresses by.
+    cdef int zstd_level
     # Python's own ways, where a library's functions weren't found.
     cdef object zstandard
+    cdef object zstandard_packer
 
 
 # Decompress `size` bytes at `p` to `out`: at most `room` bytes, and at most `limit`. Returns how many they are; -1 if
-# the payload isn't plain (unusual, damaged, too large for `room` or `limit`): then `kbatch.codecs.decompress` takes it
-# or says what is wrong with it. What lies in `out` behind the result, or at all if it is -1, is undefined. The GIL is
-# taken only where a library can't be called without. `codec` is 1 to 4; `check_header` is whether the batch's magic is
-# above 0 (L4-R5).
+# the payload isn't plain (unusual, damaged, too large for `room` or `limit`): `kbatch.codecs.decompress_carefully` then
+# takes it or says what is wrong with it. What lies in `out` behind the result, or at all if it is -1, is undefined. The
+# GIL is taken only where a library can't be called without. `codec` is 1 to 4; `check_header` is whether the batch's
+# magic is above 0 (L4-R5).
 cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
                            int64_t room, int64_t limit) noexcept nogil
+
+
+cdef inline int64_t packed_bound(int64_t size) noexcept nogil:
+    """More bytes than any codec makes of `size`: snappy asks for a sixth more and 36 for each of its blocks."""
+    return size + size // 5 + 128
+
+
+# Compress `size` bytes at `p` to `out`, where there is room for `packed_bound` of them, as `kbatch.codecs.compress`
+# says. Returns how many bytes that makes. The GIL is taken where a library can't be called without.
+cdef int64_t packed_payload(Codecs codecs, int codec, int level, int magic, const uint8_t* p, int64_t size,
+                            uint8_t* out, int64_t room) except -1 nogil

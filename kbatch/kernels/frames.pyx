@@ -1,32 +1,34 @@
-"""Compressed payloads to their plain form, as far as they have the shape that ordinary producers write.
+"""Compressed payloads to their plain form, as far as they have the shape that ordinary producers write; and back.
 
 The C functions of the libraries are called, without the GIL, where `kbatch.libraries` has found them, and Python's
 packages where not: snappy's always, since no package exports that.
 
 This module knows no policy and no errors: what is not plain - unusual, damaged, over a limit, or without room - it
-leaves to `kbatch.codecs.decompress`, which takes it or says what is wrong with it. What counts as plain stands at the
-functions below.
+leaves to `kbatch.codecs.decompress_carefully`, which takes it or says what is wrong with it. What counts as plain
+stands at the functions below.
 
 A library gets to write to what is left of the output, and of the limit, and no more; what it allocates itself is
 bounded before (COD-R8). A context that met an error is thrown away, or reset by what begins the next payload (COD-R9).
 """
 
 import cramjam
-from zlib import decompressobj
-from zstandard import ZstdDecompressor
+from lz4.frame import compress as lz4_compress
+from zlib import DEFLATED, compressobj, decompressobj
+from zstandard import ZstdCompressor, ZstdDecompressor
 
 from cpython.buffer cimport PyBUF_READ, PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.checksum cimport crc32_legacy
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport load_be32
+from kbatch.kernels.wire cimport kb_bswap32, load_be32
 
 cdef object snappy_into = cramjam.snappy.decompress_raw_into
+cdef object snappy_packed_into = cramjam.snappy.compress_raw_into
 cdef object lz4_into = cramjam.lz4.decompress_block_into
 
 cdef enum:
@@ -53,6 +55,14 @@ cdef enum:
     # Every byte of a block adds 255 bytes to a length at most.
     LZ4_MAX_RATIO = 255
     LZ4F_VERSION = 100
+    LZ4F_64_KIB = 4
+    LZ4F_INDEPENDENT = 1
+    # What the header checksum of the frames that are written here is in magic 0 (L4-R5).
+    LZ4_HEADER = 7
+    LZ4_OLD_CHECKSUM = 0x1A
+    ZSTD_LEVEL = 100
+    # A block as Java writes it, and the most that snappy makes of one (SN-R9).
+    XERIAL_BLOCK = 32 << 10
     ZSTD_BLOCK = 128 << 10
     ZSTD_WINDOW_LOG = 27
     # The package's one call allocates as much as it may put out.
@@ -72,7 +82,7 @@ cdef inline uint64_t load_le64(const uint8_t* p) noexcept nogil:
 
 
 cdef class Codecs:
-    """The libraries that decompress, and the contexts of one thread. Not for two threads at once.
+    """The libraries, and the contexts of one thread. Not for two threads at once.
 
     `functions` are addresses as `kbatch.libraries` finds them. Of a library all of them are there or none.
     """
@@ -82,6 +92,7 @@ cdef class Codecs:
         memset(&self.zlib, 0, sizeof(kb_zlib))
         self.lz4f = NULL
         self.zstd = NULL
+        self.zstd_packer = NULL
         self.isal = NULL
 
     def __init__(self, functions not None):
@@ -90,6 +101,11 @@ cdef class Codecs:
         (<void**>&f.lz4f_create)[0] = address(functions, "LZ4F_createDecompressionContext")
         (<void**>&f.lz4f_free)[0] = address(functions, "LZ4F_freeDecompressionContext")
         (<void**>&f.lz4f_decompress)[0] = address(functions, "LZ4F_decompress")
+        (<void**>&f.lz4f_compress)[0] = address(functions, "LZ4F_compressFrame")
+        (<void**>&f.zstd_create_packer)[0] = address(functions, "ZSTD_createCCtx")
+        (<void**>&f.zstd_free_packer)[0] = address(functions, "ZSTD_freeCCtx")
+        (<void**>&f.zstd_set)[0] = address(functions, "ZSTD_CCtx_setParameter")
+        (<void**>&f.zstd_compress)[0] = address(functions, "ZSTD_compress2")
         (<void**>&f.zstd_create)[0] = address(functions, "ZSTD_createDCtx")
         (<void**>&f.zstd_free)[0] = address(functions, "ZSTD_freeDCtx")
         (<void**>&f.zstd_decompress)[0] = address(functions, "ZSTD_decompressDCtx")
@@ -107,6 +123,8 @@ cdef class Codecs:
             self.functions.lz4f_free(self.lz4f)
         if self.zstd != NULL:
             self.functions.zstd_free(self.zstd)
+        if self.zstd_packer != NULL:
+            self.functions.zstd_free_packer(self.zstd_packer)
         if self.zlib.state != NULL:
             self.functions.zlib_end(&self.zlib)
         free(self.isal)
@@ -452,3 +470,121 @@ cdef int64_t zstd_by_package(Codecs codecs, const uint8_t* p, int64_t size, uint
         return copied(codecs.zstandard.decompress(bytes_at(p, size), room + 1), out, room)
     except BaseException:
         return -1
+
+
+def packed(Codecs codecs not None, int codec, int level, int magic, plain not None):
+    """Return what `packed_payload` makes of a plain payload."""
+    cdef Span source = Span(plain, 1, False)
+    cdef int64_t room = packed_bound(source.length)
+    cdef uint8_t* out = <uint8_t*>malloc(room)
+    cdef int64_t size
+    if out == NULL:
+        raise MemoryError()
+    try:
+        with nogil:
+            size = packed_payload(codecs, codec, level, magic, <const uint8_t*>source.items, source.length, out, room)
+        return PyBytes_FromStringAndSize(<char*>out, size)
+    finally:
+        free(out)
+
+
+cdef int64_t packed_payload(Codecs codecs, int codec, int level, int magic, const uint8_t* p, int64_t size,
+                            uint8_t* out, int64_t room) except -1 nogil:
+    if codec == LZ4:
+        size = lz4_packed(codecs, level, p, size, out, room)
+        if magic == 0:
+            correct_header(out, size)
+        return size
+    if codec == ZSTD:
+        return zstd_packed(codecs, level, p, size, out, room)
+    if codec == SNAPPY:
+        return snappy_packed(p, size, out, room)
+    return gzip_packed(level, p, size, out, room)
+
+
+cdef int64_t lz4_packed(Codecs codecs, int level, const uint8_t* p, int64_t size, uint8_t* out,
+                        int64_t room) except -1 nogil:
+    """A frame of independent blocks of 64 KiB without content size and checksums (L4-R12)."""
+    cdef kb_lz4f_preferences preferences
+    cdef size_t written
+    if codecs.functions.lz4f_compress != NULL:
+        memset(&preferences, 0, sizeof(preferences))
+        preferences.block_size_id = LZ4F_64_KIB
+        preferences.block_mode = LZ4F_INDEPENDENT
+        preferences.compression_level = level
+        written = codecs.functions.lz4f_compress(out, <size_t>room, p, <size_t>size, &preferences)
+        if written <= <size_t>room:
+            return <int64_t>written
+    with gil:
+        return taken(lz4_compress(bytes_at(p, size), compression_level=level, block_linked=False,
+                                  block_size=LZ4F_64_KIB, store_size=False), out, room)
+
+
+cdef int correct_header(uint8_t* out, int64_t size) except -1 nogil:
+    if size < LZ4_HEADER or memcmp(out, b"\x04\x22\x4d\x18\x60\x40\x82", LZ4_HEADER) != 0:
+        with gil:
+            raise RuntimeError(f"lz4 wrote a frame of another kind: {out[:min(size, LZ4_HEADER)].hex()}")
+    out[LZ4_HEADER - 1] = LZ4_OLD_CHECKSUM
+    return 0
+
+
+cdef int64_t zstd_packed(Codecs codecs, int level, const uint8_t* p, int64_t size, uint8_t* out,
+                         int64_t room) except -1 nogil:
+    """One frame, which tells its size."""
+    cdef size_t written
+    cdef bint fresh = codecs.zstd_packer == NULL
+    if codecs.functions.zstd_compress != NULL:
+        if fresh:
+            codecs.zstd_packer = codecs.functions.zstd_create_packer()
+        if codecs.zstd_packer != NULL:
+            if fresh or codecs.zstd_level != level:
+                codecs.functions.zstd_set(codecs.zstd_packer, ZSTD_LEVEL, level)
+                codecs.zstd_level = level
+            written = codecs.functions.zstd_compress(codecs.zstd_packer, out, <size_t>room, p, <size_t>size)
+            if written <= <size_t>room:
+                return <int64_t>written
+    with gil:
+        if codecs.zstd_packer != NULL:
+            codecs.zstandard_packer = None  # the level is that of the other
+        return zstd_packed_by_package(codecs, level, p, size, out, room)
+
+
+cdef int64_t zstd_packed_by_package(Codecs codecs, int level, const uint8_t* p, int64_t size, uint8_t* out,
+                                    int64_t room) except -1:
+    # Made once: a context for each payload would cost more than a small one.
+    if codecs.zstandard_packer is None or codecs.zstd_level != level:
+        codecs.zstandard_packer = ZstdCompressor(level)
+        codecs.zstd_level = level
+    return taken(codecs.zstandard_packer.compress(bytes_at(p, size)), out, room)
+
+
+cdef int64_t gzip_packed(int level, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) except -1 with gil:
+    """One member."""
+    member = compressobj(level, DEFLATED, ZLIB_GZIP)
+    cdef bytes first = member.compress(bytes_at(p, size))
+    cdef int64_t written = taken(first, out, room)
+    return written + taken(member.flush(), out + written, room - written)
+
+
+cdef int64_t snappy_packed(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) except -1 with gil:
+    """A xerial stream (SN-R2, SN-R9)."""
+    cdef int64_t used = XERIAL_HEADER
+    cdef int64_t at = 0
+    cdef int64_t written
+    cdef uint32_t length
+    memcpy(out, b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01", XERIAL_HEADER)
+    while at < size:
+        written = snappy_packed_into(bytes_at(p + at, min(size - at, XERIAL_BLOCK)),
+                                     room_at(out + used + 4, room - used - 4))
+        length = kb_bswap32(<uint32_t>written)
+        memcpy(out + used, &length, 4)
+        used += 4 + written
+        at += XERIAL_BLOCK
+    return used
+
+
+cdef inline int64_t taken(bytes packed, uint8_t* out, int64_t room) except -1:
+    cdef int64_t size = copied(packed, out, room)
+    if size < 0:
+        raise RuntimeError(f"a codec has made {len(packed)} bytes, and none makes more than {room} of as many")
+    return size

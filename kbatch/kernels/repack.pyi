@@ -1,0 +1,20 @@
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from kbatch.kernels.frames import Codecs
+
+def repack(
+    data: npt.NDArray[np.uint8],
+    batches: npt.NDArray[np.void],
+    lo: int,
+    origin: int,
+    codecs: Codecs,
+    codec: int,
+    level: int,
+    limit: int,
+    scratch: Buffer,
+    out: Buffer,
+    most: int,
+    max_crc: int,
+) -> tuple[int, int]: ...
