@@ -194,7 +194,9 @@ class _Output:
         if not self.expected:
             # The first tell how much all of it will be: to move large memory costs more than to fill it.
             pieces = list(pieces)
-            self._expect(sum(map(len, pieces)), consumed)
+            made = sum(map(len, pieces))
+            # And may be nothing like the rest: no more is asked for on their word than the input and they suggest.
+            self.expected = made + min(int(1.02 * made * self.total / max(consumed, 1)), _MOST_GROWTH * self.total)
         for piece in pieces:
             self._bytes.append(piece, self.expected)
         self.consumed = consumed
