@@ -1,26 +1,46 @@
-"""Two threads against one, in turns: wall time of the whole decode."""
+"""Two threads against one, and against two processes that share nothing, in turns: wall time of the whole decode."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 
 import pytest
 
 import kbatch
-from bench.conftest import InTurns
+from bench.conftest import Rotation
 from bench.corpora import CORPORA, Sums, corpus
+from bench.pair import Pair, clock
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("name", CORPORA)
-@pytest.mark.benchmark(timer=time.perf_counter)
-def test_two_threads(name: str, in_turns: InTurns) -> None:
+@pytest.mark.benchmark(timer=clock)
+def test_two_threads(name: str, rotation: Rotation, pair: Pair) -> None:
     what = corpus(name)
-    table = in_turns(
+    alone, both = pair.prepare(name, "decode")
+    table = rotation(
         "threads",
         what,
         "two threads",
         lambda: kbatch.decode(what.data, threads=2),
-        "one thread",
-        lambda: kbatch.decode(what.data, threads=1),
+        {
+            "one thread": lambda: kbatch.decode(what.data, threads=1),
+            "one process, half": alone,
+            "two processes": both,
+        },
     )
     assert Sums.of_table(table) == what.sums
+
+
+@pytest.mark.parametrize("what", ["memcpy", "CRC-32C"])
+@pytest.mark.benchmark(timer=clock)
+def test_two_processes(what: str, rotation: Rotation, pair: Pair) -> None:
+    """What the machine gives them at the least work a byte there is."""
+    alone, both = pair.prepare("large", what)
+    rotation("threads", corpus("large"), f"two processes, {what}", both, {f"one process, half, {what}": alone})

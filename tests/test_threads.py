@@ -392,7 +392,7 @@ class _Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("error", [_Interrupted, MemoryError])
-@pytest.mark.parametrize("place", ["_spare_codecs", "start_new_thread", "own_codecs"])
+@pytest.mark.parametrize("place", ["new_codecs", "start_new_thread", "own_codecs"])
 def test_what_ends_the_call_ends_its_threads(monkeypatch, error, place):
     """Wherever Ctrl-C or a lack of memory comes between the start of the first thread and the work."""
     data = bytearray(b"".join(batches(np.random.default_rng(13), 40, codecs=("gzip",), size=20_000)) * 60)
