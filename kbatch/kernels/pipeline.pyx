@@ -848,8 +848,8 @@ cdef class Helper:
         return True
 
     def dismiss(self):
-        """Let it end, unless it is at a pipeline: then it ends by itself, later."""
-        if kb_turn(&self.state, IDLE, GONE):
+        """Let it end, when it is through with the pipeline that it has."""
+        if kb_swap(&self.state, GONE) == IDLE:
             PyThread_release_lock(self.bell)
 
     def live(self):
@@ -860,7 +860,8 @@ cdef class Helper:
                     if kb_get(&self.state) == GONE:
                         break
                     (<Pipeline><void*>self.pipeline).help(<Worker><void*>self.worker)
-                    kb_set(&self.state, IDLE)
+                    if not kb_turn(&self.state, TAKEN, IDLE):
+                        break
                 elif kb_turn(&self.state, IDLE, GONE):
                     break
 
