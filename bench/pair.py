@@ -20,13 +20,13 @@ from bench.corpora import Corpus, corpus, default_size
 
 __all__ = ["WORKS", "Pair", "clock"]
 
-READY, GO, DONE, FLAGS = 0, 1, 2, 3
-# Seconds by the clock that were spent on getting two processes to begin together.
+READY, DONE = 0, 1
+# Seconds by the clock that were no work of a `Pair`, but getting ready for it.
 _waited = 0.0
 
 
 def clock() -> float:
-    """Tell the time without what passes until both processes of a `Pair` are about to begin."""
+    """Tell the time without what passes until the processes of a `Pair` begin."""
     return time.perf_counter() - _waited
 
 
@@ -44,76 +44,70 @@ WORKS: dict[str, Callable[[bytes], Callable[[], object]]] = {
 }
 
 
-def half(name: str) -> Corpus:
-    """Return a corpus of half the usual size."""
-    return corpus(name, default_size() // 2)
-
-
-def _serve(orders: Connection, flags: Any) -> None:
-    """Do what the other process asks for: get ready for something, or do it."""
+def _serve(orders: Connection, flags: Any, me: int) -> None:
+    """Do what is asked for: get ready for something; or do it, with the other process or not, and tell the seconds."""
     gc.disable()
     work: Callable[[], object] = lambda: None  # noqa: E731
     while (order := orders.recv()) is not None:
-        if order:
+        if isinstance(order, tuple):
             name, what = order
-            work = WORKS[what](half(name).data)
+            work = WORKS[what](corpus(name, default_size() // 2).data)
             work()
-            orders.send(True)
+            orders.send(0.0)
             continue
+        # As warm as the other one.
         work()
-        flags[READY] = 1
-        while not flags[GO]:
-            pass
+        if order:
+            _meet(flags, READY, me)
+        start = time.perf_counter()
         result = work()
-        flags[DONE] = 1
+        if order:
+            _meet(flags, DONE, me)
+        orders.send(time.perf_counter() - start)
         del result
 
 
+def _meet(flags: Any, at: int, me: int) -> None:
+    flags[2 * at + me] = 1
+    while not flags[2 * at + 1 - me]:
+        pass
+
+
 class Pair:
-    """This process and one other."""
+    """Two processes besides this one."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._flags = context.RawArray("b", FLAGS)
-        self._orders, theirs = context.Pipe()
-        self._other = context.Process(target=_serve, args=(theirs, self._flags), daemon=True)
-        self._other.start()
+        self._flags = context.RawArray("b", 4)
+        self._orders: list[Connection] = []
+        self._processes = []
+        for me in (0, 1):
+            ours, theirs = context.Pipe()
+            self._orders.append(ours)
+            self._processes.append(context.Process(target=_serve, args=(theirs, self._flags, me), daemon=True))
+            self._processes[me].start()
 
     def close(self) -> None:
-        """End the other process."""
-        self._orders.send(None)
-        self._other.join()
+        """End them."""
+        for orders in self._orders:
+            orders.send(None)
+        for process in self._processes:
+            process.join()
 
-    def prepare(self, name: str, what: str) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Return what does one of `WORKS` with half of a corpus here, and what does it in both processes at once.
+    def prepare(self, name: str, what: str) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return what has one process do one of `WORKS` with half of a corpus, and what has both do it at once.
 
-        To be timed by `clock`: each does it once before, so that the memory and the caches of a process that has
-        waited are no colder than those of the other. The second ends when both have.
+        To be timed by `clock`. Each does it once before, so that caches are as warm as those of who works all the time;
+        the second ends when both have ended.
         """
-        self._orders.send((name, what))
-        work = WORKS[what](half(name).data)
-        self._orders.recv()
+        self._ask(self._orders, (name, what))
+        return lambda: self._ask(self._orders[:1], False), lambda: self._ask(self._orders, True)
 
-        def alone() -> object:
-            global _waited  # noqa: PLW0603
-            start = time.perf_counter()
-            work()
-            _waited += time.perf_counter() - start
-            return work()
-
-        def both() -> object:
-            global _waited  # noqa: PLW0603
-            start = time.perf_counter()
-            self._flags[:] = bytes(FLAGS)
-            self._orders.send(())
-            work()
-            while not self._flags[READY]:
-                pass
-            _waited += time.perf_counter() - start
-            self._flags[GO] = 1
-            result = work()
-            while not self._flags[DONE]:
-                pass
-            return result
-
-        return alone, both
+    def _ask(self, asked: list[Connection], order: object) -> None:
+        global _waited  # noqa: PLW0603
+        start = time.perf_counter()
+        self._flags[:] = bytes(4)
+        for orders in asked:
+            orders.send(order)
+        seconds = max([orders.recv() for orders in asked])
+        _waited += time.perf_counter() - start - seconds
