@@ -16,7 +16,7 @@ import crc32c
 import numpy as np
 
 import kbatch
-from bench.corpora import Corpus, corpus, default_size
+from bench.corpora import corpus, default_size
 
 __all__ = ["WORKS", "Pair", "clock"]
 
@@ -104,7 +104,7 @@ class Pair:
         return lambda: self._ask(self._orders[:1], False), lambda: self._ask(self._orders, True)
 
     def _ask(self, asked: list[Connection], order: object) -> None:
-        global _waited  # noqa: PLW0603
+        global _waited
         start = time.perf_counter()
         self._flags[:] = bytes(4)
         for orders in asked:

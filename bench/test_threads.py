@@ -10,6 +10,7 @@ import kbatch
 from bench.conftest import Rotation
 from bench.corpora import CORPORA, Sums, corpus
 from bench.pair import Pair, clock
+from bench.results import BOTH, HALF
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,8 @@ def test_two_threads(name: str, rotation: Rotation, pair: Pair) -> None:
         lambda: kbatch.decode(what.data, threads=2),
         {
             "one thread": lambda: kbatch.decode(what.data, threads=1),
-            "one process, half": alone,
-            "two processes": both,
+            HALF: alone,
+            BOTH: both,
         },
     )
     assert Sums.of_table(table) == what.sums
@@ -43,4 +44,4 @@ def test_two_threads(name: str, rotation: Rotation, pair: Pair) -> None:
 def test_two_processes(what: str, rotation: Rotation, pair: Pair) -> None:
     """What the machine gives them at the least work a byte there is."""
     alone, both = pair.prepare("large", what)
-    rotation("threads", corpus("large"), f"two processes, {what}", both, {f"one process, half, {what}": alone})
+    rotation("threads", corpus("large"), f"{BOTH}, {what}", both, {f"{HALF}, {what}": alone})

@@ -83,4 +83,4 @@ def _dismiss() -> None:
 atexit.register(_dismiss)
 # A child has none of them, and who forks is warned of other threads.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_dismiss)
+    os.register_at_fork(before=_dismiss, after_in_child=_helpers.clear)

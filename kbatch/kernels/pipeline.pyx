@@ -109,7 +109,7 @@ cdef enum:
     # Stored bytes of a group: decompressed about four times that, which stays in the L2 cache with what it is copied
     # from. With 48 KiB two threads are 1.54 times as fast as one for uncompressed 16 KiB batches, with this 1.64 times.
     GROUP = 128 << 10
-    # Towards the end groups are a quarter of what is left, so that no thread waits for the last one of another for long.
+    # Towards the end groups are a quarter of what is left, so that no thread waits long for the last one of another.
     LAST_GROUP = 16 << 10
     # What isn't touched of it costs nothing.
     FIRST_SCRATCH = 4 << 20
@@ -134,7 +134,7 @@ cdef enum:
 # A batch of a group between decompression and parsing.
 cdef struct Item:
     int64_t row
-    # Its payload: in the data or already in its place; or where this is NULL, in the thread's scratch, from byte `at`.
+    # Its payload: in the data or in its place; or where this is NULL, in the thread's scratch, from byte `at` on.
     const uint8_t* payload
     int64_t at
     int64_t size
