@@ -3,8 +3,9 @@
 One thread goes from batch to batch: each is checked, decompressed to the arena and parsed while it is in the first
 level of the cache. Several take groups of consecutive batches. What a group comes to is known when it is decompressed,
 each thread to a scratch of its own; then, in the order of the groups, it gets its place in the arena and in the rows,
-so that everything lies where one thread would have put it, and is copied and parsed while the others go on. Where
-nothing is compressed, headers tell how many rows a group needs, and there is nothing to wait for.
+so that everything lies where one thread would have put it, and is copied and parsed while the others go on. A group
+whose turn has come is decompressed to its place. Where nothing is compressed, headers tell how many rows a group
+needs, and there is nothing to wait for.
 
 This module knows no policy and no errors. At a batch with anything unusual about it - a bad checksum, a fault, an odd
 frame, no room for it - everything ends: the batches before it are done, it and those after it are as if they had not
@@ -107,7 +108,7 @@ cdef enum:
     VERIFY = 1
     MARK = 2
     # Stored bytes of a group: decompressed about four times that, which stays in the L2 cache with what it is copied
-    # from. With 128 KiB two threads are 1.77 times as fast as one for uncompressed 16 KiB batches, with this 1.83 times.
+    # from. With 128 KiB two threads are 1.77 times as fast as one for uncompressed 16 KiB batches, with this 1.83.
     GROUP = 256 << 10
     # Towards the end groups are a quarter of what is left, so that no thread waits long for the last one of another.
     LAST_GROUP = 16 << 10
@@ -831,7 +832,7 @@ cdef inline int64_t group_size(int64_t left) noexcept nogil:
 cdef class Helper:
     """A thread that helps one pipeline after the other, and ends when it had none for a second.
 
-    To start a thread takes as long as a batch of 500 KiB; one that waits is there in a third of that.
+    To start a thread takes 50 us, to wake one that waits 15 us; 32 MB of batches of 1 KiB records take 800 us.
 
     Attributes
     ----------
