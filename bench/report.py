@@ -93,6 +93,8 @@ def limits(results: Results, stage: str, corpus: str, who: str) -> str:
     elif stage == "threads":
         ratio = results.ratio(stage, corpus, "one thread", who)
         said += [f"{ratio:.2f} times as fast as one"] if ratio else []
+        most = results.most_by_two(corpus)
+        said += [f"two processes {most:.2f}"] if most else []
     elif stage == "transactions":
         say(results.ratio(stage, corpus, who, "read_uncommitted"), "read_uncommitted")
     elif who == KBATCH:

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "ALONE",
+    "BOTH",
     "COPY",
     "CRC",
     "CRC_CALLS",
     "DROPPED",
+    "HALF",
     "IN_TURNS",
     "KBATCH",
     "KEPT",
@@ -29,6 +31,8 @@ KBATCH = "kbatch"
 PEERS = ("aiokafka", "kafka-python")
 # What is measured beside contestants: limits.
 CRC, CRC_CALLS, COPY, ALONE = "CRC-32C alone", "CRC alone, a call a batch", "memcpy alone", "codecs alone"
+# Two processes beside two threads: one of them alone, and both at once.
+HALF, BOTH = "one process, half", "two processes"
 # A decoder of another language has its name in its own; how that of kbatch beside one begins, and may end.
 LANGUAGE = re.compile(r"\b(?:Java|Go|Rust)\b")
 IN_TURNS, WITH_SUMS = "kbatch, in turns with ", ", with sums"
@@ -143,6 +147,11 @@ class Results:
         """Return how many times `slower` takes as long as `faster`."""
         one, other = self.get(stage, corpus, slower), self.get(stage, corpus, faster)
         return one.seconds / other.seconds if one and other else None
+
+    def most_by_two(self, corpus: str) -> float | None:
+        """Return how many times as fast as one process are two that share nothing, at half of a corpus each."""
+        ratio = self.ratio("threads", corpus, HALF, BOTH)
+        return 2 * ratio if ratio else None
 
     def to_limit(self, stage: str, corpus: str, limits: Iterable[str]) -> float | None:
         """Return how many times kbatch takes as long as all of `limits` together."""

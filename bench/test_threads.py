@@ -1,14 +1,24 @@
-"""Two threads against one, in turns: wall time of the whole decode."""
+"""Two threads against one, and two processes that share nothing against one of them: wall time of the whole decode."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
 import kbatch
 from bench.conftest import Rotation
 from bench.corpora import CORPORA, Sums, corpus
+from bench.pair import WORKS, Pair, clock
+from bench.results import BOTH, HALF
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("name", CORPORA)
@@ -23,3 +33,15 @@ def test_two_threads(name: str, rotation: Rotation) -> None:
         {"one thread": lambda: kbatch.decode(what.data, threads=1)},
     )
     assert Sums.of_table(table) == what.sums
+
+
+# What the machine gives; of "large" also at the least work a byte there is.
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [(name, "decode") for name in CORPORA] + [("large", work) for work in WORKS if work != "decode"],
+)
+@pytest.mark.benchmark(timer=clock)
+def test_two_processes(name: str, work: str, rotation: Rotation, pair: Pair) -> None:
+    alone, both = pair.prepare(name, work)
+    which = "" if work == "decode" else f", {work}"
+    rotation("threads", corpus(name), BOTH + which, both, {HALF + which: alone})

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from _thread import start_new_thread
 from operator import index
 
 from kbatch.codecs import new_codecs, own_codecs
-from kbatch.kernels.frames import Codecs
-from kbatch.kernels.pipeline import Pipeline
+from kbatch.kernels.pipeline import Helper, Pipeline
 
 __all__ = ["run", "thread_count"]
 
 # More never pay, and a number that comes from elsewhere should not bring a machine down.
 _MOST = 256
 
-# Of threads that have ended: making contexts costs more than a small batch.
-_spare: list[Codecs] = []
+# They wait for a second after the call that they were started for.
+_helpers: list[Helper] = []
 
 
 def thread_count(threads: int) -> int:
@@ -46,11 +46,14 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _spare_codecs() -> Codecs:
-    try:
-        return _spare.pop()
-    except IndexError:
-        return new_codecs()
+def _lend(pipeline: Pipeline) -> None:
+    """Have one more thread help: one that waits, or a new one."""
+    if any(helper.give(pipeline) for helper in _helpers):
+        return
+    helper = Helper(new_codecs())
+    helper.give(pipeline)
+    start_new_thread(helper.live, ())
+    _helpers[:] = [other for other in _helpers if not other.gone] + [helper]
 
 
 def run(pipeline: Pipeline, threads: int) -> None:
@@ -58,16 +61,26 @@ def run(pipeline: Pipeline, threads: int) -> None:
     if threads <= 1:
         pipeline.work_alone(own_codecs())
         return
-    lent: list[Codecs] = []
     try:
         # The system may have no more threads to give: those that run do it.
         with contextlib.suppress(RuntimeError):
             for _ in range(threads - 1):
-                lent.append(_spare_codecs())
-                start_new_thread(pipeline.help, (lent[-1],))
+                _lend(pipeline)
         pipeline.work(own_codecs())
     except BaseException:
         # Whatever ends this - Ctrl-C, no memory - at any point of it.
         pipeline.abandon()
         raise
-    _spare.extend(lent)
+
+
+def _dismiss() -> None:
+    """Let the threads that wait end."""
+    for helper in _helpers:
+        helper.dismiss()
+    _helpers.clear()
+
+
+atexit.register(_dismiss)
+# A child has none of them, and who forks is warned of other threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_dismiss, after_in_child=_helpers.clear)

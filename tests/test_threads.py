@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -377,12 +379,68 @@ def test_no_thread_stays():
     assert len(os.listdir("/proc/self/task")) <= before
 
 
+def test_a_thread_is_kept_for_the_next_call():
+    data = b"".join(batches(np.random.default_rng(10), 200, size=3000))
+    wanted = outcome(kbatch.decode, data)
+    assert outcome(kbatch.decode, data, threads=2) == wanted
+    kept = list(workers._helpers)
+    for _ in range(20):
+        assert outcome(kbatch.decode, data, threads=2) == wanted
+    assert set(workers._helpers) & set(kept)
+    assert len(workers._helpers) <= 30
+    deadline = time.monotonic() + 20
+    while not all(helper.gone for helper in workers._helpers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(helper.gone for helper in workers._helpers)
+    assert outcome(kbatch.decode, data, threads=2) == wanted
+    assert not any(helper in kept for helper in workers._helpers)
+
+
+FORKS = """
+import os, sys, threading
+import kbatch
+from kbatch import decoding, workers
+decoding._THREAD_BYTES = decoding._THREAD_BYTES_PACKED = 1
+data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec=codec) for i in range(200) for codec in ("none", "lz4"))
+wanted = kbatch.decode(data).records.tobytes()
+def decodes(threads=3):
+    return kbatch.decode(data, threads=threads).records.tobytes() == wanted
+def goes_on():
+    while not over:
+        assert decodes()
+over = []
+other = threading.Thread(target=goes_on)
+other.start()
+for _ in range(10):
+    assert decodes()
+    child = os.fork()
+    if not child:
+        assert not workers._helpers
+        os._exit(0 if decodes() and decodes(5) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+over.append(True)
+other.join()
+assert decodes()
+# And it ends with threads that wait.
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork of POSIX")
+def test_fork_and_exit():
+    """A child starts threads of its own, also while others decode; and nothing is said or waited for at the end."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS], capture_output=True, text=True, timeout=120
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
 def test_a_system_without_threads(monkeypatch):
     data = b"".join(batches(np.random.default_rng(11), 100))
 
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
+    workers._dismiss()
     monkeypatch.setattr(workers, "start_new_thread", refuse)
     assert outcome(kbatch.decode, data, threads=4) == outcome(kbatch.decode, data)
 
@@ -392,11 +450,12 @@ class _Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("error", [_Interrupted, MemoryError])
-@pytest.mark.parametrize("place", ["_spare_codecs", "start_new_thread", "own_codecs"])
+@pytest.mark.parametrize("place", ["new_codecs", "start_new_thread", "own_codecs"])
 def test_what_ends_the_call_ends_its_threads(monkeypatch, error, place):
     """Wherever Ctrl-C or a lack of memory comes between the start of the first thread and the work."""
     data = bytearray(b"".join(batches(np.random.default_rng(13), 40, codecs=("gzip",), size=20_000)) * 60)
     whole = len(kbatch.decode(data).records)
+    workers._dismiss()
     real = getattr(workers, place)
     calls = itertools.count()
 
