@@ -449,18 +449,21 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
 
 
 cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
-                    row_t* rows, const Fields* fields, Report* report) noexcept nogil:
-    """All records of one payload, or a fault and none of them."""
+                    row_t* rows, const Fields* fields, Measure* found, bint whole, Report* report) noexcept nogil:
+    """All records of one payload that aren't done, or a fault and none of them.
+
+    Unless this is the `whole` payload, only those that are whole and ordinary.
+    """
     cdef const uint8_t* start = base + position
     cdef const uint8_t* end = start + size
     cdef const uint8_t* p
     cdef int64_t limit = position + size - SLACK
-    cdef int64_t at = position
+    cdef int64_t at = position + found.done_at
     cdef int64_t after
-    cdef char* row = <char*>rows
+    cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
+    cdef char* row = <char*>rows + found.done * itemsize
     cdef int64_t count = batch.record_count
     cdef int64_t i
-    cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
     cdef bint append_time = (batch.attributes & LOG_APPEND_TIME) != 0
     cdef Context context
     context.base_offset = batch.base_offset
@@ -468,11 +471,15 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     context.delta_mask = 0 if append_time else <uint64_t>-1
     context.no_headers[0] = 0
     context.no_headers[1] = index
-    for i in range(count):
+    for i in range(found.done, count):
         after = -1
         if kb_likely(at <= limit):
             after = read_ordinary(base, at, limit, &context, <row_t*>row, fields, report)
         if kb_unlikely(after < 0):
+            if not whole:
+                found.done = i
+                found.done_at = at - position
+                return FAULT_NONE
             if at == position + size:
                 report.record = i
                 report.at = size
@@ -488,6 +495,10 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
             after = p - base
         at = after
         row += itemsize
+    if not whole:
+        found.done = count
+        found.done_at = at - position
+        return FAULT_NONE
     if kb_unlikely(at != position + size):
         report.record = -1
         report.at = at - position
@@ -659,6 +670,7 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
     without reading them; of a wrapper all about its messages but keys and values.
     """
     found.bad_inner = False
+    found.done = found.done_at = 0
     if kb_likely(batch.magic == 2):
         found.count = batch.record_count
         return check_count(found.count, size, report) == FAULT_NONE
@@ -673,6 +685,15 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
     return True
 
 
+cdef void read_ahead(const uint8_t* base, int64_t position, int64_t ready, const BatchRow* batch, int32_t index,
+                     char* into, const Wanted* wanted, Measure* measured) noexcept nogil:
+    cdef Report report
+    if kb_likely(wanted.whole):
+        read_batch(base, position, ready, batch, index, <RecordRow*>into, &wanted.fields, measured, False, &report)
+    else:
+        read_batch(base, position, ready, batch, index, <SomeFields*>into, &wanted.fields, measured, False, &report)
+
+
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
                        const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil:
     """Read a payload that was measured to rows, for which there is room; how many of them are wanted.
@@ -683,9 +704,9 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     cdef int fault
     if kb_likely(batch.magic == 2):
         if kb_likely(wanted.whole):
-            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, report)
+            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, <Measure*>measured, True, report)
         else:
-            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, report)
+            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, <Measure*>measured, True, report)
     elif batch.attributes & CODEC:
         fault = read_messages(base, position, measured.count, measured.last_inner, batch, index, into, fields, report)
     else:
