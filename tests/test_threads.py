@@ -163,7 +163,7 @@ def test_batches_of_several_blocks(codec, count, size):
     good = repacked(plain, codec)
     table = kbatch.decode(good)
     assert (list(table.values()), list(table.keys())) == (values, keys)
-    assert table["offset"].tolist() == list(range(7, 7 + count))
+    assert table.records["offset"].tolist() == list(range(7, 7 + count))
     for options in ({}, {"columns": ["offset", "value"]}, {"start_offset": 9, "stop_offset": 7 + count - 2}):
         same(good + good, **options)
     for _ in range(8):
