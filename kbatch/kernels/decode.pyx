@@ -701,12 +701,13 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     -1 at a fault: then none are, and the row of the batch is as it was. Else that of a wrapper is completed.
     """
     cdef const Fields* fields = &wanted.fields
+    cdef Measure found = measured[0]
     cdef int fault
     if kb_likely(batch.magic == 2):
         if kb_likely(wanted.whole):
-            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, <Measure*>measured, True, report)
+            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, &found, True, report)
         else:
-            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, <Measure*>measured, True, report)
+            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, &found, True, report)
     elif batch.attributes & CODEC:
         fault = read_messages(base, position, measured.count, measured.last_inner, batch, index, into, fields, report)
     else:

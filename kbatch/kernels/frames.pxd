@@ -61,8 +61,8 @@ cdef class Codecs:
     cdef void* zstd
     cdef kb_zlib zlib
     cdef kb_isal* isal
-    # Unless NULL, called with `follow_context` behind each block of a payload that has several: with how many bytes of the
-    # payload are read by then, and how many of the output are there.
+    # Unless NULL, called with `follow_context` behind each block of a payload that has several: with how many bytes of
+    # the payload are read by then, and how many of the output are there.
     cdef void (*follow)(void* context, int64_t read, int64_t written) noexcept nogil
     cdef void* follow_context
     # Python's own ways, where a library's functions weren't found.
