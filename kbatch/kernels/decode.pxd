@@ -39,6 +39,8 @@ cdef struct Measure:
     # Records whose rows are there already, and where in the payload the next one begins.
     int64_t done
     int64_t done_at
+    # Whether it is only the beginning of a payload: `read_rows` reads as far as it goes.
+    bint part
 
 
 cdef inline bint gives_rows(const BatchRow* batch, bint include_control) noexcept nogil:
@@ -50,9 +52,5 @@ cdef inline bint gives_rows(const BatchRow* batch, bint include_control) noexcep
 cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, bint check_crc, Measure* found,
                   Report* report) noexcept nogil
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
-                       const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil
-# Of a payload of magic 2 that is still being decompressed, to its byte `ready` so far: read on, up to the first record
-# that isn't whole or is unusual, and no more than there can be. `measured.done` and `done_at` begin with 0.
-cdef void read_ahead(const uint8_t* base, int64_t position, int64_t ready, const BatchRow* batch, int32_t index,
-                     char* into, const Wanted* wanted, Measure* measured) noexcept nogil
+                       Measure* measured, const Wanted* wanted, Report* report) noexcept nogil
 cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil

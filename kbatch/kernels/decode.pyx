@@ -449,11 +449,8 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
 
 
 cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
-                    row_t* rows, const Fields* fields, Measure* found, bint whole, Report* report) noexcept nogil:
-    """All records of one payload that aren't done, or a fault and none of them.
-
-    Unless this is the `whole` payload, only those that are whole and ordinary.
-    """
+                    row_t* rows, const Fields* fields, Measure* found, Report* report) noexcept nogil:
+    """All records of one payload that aren't done, or a fault and none of them; of a part those that are ordinary."""
     cdef const uint8_t* start = base + position
     cdef const uint8_t* end = start + size
     cdef const uint8_t* p
@@ -476,7 +473,7 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
         if kb_likely(at <= limit):
             after = read_ordinary(base, at, limit, &context, <row_t*>row, fields, report)
         if kb_unlikely(after < 0):
-            if not whole:
+            if found.part:
                 found.done = i
                 found.done_at = at - position
                 return FAULT_NONE
@@ -495,7 +492,7 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
             after = p - base
         at = after
         row += itemsize
-    if not whole:
+    if kb_unlikely(found.part):
         found.done = count
         found.done_at = at - position
         return FAULT_NONE
@@ -671,6 +668,7 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
     """
     found.bad_inner = False
     found.done = found.done_at = 0
+    found.part = False
     if kb_likely(batch.magic == 2):
         found.count = batch.record_count
         return check_count(found.count, size, report) == FAULT_NONE
@@ -685,35 +683,30 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
     return True
 
 
-cdef void read_ahead(const uint8_t* base, int64_t position, int64_t ready, const BatchRow* batch, int32_t index,
-                     char* into, const Wanted* wanted, Measure* measured) noexcept nogil:
-    cdef Report report
-    if kb_likely(wanted.whole):
-        read_batch(base, position, ready, batch, index, <RecordRow*>into, &wanted.fields, measured, False, &report)
-    else:
-        read_batch(base, position, ready, batch, index, <SomeFields*>into, &wanted.fields, measured, False, &report)
-
-
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
-                       const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil:
+                       Measure* measured, const Wanted* wanted, Report* report) noexcept nogil:
     """Read a payload that was measured to rows, for which there is room; how many of them are wanted.
+
+    With `measured.part` it is the beginning of a payload of magic 2: read on, up to the first record that isn't whole
+    or is unusual, and no more than the batch says; the result is 0.
 
     -1 at a fault: then none are, and the row of the batch is as it was. Else that of a wrapper is completed.
     """
     cdef const Fields* fields = &wanted.fields
-    cdef Measure found = measured[0]
     cdef int fault
     if kb_likely(batch.magic == 2):
         if kb_likely(wanted.whole):
-            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, &found, True, report)
+            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, measured, report)
         else:
-            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, &found, True, report)
+            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, measured, report)
     elif batch.attributes & CODEC:
         fault = read_messages(base, position, measured.count, measured.last_inner, batch, index, into, fields, report)
     else:
         fault = read_message(base, position, size, batch, index, into, fields, report)
     if kb_unlikely(fault != FAULT_NONE):
         return -1
+    if kb_unlikely(measured.part):
+        return 0
     if measured.bad_inner and batch.status == 0:
         batch.status = BAD_INNER_CRC
     if wanted.trimmed:

@@ -26,7 +26,6 @@ from kbatch.kernels.decode cimport (
     Wanted,
     gives_rows,
     measure,
-    read_ahead,
     read_rows,
     wrapper_value,
 )
@@ -119,7 +118,7 @@ cdef struct Item:
 # What is done behind each block of a batch that is being decompressed, while the first levels of the cache have both
 # sides of it: for lz4 batches of 1 MiB that takes 5 % off the whole.
 cdef struct Follower:
-    const BatchRow* row
+    BatchRow* row
     int32_t index
     # What the checksum covers, how many bytes of it lie before the payload; and how many are summed, to what.
     const uint8_t* covered
@@ -136,11 +135,12 @@ cdef struct Follower:
 
 cdef void follow(void* context, int64_t read, int64_t written) noexcept nogil:
     cdef Follower* it = <Follower*>context
+    cdef Report report
     if it.covered != NULL:
         read += it.before
         it.crc = crc32c_of(it.covered + it.summed, read - it.summed, it.crc)
         it.summed = read
-    read_ahead(it.base, it.position, written, it.row, it.index, it.into, it.wanted, &it.measured)
+    read_rows(it.base, it.position, written, it.row, it.index, it.into, &it.measured, it.wanted, &report)
 
 
 cdef class Worker:
@@ -492,9 +492,9 @@ cdef class Pipeline:
         if p == NULL:
             return False
         position = p - base
-        follower.summed = follower.crc = 0
-        follower.measured.done = follower.measured.done_at = 0
         if unpacks:
+            follower.summed = follower.crc = 0
+            follower.measured.done = follower.measured.done_at = 0
             if self.keep:
                 base = self.arena
                 position = self.arena_used
@@ -523,8 +523,9 @@ cdef class Pipeline:
             return False
         if measured.count > self.capacity - self.used:
             return False
-        measured.done = follower.measured.done
-        measured.done_at = follower.measured.done_at
+        if unpacks:
+            measured.done = follower.measured.done
+            measured.done_at = follower.measured.done_at
         count = read_rows(base, position, size, row, <int32_t>i, self.out + self.used * self.wanted.fields.itemsize,
                           &measured, &self.wanted, &report)
         if kb_unlikely(count < 0):
@@ -533,7 +534,7 @@ cdef class Pipeline:
         self.arena_used += added
         return True
 
-    cdef inline void follow_with(self, Follower* follower, const BatchRow* row, int64_t i) noexcept nogil:
+    cdef inline void follow_with(self, Follower* follower, BatchRow* row, int64_t i) noexcept nogil:
         """Prepare for a batch of magic 2 whose plain payload is the next in the arena, and there is room for its rows.
 
         Whether its checksum holds, and whether its header tells the truth, is seen in the end.
@@ -548,6 +549,9 @@ cdef class Pipeline:
         follower.position = self.arena_used
         follower.into = self.out + self.used * self.wanted.fields.itemsize
         follower.wanted = &self.wanted
+        follower.measured.done = follower.measured.done_at = 0
+        follower.measured.part = True
+        follower.summed = follower.crc = 0
 
     # -- groups
 
@@ -819,7 +823,7 @@ cdef class Pipeline:
         return True
 
     cdef inline bint read(self, const uint8_t* base, int64_t position, int64_t size, int64_t i,
-                          const Measure* measured) noexcept nogil:
+                          Measure* measured) noexcept nogil:
         """Read a batch to its rows; False if it can't be, or not all of its records are wanted."""
         cdef BatchRow* row = &self.rows[i]
         cdef Report report
