@@ -363,8 +363,13 @@ def crc32c(const uint8_t[::1] data not None, int fold=64):
     return crc
 
 
-cdef uint32_t crc32c_of(const uint8_t* data, int64_t size, uint32_t before=0) noexcept nogil:
-    """The CRC-32C of `size` bytes behind those whose sum is `before`; for other kernels, only where `AVAILABLE`."""
+cdef uint32_t crc32c_of(const uint8_t* data, int64_t size) noexcept nogil:
+    """The CRC-32C of `size` bytes, for other kernels; only where `AVAILABLE`."""
+    return kb_crc32c(data, size, widest, 0)
+
+
+cdef uint32_t crc32c_after(uint32_t before, const uint8_t* data, int64_t size) noexcept nogil:
+    """The same of bytes that follow those whose sum is `before`."""
     return kb_crc32c(data, size, widest, before)
 
 

@@ -16,7 +16,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from kbatch.kernels.buffers import allocate
-from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
+from kbatch.kernels.checksum cimport crc32_legacy, crc32c_after
 from kbatch.kernels.decode cimport (
     BAD_CRC,
     BAD_INNER_CRC,
@@ -138,7 +138,7 @@ cdef void follow(void* context, int64_t read, int64_t written) noexcept nogil:
     cdef Report report
     if it.covered != NULL:
         read += it.before
-        it.crc = crc32c_of(it.covered + it.summed, read - it.summed, it.crc)
+        it.crc = crc32c_after(it.crc, it.covered + it.summed, read - it.summed)
         it.summed = read
     read_rows(it.base, it.position, written, it.row, it.index, it.into, &it.measured, it.wanted, &report)
 
@@ -422,7 +422,7 @@ cdef class Pipeline:
         if self.crc == SKIP:
             return True
         if kb_likely(row.magic == 2):
-            found = crc32c_of(p + CRC_START + summed, row.size - CRC_START - summed, crc)
+            found = crc32c_after(crc, p + CRC_START + summed, row.size - CRC_START - summed)
         else:
             found = crc32_legacy(p + CRC_START_LEGACY, row.size - CRC_START_LEGACY)
         if kb_likely(found == row.crc):
