@@ -136,6 +136,9 @@ def plain(Codecs codecs not None, int codec, bint check_header, payload not None
 cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
                            int64_t room, int64_t limit) noexcept nogil:
     room = min(room, limit)
+    # An empty arena: cramjam crashes at a pointer to nothing, also where nothing is to be written to it.
+    if out == NULL:
+        return -1
     if codec == LZ4:
         return lz4(codecs, check_header, p, size, out, room)
     if codec == ZSTD:
