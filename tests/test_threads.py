@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import kbatch
 from kbatch import Codec, decoding, workers
+from kbatch.checksums import write_crcs
 from kbatch.codecs import compress
 from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.framing import byte_array
@@ -138,6 +139,64 @@ def test_damage(codec, on_error):
         for crc in ("verify", "mark", "skip"):
             same(bytes(data), on_error=on_error, crc=crc)
         same(bytes(data[: int(rng.integers(0, len(data)))]), on_error=on_error)
+
+
+def repacked(plain, codec):
+    """Compress the payload of an uncompressed batch, whatever it is, into a batch of its own."""
+    data = np.frombuffer(plain[:61] + compress(codec, memoryview(plain)[61:]), np.uint8).copy()
+    data[8:12] = np.frombuffer((len(data) - 12).to_bytes(4, "big"), np.uint8)
+    data[22] |= codec
+    write_crcs(data, kbatch.scan(data).copy())
+    return data.tobytes()
+
+
+@pytest.mark.parametrize("crc", ["verify", "skip"])
+def test_a_block_of_nothing_first(crc):
+    """There is no arena yet, and snappy is to write 0 bytes to it: with a pointer to nothing the library crashes."""
+    plain = kbatch.encode([b"value"])
+    data = bytearray(repacked(plain, Codec.SNAPPY)[:61] + bytes(63))
+    data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    array = np.frombuffer(data, np.uint8)
+    write_crcs(array, kbatch.scan(array).copy())
+    one = same(bytes(data), on_error="skip", crc=crc)
+    assert (one[1], len(one[4])) == ([], 1)
+
+
+SHAPES = {"small": (9000, 60), "over the edges of blocks": (60, 20_000), "larger than a block": (8, 150_000)}
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.SNAPPY])
+@pytest.mark.parametrize(("count", "size"), SHAPES.values(), ids=SHAPES)
+def test_batches_of_several_blocks(codec, count, size):
+    """One thread reads and sums behind each block; others when all are there. Also of what only seems to be a batch."""
+    rng = np.random.default_rng(count)
+    values = [rng.integers(0, 4, int(rng.integers(0, size)), np.uint8).tobytes() for _ in range(count)]
+    keys = [None if len(value) % 3 == 0 else value[:9] for value in values]
+    headers = [[("k", value[:5])] if i % 100 == 0 else [] for i, value in enumerate(values)]
+    plain = kbatch.encode(values, keys=keys, headers=headers, base_offset=7, timestamps=np.arange(count))
+    good = repacked(plain, codec)
+    table = kbatch.decode(good)
+    assert (list(table.values()), list(table.keys())) == (values, keys)
+    assert table.records["offset"].tolist() == list(range(7, 7 + count))
+    for options in ({}, {"columns": ["offset", "value"]}, {"start_offset": 9, "stop_offset": 7 + count - 2}):
+        same(good + good, **options)
+    for _ in range(8):
+        # Of the payload, so that the checksum holds; and of what is stored, so that it doesn't.
+        inner = bytearray(plain)
+        inner[int(rng.integers(57 if rng.integers(2) else len(plain) // 2, len(plain)))] ^= 1 << int(rng.integers(8))
+        outer = bytearray(good)
+        outer[int(rng.integers(61, len(good)))] ^= 1 << int(rng.integers(8))
+        for crc in ("verify", "mark", "skip"):
+            same(good + repacked(bytes(inner), codec) + good, on_error="skip", crc=crc)
+            one = same(good + bytes(outer) + good, on_error="skip", crc=crc)
+            if crc == "verify":
+                assert [len(one[1]), len(one[4])] == [2 * count, 1]
+    # A count that is wrong, by which all records would be good but the last.
+    for wrong in (count - 1, count + 1):
+        inner = bytearray(plain)
+        inner[57:61] = wrong.to_bytes(4, "big")
+        one = same(good + repacked(bytes(inner), codec), on_error="skip")
+        assert [len(one[1]), len(one[4])] == [count, 1]
 
 
 def test_many_bad_batches():

@@ -36,6 +36,11 @@ cdef struct Measure:
     int64_t count
     int64_t last_inner
     bint bad_inner
+    # Records whose rows are there already, and where in the payload the next one begins.
+    int64_t done
+    int64_t done_at
+    # Whether it is only the beginning of a payload: `read_rows` reads as far as it goes.
+    bint part
 
 
 cdef inline bint gives_rows(const BatchRow* batch, bint include_control) noexcept nogil:
@@ -47,7 +52,7 @@ cdef inline bint gives_rows(const BatchRow* batch, bint include_control) noexcep
 cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, bint check_crc, Measure* found,
                   Report* report) noexcept nogil
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
-                       const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil
+                       Measure* measured, const Wanted* wanted, Report* report) noexcept nogil
 cdef int64_t read_plain(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin, int32_t index,
                         char* into, const Wanted* wanted) noexcept nogil
 cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil

@@ -491,16 +491,16 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
 
 
 cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
-                    row_t* rows, const Fields* fields, Report* report) noexcept nogil:
-    """All records of one payload, or a fault and none of them."""
+                    row_t* rows, const Fields* fields, Measure* found, Report* report) noexcept nogil:
+    """All records of one payload that aren't done, or a fault and none of them; of a part those that are ordinary."""
     cdef const uint8_t* start = base + position
     cdef const uint8_t* end = start + size
     cdef const uint8_t* p
     cdef int64_t limit = position + size - SLACK
-    cdef int64_t at = position
+    cdef int64_t at = position + found.done_at
     cdef char* row = <char*>rows
     cdef int64_t count = batch.record_count
-    cdef int64_t i = 0
+    cdef int64_t i = found.done
     cdef Py_ssize_t itemsize = sizeof(RecordRow) if row_t is RecordRow else fields.itemsize
     cdef bint append_time = (batch.attributes & LOG_APPEND_TIME) != 0
     cdef Context context
@@ -513,7 +513,7 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
         if at <= limit:
             context.ahead = size if size <= NEAR and not batch.attributes & CODEC else AHEAD
             i += read_ordinary(base, &at, limit, count - i, &context, row + i * itemsize, rows, fields, report)
-        if i >= count:
+        if i >= count or found.part:
             break
         if at == position + size:
             report.record = i
@@ -529,6 +529,10 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
             return report.fault
         at = p - base
         i += 1
+    if kb_unlikely(found.part):
+        found.done = i
+        found.done_at = at - position
+        return FAULT_NONE
     if kb_unlikely(at != position + size):
         report.record = -1
         report.at = at - position
@@ -732,6 +736,8 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
     without reading them; of a wrapper all about its messages but keys and values.
     """
     found.bad_inner = False
+    found.done = found.done_at = 0
+    found.part = False
     if kb_likely(batch.magic == 2):
         found.count = batch.record_count
         return check_count(found.count, size, report) == FAULT_NONE
@@ -747,8 +753,11 @@ cdef bint measure(const uint8_t* payload, int64_t size, const BatchRow* batch, b
 
 
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
-                       const Measure* measured, const Wanted* wanted, Report* report) noexcept nogil:
+                       Measure* measured, const Wanted* wanted, Report* report) noexcept nogil:
     """Read a payload that was measured to rows, for which there is room; how many of them are wanted.
+
+    With `measured.part` it is the beginning of a payload of magic 2: read on, up to the first record that isn't whole
+    or is unusual, and no more than the batch says; the result is 0.
 
     -1 at a fault: then none are, and the row of the batch is as it was. Else that of a wrapper is completed.
     """
@@ -756,15 +765,17 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     cdef int fault
     if kb_likely(batch.magic == 2):
         if kb_likely(wanted.whole):
-            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, report)
+            fault = read_batch(base, position, size, batch, index, <RecordRow*>into, fields, measured, report)
         else:
-            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, report)
+            fault = read_batch(base, position, size, batch, index, <SomeFields*>into, fields, measured, report)
     elif batch.attributes & CODEC:
         fault = read_messages(base, position, measured.count, measured.last_inner, batch, index, into, fields, report)
     else:
         fault = read_message(base, position, size, batch, index, into, fields, report)
     if kb_unlikely(fault != FAULT_NONE):
         return -1
+    if kb_unlikely(measured.part):
+        return 0
     if measured.bad_inner and batch.status == 0:
         batch.status = BAD_INNER_CRC
     if wanted.trimmed:

@@ -82,6 +82,10 @@ cdef class Codecs:
     cdef void* zstd_packer
     # That its packer, whichever there is, compresses by.
     cdef int zstd_level
+    # Unless NULL, called with `follow_context` behind each block of a payload that has several: with how many bytes of
+    # the payload are read by then, and how many of the output are there.
+    cdef void (*follow)(void* context, int64_t read, int64_t written) noexcept nogil
+    cdef void* follow_context
     # Python's own ways, where a library's functions weren't found.
     cdef object zstandard
     cdef object zstandard_packer

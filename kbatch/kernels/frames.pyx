@@ -11,6 +11,8 @@ A library gets to write to what is left of the output, and of the limit, and no 
 bounded before (COD-R8). A context that met an error is thrown away, or reset by what begins the next payload (COD-R9).
 """
 
+cimport cython
+
 import cramjam
 from lz4.frame import compress as lz4_compress
 from zlib import DEFLATED, compressobj, decompressobj
@@ -94,6 +96,7 @@ cdef class Codecs:
         self.zstd = NULL
         self.zstd_packer = NULL
         self.isal = NULL
+        self.follow = NULL
 
     def __init__(self, functions not None):
         cdef Functions* f = &self.functions
@@ -151,12 +154,15 @@ def plain(Codecs codecs not None, int codec, bint check_header, payload not None
 cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
                            int64_t room, int64_t limit) noexcept nogil:
     room = min(room, limit)
+    # An empty arena: cramjam crashes at a pointer to nothing, also where nothing is to be written to it.
+    if out == NULL:
+        return -1
     if codec == LZ4:
         return lz4(codecs, check_header, p, size, out, room)
     if codec == ZSTD:
         return zstd(codecs, p, size, out, room)
     if codec == SNAPPY:
-        return snappy(p, size, out, room)
+        return snappy(codecs, p, size, out, room)
     if codec == GZIP:
         return gzip(codecs, p, size, out, room)
     return -1
@@ -257,20 +263,27 @@ cdef inline object bytes_at(const uint8_t* p, int64_t size):
     return PyMemoryView_FromMemory(<char*>p, size, PyBUF_READ)
 
 
+@cython.final
+@cython.freelist(4)
 cdef class Room:
-    """Bytes for cramjam to write to, for the time of a call: without the GIL it takes no memoryview for that."""
+    """Bytes for cramjam to read or to write to, for the time of a call.
+
+    It makes no memoryview, which takes longer, and of which cramjam without the GIL takes none to write to.
+    """
 
     cdef uint8_t* start
     cdef Py_ssize_t size
+    cdef bint readonly
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.start, self.size, False, flags)
+        PyBuffer_FillInfo(buffer, self, self.start, self.size, self.readonly, flags)
 
 
-cdef inline object room_at(uint8_t* p, int64_t size):
+cdef inline object room_at(const uint8_t* p, int64_t size, bint readonly):
     cdef Room room = Room.__new__(Room)
-    room.start = p
+    room.start = <uint8_t*>p
     room.size = size
+    room.readonly = readonly
     return room
 
 
@@ -282,8 +295,9 @@ cdef inline int64_t copied(bytes plain, uint8_t* out, int64_t room) noexcept:
     return size
 
 
-cdef int64_t snappy(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
+cdef int64_t snappy(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
     """A raw block, or one xerial stream of whole chunks."""
+    cdef const uint8_t* start = p
     cdef const uint8_t* end = p + size
     cdef int64_t used = 0
     cdef int64_t written
@@ -302,6 +316,8 @@ cdef int64_t snappy(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) 
             return -1
         used += written
         p += size
+        if codecs.follow != NULL:
+            codecs.follow(codecs.follow_context, p - start, used)
     return used
 
 
@@ -323,7 +339,7 @@ cdef int64_t snappy_block(const uint8_t* p, int64_t size, uint8_t* out, int64_t 
 cdef int64_t snappy_by_package(const uint8_t* p, int64_t size, uint8_t* out, int64_t claim) noexcept with gil:
     cdef int64_t written
     try:
-        written = snappy_into(bytes_at(p, size), room_at(out, claim))
+        written = snappy_into(room_at(p, size, True), room_at(out, claim, False))
     except BaseException:
         return -1
     return written if written == claim else -1
@@ -391,13 +407,15 @@ cdef int64_t lz4(Codecs codecs, bint check_header, const uint8_t* p, int64_t siz
                 return -1
         used += written
         p += length
+        if codecs.follow != NULL:
+            codecs.follow(codecs.follow_context, p - header, used)
     return -1
 
 
 cdef int64_t lz4_block_by_package(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept with gil:
     cdef int64_t written
     try:
-        written = lz4_into(bytes_at(p, size), room_at(out, room), room)
+        written = lz4_into(room_at(p, size, True), room_at(out, room, False), room)
     except BaseException:
         return -1
     return written if written <= room else -1
@@ -575,7 +593,7 @@ cdef int64_t snappy_packed(const uint8_t* p, int64_t size, uint8_t* out, int64_t
     memcpy(out, b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01", XERIAL_HEADER)
     while at < size:
         written = snappy_packed_into(bytes_at(p + at, min(size - at, XERIAL_BLOCK)),
-                                     room_at(out + used + 4, room - used - 4))
+                                     room_at(out + used + 4, room - used - 4, False))
         length = kb_bswap32(<uint32_t>written)
         memcpy(out + used, &length, 4)
         used += 4 + written
