@@ -149,7 +149,7 @@ def repacked(plain, codec):
 
 
 def test_snappy_into_nothing():
-    """A damaged block that claims to hold nothing, when there is no arena yet: cramjam crashed at a pointer to nothing."""
+    """A damaged block that claims to hold nothing, when there is no arena yet: cramjam crashed at a null pointer."""
     data = (GOLDEN / "snappy-into-nothing.bin").read_bytes()
     for crc in ("verify", "mark", "skip"):
         same(data, on_error="skip", crc=crc)
