@@ -173,16 +173,18 @@ def test_empty_arena_gives_an_empty_array():
 
 def test_arena_memory_is_used_again():
     trim()
-    for _ in range(5):
-        arena = Arena()
-        for codec, write in WRITERS.values():
-            decompress(codec, memoryview(write(LARGE)), arena, LIMIT)
-        fresh = pool_stats().fresh
+    payloads = [(codec, memoryview(write(LARGE))) for codec, write in WRITERS.values()]
+    before = pool_stats().fresh
+    counts = []
+    for _ in range(3):
+        # Of one that grows, some of the smaller blocks may go back to the system: see `kbatch.kernels.buffers`.
+        arena = Arena((len(payloads) + 1) * len(LARGE))
+        for codec, payload in payloads:
+            decompress(codec, payload, arena, LIMIT)
         del arena
-    assert pool_stats().fresh == fresh
-    arena = Arena()
-    decompress(Codec.LZ4, memoryview(as_java_lz4(LARGE)), arena, LIMIT)
-    assert pool_stats().fresh == fresh
+        counts.append(pool_stats().fresh - before)
+    assert counts[0] >= 1
+    assert counts == [counts[0]] * 3
 
 
 @every_codec_number
