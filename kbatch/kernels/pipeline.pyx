@@ -381,7 +381,9 @@ cdef class Pipeline:
                     if i == self.hi and not self.frame(FRAMED):
                         more = False
                         break
-                    count = self.plain_run(i, self.hi, self.used, self.arena_used, self.most)
+                    count = 0
+                    if self.rows[i].magic != 2:
+                        count = self.plain_run(i, self.hi, self.used, self.arena_used, self.most)
                     if count:
                         self.used += 0 if self.framing_only else count
                     elif self.step(worker, i):
@@ -928,10 +930,11 @@ cdef class Pipeline:
             if kb_get(&self.stop) <= i:
                 return False
             # They have their place, so that nothing ends before.
-            count = self.plain_run(i, hi, row.first_record, 0, INT64_MAX)
-            i += count
-            if count:
-                continue
+            if row.magic != 2:
+                count = self.plain_run(i, hi, row.first_record, 0, INT64_MAX)
+                if count:
+                    i += count
+                    continue
             if kb_likely(self.sound(row)):
                 if self.framing_only or not gives_rows(row, self.include_control):
                     i += 1
