@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import time
 from _thread import start_new_thread
 from operator import index
 
@@ -17,11 +16,8 @@ __all__ = ["run", "thread_count"]
 # More never pay, and a number that comes from elsewhere should not bring a machine down.
 _MOST = 256
 
-# Those whose threads have not ended: they wait for a second after the last call that they helped.
+# They wait for a second after the call that they were started for.
 _helpers: list[Helper] = []
-
-# The most seconds that a fork waits until they have ended; it takes 20 us, unless one is at work for another thread.
-_FORK_SECONDS = 0.05
 
 
 def thread_count(threads: int) -> int:
@@ -56,23 +52,8 @@ def _lend(pipeline: Pipeline) -> None:
         return
     helper = Helper(new_codecs())
     helper.give(pipeline)
-    _helpers.append(helper)
-    try:
-        start_new_thread(_live, (helper,))
-    except BaseException:
-        _end(helper)
-        raise
-
-
-def _live(helper: Helper) -> None:
-    helper.live()
-    _end(helper)
-
-
-def _end(helper: Helper) -> None:
-    # A fork may have removed it.
-    with contextlib.suppress(ValueError):
-        _helpers.remove(helper)
+    start_new_thread(helper.live, ())
+    _helpers[:] = [other for other in _helpers if not other.gone] + [helper]
 
 
 def run(pipeline: Pipeline, threads: int) -> None:
@@ -94,19 +75,12 @@ def run(pipeline: Pipeline, threads: int) -> None:
 
 def _dismiss() -> None:
     """Let the threads that wait end."""
-    for helper in list(_helpers):
+    for helper in _helpers:
         helper.dismiss()
-
-
-def _before_fork() -> None:
-    """Have the threads that wait ended: a child has none of them, and who forks beside threads is warned."""
-    _dismiss()
-    until = time.monotonic() + _FORK_SECONDS
-    while any(helper.gone for helper in list(_helpers)) and time.monotonic() < until:
-        # They need the GIL to end.
-        time.sleep(20e-6)
+    _helpers.clear()
 
 
 atexit.register(_dismiss)
+# A child has none of them, and who forks is warned of other threads.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_helpers.clear)
+    os.register_at_fork(before=_dismiss, after_in_child=_helpers.clear)

@@ -488,15 +488,6 @@ def test_fork_and_exit():
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_threads_that_wait_end_before_a_fork():
-    """Python 3.12 warns of threads that there are right after it, and has not let them end till then."""
-    for _ in range(20):
-        assert outcome(kbatch.decode, b"".join(batches(np.random.default_rng(12), 50)), threads=3)
-        assert workers._helpers
-        workers._before_fork()
-        assert not workers._helpers
-
-
 def test_a_system_without_threads(monkeypatch):
     data = b"".join(batches(np.random.default_rng(11), 100))
 
