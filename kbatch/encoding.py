@@ -508,7 +508,7 @@ def composed(
     level: int | None,
     memory: Callable[[int], memoryview] = new_memory,
 ) -> memoryview:
-    """Do that in memory of the caller's."""
+    """Do what `compose` does, in memory that `memory` gives for the most bytes there can be."""
     out = memory(_kernel.packed_room(batches))
     return out[: fill(records, batches, level, out)]
 

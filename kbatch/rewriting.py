@@ -69,20 +69,23 @@ _INT32_MAX = 2**31 - 1
 _RUN_BYTES = 1 << 20
 # What is decoded, or compressed anew, at a time: it stays in the L2 cache, with its records and what they become.
 _BLOCK_BYTES = 256 << 10
+# What a table of compressed batches takes, about.
 _TABLE_BYTES = 8 << 20
-# How many times as large as an ordinary batch it may be with another codec, and how large: for that there is room.
+# How many times as large an ordinary batch becomes at most with another codec, and how large: for that there is room.
 _ORDINARY_GROWTH = 8
 _ORDINARY_BYTES = 16 << 20
+# How many batches are scanned at a time.
 _MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
-# What a record, or its batch's header, takes at most beside its key and value: as a message, and more than as one.
+# What a record takes at most beside its key and value as a message, and what it takes at least in a batch of magic 2.
 _MESSAGE_BYTES = 34
 _LEAST_RECORD = 7
+# By how much a message that becomes a batch of magic 2 grows at most.
 _BATCH_GROWTH = 66
 # How many times as large as the input an output may be expected to be.
 _MOST_GROWTH = 8
-# That are decoded together, to begin with.
+# Rows of records there is room for, to begin with.
 _FEWEST_RECORDS = 4096
 
 # What can be lost, by the field of the report that counts it.
