@@ -498,13 +498,9 @@ class Rewriter(ABC):
             # Of all others that are bad there are no rows.
             self._leave_out(batches[row], "the checksum of a message in it doesn't hold", source, CrcMismatchError)
         offsets = rows["offset"]
-        wrong = offsets < 0
-        wrong[:1] |= offsets[:1] <= self._last_offset
-        wrong[1:] |= offsets[1:] <= offsets[:-1]
-        for row in np.unique(rows["batch"][wrong]).tolist() if wrong.any() else ():
+        for row in self._falling(offsets, rows["batch"], bad):
             text = "offsets don't rise, or are negative: nothing can be written so"
-            if not bad[row]:
-                self._leave_out(batches[row], text, source, InvalidRecordError)
+            self._leave_out(batches[row], text, source, InvalidRecordError)
             bad[row] = True
         if bad.any():
             return self._regrouped(table[~bad[rows["batch"]]], magic, codec, source)
@@ -528,6 +524,34 @@ class Rewriter(ABC):
         stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
         self.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
         return composed(records, made, self.level, self._memory)
+
+    def _falling(
+        self, offsets: npt.NDArray[np.int64], of_batch: npt.NDArray[np.int32], bad: npt.NDArray[np.bool_]
+    ) -> list[int]:
+        """Return the batches whose offsets are negative or don't rise, also from those before them that are written."""
+        falls = np.ones(len(offsets), np.bool_)
+        falls[1:] = offsets[1:] <= offsets[:-1]
+        if len(offsets) and offsets[0] > self._last_offset:
+            falls[0] = False
+        falls |= offsets < 0
+        if not falls.any():
+            return []
+        begins = np.flatnonzero(np.append(True, of_batch[1:] != of_batch[:-1]))
+        ends = np.append(begins[1:], len(offsets)) - 1
+        # To its first offset it comes below.
+        falls[begins] = offsets[begins] < 0
+        inside = np.logical_or.reduceat(falls, begins)
+        falling = []
+        last = self._last_offset
+        columns = (of_batch[begins], offsets[begins], offsets[ends], inside)
+        for row, first, end, within in zip(*(column.tolist() for column in columns), strict=True):
+            if bad[row]:
+                continue
+            if within or first <= last:
+                falling.append(row)
+            else:
+                last = end
+        return falling
 
     def _grouped(
         self, kept: Batches, counts: npt.NDArray[np.int64], table: RecordTable, magic: int, codec: Codec | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import time
 from _thread import start_new_thread
 from operator import index
 
@@ -15,6 +16,9 @@ __all__ = ["run", "thread_count"]
 
 # More never pay, and a number that comes from elsewhere should not bring a machine down.
 _MOST = 256
+
+# How long a fork waits for threads to end, in seconds: those that wait for work take a fraction of a millisecond.
+_PATIENCE = 0.02
 
 # They wait for a second after the call that they were started for.
 _helpers: list[Helper] = []
@@ -80,7 +84,20 @@ def _dismiss() -> None:
     _helpers.clear()
 
 
+def _dismiss_all() -> None:
+    """Wait, too, until they have ended: Python 3.12 and later warn whoever forks while there are other threads."""
+    leaving = list(_helpers)
+    _dismiss()
+    deadline = time.monotonic() + _PATIENCE
+    while leaving and time.monotonic() < deadline:
+        # They need the GIL to end. Once more when all of them have had it, for the system to be through with them.
+        done = all(helper.ended for helper in leaving)
+        time.sleep(1e-4)
+        if done:
+            break
+
+
 atexit.register(_dismiss)
-# A child has none of them, and who forks is warned of other threads.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_dismiss, after_in_child=_helpers.clear)
+    # A child has none of them.
+    os.register_at_fork(before=_dismiss_all, after_in_child=_helpers.clear)

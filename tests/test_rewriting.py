@@ -324,6 +324,31 @@ def test_offsets_that_do_not_rise() -> None:
     assert rows_of(kbatch.recompress(data, "lz4")) == rows_of(data)
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_many_batches_whose_offsets_go_back(magic: int) -> None:
+    """LEG-R13: a stretch of a log that stands there twice. As many batches are left out as it has, in one go."""
+    once = kbatch.encode([b"value"] * 3000, timestamps=1000, codec="gzip", batch_size=0)
+    assert len(kbatch.scan(once)) == 3000
+    report = kbatch.RewriteReport()
+    assert kbatch.convert(once + once, magic, lossy="drop", on_error="skip", report=report) == kbatch.convert(
+        once, magic, lossy="drop"
+    )
+    assert sum(loss.length for loss in report.damage) == len(once)
+    assert {loss.position for loss in report.damage} == {len(once) + p for p in kbatch.scan(once)["position"].tolist()}
+
+
+def test_a_batch_that_is_left_out_leaves_no_other_out() -> None:
+    """What is below the offsets of a batch that isn't written, and not of one that is, stays."""
+    made = [
+        kbatch.encode([b"value"] * count, timestamps=1000, base_offset=first, codec="gzip")
+        for first, count in ((1, 5), (3, 7), (8, 3), (10, 1), (11, 1))
+    ]
+    report = kbatch.RewriteReport()
+    out = kbatch.convert(b"".join(made), 1, on_error="skip", report=report)
+    assert kbatch.decode(out).records["offset"].tolist() == [1, 2, 3, 4, 5, 8, 9, 10, 11]
+    assert [loss.base_offset for loss in report.damage] == [3, 10]
+
+
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_vectors_end_in_batches_or_in_our_errors(on_error: Any) -> None:
     for path in sorted(GOLDEN.glob("vectors/*.bin")):

@@ -488,6 +488,37 @@ def test_fork_and_exit():
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
+ALONE = """
+import os
+counts = []
+# The last to be registered is the first to be called.
+os.register_at_fork(before=lambda: counts.append(sum(not helper.ended for helper in kept)))
+import kbatch
+from kbatch import decoding, workers
+decoding._THREAD_BYTES = decoding._THREAD_BYTES_PACKED = 1
+data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec="lz4") for i in range(200))
+for _ in range(40):
+    kbatch.decode(data, threads=3)
+    kept = list(workers._helpers)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+print(len(counts), sum(count > 0 for count in counts))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork of POSIX")
+def test_who_forks_has_no_other_thread():
+    """Python 3.12 and later warn of them, and the threads that wait for work are none of the caller's."""
+    ran = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    forks, others = map(int, ran.stdout.split())
+    assert forks == 40
+    # A fork doesn't wait for ever, and this machine may be busy.
+    assert others <= 5
+
+
 def test_a_system_without_threads(monkeypatch):
     data = b"".join(batches(np.random.default_rng(11), 100))
 

@@ -972,6 +972,8 @@ cdef class Helper:
     ----------
     gone : bool
         Whether it takes no more.
+    ended : bool
+        Whether its thread does nothing more but end.
     """
 
     cdef Codecs codecs
@@ -979,6 +981,7 @@ cdef class Helper:
     cdef Worker worker
     cdef PyThread_type_lock bell
     cdef int64_t state
+    cdef int64_t left
 
     def __cinit__(self):
         self.bell = PyThread_allocate_lock()
@@ -996,6 +999,10 @@ cdef class Helper:
     @property
     def gone(self):
         return kb_get(&self.state) == GONE
+
+    @property
+    def ended(self):
+        return kb_get(&self.left) != 0
 
     def give(self, Pipeline pipeline not None):
         """Let it help this pipeline; False if it is at another one, or gone. Nothing comes between the two."""
@@ -1028,6 +1035,7 @@ cdef class Helper:
                         break
                 elif kb_turn(&self.state, IDLE, GONE):
                     break
+        kb_set(&self.left, True)
 
 
 cdef void pass_time(int64_t* tries) noexcept nogil:
