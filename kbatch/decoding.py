@@ -22,6 +22,7 @@ from kbatch.format import (
     COLUMN_FIELDS,
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
+    MIN_RECORD_SIZE,
     RECORD_DTYPE,
     BatchStatus,
     Codec,
@@ -99,8 +100,6 @@ _SMALL_BATCH = 32 << 10
 # Of less input than so many batches of this size no sample is taken.
 _LITTLE_BATCH = 512
 _MOST_SLOW_BATCHES = 1 << 16
-# The shortest record takes so many bytes (CNT-R7): what a header claims beyond that gets no rows.
-_MIN_RECORD = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ class _Pass:
                 if self._is_full():
                     return False
                 count = int(batch["record_count"])
-                if not len(self.rows.array) - self.rows.used < count <= int(batch["size"]) // _MIN_RECORD:
+                if not len(self.rows.array) - self.rows.used < count <= int(batch["size"]) // MIN_RECORD_SIZE:
                     return True
                 self.rows.reserve(max(count, rows))
 

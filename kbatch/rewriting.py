@@ -42,6 +42,7 @@ from kbatch.format import (
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_DTYPE,
     COLUMN_FIELDS,
+    MIN_RECORD_SIZE,
     NO_TIMESTAMP,
     RECORD_DTYPE,
     BatchStatus,
@@ -78,9 +79,8 @@ _ORDINARY_BYTES = 16 << 20
 _MOST_ROWS = 8192
 # What a record takes in a batch of magic 2 beside its key and value, about.
 _RECORD_OVERHEAD = 16
-# What a record takes at most beside its key and value as a message, and what it takes at least in a batch of magic 2.
+# What a record takes at most beside its key and value as a message.
 _MESSAGE_BYTES = 34
-_LEAST_RECORD = 7
 # By how much a message that becomes a batch of magic 2 grows at most.
 _BATCH_GROWTH = 66
 # How many times as large as the input an output may be expected to be.
@@ -928,7 +928,7 @@ class Recompression(Rewriter):
 
 def _most_records(rows: Batches) -> npt.NDArray[np.int64]:
     """Return how many records batches of magic 2 may have: no count is believed that the bytes can't hold."""
-    most: npt.NDArray[np.int64] = np.minimum(rows["record_count"], rows["size"] // _LEAST_RECORD)
+    most: npt.NDArray[np.int64] = np.minimum(rows["record_count"], rows["size"] // MIN_RECORD_SIZE)
     return most
 
 

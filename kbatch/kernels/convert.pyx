@@ -28,17 +28,7 @@ from kbatch.kernels.put cimport (
     write_header,
 )
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.wire cimport BatchRow, RecordRow, header_size, kb_unlikely, load_be32
-
-cdef extern from *:
-    """
-    #if defined(_MSC_VER)
-      #define kb_prefetch_far(p)
-    #else
-      #define kb_prefetch_far(p) __builtin_prefetch(p, 0, 2)
-    #endif
-    """
-    void kb_prefetch_far(const void*) noexcept nogil
+from kbatch.kernels.wire cimport BatchRow, RecordRow, header_size, kb_prefetch_far, kb_unlikely, load_be32
 
 cdef enum:
     LOG_APPEND_TIME = 0x08

@@ -40,6 +40,7 @@ from kbatch.kernels.wire cimport (
     FAULT_WRAPPER_EMPTY,
     FAULT_WRAPPER_OFFSET,
     HeaderRow,
+    MIN_RECORD,
     RecordRow,
     header_size,
     kb_likely,
@@ -54,7 +55,6 @@ cdef enum:
     # A record's fields up to the key take twelve bytes, a key whose length takes one byte 63, then a length.
     SLACK = 96
     LOG_OVERHEAD = 12
-    MIN_RECORD = 7
     # Least values of a message's length field (LEG-R1).
     MIN_LENGTH_V0 = 14
     MIN_LENGTH_V1 = 22

@@ -43,7 +43,7 @@ from kbatch.kernels.decode cimport (
 from kbatch.kernels.frames cimport Codecs, plain_payload
 from kbatch.kernels.scan cimport Stop, scan_into
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.wire cimport BatchRow, header_size, kb_likely, kb_prefetch, kb_unlikely
+from kbatch.kernels.wire cimport MIN_RECORD, BatchRow, header_size, kb_likely, kb_prefetch, kb_unlikely
 
 cdef extern from *:
     """
@@ -101,7 +101,6 @@ cdef enum:
     # magic on (CRC-R7).
     CRC_START = 21
     CRC_START_LEGACY = 16
-    MIN_RECORD = 7
     LZ4 = 3
     ZSTD = 4
     # What to do with checksums.
@@ -643,9 +642,7 @@ cdef class Pipeline:
         follower.position = self.arena_used
         follower.into = self.out + self.used * self.wanted.fields.itemsize
         follower.wanted = &self.wanted
-        follower.measured.done = follower.measured.done_at = 0
         follower.measured.part = True
-        follower.summed = follower.crc = 0
 
     # -- groups
 

@@ -8,6 +8,7 @@ from kbatch.kernels.wire cimport (
     FAULT_BATCH_TOO_SHORT,
     FAULT_LENGTH_TOO_SMALL,
     FAULT_NONE,
+    MIN_RECORD,
     kb_prefetch,
     load_be16,
     load_be32,
@@ -25,8 +26,6 @@ cdef enum:
     MIN_LENGTH_V0 = 14
     MIN_LENGTH_V1 = 22
     MIN_LENGTH_V2 = 49
-    # The shortest record: a byte each of length, attributes, both deltas, key and value length, header count (CNT-R7).
-    MIN_RECORD = 7
     # A guess, below what is usual, at the compressed bytes that a record takes.
     PACKED_RECORD = 8
     CODEC = 0x07

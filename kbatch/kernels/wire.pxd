@@ -18,6 +18,7 @@ cdef extern from *:
       #define kb_likely(x) (x)
       #define kb_unlikely(x) (x)
       #define kb_prefetch(p)
+      #define kb_prefetch_far(p)
     #else
       #define kb_bswap16 __builtin_bswap16
       #define kb_bswap32 __builtin_bswap32
@@ -25,6 +26,8 @@ cdef extern from *:
       #define kb_likely(x) __builtin_expect(!!(x), 1)
       #define kb_unlikely(x) __builtin_expect(!!(x), 0)
       #define kb_prefetch(p) __builtin_prefetch(p)
+      /* To the second level of the cache. */
+      #define kb_prefetch_far(p) __builtin_prefetch(p, 0, 2)
     #endif
     """
     uint16_t kb_bswap16(uint16_t) noexcept nogil
@@ -33,6 +36,7 @@ cdef extern from *:
     bint kb_likely(bint) noexcept nogil
     bint kb_unlikely(bint) noexcept nogil
     void kb_prefetch(const void*) noexcept nogil
+    void kb_prefetch_far(const void*) noexcept nogil
 
 
 # One row of RECORD_DTYPE, BATCH_DTYPE and HEADER_DTYPE; `spans.check_layouts` compares them with the dtypes.
@@ -113,6 +117,8 @@ cdef enum:
     HEADER_V0 = 18
     HEADER_V1 = 26
     HEADER_V2 = 61
+    # The shortest record: a byte each of length, attributes, both deltas, key and value length, header count (CNT-R7).
+    MIN_RECORD = 7
 
 
 cdef inline int64_t header_size(int8_t magic) noexcept nogil:
