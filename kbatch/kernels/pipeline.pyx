@@ -31,6 +31,7 @@ from kbatch.kernels.decode cimport (
     BAD_CRC,
     BAD_INNER_CRC,
     CODEC,
+    CONTROL,
     Measure,
     Report,
     Wanted,
@@ -43,7 +44,15 @@ from kbatch.kernels.decode cimport (
 from kbatch.kernels.frames cimport Codecs, declared, plain_payload
 from kbatch.kernels.scan cimport Stop, scan_into
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.wire cimport MIN_RECORD, BatchRow, header_size, kb_likely, kb_prefetch, kb_unlikely
+from kbatch.kernels.wire cimport (
+    MIN_RECORD,
+    BatchRow,
+    header_size,
+    kb_likely,
+    kb_prefetch,
+    kb_unlikely,
+    load_be32,
+)
 
 cdef extern from *:
     """
@@ -101,6 +110,12 @@ cdef enum:
     # magic on (CRC-R7).
     CRC_START = 21
     CRC_START_LEGACY = 16
+    # Where sizes stand, which don't count what they stand in (FRM-R1), magics, attributes and counts.
+    LOG_OVERHEAD = 12
+    SIZE_AT = 8
+    MAGIC_AT = 16
+    ATTRIBUTES_AT = 22
+    COUNT_AT = 57
     LZ4 = 3
     ZSTD = 4
     # What to do with checksums.
@@ -135,18 +150,23 @@ cdef enum:
     YIELDS = 3000
 
 
-# Where rows and decompressed bytes go next, and where the bytes end.
+# Where rows and decompressed bytes go next, and where there is no more room for them.
 cdef struct Place:
     int64_t used
+    int64_t end
     int64_t arena_used
     int64_t arena_end
 
 
-# Batches `lo` to `hi`, for one thread. Of one that is not `placed` the arena's bytes are -1 where they aren't known.
+# Batches `lo` to `hi`, for one thread, which has to frame them in the bytes `start` to `stop`, or has that done already.
+# Of a group that is not `placed` the arena's bytes are -1 where they aren't known.
 cdef struct Group:
     int64_t number
     int64_t lo
     int64_t hi
+    int64_t start
+    int64_t stop
+    bint framed
     bint placed
     Place place
 
@@ -314,6 +334,7 @@ cdef class Pipeline:
     cdef int64_t lock
     cdef readonly int64_t hi
     cdef readonly int64_t position
+    cdef int64_t first_position
     cdef bint frames
     cdef int64_t claimed
     cdef int64_t next_row
@@ -381,13 +402,13 @@ cdef class Pipeline:
         if position > self._data.length or (packed and position >= 0):
             raise ValueError("nothing can be framed there")
         self.frames = position >= 0
-        self.position = position
+        self.position = self.first_position = position
         self.max_size = max_size
 
     def work_alone(self, codecs):
         """Do all of it in this thread, which looks for signals: where one raises, so does this."""
         cdef Worker worker = Worker(codecs)
-        cdef Place place = Place(self.used, self.arena_used, self.arena_room)
+        cdef Place place = Place(self.used, self.capacity, self.arena_used, self.arena_room)
         cdef int64_t i = self.lo
         cdef int64_t looked
         cdef int64_t count
@@ -397,7 +418,7 @@ cdef class Pipeline:
             looked = 0
             with nogil:
                 while more and looked < SIGNAL_BYTES:
-                    if i == self.hi and not self.frame(FRAMED):
+                    if i == self.hi and not self.frame():
                         break
                     count = self.some(worker, &place, i, self.hi)
                     i += count
@@ -448,10 +469,21 @@ cdef class Pipeline:
             self.used = self.stop_used
             self.arena_used = self.stop_arena_used
             self.forget()
+        if self.first_position >= 0 and self.stop != ABORTED:
+            self.frame_next()
         # A helper holds this object until it gets another.
         self._data = self._batches = self._arena = self._out = None
         for worker in self.lent:
             worker.let_go()
+
+    cdef void frame_next(self) noexcept nogil:
+        """Have a row of what has ended it, as there is if one thread frames, which no thread may have come to."""
+        cdef Stop stop
+        self.position = self.first_position
+        if self.next > self.lo:
+            self.position = self.rows[self.next - 1].position + self.rows[self.next - 1].size - self.origin
+        self.hi = self.next + scan_into(self.base, self._data.length, &self.position, self.origin,
+                                        self.rows + self.next, min(1, self._batches.length - self.next), &stop)
 
     cdef void forget(self) noexcept nogil:
         """Let the rows of wrappers that were read too early be as `scan` made them."""
@@ -544,7 +576,7 @@ cdef class Pipeline:
         cdef int64_t i
         if self.packed or self.wanted.trimmed:
             return 0
-        hi = min(hi, lo + (<int64_t>RUN if self.framing_only else min(<int64_t>RUN, self.capacity - used)))
+        hi = min(hi, lo + (<int64_t>RUN if self.framing_only else min(<int64_t>RUN, place.end - used)))
         for i in range(lo, hi):
             row = &self.rows[i]
             at = row.position - self.origin
@@ -610,7 +642,7 @@ cdef class Pipeline:
             if self.keep:
                 base = self.arena
                 position = place.arena_used
-                if row.magic == 2 and row.record_count <= self.capacity - place.used:
+                if row.magic == 2 and row.record_count <= place.end - place.used:
                     self.follow_with(&follower, place, row, i)
                     worker.codecs.follow_context = &follower
                     worker.codecs.follow = follow
@@ -633,7 +665,7 @@ cdef class Pipeline:
             added = size
         if not measure(base + position, size, row, self.wanted.check_crc, &measured, &report):
             return False
-        if measured.count > self.capacity - place.used:
+        if measured.count > place.end - place.used:
             return False
         if unpacks:
             measured.done = follower.measured.done
@@ -666,19 +698,14 @@ cdef class Pipeline:
 
     # -- groups
 
-    cdef bint frame(self, int64_t wanted) noexcept nogil:
-        """Append the rows of so many bytes, or of one batch; whether there are any."""
-        cdef Stop stop
+    cdef bint frame(self) noexcept nogil:
+        """Append the rows of a few batches; whether there are any."""
         cdef int64_t at = self.position
         cdef int64_t n
         cdef int64_t i
         if not self.frames:
             return False
-        n = scan_into(self.base, min(at + wanted, self._data.length), &at, self.origin, self.rows + self.hi,
-                      self._batches.length - self.hi, &stop)
-        if n == 0:
-            n = scan_into(self.base, self._data.length, &at, self.origin, self.rows + self.hi,
-                          min(1, self._batches.length - self.hi), &stop)
+        n = self.frame_some(&at, self._data.length, self.hi, self._batches.length)
         for i in range(self.hi, self.hi + n):
             if self.rows[i].attributes & CODEC or self.rows[i].size > self.max_size:
                 n = i - self.hi
@@ -689,38 +716,101 @@ cdef class Pipeline:
         self.position = at
         return n > 0
 
+    cdef int64_t frame_some(self, int64_t* at, int64_t end, int64_t lo, int64_t hi) noexcept nogil:
+        """Frame what stays in the first level of the cache, or one batch, from byte `at` to `end`, to the rows from `lo`
+        to `hi`; how many.
+        """
+        cdef Stop stop
+        cdef int64_t n = scan_into(self.base, min(at[0] + FRAMED, end), at, self.origin, self.rows + lo, hi - lo, &stop)
+        if n == 0:
+            n = scan_into(self.base, end, at, self.origin, self.rows + lo, min(1, hi - lo), &stop)
+        return n
+
     cdef bint claim(self, Worker worker, Group* group) noexcept nogil:
         """Take the next group; False if there is none."""
-        cdef int64_t middle
-        cdef int64_t above
-        cdef int64_t at
-        cdef int64_t end
         self.acquire()
         group.number = self.claimed
         group.lo = group.hi = self.next_row
-        if kb_get(&self.stop) <= group.lo:
-            self.release()
-            return False
-        if group.lo == self.hi:
-            self.frame(group_size(self._data.length - self.position))
-        above = self.hi
-        if group.lo < above:
-            at = self.rows[group.lo].position
-            end = self._data.length + self.origin if self.frames else self.rows[above - 1].position
-            # At least one: a thread without any would wait for its turn.
-            at += group_size(end - at)
-            group.hi += 1
-            while group.hi < above:
-                middle = group.hi + (above - group.hi) // 2
-                if self.rows[middle].position < at:
-                    group.hi = middle + 1
-                else:
-                    above = middle
-            self.give_place(worker.codecs, group)
+        if kb_get(&self.stop) > group.lo:
+            if self.frames:
+                self.look_ahead(group)
+            elif group.lo < self.hi:
+                self.divide(group)
+                self.give_place(worker.codecs, group)
+        if group.lo < group.hi:
             self.claimed += 1
             self.next_row = group.hi
         self.release()
         return group.lo < group.hi
+
+    cdef void look_ahead(self, Group* group) noexcept nogil:
+        """Find the next group and its place where nothing is framed yet, which the group's thread does then.
+
+        Of batches as small as 100 bytes a thread can frame no more than four times as many as it can read.
+        """
+        cdef const uint8_t* p
+        cdef int64_t at = self.position
+        cdef int64_t end = at + group_size(self._data.length - at)
+        cdef int64_t most = self._batches.length
+        cdef int64_t used = self.used
+        cdef int64_t i = self.hi
+        cdef int64_t size
+        cdef int64_t count
+        cdef bint more = True
+        while more and at < end and i < most and self._data.length - at >= CRC_START:
+            p = self.base + at
+            size = <int64_t><int32_t>load_be32(p + SIZE_AT) + LOG_OVERHEAD
+            if size < CRC_START or size > self._data.length - at or size > self.max_size:
+                break
+            kb_prefetch(p + 4096)
+            kb_prefetch(p + 4160)
+            if p[MAGIC_AT] == 2:
+                if size < header_size(2) or p[ATTRIBUTES_AT] & CODEC:
+                    break
+                count = <int32_t>load_be32(p + COUNT_AT)
+                if count < 0 or count > (size - header_size(2)) // MIN_RECORD:
+                    break
+                if p[ATTRIBUTES_AT] & CONTROL and not self.include_control:
+                    count = 0
+            elif p[MAGIC_AT] < 2 and not p[MAGIC_AT + 1] & CODEC:
+                count = 1
+            else:
+                break
+            if self.framing_only:
+                count = 0
+            if count > self.capacity - used:
+                break
+            used += count
+            at += size
+            i += 1
+            more = used * self.wanted.fields.itemsize + (at if self.counts_data else 0) + i * <int64_t>sizeof(BatchRow) < self.most
+        group.start = self.position
+        group.stop = self.position = at
+        group.hi = self.hi = i
+        group.framed = False
+        group.placed = True
+        group.place = Place(self.used, used, self.arena_used, self.arena_used)
+        self.used = used
+        self.frames = group.hi > group.lo
+        if not more:
+            self.end_before(i, used, self.arena_used)
+
+    cdef void divide(self, Group* group) noexcept nogil:
+        """Find the next group of those that are framed."""
+        cdef int64_t above = self.hi
+        cdef int64_t middle
+        cdef int64_t at
+        group.framed = True
+        group.start = at = self.rows[group.lo].position
+        # At least one: a thread without any would wait for its turn.
+        at += group_size(self.rows[above - 1].position - at)
+        group.hi += 1
+        while group.hi < above:
+            middle = group.hi + (above - group.hi) // 2
+            if self.rows[middle].position < at:
+                group.hi = middle + 1
+            else:
+                above = middle
 
     cdef void give_place(self, Codecs codecs, Group* group) noexcept nogil:
         """Find the place of a group, or what is known of it; it may become shorter. Only with the lock.
@@ -758,7 +848,7 @@ cdef class Pipeline:
                     break
         group.place.arena_end = self.arena_claimed = arena_used
         if group.placed:
-            self.used = used
+            group.place.end = self.used = used
             self.arena_used = arena_used
             if not more:
                 self.end_before(group.hi, used, arena_used)
@@ -766,6 +856,7 @@ cdef class Pipeline:
         elif not self.packed:
             # Its records are to be counted, in its turn: one batch at a time.
             group.hi = group.lo + 1
+        group.stop = self.rows[group.hi - 1].position + self.rows[group.hi - 1].size
 
     cdef inline void foresee(self, Codecs codecs, int64_t i, int64_t* count, int64_t* size) noexcept nogil:
         """How many rows and bytes of the arena a batch will take; -1 each where that can't be told."""
@@ -773,8 +864,7 @@ cdef class Pipeline:
         cdef const uint8_t* p
         cdef bint unpacks = row.attributes & CODEC
         count[0] = size[0] = 0
-        if self.framing_only or not (unpacks or row.magic == 2 or self.packed or self.wanted.trimmed or row.status):
-            count[0] = not self.framing_only
+        if self.framing_only:
             return
         if not self.there(row) or not self.supported(row):
             count[0] = size[0] = -1
@@ -785,10 +875,10 @@ cdef class Pipeline:
         if unpacks and self.keep:
             p = self.payload(row, size)
             size[0] = -1 if p == NULL else declared(codecs, row.attributes & CODEC, p, size[0])
-        count[0] = row.record_count
+        count[0] = 1 if row.magic != 2 else row.record_count
         # What is compressed and not kept may have any number of records.
         if row.magic != 2 and unpacks or not self.within(i) or (
-                count[0] > size[0] // MIN_RECORD and (self.keep or not unpacks)):
+                row.magic == 2 and count[0] > size[0] // MIN_RECORD and (self.keep or not unpacks)):
             count[0] = -1
         if not self.packed or not self.keep:
             size[0] = 0
@@ -824,22 +914,25 @@ cdef class Pipeline:
                 looked = 0
                 with gil:
                     PyErr_CheckSignals()
-            looked += self.rows[group.hi - 1].position + self.rows[group.hi - 1].size - self.rows[group.lo].position
+            looked += group.stop - group.start
             if not (self.do_placed(worker, &group) if group.placed else self.do_in_turn(worker, &group)):
                 break
         return 0
 
     cdef bint do_placed(self, Worker worker, Group* group) noexcept nogil:
         """Do a group that has its place; whether to go on after it."""
+        cdef int64_t at = group.start
+        cdef int64_t framed = group.hi if group.framed else group.lo
         cdef int64_t i = group.lo
-        cdef int64_t count
-        while i < group.hi:
-            count = 0 if kb_get(&self.stop) <= i else self.some(worker, &group.place, i, group.hi)
-            if count == 0:
-                break
+        cdef int64_t count = 1
+        while count and i < group.hi and kb_get(&self.stop) > i:
+            if i == framed:
+                framed += self.frame_some(&at, group.stop, framed, group.hi)
+            count = self.some(worker, &group.place, i, framed) if i < framed else 0
             i += count
         # Where a payload isn't what it said to be, what comes after the group is in the wrong place.
-        if kb_likely(i == group.hi and group.place.arena_used == group.place.arena_end):
+        if kb_likely(i == group.hi and (group.framed or at == group.stop) and group.place.used == group.place.end
+                     and group.place.arena_used == group.place.arena_end):
             return True
         self.end_at(i, group.place.used, group.place.arena_used)
         return False
@@ -869,7 +962,7 @@ cdef class Pipeline:
             # From here on in order: what could not be prepared, for want of room or for what it is.
             more = self.finish(worker)
             i = ready
-            place = Place(self.used, self.arena_used, self.arena_room)
+            place = Place(self.used, self.capacity, self.arena_used, self.arena_room)
             while more and i < group.hi:
                 more = self.step(worker, &place, i)
                 if more:
