@@ -108,15 +108,13 @@ def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
     The array holds the buffer, so that a ``bytearray`` can't be resized underneath.
     """
     try:
-        array = np.frombuffer(memoryview(data), np.uint8)
+        return np.frombuffer(memoryview(data).toreadonly(), np.uint8)
     except TypeError:
         raise TypeError(
             f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
         ) from None
     except (ValueError, BufferError) as error:
         raise ValueError(f"data must be a contiguous buffer: {error}") from None
-    array.flags.writeable = False
-    return array
 
 
 def scan_part(
@@ -150,7 +148,7 @@ def scan_part(
     begun = position
     finding = None
     while True:
-        n, position, fault, wanted, found = _kernel.scan(data, rows.array[rows.used :], position, origin)
+        n, position, fault, wanted, found = _kernel.scan(data, rows.array, rows.used, position, origin)
         rows.used += n
         if fault:
             finding = Finding(Fault(fault), wanted=wanted, found=found)

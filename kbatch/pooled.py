@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.kernels import buffers
 
 __all__ = ["PooledRows"]
+
+
+@functools.cache
+def _no_rows(dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    return np.empty(0, dtype)
 
 
 class PooledRows:
@@ -38,15 +45,17 @@ class PooledRows:
 
     @staticmethod
     def _make(dtype: np.dtype[np.void], capacity: int) -> npt.NDArray[np.void]:
-        block = buffers.allocate(max(capacity, 1) * dtype.itemsize)
-        return np.frombuffer(memoryview(block), np.uint8).view(dtype)
+        if not capacity:
+            return _no_rows(dtype)
+        return np.frombuffer(memoryview(buffers.allocate(capacity * dtype.itemsize)), dtype)
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more rows after the used ones."""
         if count > len(self.array) - self.used:
             # Doubling keeps the rows copied in proportion to the rows filled.
             grown = self._make(self.array.dtype, max(self.used + count, 2 * len(self.array)))
-            grown[: self.used] = self.array[: self.used]
+            if self.used:
+                grown[: self.used] = self.array[: self.used]
             self.array = grown
 
     def extend(self, rows: npt.NDArray[np.void]) -> None:
