@@ -32,11 +32,11 @@ from kbatch.format import (
 )
 from kbatch.framing import (
     Claims,
-    Scan,
     byte_array,
     damaged_end,
     find_batch,
     first_offsets,
+    frame,
     may_end_later,
     most_believed,
     scan_part,
@@ -157,9 +157,9 @@ class DecodeOptions:
         return record_dtype(self.record_columns)
 
 
-def _offset_bound(offset: int | None, default: int) -> int:
+def _offset_bound(offset: int) -> int:
     """Return an offset as the kernel takes it: no record lies beyond the bounds of int64."""
-    return default if offset is None else min(max(int(offset), _LEAST), _MOST)
+    return min(max(int(offset), _LEAST), _MOST)
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ class _Pass:
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
-        self.headers = PooledRows(BATCH_DTYPE, 0)
+        self.headers = PooledRows(BATCH_DTYPE)
         self.next = 0
         self.position = 0
         # The last row of a batch that is good.
@@ -236,8 +236,8 @@ class _Pass:
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
         # Rows are trimmed by their offsets, also where these are not wanted.
         self.dtype = record_dtype((*self.columns, "offset") if self.trimmed else self.columns)
-        self.first_offset = _offset_bound(options.start_offset, _LEAST)
-        self.last_offset = _MOST if options.stop_offset is None else _offset_bound(options.stop_offset - 1, 0)
+        self.first_offset = _LEAST if options.start_offset is None else _offset_bound(options.start_offset)
+        self.last_offset = _MOST if options.stop_offset is None else _offset_bound(options.stop_offset - 1)
         # Bytes that one thread is to do alone.
         self.alone = 0
 
@@ -246,15 +246,8 @@ class _Pass:
     def run(self) -> Part:
         if self.searching:
             self._resume(*self._find(0), "no batch begins here")
-        if not self._is_plain() or self._frame_and_decode():
-            self._scan_and_decode()
-        if self._claims is not None:
-            self._reach()
-        return Part(self._table(), self.searching, self.stopped)
-
-    def _scan_and_decode(self) -> None:
-        """Decode batches of any kind, as many as can be framed at a time."""
-        while not self.searching and not self.stopped and self.position < self.until:
+        goes_on = not self._is_plain() or self._frame_and_decode()
+        while goes_on and not self.searching and not self.stopped and self.position < self.until:
             finding, more = self._scan()
             framed = self.position
             if not self._decode_rows():
@@ -266,6 +259,9 @@ class _Pass:
                 self._bad_framing(finding)
             elif not self._resume_after_partial():
                 break
+        if self._claims is not None:
+            self._reach()
+        return Part(self._table(), self.searching, self.stopped)
 
     @property
     def claims(self) -> Claims:
@@ -350,34 +346,36 @@ class _Pass:
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
-        scan = self._frame(self.data if self.until == len(self.data) else self.data[: self.until], self.scan_size)
-        batches = scan.batches
-        more = len(batches) == self.scan_size
-        if self.until < len(self.data) and scan.finding is None and scan.consumed < self.until:
+        data = self.data if self.until == len(self.data) else self.data[: self.until]
+        first = self.headers.used
+        end, finding = self._frame(data, self.scan_size)
+        more = self.headers.used - first == self.scan_size
+        if self.until < len(self.data) and finding is None and end < self.until:
             # What begins before the end that is asked for may reach beyond it.
-            if not len(batches):
-                scan = self._frame(self.data, 1)
-                batches = scan.batches
-            more = len(batches) > 0
+            if self.headers.used == first:
+                end, finding = self._frame(self.data, 1)
+            more = self.headers.used > first
         if self.scan_size is not None:
             self.scan_size = 2 * self.scan_size if self.scan_size < _MOST_SLOW_BATCHES else None
+        batches = self.headers.filled()[first:]
         if self.trimmed and not self.options.framing_only and len(batches):
             wanted = self._within(batches)
             if self.options.on_error == "skip":
                 # Of a damaged header neither the offsets are believed nor the length, which may hide batches.
                 others = np.flatnonzero(~wanted)
                 wanted[others] = ~good_crcs(self.data, batches[others], self.origin)
-            batches = batches[wanted]
+            self.headers.used = first
+            self.headers.extend(batches[wanted])
+            batches = self.headers.filled()[first:]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
         if self.options.undecided is not None:
             batches["status"][self.options.undecided.mask(batches)] = BatchStatus.UNDECIDED
         if self.options.stable_offset is not None:
             batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
-        self._prepare(batches, scan.consumed)
-        self.headers.extend(batches)
-        self.position = scan.consumed
-        return scan.finding, more
+        self._prepare(batches, end)
+        self.position = end
+        return finding, more
 
     def _believed(self) -> int | None:
         """Return what a header may claim at most, in bytes, if that is less than it can."""
@@ -385,9 +383,14 @@ class _Pass:
             return self.max_size
         return self.claims.max_size if self.max_size is None else min(self.max_size, self.claims.max_size)
 
-    def _frame(self, data: npt.NDArray[np.uint8], max_batches: int | None) -> Scan:
-        return scan_part(
-            data, origin=self.origin, position=self.position, max_batches=max_batches, max_size=self._believed()
+    def _frame(self, data: npt.NDArray[np.uint8], max_batches: int | None) -> tuple[int, Finding | None]:
+        return frame(
+            data,
+            self.headers,
+            origin=self.origin,
+            position=self.position,
+            max_batches=max_batches,
+            max_size=self._believed(),
         )
 
     def _within(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
@@ -419,7 +422,7 @@ class _Pass:
             most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
             unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
             self.refused = (
-                np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used
+                np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used - len(batches)
             ).tolist()
         if packed and self.arena is None:
             self.arena = Arena(self._usual_arena(end) if self.keeps_data else 0)
@@ -831,13 +834,11 @@ class _Pass:
 
     def _table(self) -> RecordTable:
         if self.rows is None:
-            self.rows = PooledRows(self.dtype, 0)
-        records = self.rows.filled()
+            self.rows = PooledRows(self.dtype)
+        records = self.rows.finished()
         if self.trimmed and "offset" not in self.columns:
             records = records[list(self.options.record_dtype.names or ())]
-        batches = self.batches
-        records.setflags(write=False)
-        batches.setflags(write=False)
+            records.setflags(write=False)
         if not self.keeps_data:
             data = self.data[:0].copy()
             data.setflags(write=False)
@@ -845,7 +846,7 @@ class _Pass:
             data = self.data if self.arena is None else self.arena.array()
         return RecordTable(
             records,
-            batches,
+            self.headers.finished(),
             data,
             consumed=self.position,
             losses=self.losses,

@@ -144,10 +144,10 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
     return n
 
 
-def scan(data not None, rows not None, int64_t used, int64_t position, int64_t origin):
-    """Fill `rows`, from row `used` on, with the batches of `data` from byte `position` on.
+def scan(data not None, rows not None, int64_t first, int64_t end, int64_t position, int64_t origin):
+    """Fill `rows`, from row `first` up to row `end`, with the batches of `data` from byte `position` on.
 
-    Returns (rows filled, position after the last whole batch, fault, wanted, found). It ends where `rows` is full,
+    Returns (rows filled, position after the last whole batch, fault, wanted, found). It ends where these are full,
     where fewer bytes remain than the next batch needs (no fault), or at bytes that no batch can begin with (a fault).
     ``origin`` is added to every position that is stored.
     """
@@ -158,11 +158,13 @@ def scan(data not None, rows not None, int64_t used, int64_t position, int64_t o
     stop.fault = FAULT_NONE
     stop.wanted = 0
     stop.found = 0
-    if position < 0 or used < 0 or used > into.length:
-        raise ValueError("position and used must not be negative, nor are there fewer rows than are used")
+    if position < 0:
+        raise ValueError("position must not be negative")
+    if first < 0 or end < first or end > into.length:
+        raise IndexError("rows out of range")
     with nogil:
-        n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &position, origin, <BatchRow*>into.items + used,
-                      into.length - used, &stop)
+        n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &position, origin, <BatchRow*>into.items + first,
+                      end - first, &stop)
     return n, position, stop.fault, stop.wanted, stop.found
 
 
