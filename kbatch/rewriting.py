@@ -137,7 +137,8 @@ class RewriteReport:
     tail_bytes : int
         Bytes after the last whole batch of a log, an incomplete one or zeros, that were not copied.
     damage : list of Loss
-        Ranges of the input that were left out with ``on_error="skip"``.
+        Ranges of the input that were left out with ``on_error="skip"``. Of a log, whatever `on_error` says, also
+        producer snapshots and leader epochs that can't be read: they can be made anew from the log.
     """
 
     batches: int = 0
