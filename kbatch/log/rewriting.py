@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.conversion import Conversion, Lossy
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, Codec, Limits
 from kbatch.log.beside import copy_beside, names_beside
@@ -21,7 +22,8 @@ from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.storage import is_url, locate
 from kbatch.log.writing import LogWriter, staged
-from kbatch.rewriting import Conversion, Lossy, OnError, Recompression, Rewriter, RewriteReport, good_batches
+from kbatch.recompression import Recompression
+from kbatch.rewriting import OnError, Rewriter, RewriteReport, good_batches
 from kbatch.table import Loss
 from kbatch.transactions import TransactionTracker
 
