@@ -116,6 +116,14 @@ class RewriteReport:
     damage : list of Loss
         Ranges of the input that were left out with ``on_error="skip"``. Of a log, whatever `on_error` says, also
         producer snapshots and leader epochs that can't be read: they can be made anew from the log.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> report = kbatch.RewriteReport()
+    >>> message = kbatch.convert(kbatch.encode([b"v"], timestamps=1000), 0, lossy="drop", report=report)
+    >>> report.batches, report.records, report.lost
+    (1, 1, {'timestamps': 1})
     """
 
     batches: int = 0

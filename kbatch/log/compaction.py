@@ -84,6 +84,15 @@ class Compaction:
     damage : list of Loss
         Producer snapshots and leader epochs, files that stand beside the segments, that can't be read and were not
         copied. They can be made anew from the log.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kbatch.log import compact_log
+    >>> with tempfile.TemporaryDirectory() as where:
+    ...     done = compact_log("tests/golden/logs/txn-0", f"{where}/txn-0")
+    >>> done.records_in, done.records_out, done.aborted, done.damage
+    (371, 138, 72, [])
     """
 
     first_dirty_offset: int = 0
