@@ -17,6 +17,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.names import parse_segment_name
+from kbatch.log.rewriting import check_apart
 from kbatch.log.storage import locate
 from kbatch.log.writing import staged
 
@@ -101,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ProgressLine() as line:
         if entry.is_directory and not any(parse_segment_name(name) is not None for name in storage.list(path)):
             logs = find_logs(path, storage_options=given)
+            check_apart(path, arguments.out)
             total, before = 2 * sum(log.size for log in logs), 0
             with staged(arguments.out) as stage:
                 for log in logs:

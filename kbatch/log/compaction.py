@@ -38,6 +38,7 @@ from kbatch.log.beside import copy_beside, names_beside
 from kbatch.log.committed import follow_transactions
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
+from kbatch.log.rewriting import check_out
 from kbatch.log.segment import Segment
 from kbatch.log.writing import LogWriter
 from kbatch.sources import millisecond
@@ -187,7 +188,8 @@ def compact_log(
     LimitExceededError
         If there are more keys than `dedupe_buffer_bytes` has room for.
     LogDirectoryError
-        If there is something at `out`, or `log` can't be read as one.
+        If there is something at `out`, if it lies in the log, if a log of several segments is to be one file, or `log`
+        can't be read as one.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, TruncatedBatchError
         If a segment is damaged: nothing is compacted around damage.
 
@@ -223,6 +225,7 @@ def compact_log(
         check_range(name, value, least, most)
     if not isinstance(log, Log):
         log = Log(log)
+    check_out(log, os.fspath(out))
     segments = log.segments
     options = DecodeOptions(isolation="read_committed", limits=limits if limits is not None else Limits())
     survey = _survey(segments)

@@ -27,7 +27,7 @@ from kbatch.rewriting import OnError, Rewriter, RewriteReport, good_batches
 from kbatch.table import Loss
 from kbatch.transactions import TransactionTracker
 
-__all__ = ["convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
+__all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
 
 _INT32_MAX = 2**31 - 1
 _MAX_BYTES = 16 << 20
@@ -172,12 +172,7 @@ def rewrite_log(
     """
     log = log if isinstance(log, Log) else Log(log)
     path = os.fspath(out)
-    _check_apart(log.path, path)
-    if path.endswith(".log") and len(log.segments) > 1:
-        raise LogDirectoryError(
-            f"{path}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
-            source=path,
-        )
+    check_out(log, path)
     with LogWriter(
         path,
         base_offset=log.segments[0].base_offset,
@@ -313,7 +308,7 @@ def rewrite_logs(
     RewriteReport
     """
     storage, root = locate(path, storage_options)
-    _check_apart(root, os.fspath(out))
+    check_apart(root, os.fspath(out))
     logs = find_logs(path, storage_options=storage_options)
     done = 0
     with staged(out, sync=sync) as stage:
@@ -332,8 +327,18 @@ def rewrite_logs(
     return rewriter.report
 
 
-def _check_apart(path: str, out: str) -> None:
-    """Refuse to write into what is read."""
+def check_out(log: Log, out: str) -> None:
+    """Refuse to write into a log that is read, and one file for several segments."""
+    check_apart(log.path, out)
+    if out.endswith(".log") and len(log.segments) > 1:
+        raise LogDirectoryError(
+            f"{out}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
+            source=out,
+        )
+
+
+def check_apart(path: str, out: str) -> None:
+    """Refuse to write into a directory that is read."""
     if is_url(path):
         return
     read, written = os.path.realpath(path), os.path.realpath(out)
