@@ -1,7 +1,7 @@
 """Logs of any size -> the same logs in another magic or with another codec.
 
-Segments keep their base offsets, so that what else a broker keeps for them is copied as it is. A segment is read,
-rewritten and written by the window: memory doesn't depend on its size.
+Segments keep their base offsets, so that what else a broker keeps for them stays true (`kbatch.log.beside`). A segment
+is read, rewritten and written by the window: memory doesn't depend on its size.
 """
 
 from __future__ import annotations
