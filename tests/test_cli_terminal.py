@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -78,28 +77,6 @@ def test_an_interrupt_leaves_nothing(
     assert main(arguments) == 130
     assert capsys.readouterr() == ("", f"kbatch {name}: interrupted\n")
     assert os.listdir(log.parent) == ["logs"]
-
-
-@pytest.mark.parametrize(
-    "module",
-    ["kbatch", "numpy._core.multiarray", "zstandard", "kbatch.kernels.decode", "kbatch.log.logs", "kbatch.cli.verify"],
-)
-def test_an_interrupt_while_modules_are_imported(module: str, log: Path) -> None:
-    """Ctrl-C when the process has just begun: no traceback."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    assert project["project"]["scripts"] == {"kbatch": "kbatch_command:main"}
-    code = f"""
-import os, signal, sys
-class Interrupt:
-    def find_spec(name, path=None, target=None):
-        if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Interrupt)
-from kbatch_command import main
-sys.exit(main())
-"""
-    done = subprocess.run([sys.executable, "-c", code, "verify", log], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_counts() -> None:
