@@ -10,7 +10,6 @@ from kbatch.kernels.wire cimport (
     FAULT_LENGTH_TOO_SMALL,
     FAULT_NONE,
     MIN_RECORD,
-    kb_prefetch,
     load_be16,
     load_be32,
     load_be64,
