@@ -191,9 +191,7 @@ def scan_part(
         ``consumed`` counts from the beginning of `data`.
     """
     rows = PooledRows(BATCH_DTYPE)
-    consumed, finding = frame(
-        data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size
-    )
+    consumed, finding = frame(data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size)
     return Scan(rows.filled(), consumed, finding)
 
 

@@ -1,0 +1,157 @@
+"""Rows that grow (`kbatch.pooled`), and how room for them is made before they are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch import decoding, workers
+from kbatch.decoding import DecodeOptions, decode_part
+from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
+from kbatch.framing import Claims, byte_array, frame, scan_part
+from kbatch.kernels.buffers import pool_stats
+from kbatch.kernels.scan import sample, scan, survey
+from kbatch.pooled import PooledRows
+
+
+def encoded(sizes: list[tuple[int, int]], **options: object) -> bytes:
+    """Encode a batch for each (records, bytes of a value)."""
+    parts, offset = [], 0
+    for count, size in sizes:
+        parts.append(kbatch.encode([b"v" * size] * count, base_offset=offset, **options))  # type: ignore[call-overload]
+        offset += count
+    return b"".join(parts)
+
+
+def test_rows_stay_when_they_grow() -> None:
+    rows = PooledRows(BATCH_DTYPE)
+    assert len(rows.array) == len(rows.filled()) == len(rows.finished()) == 0
+    given = np.zeros(1000, BATCH_DTYPE)
+    given["base_offset"] = np.arange(1000)
+    given["status"] = np.arange(1000) % 7
+    for at in range(0, 1000, 50):
+        rows.extend(given[at : at + 50])
+        assert rows.used == at + 50 <= len(rows.array) <= max(2 * rows.used, 50)
+        assert rows.filled().tolist() == given[: at + 50].tolist()
+    live = pool_stats().live_blocks
+    finished = rows.finished()
+    del rows
+    assert finished.tolist() == given.tolist()
+    assert not finished.flags.writeable
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        finished.setflags(write=True)
+    assert pool_stats().live_blocks == live
+    del finished
+    assert pool_stats().live_blocks == live - 1
+
+
+def test_framing_appends() -> None:
+    """FRM-R3: behind the rows that are there, as many as are wanted, with the positions of the source."""
+    data = byte_array(encoded([(1, 10)] * 3000))
+    whole = scan_part(data, origin=77).batches
+    rows = PooledRows(BATCH_DTYPE)
+    position, finding = 0, None
+    for most in (1, 5, 0, 1100):
+        position, finding = frame(data, rows, origin=77, position=position, max_batches=most)
+        assert finding is None
+    assert rows.used == 1106
+    assert frame(data, rows, origin=77, position=position) == (len(data), None)
+    assert rows.filled().tolist() == whole.tolist()
+    for first, end in ((-1, 1), (3, 2), (0, len(rows.array) + 1)):
+        with pytest.raises(IndexError):
+            scan(data, rows.array, first, end, 0, 0)
+    with pytest.raises(ValueError, match="position"):
+        scan(data, rows.array, 0, 1, -1, 0)
+
+
+def test_a_sample_says_what_the_first_headers_do() -> None:
+    """CNT-R7: of no more batches, and no more bytes, than are asked for."""
+    data = byte_array(encoded([(3, 10)] * 20) + encoded([(2, 50)] * 5, codec="lz4") + encoded([(1, 10)], magic=1))
+    for most in (0, 1, 20, 23, 26, 100):
+        rows = scan_part(data, max_batches=most).batches
+        assert sample(data, 0, most, 1 << 20, False) == (len(rows), int(rows["size"].sum()), *survey(rows, False))
+    size = int(rows["size"][0])
+    for enough, count in ((0, 0), (1, 1), (size, 1), (size + 1, 2), (20 * size, 20)):
+        assert sample(data, 0, 64, enough, False)[:2] == (count, count * size)
+    assert sample(data, len(data), 64, 1 << 20, False)[0] == 0
+    assert sample(data, len(data) + 1, 64, 1 << 20, False)[0] == 0
+    with pytest.raises(ValueError, match="position"):
+        sample(data, -1, 64, 1 << 20, False)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("sizes", [[(1, 4000)] * 64 + [(200, 2)] * 900, [(200, 2)] * 64 + [(1, 0)] * 5000])
+def test_a_rest_that_is_not_like_the_sample(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]], threads: int
+) -> None:
+    """What is done by then tells more than the first batches did: room is made a few times, not for each batch."""
+    data = encoded(sizes)
+    runs = []
+    run = workers.run
+    monkeypatch.setattr(workers, "run", lambda *given: runs.append(given) or run(*given))  # type: ignore[func-returns-value]
+    table = kbatch.decode(data, threads=threads)
+    assert 1 < len(runs) < 8
+    assert table.consumed == len(data)
+    assert table.batches["record_count"].tolist() == [count for count, _ in sizes]
+    assert np.array_equal(table.records["offset"], np.arange(sum(count for count, _ in sizes)))
+    assert np.array_equal(table.records["value_len"], np.repeat([size for _, size in sizes], [n for n, _ in sizes]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65])
+def test_little_input_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Whether it ends with a whole batch or not."""
+    whole = encoded([(3, 10)] * count)
+    runs = []
+    run = workers.run
+    monkeypatch.setattr(workers, "run", lambda *given: runs.append(given) or run(*given))  # type: ignore[func-returns-value]
+    for data in (whole, whole + whole[:50]):
+        runs.clear()
+        table = kbatch.decode(data)
+        assert (len(table), len(table.batches), table.consumed, len(runs)) == (3 * count, count, len(whole), 1)
+
+
+def test_a_header_alone_gets_no_room_for_what_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch, and the beginning of a large one: there is nothing like it to come."""
+    asked = []
+    reserve = PooledRows.reserve
+    monkeypatch.setattr(PooledRows, "reserve", lambda self, count: asked.append(count) or reserve(self, count))
+    data = encoded([(1, 0)]) + encoded([(1, 3 << 20)])[:-1]
+    assert len(kbatch.decode(data)) == 1
+    assert max(asked) <= 1024
+
+
+def test_what_is_reached_is_known_to_the_next_part() -> None:
+    """By the claims of the whole source, also where no part of it was damaged."""
+    data = byte_array(encoded([(3, 10)] * 100) + encoded([(3, 10)] * 4, codec="lz4"))
+    claims = Claims(len(data))
+    at, reached = 0, []
+    while at < len(data):
+        part = decode_part(data[at:], DecodeOptions(), origin=at, max_bytes=7000, claims=claims)
+        at += part.table.consumed
+        reached.append(claims.reached)
+        assert claims.reached == part.table.batches["last_offset"][-1]
+    assert len(reached) > 3
+
+
+def test_tables_are_read_only() -> None:
+    """Whichever way they were made."""
+    plain = encoded([(3, 10)] * 3)
+    packed = encoded([(3, 10)] * 3, codec="lz4")
+    for data in (b"", plain, packed, plain + packed):
+        for options in ({}, {"columns": ["timestamp"], "start_offset": 2}, {"columns": []}):
+            table = kbatch.decode(data, **options)  # type: ignore[arg-type]
+            for array in (table.records, table.batches, table.data):
+                assert not array.flags.writeable
+            assert table.batches.dtype == BATCH_DTYPE
+            assert options or table.records.dtype == RECORD_DTYPE
+    assert kbatch.decode(plain, columns=["timestamp"], start_offset=2).records.dtype.names == ("timestamp", "batch")
+
+
+def test_options_are_told_apart() -> None:
+    """They aren't frozen, but equal ones are equal."""
+    assert DecodeOptions() == DecodeOptions(limits=kbatch.Limits()) != DecodeOptions(threads=2)
+    for name, value in (("crc", "no"), ("on_error", ["skip"]), ("isolation", None)):
+        with pytest.raises(ValueError, match=f"{name} must be one of"):
+            DecodeOptions(**{name: value})  # type: ignore[arg-type]
+    assert decoding.DecodeOptions(threads=0).threads >= 1
