@@ -16,7 +16,6 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import first_bad_crc
 from kbatch.codecs import PayloadError, check_level
-from kbatch.decoding import Crc, DecodeOptions, decode_part
 from kbatch.encoding import check_range, composed, new_memory, parse_codec, raise_trouble
 from kbatch.errors import (
     CrcMismatchError,
@@ -41,6 +40,8 @@ from kbatch.kernels import convert as _convert_kernel
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.buffers import allocate
+from kbatch.options import Crc, DecodeOptions
+from kbatch.passes import decode_part
 from kbatch.table import Loss, RecordTable
 
 __all__ = [

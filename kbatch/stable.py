@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decoding import mark_pending
 from kbatch.format import ABORTED_DTYPE, Limits
+from kbatch.isolation import mark_pending
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, ListedAborts, TransactionTracker
 

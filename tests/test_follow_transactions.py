@@ -16,7 +16,6 @@ from oracle import three
 from transaction_logs import ABORT, COMMIT, damaged, marker, txn
 
 import kbatch
-from kbatch.decoding import DecodeOptions
 from kbatch.log import Segment, committed
 from kbatch.log.committed import (
     follow_transactions,
@@ -26,6 +25,7 @@ from kbatch.log.committed import (
     within_offsets,
 )
 from kbatch.log.state import read_producer_snapshot
+from kbatch.options import DecodeOptions
 from kbatch.transactions import Transactions
 
 RAISE = DecodeOptions()

@@ -31,6 +31,9 @@ LAYERS = [
     # A table offers its views as methods, which import `arrow` and `values` when they are called.
     {"table", "arrow", "values"},
     {"workers"},
+    {"options"},
+    {"passes"},
+    {"isolation"},
     {"decoding", "protocol", "sources", "partitioner"},
     {"encoding", "grouping"},
     {"writing", "rewriting", "appending", "producers"},

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch import decoding
-from kbatch.decoding import DecodeOptions, decode_part
+from kbatch import passes
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import byte_array
 from kbatch.kernels import checksum
+from kbatch.options import DecodeOptions
+from kbatch.passes import decode_part
 
 COUNT = 100
 # The first and last of a run, and those beside.
@@ -22,7 +23,7 @@ every_way = pytest.mark.parametrize("threads", [1, 2], ids=["one thread", "two t
 
 @pytest.fixture(autouse=True)
 def _several_threads_for_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_THREAD_BYTES", 1)
+    monkeypatch.setattr(passes, "_THREAD_BYTES", 1)
 
 
 def values(count: int = COUNT) -> list[bytes | None]:

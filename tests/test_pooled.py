@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch import decoding, workers
-from kbatch.decoding import DecodeOptions, decode_part
+from kbatch import workers
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import Claims, byte_array, frame, scan_part
 from kbatch.kernels.buffers import pool_stats
 from kbatch.kernels.scan import sample, scan, survey
+from kbatch.options import DecodeOptions
+from kbatch.passes import decode_part
 from kbatch.pooled import PooledRows
 
 
@@ -154,4 +155,4 @@ def test_options_are_told_apart() -> None:
     for name, value in (("crc", "no"), ("on_error", ["skip"]), ("isolation", None)):
         with pytest.raises(ValueError, match=f"{name} must be one of"):
             DecodeOptions(**{name: value})  # type: ignore[arg-type]
-    assert decoding.DecodeOptions(threads=0).threads >= 1
+    assert DecodeOptions(threads=0).threads >= 1

@@ -22,13 +22,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch import Codec, decoding, workers
+from kbatch import Codec, passes, workers
 from kbatch.checksums import write_crcs
 from kbatch.codecs import compress
-from kbatch.decoding import DecodeOptions, decode_part
 from kbatch.framing import byte_array
 from kbatch.kernels import checksum
 from kbatch.kernels import decode as kernel
+from kbatch.options import DecodeOptions
+from kbatch.passes import decode_part
 from kbatch.pooled import PooledRows
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,9 +39,9 @@ COUNTS = (2, 3, 5)
 
 @pytest.fixture(autouse=True)
 def _many_threads_for_few_bytes(monkeypatch):
-    monkeypatch.setattr(decoding, "_THREAD_BYTES", 1)
-    monkeypatch.setattr(decoding, "_THREAD_BYTES_PACKED", 1)
-    monkeypatch.setattr(decoding, "_SAMPLE_BATCHES", 2)
+    monkeypatch.setattr(passes, "_THREAD_BYTES", 1)
+    monkeypatch.setattr(passes, "_THREAD_BYTES_PACKED", 1)
+    monkeypatch.setattr(passes, "_SAMPLE_BATCHES", 2)
 
 
 def outcome(function, *args, **options):
@@ -554,8 +555,8 @@ def test_waking_for_nothing():
 FORKS = """
 import os, sys, threading
 import kbatch
-from kbatch import decoding, workers
-decoding._THREAD_BYTES = decoding._THREAD_BYTES_PACKED = 1
+from kbatch import passes, workers
+passes._THREAD_BYTES = passes._THREAD_BYTES_PACKED = 1
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec=codec) for i in range(200) for codec in ("none", "lz4"))
 wanted = kbatch.decode(data).records.tobytes()
 def decodes(threads=3):
@@ -595,8 +596,8 @@ counts = []
 # The last to be registered is the first to be called.
 os.register_at_fork(before=lambda: counts.append(sum(not helper.ended for helper in kept)))
 import kbatch
-from kbatch import decoding, workers
-decoding._THREAD_BYTES = decoding._THREAD_BYTES_PACKED = 1
+from kbatch import passes, workers
+passes._THREAD_BYTES = passes._THREAD_BYTES_PACKED = 1
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec="lz4") for i in range(200))
 for _ in range(40):
     kbatch.decode(data, threads=3)
@@ -675,7 +676,7 @@ def test_without_the_instruction(monkeypatch, codec, magic, crc):
     wanted = [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options]
     monkeypatch.setattr(checksum, "AVAILABLE", False)
     monkeypatch.setattr(checksum, "MAX_SIZE", -1)
-    monkeypatch.setattr(decoding, "_SUM_BYTES", 1000)
+    monkeypatch.setattr(passes, "_SUM_BYTES", 1000)
     assert [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options] == wanted
 
 

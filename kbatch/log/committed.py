@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.checksums import good_crcs
-from kbatch.decoding import DecodeOptions, counts_for_transactions
 from kbatch.errors import KbatchError
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -25,8 +24,10 @@ from kbatch.format import (
     NO_TIMESTAMP,
 )
 from kbatch.framing import first_offsets
+from kbatch.isolation import counts_for_transactions
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.options import DecodeOptions
 from kbatch.transactions import OpenTransaction, TransactionRecorder, Transactions, TransactionTracker
 
 __all__ = [

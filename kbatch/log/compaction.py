@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decoding import DecodeOptions, committed
 from kbatch.encoding import check_range, compose, raise_trouble, table_records
 from kbatch.encoding import now as time_of_call
 from kbatch.errors import CrcMismatchError, InvalidRecordError, LimitExceededError, LogDirectoryError
@@ -32,6 +31,7 @@ from kbatch.format import (
     ControlType,
     Limits,
 )
+from kbatch.isolation import committed
 from kbatch.kernels.encode import measure_batches
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.beside import copy_beside, names_beside
@@ -41,6 +41,7 @@ from kbatch.log.reading import read_tables
 from kbatch.log.rewriting import check_out
 from kbatch.log.segment import Segment
 from kbatch.log.writing import LogWriter
+from kbatch.options import DecodeOptions
 from kbatch.sources import millisecond
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import Transactions, control_records

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decoding import Crc, DecodeOptions, Isolation, OnError, committed, decode_part, mark_pending
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
+from kbatch.isolation import committed, mark_pending
 from kbatch.log.committed import follow_transactions
 from kbatch.log.names import (
     is_remote_name,
@@ -36,6 +36,8 @@ from kbatch.log.state import (
     read_partition_metadata,
 )
 from kbatch.log.storage import Entry, Storage, locate
+from kbatch.options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.passes import decode_part
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 

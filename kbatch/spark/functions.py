@@ -16,10 +16,13 @@ from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, StructField, StructType
 
 from kbatch.arrow import spark_batches
-from kbatch.decoding import Aborted, Crc, DecodeOptions, Isolation, OnError, decide, decode, decode_part
+from kbatch.decoding import decode
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.framing import byte_array
+from kbatch.isolation import Aborted, decide
+from kbatch.options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.passes import decode_part
 from kbatch.spark.losses import LOSS_SCHEMA, LossLog
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import Loss, RecordTable, decoded_columns
