@@ -130,7 +130,7 @@ def _decide_by(
 
 
 def decode_committed(data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None) -> RecordTable:
-    """Follow the transactions and decode.
+    """Follow the transactions of `data` and decode it; parameters are those of `decide`.
 
     Batches are followed by their headers, in the hope that all are good. Where one turns out to be bad, what was
     followed after it may be void: then the input is followed again, as the decoding goes through it.

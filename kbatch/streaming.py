@@ -1,4 +1,4 @@
-"""StreamDecoder: batches from chunks of any size, as sockets, pipes and object stores give them."""
+"""Batches from chunks of any size, as sockets, pipes and object stores give them: `StreamDecoder`, `decode_stream`."""
 
 from __future__ import annotations
 

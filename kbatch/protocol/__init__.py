@@ -1,1 +1,1 @@
-"""Kafka's wire protocol around the batches."""
+"""Kafka's primitive types, as its control records and internal topics have them."""
