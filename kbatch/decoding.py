@@ -883,6 +883,8 @@ def decode_part(
     Part
         ``table.consumed`` counts from the beginning of `data`.
     """
+    if options.threads > 1 and len(data) >= 2 * _THREAD_BYTES_PACKED:
+        workers.wake(options.threads)
     return _Pass(
         data,
         options,

@@ -12,7 +12,7 @@ from operator import index
 from kbatch.codecs import new_codecs, own_codecs
 from kbatch.kernels.pipeline import Helper, Pipeline
 
-__all__ = ["run", "thread_count"]
+__all__ = ["run", "thread_count", "wake"]
 
 # More never pay, and a number that comes from elsewhere should not bring a machine down.
 _MOST = 256
@@ -58,6 +58,12 @@ def _lend(pipeline: Pipeline) -> None:
     helper.give(pipeline)
     start_new_thread(helper.live, ())
     _helpers[:] = [other for other in _helpers if not other.gone] + [helper]
+
+
+def wake(threads: int) -> None:
+    """Wake those that will help with the calling thread's next pipeline, which takes as long as to prepare that one."""
+    for helper in _helpers[: threads - 1]:
+        helper.wake()
 
 
 def run(pipeline: Pipeline, threads: int) -> None:

@@ -1,11 +1,11 @@
 """Checksum, decompression and parsing of a stretch of batches, by one thread or by several at once, without the GIL.
 
 One thread goes from batch to batch: each is checked, decompressed to the arena and parsed while it is in the first
-level of the cache. Several take groups of consecutive batches. What a group comes to is known when it is decompressed,
-each thread to a scratch of its own; then, in the order of the groups, it gets its place in the arena and in the rows,
-so that everything lies where one thread would have put it, and is copied and parsed while the others go on. A group
-whose turn has come is decompressed to its place. Where nothing is compressed, headers tell how many rows a group
-needs, and there is nothing to wait for.
+level of the cache. Several take groups of consecutive batches, of which each has its place in the arena and in the rows
+where one thread would have put it. Headers, and what payloads say of their own size, tell how much a group will take,
+so that most get their places as they are taken; then a thread does with a group what one alone does with all. Where that
+can't be told beforehand - lz4 of one block, zstd of Java's, messages in wrappers - a group gets its place when all
+before it have theirs: until then it is decompressed to a scratch, to be copied and parsed when its turn has come.
 
 This module knows no policy and no errors. At a batch with anything unusual about it - a bad checksum, a fault, an odd
 frame, no room for it - everything ends: the batches before it are done, it and those after it are as if they had not
@@ -31,6 +31,7 @@ from kbatch.kernels.decode cimport (
     BAD_CRC,
     BAD_INNER_CRC,
     CODEC,
+    CONTROL,
     Measure,
     Report,
     Wanted,
@@ -40,10 +41,18 @@ from kbatch.kernels.decode cimport (
     read_rows,
     wrapper_value,
 )
-from kbatch.kernels.frames cimport Codecs, plain_payload
+from kbatch.kernels.frames cimport Codecs, declared, plain_payload
 from kbatch.kernels.scan cimport Stop, scan_into
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.wire cimport MIN_RECORD, BatchRow, header_size, kb_likely, kb_prefetch, kb_unlikely
+from kbatch.kernels.wire cimport (
+    MIN_RECORD,
+    BatchRow,
+    header_size,
+    kb_likely,
+    kb_prefetch,
+    kb_unlikely,
+    load_be32,
+)
 
 cdef extern from *:
     """
@@ -101,6 +110,12 @@ cdef enum:
     # magic on (CRC-R7).
     CRC_START = 21
     CRC_START_LEGACY = 16
+    # Where sizes stand, which don't count what they stand in (FRM-R1), magics, attributes and counts.
+    LOG_OVERHEAD = 12
+    SIZE_AT = 8
+    MAGIC_AT = 16
+    ATTRIBUTES_AT = 22
+    COUNT_AT = 57
     LZ4 = 3
     ZSTD = 4
     # What to do with checksums.
@@ -125,16 +140,38 @@ cdef enum:
     ABORTED = -1
     # How long a helper without work stays, in microseconds.
     IDLE_TIME = 1_000_000
-    # What a helper is.
+    # What a helper is: asleep, awake, at work, or through.
     IDLE = 0
-    TAKEN = 1
-    GONE = 2
+    AWAKE = 1
+    TAKEN = 2
+    GONE = 3
     # How often a thread that waits only pauses, and until when it lets others run.
     SPINS = 1000
     YIELDS = 3000
 
 
-# A batch of a group between decompression and parsing.
+# Where rows and decompressed bytes go next, and where there is no more room for them.
+cdef struct Place:
+    int64_t used
+    int64_t end
+    int64_t arena_used
+    int64_t arena_end
+
+
+# Batches `lo` to `hi`, for one thread, which has to frame them in the bytes `start` to `stop`, or has that done already.
+# Of a group that is not `placed` the arena's bytes are -1 where they aren't known.
+cdef struct Group:
+    int64_t number
+    int64_t lo
+    int64_t hi
+    int64_t start
+    int64_t stop
+    bint framed
+    bint placed
+    Place place
+
+
+# A batch of a group that isn't placed, between decompression and parsing.
 cdef struct Item:
     int64_t row
     # Its payload: in the data or in its place; or where this is NULL, in the thread's scratch, from byte `at` on.
@@ -287,7 +324,7 @@ cdef class Pipeline:
     # What threads write to has cache lines of its own, by who does: for batches of 100 bytes, two threads are no faster
     # than one if they share theirs.
     cdef int64_t _line_1[8]
-    # By the thread whose turn it is. No row from `placed` on has been looked at when everything has ended.
+    # By the thread whose turn it is. No wrapper from row `placed` on has been read when everything has ended.
     cdef readonly int64_t next
     cdef readonly int64_t used
     cdef readonly int64_t arena_used
@@ -297,9 +334,12 @@ cdef class Pipeline:
     cdef int64_t lock
     cdef readonly int64_t hi
     cdef readonly int64_t position
+    cdef int64_t first_position
     cdef bint frames
     cdef int64_t claimed
     cdef int64_t next_row
+    # Where in the arena it begins, or -1.
+    cdef int64_t arena_claimed
     cdef int64_t _line_3[8]
     # The group whose turn it is.
     cdef int64_t turn
@@ -362,12 +402,13 @@ cdef class Pipeline:
         if position > self._data.length or (packed and position >= 0):
             raise ValueError("nothing can be framed there")
         self.frames = position >= 0
-        self.position = position
+        self.position = self.first_position = position
         self.max_size = max_size
 
     def work_alone(self, codecs):
         """Do all of it in this thread, which looks for signals: where one raises, so does this."""
         cdef Worker worker = Worker(codecs)
+        cdef Place place = Place(self.used, self.capacity, self.arena_used, self.arena_room)
         cdef int64_t i = self.lo
         cdef int64_t looked
         cdef int64_t count
@@ -377,23 +418,18 @@ cdef class Pipeline:
             looked = 0
             with nogil:
                 while more and looked < SIGNAL_BYTES:
-                    if i == self.hi and not self.frame(FRAMED):
-                        more = False
+                    if i == self.hi and not self.frame():
                         break
-                    count = 0
-                    if self.rows[i].magic != 2:
-                        count = self.plain_run(i, self.hi, self.used, self.arena_used, self.most)
-                    if count:
-                        self.used += 0 if self.framing_only else count
-                    elif self.step(worker, i):
-                        count = 1
-                    else:
-                        more = False
-                        break
+                    count = self.some(worker, &place, i, self.hi)
                     i += count
-                    looked += self.rows[i - 1].position + self.rows[i - 1].size - self.rows[i - count].position
-                    more = self.cost(i, self.used, self.arena_used) < self.most
+                    if count:
+                        looked += self.rows[i - 1].position + self.rows[i - 1].size - self.rows[i - count].position
+                    more = count and self.cost(i, place.used, place.arena_used) < self.most
+            if i == self.hi and looked < SIGNAL_BYTES:
+                break
         self.next = i
+        self.used = place.used
+        self.arena_used = place.arena_used
 
     def work(self, codecs):
         """Do all of it in this thread, with those that `help`: none of them is at it any more then.
@@ -433,10 +469,21 @@ cdef class Pipeline:
             self.used = self.stop_used
             self.arena_used = self.stop_arena_used
             self.forget()
+        if self.first_position >= 0 and self.stop != ABORTED:
+            self.frame_next()
         # A helper holds this object until it gets another.
         self._data = self._batches = self._arena = self._out = None
         for worker in self.lent:
             worker.let_go()
+
+    cdef void frame_next(self) noexcept nogil:
+        """Have a row of what has ended it, as there is if one thread frames, which no thread may have come to."""
+        cdef Stop stop
+        self.position = self.first_position
+        if self.next > self.lo:
+            self.position = self.rows[self.next - 1].position + self.rows[self.next - 1].size - self.origin
+        self.hi = self.next + scan_into(self.base, self._data.length, &self.position, self.origin,
+                                        self.rows + self.next, min(1, self._batches.length - self.next), &stop)
 
     cdef void forget(self) noexcept nogil:
         """Let the rows of wrappers that were read too early be as `scan` made them."""
@@ -454,10 +501,6 @@ cdef class Pipeline:
         if self.counts_data:
             plain = self.rows[i - 1].position + self.rows[i - 1].size - self.origin
         return used * self.wanted.fields.itemsize + plain + i * <int64_t>sizeof(BatchRow)
-
-    cdef inline bint sound(self, BatchRow* row) noexcept nogil:
-        """Whether the bytes of a batch are there, and its checksum holds or is marked."""
-        return self.there(row) and self.summed(row, 0, 0)
 
     cdef inline bint there(self, const BatchRow* row) noexcept nogil:
         cdef int64_t at = row.position - self.origin
@@ -510,9 +553,15 @@ cdef class Pipeline:
             if written >= 0 or room >= self.limit or not worker.grow(used, worker.room + 1):
                 return written
 
-    cdef int64_t plain_run(self, int64_t lo, int64_t hi, int64_t used, int64_t arena_used,
-                           int64_t most) noexcept nogil:
-        """Do messages that stand alone, from `lo` to `hi` at most, to the rows from `used` on; how many.
+    cdef inline int64_t some(self, Worker worker, Place* place, int64_t lo, int64_t hi) noexcept nogil:
+        """Do the next batches of those from `lo` to `hi`; how many, which is none if anything is unusual about it."""
+        cdef int64_t count = 0
+        if self.rows[lo].magic != 2:
+            count = self.plain_run(place, lo, hi)
+        return count or self.step(worker, place, lo)
+
+    cdef int64_t plain_run(self, Place* place, int64_t lo, int64_t hi) noexcept nogil:
+        """Do messages that stand alone, of those from `lo` to `hi`; how many.
 
         They end before one with anything unusual about it, and after the one with which all come to `most`. Of 74 bytes
         one takes 16 ns with framing, and 26 if `step` does each.
@@ -521,12 +570,13 @@ cdef class Pipeline:
         cdef int64_t sizes[RUN]
         cdef uint32_t sums[RUN]
         cdef const BatchRow* row
+        cdef int64_t used = place.used
         cdef int64_t at
         cdef int64_t count = 0
         cdef int64_t i
         if self.packed or self.wanted.trimmed:
             return 0
-        hi = min(hi, lo + (<int64_t>RUN if self.framing_only else min(<int64_t>RUN, self.capacity - used)))
+        hi = min(hi, lo + (<int64_t>RUN if self.framing_only else min(<int64_t>RUN, place.end - used)))
         for i in range(lo, hi):
             row = &self.rows[i]
             at = row.position - self.origin
@@ -539,7 +589,7 @@ cdef class Pipeline:
             kb_prefetch(self.base + at + FRAMED)
             kb_prefetch(self.base + at + FRAMED + 64)
             count += 1
-            if self.cost(i + 1, used + (0 if self.framing_only else count), arena_used) >= most:
+            if self.cost(i + 1, used + (0 if self.framing_only else count), place.arena_used) >= self.most:
                 break
         if self.crc != SKIP:
             crc32_each(starts, sizes, count, sums)
@@ -553,9 +603,10 @@ cdef class Pipeline:
                            self.out + used * self.wanted.fields.itemsize, &self.wanted)
         for i in range(count):
             self.rows[lo + i].first_record = used + i
+        place.used = used + count
         return count
 
-    cdef bint step(self, Worker worker, int64_t i) noexcept nogil:
+    cdef bint step(self, Worker worker, Place* place, int64_t i) noexcept nogil:
         """Do batch `i`, when all before it are done, unless anything is unusual about it."""
         cdef BatchRow* row = &self.rows[i]
         cdef const uint8_t* base = self.base
@@ -576,7 +627,7 @@ cdef class Pipeline:
             return False
         if self.framing_only:
             return True
-        row.first_record = self.used
+        row.first_record = place.used
         if not self.supported(row):
             return False
         if not gives_rows(row, self.include_control):
@@ -590,13 +641,13 @@ cdef class Pipeline:
             follower.measured.done = follower.measured.done_at = 0
             if self.keep:
                 base = self.arena
-                position = self.arena_used
-                if row.magic == 2 and row.record_count <= self.capacity - self.used:
-                    self.follow_with(&follower, row, i)
+                position = place.arena_used
+                if row.magic == 2 and row.record_count <= place.end - place.used:
+                    self.follow_with(&follower, place, row, i)
                     worker.codecs.follow_context = &follower
                     worker.codecs.follow = follow
                 size = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
-                                     self.arena + self.arena_used, self.arena_room - self.arena_used, self.limit)
+                                     self.arena + place.arena_used, place.arena_end - place.arena_used, self.limit)
                 worker.codecs.follow = NULL
                 added = size
             else:
@@ -606,28 +657,29 @@ cdef class Pipeline:
             if size < 0 or kb_unlikely(not self.summed(row, follower.summed, follower.crc)):
                 return False
         elif self.packed and self.keep:
-            if size > self.arena_room - self.arena_used:
+            if size > place.arena_end - place.arena_used:
                 return False
-            memcpy(self.arena + self.arena_used, p, size)
+            memcpy(self.arena + place.arena_used, p, size)
             base = self.arena
-            position = self.arena_used
+            position = place.arena_used
             added = size
         if not measure(base + position, size, row, self.wanted.check_crc, &measured, &report):
             return False
-        if measured.count > self.capacity - self.used:
+        if measured.count > place.end - place.used:
             return False
         if unpacks:
             measured.done = follower.measured.done
             measured.done_at = follower.measured.done_at
-        count = read_rows(base, position, size, row, <int32_t>i, self.out + self.used * self.wanted.fields.itemsize,
+        count = read_rows(base, position, size, row, <int32_t>i, self.out + place.used * self.wanted.fields.itemsize,
                           &measured, &self.wanted, &report)
         if kb_unlikely(count < 0):
             return False
-        self.used += count
-        self.arena_used += added
+        place.used += count
+        place.arena_used += added
         return True
 
-    cdef inline void follow_with(self, Follower* follower, BatchRow* row, int64_t i) noexcept nogil:
+    cdef inline void follow_with(self, Follower* follower, const Place* place, BatchRow* row,
+                                 int64_t i) noexcept nogil:
         """Prepare for a batch of magic 2 whose plain payload is the next in the arena, and there is room for its rows.
 
         Whether its checksum holds, and whether its header tells the truth, is seen in the end.
@@ -639,26 +691,21 @@ cdef class Pipeline:
             follower.covered = self.base + (row.position - self.origin) + CRC_START
         follower.before = header_size(row.magic) - CRC_START
         follower.base = self.arena
-        follower.position = self.arena_used
-        follower.into = self.out + self.used * self.wanted.fields.itemsize
+        follower.position = place.arena_used
+        follower.into = self.out + place.used * self.wanted.fields.itemsize
         follower.wanted = &self.wanted
         follower.measured.part = True
 
     # -- groups
 
-    cdef bint frame(self, int64_t wanted) noexcept nogil:
-        """Append the rows of so many bytes, or of one batch; whether there are any."""
-        cdef Stop stop
+    cdef bint frame(self) noexcept nogil:
+        """Append the rows of a few batches; whether there are any."""
         cdef int64_t at = self.position
         cdef int64_t n
         cdef int64_t i
         if not self.frames:
             return False
-        n = scan_into(self.base, min(at + wanted, self._data.length), &at, self.origin, self.rows + self.hi,
-                      self._batches.length - self.hi, &stop)
-        if n == 0:
-            n = scan_into(self.base, self._data.length, &at, self.origin, self.rows + self.hi,
-                          min(1, self._batches.length - self.hi), &stop)
+        n = self.frame_some(&at, self._data.length, self.hi, self._batches.length)
         for i in range(self.hi, self.hi + n):
             if self.rows[i].attributes & CODEC or self.rows[i].size > self.max_size:
                 n = i - self.hi
@@ -669,35 +716,172 @@ cdef class Pipeline:
         self.position = at
         return n > 0
 
-    cdef int64_t claim(self, int64_t* lo, int64_t* hi) noexcept nogil:
-        """Take the next group: its number, and its batches."""
-        cdef int64_t group
-        cdef int64_t middle
-        cdef int64_t above
-        cdef int64_t at
-        cdef int64_t end
+    cdef int64_t frame_some(self, int64_t* at, int64_t end, int64_t lo, int64_t hi) noexcept nogil:
+        """Frame what stays in the first level of the cache, or one batch, from byte `at` to `end`, to the rows from `lo`
+        to `hi`; how many.
+        """
+        cdef Stop stop
+        cdef int64_t n = scan_into(self.base, min(at[0] + FRAMED, end), at, self.origin, self.rows + lo, hi - lo, &stop)
+        if n == 0:
+            n = scan_into(self.base, end, at, self.origin, self.rows + lo, min(1, hi - lo), &stop)
+        return n
+
+    cdef bint claim(self, Worker worker, Group* group) noexcept nogil:
+        """Take the next group; False if there is none."""
         self.acquire()
-        group = self.claimed
-        lo[0] = hi[0] = self.next_row
-        if lo[0] == self.hi:
-            self.frame(group_size(self._data.length - self.position))
-        above = self.hi
-        if lo[0] < above:
-            at = self.rows[lo[0]].position
-            end = self._data.length + self.origin if self.frames else self.rows[above - 1].position
-            # At least one: a thread without any would wait for its turn.
-            at += group_size(end - at)
-            hi[0] += 1
-            while hi[0] < above:
-                middle = hi[0] + (above - hi[0]) // 2
-                if self.rows[middle].position < at:
-                    hi[0] = middle + 1
-                else:
-                    above = middle
+        group.number = self.claimed
+        group.lo = group.hi = self.next_row
+        if kb_get(&self.stop) > group.lo:
+            if self.frames:
+                self.look_ahead(group)
+            elif group.lo < self.hi:
+                self.divide(group)
+                self.give_place(worker.codecs, group)
+        if group.lo < group.hi:
             self.claimed += 1
-            self.next_row = hi[0]
+            self.next_row = group.hi
         self.release()
-        return group
+        return group.lo < group.hi
+
+    cdef void look_ahead(self, Group* group) noexcept nogil:
+        """Find the next group and its place where nothing is framed yet, which the group's thread does then.
+
+        Of batches as small as 100 bytes a thread can frame no more than four times as many as it can read.
+        """
+        cdef const uint8_t* p
+        cdef int64_t at = self.position
+        cdef int64_t end = at + group_size(self._data.length - at)
+        cdef int64_t most = self._batches.length
+        cdef int64_t used = self.used
+        cdef int64_t i = self.hi
+        cdef int64_t size
+        cdef int64_t count
+        cdef bint more = True
+        while more and at < end and i < most and self._data.length - at >= CRC_START:
+            p = self.base + at
+            size = <int64_t><int32_t>load_be32(p + SIZE_AT) + LOG_OVERHEAD
+            if size < CRC_START or size > self._data.length - at or size > self.max_size:
+                break
+            kb_prefetch(p + 4096)
+            kb_prefetch(p + 4160)
+            if p[MAGIC_AT] == 2:
+                if size < header_size(2) or p[ATTRIBUTES_AT] & CODEC:
+                    break
+                count = <int32_t>load_be32(p + COUNT_AT)
+                if count < 0 or count > (size - header_size(2)) // MIN_RECORD:
+                    break
+                if p[ATTRIBUTES_AT] & CONTROL and not self.include_control:
+                    count = 0
+            elif p[MAGIC_AT] < 2 and not p[MAGIC_AT + 1] & CODEC:
+                count = 1
+            else:
+                break
+            if self.framing_only:
+                count = 0
+            if count > self.capacity - used:
+                break
+            used += count
+            at += size
+            i += 1
+            more = used * self.wanted.fields.itemsize + (at if self.counts_data else 0) + i * <int64_t>sizeof(BatchRow) < self.most
+        group.start = self.position
+        group.stop = self.position = at
+        group.hi = self.hi = i
+        group.framed = False
+        group.placed = True
+        group.place = Place(self.used, used, self.arena_used, self.arena_used)
+        self.used = used
+        self.frames = group.hi > group.lo
+        if not more:
+            self.end_before(i, used, self.arena_used)
+
+    cdef void divide(self, Group* group) noexcept nogil:
+        """Find the next group of those that are framed."""
+        cdef int64_t above = self.hi
+        cdef int64_t middle
+        cdef int64_t at
+        group.framed = True
+        group.start = at = self.rows[group.lo].position
+        # At least one: a thread without any would wait for its turn.
+        at += group_size(self.rows[above - 1].position - at)
+        group.hi += 1
+        while group.hi < above:
+            middle = group.hi + (above - group.hi) // 2
+            if self.rows[middle].position < at:
+                group.hi = middle + 1
+            else:
+                above = middle
+
+    cdef void give_place(self, Codecs codecs, Group* group) noexcept nogil:
+        """Find the place of a group, or what is known of it; it may become shorter. Only with the lock.
+
+        If it is placed it is the last one that isn't, and has no more batches than can be foreseen, or than may be done.
+        """
+        cdef bint first = kb_get(&self.turn) == group.number
+        cdef bint more = True
+        cdef int64_t used = self.used if first else 0
+        cdef int64_t arena_used = self.arena_used if first else self.arena_claimed
+        cdef int64_t count = 0
+        cdef int64_t size = 0
+        cdef int64_t i
+        group.placed = first
+        group.place.used = used
+        group.place.arena_used = arena_used
+        for i in range(group.lo, group.hi if arena_used >= 0 else group.lo):
+            self.foresee(codecs, i, &count, &size)
+            if size > self.arena_room - arena_used:
+                size = -1
+            if group.placed and (size < 0 or count < 0 or count > self.capacity - used):
+                group.placed = i > group.lo
+                if group.placed:
+                    group.hi = i
+                    break
+            if size < 0:
+                arena_used = -1
+                break
+            arena_used += size
+            if group.placed:
+                used += count
+                more = self.cost(i + 1, used, arena_used) < self.most
+                if not more:
+                    group.hi = i + 1
+                    break
+        group.place.arena_end = self.arena_claimed = arena_used
+        if group.placed:
+            group.place.end = self.used = used
+            self.arena_used = arena_used
+            if not more:
+                self.end_before(group.hi, used, arena_used)
+            kb_set(&self.turn, group.number + 1)
+        elif not self.packed:
+            # Its records are to be counted, in its turn: one batch at a time.
+            group.hi = group.lo + 1
+        group.stop = self.rows[group.hi - 1].position + self.rows[group.hi - 1].size
+
+    cdef inline void foresee(self, Codecs codecs, int64_t i, int64_t* count, int64_t* size) noexcept nogil:
+        """How many rows and bytes of the arena a batch will take; -1 each where that can't be told."""
+        cdef const BatchRow* row = &self.rows[i]
+        cdef const uint8_t* p
+        cdef bint unpacks = row.attributes & CODEC
+        count[0] = size[0] = 0
+        if self.framing_only:
+            return
+        if not self.there(row) or not self.supported(row):
+            count[0] = size[0] = -1
+            return
+        if not gives_rows(row, self.include_control):
+            return
+        size[0] = row.size - header_size(row.magic)
+        if unpacks and self.keep:
+            p = self.payload(row, size)
+            size[0] = -1 if p == NULL else declared(codecs, row.attributes & CODEC, p, size[0])
+        count[0] = 1 if row.magic != 2 else row.record_count
+        # What is compressed and not kept may have any number of records.
+        if row.magic != 2 and unpacks or not self.within(i) or (
+                row.magic == 2 and count[0] > size[0] // MIN_RECORD and (self.keep or not unpacks)):
+            count[0] = -1
+        if not self.packed or not self.keep:
+            size[0] = 0
 
     cdef inline void acquire(self) noexcept nogil:
         cdef int64_t tries = 0
@@ -711,61 +895,91 @@ cdef class Pipeline:
     cdef void end_at(self, int64_t row, int64_t used, int64_t arena_used) noexcept nogil:
         """Leave the batches from `row` on; what is filled before it."""
         self.acquire()
+        self.end_before(row, used, arena_used)
+        self.release()
+
+    cdef inline void end_before(self, int64_t row, int64_t used, int64_t arena_used) noexcept nogil:
+        """Do so, with the lock."""
         if row < kb_get(&self.stop):
             self.stop_used = used
             self.stop_arena_used = arena_used
             kb_set(&self.stop, row)
-        self.release()
 
     cdef int run(self, Worker worker, bint looks) except -1 nogil:
         """Take groups until there are none, or everything ends; `looks` is whether to look for signals."""
-        cdef int64_t group
-        cdef int64_t lo
-        cdef int64_t hi
+        cdef Group group
         cdef int64_t looked = 0
-        while True:
-            group = self.claim(&lo, &hi)
-            if lo == hi:
-                return 0
+        while self.claim(worker, &group):
             if looked >= SIGNAL_BYTES and looks:
                 looked = 0
                 with gil:
                     PyErr_CheckSignals()
-            looked += self.rows[hi - 1].position + self.rows[hi - 1].size - self.rows[lo].position
-            if not self.do_group(worker, group, lo, hi):
-                return 0
+            looked += group.stop - group.start
+            if not (self.do_placed(worker, &group) if group.placed else self.do_in_turn(worker, &group)):
+                break
+        return 0
 
-    cdef bint do_group(self, Worker worker, int64_t group, int64_t lo, int64_t hi) noexcept nogil:
-        """Do batches `lo` to `hi`; whether to go on after it."""
+    cdef bint do_placed(self, Worker worker, Group* group) noexcept nogil:
+        """Do a group that has its place; whether to go on after it."""
+        cdef int64_t at = group.start
+        cdef int64_t framed = group.hi if group.framed else group.lo
+        cdef int64_t i = group.lo
+        cdef int64_t count = 1
+        while count and i < group.hi and kb_get(&self.stop) > i:
+            if i == framed:
+                framed += self.frame_some(&at, group.stop, framed, group.hi)
+            count = self.some(worker, &group.place, i, framed) if i < framed else 0
+            i += count
+        # Where a payload isn't what it said to be, what comes after the group is in the wrong place.
+        if kb_likely(i == group.hi and (group.framed or at == group.stop) and group.place.used == group.place.end
+                     and group.place.arena_used == group.place.arena_end):
+            return True
+        self.end_at(i, group.place.used, group.place.arena_used)
+        return False
+
+    cdef bint do_in_turn(self, Worker worker, Group* group) noexcept nogil:
+        """Do a group that gets its place when all before it have theirs; whether to go on after it."""
+        cdef bint foreseen = group.place.arena_end >= 0
         cdef int64_t tries = 0
-        cdef int64_t ready = hi
+        cdef int64_t ready = group.lo
         cdef int64_t i
         cdef bint more
+        cdef Place place
         if self.packed:
-            ready = self.prepare(worker, group, lo, hi)
-        while kb_get(&self.turn) != group:
-            if kb_get(&self.stop) <= lo:
+            ready = self.prepare(worker, group)
+        while kb_get(&self.turn) != group.number:
+            if kb_get(&self.stop) <= group.lo:
                 return False
             pass_time(&tries)
-        if kb_get(&self.stop) <= lo:
+        if kb_get(&self.stop) <= group.lo:
             return False
-        more = self.place(worker, lo, &ready)
-        if more and ready < hi:
+        more = self.settle(worker, group.lo, &ready)
+        if more and ready < group.hi and self.packed and foreseen:
+            # Others have begun behind what this would have come to.
+            self.end_at(ready, self.used, self.arena_used)
+            more = False
+        if more and ready < group.hi:
             # From here on in order: what could not be prepared, for want of room or for what it is.
-            more = self.finish(worker, lo, ready)
+            more = self.finish(worker)
             i = ready
-            while more and i < hi:
-                more = self.step(worker, i)
+            place = Place(self.used, self.capacity, self.arena_used, self.arena_room)
+            while more and i < group.hi:
+                more = self.step(worker, &place, i)
                 if more:
                     i += 1
                     self.placed = i
-                if not more or self.cost(i, self.used, self.arena_used) >= self.most:
-                    self.end_at(i, self.used, self.arena_used)
+                if not more or self.cost(i, place.used, place.arena_used) >= self.most:
+                    self.end_at(i, place.used, place.arena_used)
                     more = False
-            ready = lo
+            self.used = place.used
+            self.arena_used = place.arena_used
+            worker.count = 0
+        if more and self.packed and foreseen and self.arena_used != group.place.arena_end:
+            self.end_at(group.hi, self.used, self.arena_used)
+            more = False
         if more:
-            kb_set(&self.turn, group + 1)
-        self.finish(worker, lo, ready)
+            kb_set(&self.turn, group.number + 1)
+        self.finish(worker)
         return more
 
     cdef bint within(self, int64_t i) noexcept nogil:
@@ -780,33 +994,36 @@ cdef class Pipeline:
             return i > self.lo and self.rows[i - 1].last_offset >= self.wanted.first_offset
         return row.base_offset >= self.wanted.first_offset
 
-    cdef int64_t prepare(self, Worker worker, int64_t group, int64_t lo, int64_t hi) noexcept nogil:
-        """Check and decompress batches `lo` to `hi`; the first that is left for its turn.
+    cdef int64_t prepare(self, Worker worker, const Group* group) noexcept nogil:
+        """Check and decompress a group; the first batch that is left for its turn.
 
-        Once it is their turn, the arena is filled up to them, and they are decompressed to their place in it. Else it
-        is to the scratch, from where they have to be copied: that takes a tenth of the time of lz4.
+        If its place in the arena is known, or once all groups before it have theirs, it is decompressed to that. Else
+        it is to the scratch, from where it has to be copied: that takes a tenth of the time of lz4.
         """
         cdef BatchRow* row
         cdef Item* item
         cdef const uint8_t* p
         cdef uint8_t* out
+        cdef int64_t start = group.place.arena_used if self.keep else -1
+        cdef int64_t end = group.place.arena_end if group.place.arena_end >= 0 else self.arena_room
         cdef int64_t size
         cdef int64_t used = 0
         cdef int64_t total = 0
         cdef int64_t room = 0
         cdef int64_t i
-        cdef bint in_place = False
         cdef Report report
         worker.count = 0
-        if hi - lo > worker.capacity and not worker.reserve(hi - lo):
-            return lo
-        for i in range(lo, hi):
-            if kb_get(&self.stop) <= lo:
+        if group.hi - group.lo > worker.capacity and not worker.reserve(group.hi - group.lo):
+            return group.lo
+        for i in range(group.lo, group.hi):
+            if kb_get(&self.stop) <= group.lo:
                 return i
             row = &self.rows[i]
-            if not self.sound(row) or not self.supported(row):
+            if not self.there(row) or not self.supported(row):
                 return i
             if not gives_rows(row, self.include_control):
+                if not self.summed(row, 0, 0):
+                    return i
                 continue
             if not self.within(i):
                 return i
@@ -816,14 +1033,15 @@ cdef class Pipeline:
             item = &worker.items[worker.count]
             item.row = i
             item.payload = p
-            in_place = in_place or (self.keep and kb_get(&self.turn) == group)
-            if in_place:
-                room = self.arena_room - self.arena_used - total
+            if start < 0 and self.keep and kb_get(&self.turn) == group.number:
+                start = self.arena_used
+            if start >= 0:
+                room = end - start - total
                 if room < (0 if row.attributes & CODEC else size):
                     return i
             if row.attributes & CODEC:
-                if in_place:
-                    out = self.arena + self.arena_used + total
+                if start >= 0:
+                    out = self.arena + start + total
                     size = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size, out, room,
                                          self.limit)
                     item.payload = p = out
@@ -833,57 +1051,40 @@ cdef class Pipeline:
                     item.at = used
                     p = worker.scratch + used
                     used += size
-            if size < 0:
+            # Behind the library, as in `step`.
+            if size < 0 or not self.summed(row, 0, 0):
                 return i
             item.size = size
             total += size
             if not measure(p, size, row, self.wanted.check_crc, &item.measured, &report):
                 return i
             worker.count += 1
-        return hi
+        return group.hi
 
-    cdef bint place(self, Worker worker, int64_t lo, int64_t* ready) noexcept nogil:
+    cdef bint settle(self, Worker worker, int64_t lo, int64_t* ready) noexcept nogil:
         """Give the batches from `lo` to `ready` their place; whether everything goes on after them.
 
         `ready` becomes the first batch that has none.
         """
-        cdef BatchRow* row
         cdef Item* item
-        cdef int64_t count
         cdef int64_t used = self.used
         cdef int64_t arena_used = self.arena_used
         cdef int64_t n = 0
         cdef int64_t i = lo
         cdef bint more = True
         while more and i < ready[0]:
-            row = &self.rows[i]
-            if self.framing_only:
-                pass
-            elif self.packed:
-                row.first_record = used
-                if n < worker.count and worker.items[n].row == i:
-                    item = &worker.items[n]
-                    item.place = arena_used
-                    if (item.measured.count > self.capacity - used
-                            or (self.keep and item.size > self.arena_room - arena_used)):
-                        more = False
-                        break
-                    used += item.measured.count
-                    if self.keep:
-                        arena_used += item.size
-                    n += 1
-            else:
-                row.first_record = used
-                if not self.supported(row):
+            self.rows[i].first_record = used
+            if n < worker.count and worker.items[n].row == i:
+                item = &worker.items[n]
+                item.place = arena_used
+                if (item.measured.count > self.capacity - used
+                        or (self.keep and item.size > self.arena_room - arena_used)):
+                    more = False
                     break
-                if gives_rows(row, self.include_control):
-                    count = row.record_count if row.magic == 2 else 1
-                    if count < 0 or count > row.size // MIN_RECORD or not self.within(i):
-                        break
-                    if count > self.capacity - used:
-                        more = False
-                        break
-                    used += count
+                used += item.measured.count
+                if self.keep:
+                    arena_used += item.size
+                n += 1
             i += 1
             more = self.cost(i, used, arena_used) < self.most
         self.used = used
@@ -896,53 +1097,22 @@ cdef class Pipeline:
         self.placed = max(self.placed, i)
         return more
 
-    cdef bint finish(self, Worker worker, int64_t lo, int64_t hi) noexcept nogil:
-        """Read batches `lo` to `hi`, which have their places, to their rows; False at one that can't be read."""
-        cdef BatchRow* row
+    cdef bint finish(self, Worker worker) noexcept nogil:
+        """Read what was prepared to its rows; False at a batch that can't be read."""
         cdef Item* item
         cdef const uint8_t* p
-        cdef int64_t size
-        cdef int64_t count
         cdef int64_t i
-        cdef Measure measured
-        cdef Report report
-        if lo == hi:
-            return True
-        if self.packed:
-            for i in range(worker.count):
-                item = &worker.items[i]
-                if kb_get(&self.stop) <= item.row:
-                    return False
-                p = item.payload if item.payload != NULL else <const uint8_t*>worker.scratch + item.at
-                # Read where the cache has it; positions are those in the arena.
-                if not self.read(p - item.place, item.place, item.size, item.row, &item.measured):
-                    self.end_at(item.row, self.rows[item.row].first_record, item.place)
-                    return False
-                if self.keep and p != self.arena + item.place:
-                    memcpy(self.arena + item.place, p, item.size)
-            return True
-        i = lo
-        while i < hi:
-            row = &self.rows[i]
-            if kb_get(&self.stop) <= i:
+        for i in range(worker.count):
+            item = &worker.items[i]
+            if kb_get(&self.stop) <= item.row:
                 return False
-            # They have their place, so that nothing ends before.
-            if row.magic != 2:
-                count = self.plain_run(i, hi, row.first_record, 0, INT64_MAX)
-                if count:
-                    i += count
-                    continue
-            if kb_likely(self.sound(row)):
-                if self.framing_only or not gives_rows(row, self.include_control):
-                    i += 1
-                    continue
-                p = self.payload(row, &size)
-                if p != NULL and measure(p, size, row, self.wanted.check_crc, &measured, &report):
-                    if kb_likely(self.read(self.base, p - self.base, size, i, &measured)):
-                        i += 1
-                        continue
-            self.end_at(i, self.used if self.framing_only else row.first_record, self.arena_used)
-            return False
+            p = item.payload if item.payload != NULL else <const uint8_t*>worker.scratch + item.at
+            # Read where the cache has it; positions are those in the arena.
+            if not self.read(p - item.place, item.place, item.size, item.row, &item.measured):
+                self.end_at(item.row, self.rows[item.row].first_record, item.place)
+                return False
+            if self.keep and p != self.arena + item.place:
+                memcpy(self.arena + item.place, p, item.size)
         return True
 
     cdef inline bint read(self, const uint8_t* base, int64_t position, int64_t size, int64_t i,
@@ -963,7 +1133,8 @@ cdef inline int64_t group_size(int64_t left) noexcept nogil:
 cdef class Helper:
     """A thread that helps one pipeline after the other, and ends when it had none for a second.
 
-    To start a thread takes 50 us, to wake one that waits 15 us; 32 MB of batches of 1 KiB records take 800 us.
+    To start a thread takes 50 us, to wake one that sleeps 15 to 40 us; 32 MB of batches of 1 KiB records take 800 us. So
+    it is woken when there will be something to do, and stays awake for about as long as it takes to prepare that.
 
     Attributes
     ----------
@@ -978,6 +1149,7 @@ cdef class Helper:
     cdef Worker worker
     cdef PyThread_type_lock bell
     cdef int64_t state
+    cdef int64_t given
     cdef int64_t left
 
     def __cinit__(self):
@@ -1001,18 +1173,27 @@ cdef class Helper:
     def ended(self):
         return kb_get(&self.left) != 0
 
+    def wake(self):
+        """Have it be awake when it is given something, which may not be; nothing if it is at work, or gone."""
+        if kb_turn(&self.state, IDLE, AWAKE):
+            PyThread_release_lock(self.bell)
+
     def give(self, Pipeline pipeline not None):
         """Let it help this pipeline; False if it is at another one, or gone. Nothing comes between the two."""
         cdef Worker worker
-        if kb_get(&self.state) != IDLE:
+        cdef bint asleep
+        if kb_get(&self.state) > AWAKE:
             return False
         worker = Worker(self.codecs)
         pipeline.lent.append(worker)
-        if not kb_turn(&self.state, IDLE, TAKEN):
+        asleep = kb_turn(&self.state, IDLE, TAKEN)
+        if not asleep and not kb_turn(&self.state, AWAKE, TAKEN):
             return False
         self.pipeline = pipeline
         self.worker = worker
-        PyThread_release_lock(self.bell)
+        kb_set(&self.given, True)
+        if asleep:
+            PyThread_release_lock(self.bell)
         return True
 
     def dismiss(self):
@@ -1022,15 +1203,25 @@ cdef class Helper:
 
     def live(self):
         """Wait for pipelines; what the thread runs. Only to begin and to end it needs the GIL."""
+        cdef int64_t tries
         with nogil:
             while True:
-                if PyThread_acquire_lock_timed(self.bell, IDLE_TIME, 0) == PY_LOCK_ACQUIRED:
-                    if kb_get(&self.state) == GONE:
+                if PyThread_acquire_lock_timed(self.bell, IDLE_TIME, 0) != PY_LOCK_ACQUIRED:
+                    if kb_turn(&self.state, IDLE, GONE):
                         break
-                    (<Pipeline><void*>self.pipeline).help(<Worker><void*>self.worker)
-                    if not kb_turn(&self.state, TAKEN, IDLE):
-                        break
-                elif kb_turn(&self.state, IDLE, GONE):
+                    continue
+                tries = 0
+                while kb_get(&self.state) == AWAKE and tries < YIELDS:
+                    pass_time(&tries)
+                if kb_turn(&self.state, AWAKE, IDLE):
+                    continue
+                if kb_get(&self.state) == GONE:
+                    break
+                # Who took it is giving it something.
+                while not kb_swap(&self.given, False):
+                    pass_time(&tries)
+                (<Pipeline><void*>self.pipeline).help(<Worker><void*>self.worker)
+                if not kb_turn(&self.state, TAKEN, IDLE):
                     break
         kb_set(&self.left, True)
 
