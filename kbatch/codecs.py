@@ -188,7 +188,7 @@ class Arena:
         ndarray of uint8, shape (used,)
             Read-only and not a copy: it keeps the memory alive, also when the arena grows or goes.
         """
-        return np.asarray(self.view[: self.used].toreadonly())
+        return np.frombuffer(self.view[: self.used].toreadonly(), np.uint8)
 
 
 class _Contexts(threading.local):

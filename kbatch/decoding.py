@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,7 +19,8 @@ from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
     BATCH_DTYPE,
-    COLUMN_FIELDS,
+    COLUMNS,
+    DEFAULT_LIMITS,
     HEADER_DTYPE,
     MIN_ENTRY_SIZE,
     MIN_RECORD_SIZE,
@@ -31,11 +32,11 @@ from kbatch.format import (
 )
 from kbatch.framing import (
     Claims,
-    Scan,
     byte_array,
     damaged_end,
     find_batch,
     first_offsets,
+    frame,
     may_end_later,
     most_believed,
     scan_part,
@@ -43,6 +44,7 @@ from kbatch.framing import (
 from kbatch.kernels import checksum
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.pipeline import Pipeline
+from kbatch.kernels.scan import sample as _sample
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
@@ -72,7 +74,10 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 
 Aborted = Iterable[tuple[int, int]] | npt.NDArray[np.void]
 
-_INT64 = np.iinfo(np.int64)
+# No offset lies beyond them.
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_CHOICES = {"isolation": get_args(Isolation), "crc": get_args(Crc), "on_error": get_args(OnError)}
+_POINTERS = frozenset(("key", "value", "headers"))
 _CRC_STEPS = {"skip": 0, "verify": 1, "mark": 2}
 
 check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, HEADER_DTYPE))
@@ -94,12 +99,10 @@ _SUM_BYTES = 512 << 10
 _MAX_EXPECTED_RATIO = 6
 # How many batches are framed at a time right after damage, and from how many on all the rest is.
 _FEW_BATCHES = 16
-# Batches are small if the first of them take no more than so many bytes each.
-_SAMPLE_BATCHES = 64
-_SMALL_BATCH = 32 << 10
-# Of less input than so many batches of this size no sample is taken.
-_LITTLE_BATCH = 512
 _MOST_SLOW_BATCHES = 1 << 16
+# What the rest is like is told by the first batches: so many, or so many bytes.
+_SAMPLE_BATCHES = 64
+_SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class DecodeOptions:
     on_error: OnError = "raise"
     start_offset: int | None = None
     stop_offset: int | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = DEFAULT_LIMITS
     aborted: AbortedRanges | None = None
     undecided: AbortedRanges | None = None
     stable_offset: int | None = None
@@ -131,15 +134,11 @@ class DecodeOptions:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("isolation", self.isolation, get_args(Isolation)),
-            ("crc", self.crc, get_args(Crc)),
-            ("on_error", self.on_error, get_args(OnError)),
-        ):
-            if value not in choices:
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-        for name, offset in (("start_offset", self.start_offset), ("stop_offset", self.stop_offset)):
-            if offset is not None and not isinstance(offset, int | np.integer):
+        for name in ("start_offset", "stop_offset"):
+            if (offset := getattr(self, name)) is not None and not isinstance(offset, int | np.integer):
                 raise TypeError(f"{name} must be an integer or None, got {offset!r}")
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits must be kbatch.Limits, got {self.limits!r}")
@@ -150,7 +149,7 @@ class DecodeOptions:
     @property
     def record_columns(self) -> tuple[str, ...]:
         """The columns of a table that is decoded so."""
-        return tuple(COLUMN_FIELDS) if self.columns is None else tuple(self.columns)
+        return COLUMNS if self.columns is None else tuple(self.columns)
 
     @property
     def record_dtype(self) -> np.dtype[np.void]:
@@ -158,9 +157,9 @@ class DecodeOptions:
         return record_dtype(self.record_columns)
 
 
-def _offset_bound(offset: int | None, default: int) -> int:
+def _offset_bound(offset: int) -> int:
     """Return an offset as the kernel takes it: no record lies beyond the bounds of int64."""
-    return default if offset is None else min(max(int(offset), _INT64.min), _INT64.max)
+    return min(max(int(offset), _LEAST), _MOST)
 
 
 @dataclass(slots=True)
@@ -211,15 +210,17 @@ class _Pass:
         self.searching = searching
         self.patience = patience
         self.max_size = max_size
-        self.claims = Claims(len(data)) if claims is None else claims
+        self._claims = claims
         self.until = len(data) if until is None else until
         self.room = room
         self.stopped = False
         self.losses: list[Loss] = []
         # Rows [0, next) of `batches` are done; all of them together reach to `position` of `data`.
-        self.headers = PooledRows(BATCH_DTYPE, 0)
+        self.headers = PooledRows(BATCH_DTYPE)
         self.next = 0
         self.position = 0
+        # The last row of a batch that is good.
+        self.good = -1
         # Of the rows of the last scan, those that can't be decoded whatever their bytes are.
         self.refused: list[int] = []
         # After damage few batches are framed at a time, and then ever more: what is framed may turn out to be void.
@@ -230,13 +231,13 @@ class _Pass:
         # None as long as all payloads are uncompressed: then positions point into `data` itself.
         self.arena: Arena | None = None
         # Where a row has no position, nothing that a table holds points to bytes.
-        self.keeps_data = options.framing_only or not {"key", "value", "headers"}.isdisjoint(options.record_columns)
+        self.columns = options.record_columns
+        self.keeps_data = options.framing_only or not _POINTERS.isdisjoint(self.columns)
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
         # Rows are trimmed by their offsets, also where these are not wanted.
-        columns = options.record_columns
-        self.dtype = record_dtype((*columns, "offset") if self.trimmed else columns)
-        self.first_offset = _offset_bound(options.start_offset, _INT64.min)
-        self.last_offset = _INT64.max if options.stop_offset is None else _offset_bound(options.stop_offset - 1, 0)
+        self.dtype = record_dtype((*self.columns, "offset") if self.trimmed else self.columns)
+        self.first_offset = _LEAST if options.start_offset is None else _offset_bound(options.start_offset)
+        self.last_offset = _MOST if options.stop_offset is None else _offset_bound(options.stop_offset - 1)
         # Bytes that one thread is to do alone.
         self.alone = 0
 
@@ -245,9 +246,8 @@ class _Pass:
     def run(self) -> Part:
         if self.searching:
             self._resume(*self._find(0), "no batch begins here")
-        if self._is_plain() and not self._frame_and_decode():
-            return Part(self._table(), self.searching, self.stopped)
-        while not self.searching and not self.stopped and self.position < self.until:
+        goes_on = not self._is_plain() or self._frame_and_decode()
+        while goes_on and not self.searching and not self.stopped and self.position < self.until:
             finding, more = self._scan()
             framed = self.position
             if not self._decode_rows():
@@ -259,7 +259,16 @@ class _Pass:
                 self._bad_framing(finding)
             elif not self._resume_after_partial():
                 break
+        if self._claims is not None:
+            self._reach()
         return Part(self._table(), self.searching, self.stopped)
+
+    @property
+    def claims(self) -> Claims:
+        """What wrong lengths have cost: few inputs have any."""
+        if self._claims is None:
+            self._claims = Claims(len(self.data))
+        return self._claims
 
     @property
     def batches(self) -> npt.NDArray[np.void]:
@@ -277,99 +286,111 @@ class _Pass:
         )
 
     def _frame_and_decode(self) -> bool:
-        """Decode batches as they are framed, if they are small and uncompressed. False if nothing more is wanted.
+        """Decode batches as they are framed, if they are uncompressed. False if nothing more is wanted.
 
-        Of small batches headers are much of the bytes: framed all at once, they would be fetched from memory twice, and
-        by one thread. Anything unusual ends this; what comes then, from `position` on, is as if nothing had been done.
+        Framed all at once beforehand, headers would be fetched from memory twice, and by one thread. Anything unusual
+        ends this; what comes then, from `position` on, is as if nothing had been done.
         """
-        if len(self.data) < _SAMPLE_BATCHES * _LITTLE_BATCH:
+        if self.options.crc != "skip" and not checksum.AVAILABLE:
             return True
-        sample = self._frame(self.data, _SAMPLE_BATCHES)
-        taken = sample.consumed - self.position
-        if len(sample.batches) < _SAMPLE_BATCHES or taken > _SAMPLE_BATCHES * _SMALL_BATCH:
+        begun = self.position
+        count, taken, records, packed, refused = _sample(
+            self.data, begun, _SAMPLE_BATCHES, _SAMPLE_BYTES, self.options.include_control
+        )
+        if not count or packed or refused:
             return True
-        records, packed, refused = _survey(sample.batches, self.options.include_control)
-        if packed or refused or (self.options.crc != "skip" and not checksum.AVAILABLE):
-            return True
+        is_all = count < _SAMPLE_BATCHES and taken < _SAMPLE_BYTES
         believed = self._believed()
+        needed = 0
         while True:
-            # Room for what the rest is if it is like the sample, which is most often so.
-            share = 1.1 * (len(self.data) - self.position) / taken
-            wanted, rows = int(share * len(sample.batches)) + _SAMPLE_BATCHES, int(share * records) + _SAMPLE_BATCHES
+            # Room for what the rest is if it is like what is known so far, which is most often so.
+            if self.position - begun > taken:
+                count, taken, records = self.next, self.position - begun, 0 if self.rows is None else self.rows.used
+            share = 1 if is_all else 1.1 * (len(self.data) - self.position) / taken
+            wanted, rows = int(share * count) + _SAMPLE_BATCHES, int(share * records) + _SAMPLE_BATCHES
             if self.max_bytes is not None:
                 wanted = min(wanted, self.max_bytes // BATCH_DTYPE.itemsize + 1)
                 rows = min(rows, self.max_bytes // self.dtype.itemsize + 1)
             self.headers.reserve(wanted)
             if self.rows is None:
                 self.rows = PooledRows(self.dtype, 0 if self.options.framing_only else rows)
+            elif needed:
+                self.rows.reserve(max(needed, rows))
             pipeline = self._pipeline(
                 self.next,
                 self.next,
                 self.options.crc,
                 position=self.position,
-                max_size=_INT64.max if believed is None else believed,
+                max_size=_MOST if believed is None else believed,
             )
             workers.run(pipeline, min(self.options.threads, max(1, (len(self.data) - self.position) // _THREAD_BYTES)))
             self.next, self.rows.used = pipeline.next, pipeline.used
             self.headers.used = self.next
-            if self.next:
-                self.claims.reached = int(self.batches["last_offset"][self.next - 1])
+            self.good = self.next - 1
             if self.next == pipeline.hi:
                 self.position = pipeline.position
                 if self._is_full():
                     return False
                 if self.next < len(self.headers.array):
                     return True
+                needed = 0
             else:
                 batch = self.headers.array[self.next]
                 self.position = int(batch["position"]) - self.origin
                 if self._is_full():
                     return False
-                count = int(batch["record_count"])
-                if not len(self.rows.array) - self.rows.used < count <= int(batch["size"]) // MIN_RECORD_SIZE:
+                needed = int(batch["record_count"])
+                room = len(self.rows.array) - self.rows.used
+                if self.options.framing_only or not room < needed <= int(batch["size"]) // MIN_RECORD_SIZE:
                     return True
-                self.rows.reserve(max(count, rows))
 
     def _scan(self) -> tuple[Finding | None, bool]:
         """Frame what begins at `position` and append the rows that are wanted; tell also if there is more to frame."""
-        scan = self._frame(self.data[: self.until], self.scan_size)
-        batches = scan.batches
-        more = len(batches) == self.scan_size
-        if self.until < len(self.data) and scan.finding is None and scan.consumed < self.until:
+        data = self.data if self.until == len(self.data) else self.data[: self.until]
+        first = self.headers.used
+        end, finding = self._frame(data, self.scan_size)
+        more = self.headers.used - first == self.scan_size
+        if self.until < len(self.data) and finding is None and end < self.until:
             # What begins before the end that is asked for may reach beyond it.
-            if not len(batches):
-                scan = self._frame(self.data, 1)
-                batches = scan.batches
-            more = len(batches) > 0
+            if self.headers.used == first:
+                end, finding = self._frame(self.data, 1)
+            more = self.headers.used > first
         if self.scan_size is not None:
             self.scan_size = 2 * self.scan_size if self.scan_size < _MOST_SLOW_BATCHES else None
+        batches = self.headers.filled()[first:]
         if self.trimmed and not self.options.framing_only and len(batches):
             wanted = self._within(batches)
             if self.options.on_error == "skip":
                 # Of a damaged header neither the offsets are believed nor the length, which may hide batches.
                 others = np.flatnonzero(~wanted)
                 wanted[others] = ~good_crcs(self.data, batches[others], self.origin)
-            batches = batches[wanted]
+            self.headers.used = first
+            self.headers.extend(batches[wanted])
+            batches = self.headers.filled()[first:]
         if self.options.aborted is not None:
             batches["status"][self.options.aborted.mask(batches)] = BatchStatus.ABORTED
         if self.options.undecided is not None:
             batches["status"][self.options.undecided.mask(batches)] = BatchStatus.UNDECIDED
         if self.options.stable_offset is not None:
             batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
-        self._prepare(batches, scan.consumed)
-        self.headers.extend(batches)
-        self.position = scan.consumed
-        return scan.finding, more
+        self._prepare(batches, end)
+        self.position = end
+        return finding, more
 
     def _believed(self) -> int | None:
         """Return what a header may claim at most, in bytes, if that is less than it can."""
-        if self.claims.max_size >= len(self.data):
+        if self._claims is None or self._claims.max_size >= len(self.data):
             return self.max_size
         return self.claims.max_size if self.max_size is None else min(self.max_size, self.claims.max_size)
 
-    def _frame(self, data: npt.NDArray[np.uint8], max_batches: int | None) -> Scan:
-        return scan_part(
-            data, origin=self.origin, position=self.position, max_batches=max_batches, max_size=self._believed()
+    def _frame(self, data: npt.NDArray[np.uint8], max_batches: int | None) -> tuple[int, Finding | None]:
+        return frame(
+            data,
+            self.headers,
+            origin=self.origin,
+            position=self.position,
+            max_batches=max_batches,
+            max_size=self._believed(),
         )
 
     def _within(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
@@ -401,7 +422,7 @@ class _Pass:
             most = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
             unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > most
             self.refused = (
-                np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used
+                np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + self.headers.used - len(batches)
             ).tolist()
         if packed and self.arena is None:
             self.arena = Arena(self._usual_arena(end) if self.keeps_data else 0)
@@ -479,12 +500,18 @@ class _Pass:
 
     def _find(self, position: int) -> tuple[int, bool]:
         if position < self.barren:
+            self._reach()
             most = most_believed(self.options.limits)
             found_at, found = find_batch(self.data, position, max_size=most, final=self.final, claims=self.claims)
             if found or not self.final:
                 return found_at, found
             self.barren = position
         return len(self.data), self.followed
+
+    def _reach(self) -> None:
+        """Let `claims` know what is reached."""
+        if self.good >= 0:
+            self.claims.reached = int(self.headers.array["last_offset"][self.good])
 
     def _lose(self, start: int, end: int, reason: str, base_offset: int | None = None) -> None:
         if end > start:
@@ -553,12 +580,12 @@ class _Pass:
             if arena is not None:
                 arena.used = pipeline.arena_used
             if self.next > lo:
-                self.claims.reached = int(self.batches["last_offset"][self.next - 1])
+                self.good = self.next - 1
             if self.next == hi:
                 self.alone = 0
         return hi
 
-    def _pipeline(self, lo: int, hi: int, crc: Crc, *, position: int = -1, max_size: int = _INT64.max) -> Pipeline:
+    def _pipeline(self, lo: int, hi: int, crc: Crc, *, position: int = -1, max_size: int = _MOST) -> Pipeline:
         assert self.rows is not None
         return Pipeline(
             self.data,
@@ -575,7 +602,7 @@ class _Pass:
             crc=_CRC_STEPS[crc],
             check_inner=self.options.crc != "skip",
             framing_only=self.options.framing_only,
-            most=_INT64.max if self.max_bytes is None else self.max_bytes,
+            most=_MOST if self.max_bytes is None else self.max_bytes,
             limit=self.options.limits.max_decompressed_bytes,
             include_control=self.options.include_control,
             trimmed=self.trimmed,
@@ -615,7 +642,7 @@ class _Pass:
             finding = self._decode_packed(row)
         if finding is not None:
             return self._fail(row, finding)
-        self.claims.reached = int(self.batches["last_offset"][row])
+        self.good = row
         if room == (len(self.rows.array), 0 if self.arena is None else len(self.arena.view)):
             self.alone = _ALONE_BYTES
         return True
@@ -807,26 +834,24 @@ class _Pass:
 
     def _table(self) -> RecordTable:
         if self.rows is None:
-            self.rows = PooledRows(self.dtype, 0)
-        records = self.rows.filled()
-        if self.dtype.names != self.options.record_dtype.names:
+            self.rows = PooledRows(self.dtype)
+        records = self.rows.finished()
+        if self.trimmed and "offset" not in self.columns:
             records = records[list(self.options.record_dtype.names or ())]
-        batches = self.batches
-        records.flags.writeable = False
-        batches.flags.writeable = False
+            records.setflags(write=False)
         if not self.keeps_data:
             data = self.data[:0].copy()
-            data.flags.writeable = False
+            data.setflags(write=False)
         else:
             data = self.data if self.arena is None else self.arena.array()
         return RecordTable(
             records,
-            batches,
+            self.headers.finished(),
             data,
             consumed=self.position,
             losses=self.losses,
             source=self.source,
-            columns=self.options.record_columns,
+            columns=self.columns,
         )
 
 
@@ -1124,7 +1149,7 @@ def decode(
         on_error=on_error,
         start_offset=start_offset,
         stop_offset=stop_offset,
-        limits=limits if limits is not None else Limits(),
+        limits=limits if limits is not None else DEFAULT_LIMITS,
         columns=columns,
         threads=threads,
     )

@@ -21,8 +21,10 @@ __all__ = [
     "ATTRIBUTE_TRANSACTIONAL",
     "BATCH_DTYPE",
     "BATCH_HEADER_SIZE",
+    "COLUMNS",
     "COLUMN_FIELDS",
     "CONTROL_DTYPE",
+    "DEFAULT_LIMITS",
     "HEADER_DTYPE",
     "LOG_OVERHEAD",
     "MAGIC_AT",
@@ -174,6 +176,7 @@ COLUMN_FIELDS: dict[str, tuple[str, ...]] = {
     "value": ("value_pos", "value_len"),
     "headers": ("headers_pos", "header_count"),
 }
+COLUMNS = tuple(COLUMN_FIELDS)
 
 
 @functools.cache
@@ -298,3 +301,6 @@ class Limits:
                 f"max_batch_bytes must be {BATCH_HEADER_SIZE} at least, which the header of a batch takes, "
                 f"got {self.max_batch_bytes}"
             )
+
+
+DEFAULT_LIMITS = Limits()

@@ -31,6 +31,7 @@ __all__ = [
     "entry_size",
     "find_batch",
     "first_offsets",
+    "frame",
     "may_end_later",
     "most_believed",
     "scan",
@@ -108,15 +109,58 @@ def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
     The array holds the buffer, so that a ``bytearray`` can't be resized underneath.
     """
     try:
-        array = np.frombuffer(memoryview(data), np.uint8)
+        return np.frombuffer(memoryview(data).toreadonly(), np.uint8)
     except TypeError:
         raise TypeError(
             f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
         ) from None
     except (ValueError, BufferError) as error:
         raise ValueError(f"data must be a contiguous buffer: {error}") from None
-    array.flags.writeable = False
-    return array
+
+
+def frame(
+    data: npt.NDArray[np.uint8],
+    rows: PooledRows,
+    *,
+    origin: int = 0,
+    position: int = 0,
+    max_batches: int | None = None,
+    max_size: int | None = None,
+) -> tuple[int, Finding | None]:
+    """Append the batches of `data` from `position` on to `rows`; the other arguments are those of `scan_part`.
+
+    Returns
+    -------
+    position : int
+        Where the last whole batch ends.
+    finding : Finding or None
+        What stands there, if no batch can.
+    """
+    first, begun = rows.used, position
+    rows.reserve(_FIRST_BATCHES if max_batches is None else max_batches)
+    finding = None
+    while True:
+        end = len(rows.array) if max_batches is None else first + max_batches
+        n, position, fault, wanted, found = _kernel.scan(data, rows.array, rows.used, end, position, origin)
+        rows.used += n
+        if fault:
+            finding = Finding(Fault(fault), wanted=wanted, found=found)
+        if fault or rows.used < end or max_batches is not None:
+            break
+        # As many more as there will be if the rest is like what was seen.
+        rows.reserve(int(1.1 * (rows.used - first) * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
+    if max_size is not None:
+        if len(data) > max_size:
+            larger = np.flatnonzero(rows.filled()["size"][first:] > max_size)
+            if len(larger):
+                rows.used = first + int(larger[0])
+                position = int(rows.array["position"][rows.used]) - origin
+                finding = None
+        if finding is None and rows.used - first != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
+            size = entry_size(data, position)
+            if size > max_size:
+                finding = Finding(Fault.BATCH_TOO_LARGE, wanted=max_size, found=size)
+    return position, finding
 
 
 def scan_part(
@@ -146,31 +190,11 @@ def scan_part(
     Scan
         ``consumed`` counts from the beginning of `data`.
     """
-    rows = PooledRows(BATCH_DTYPE, _FIRST_BATCHES if max_batches is None else max_batches)
-    begun = position
-    finding = None
-    while True:
-        n, position, fault, wanted, found = _kernel.scan(data, rows.array[rows.used :], position, origin)
-        rows.used += n
-        if fault:
-            finding = Finding(Fault(fault), wanted=wanted, found=found)
-            break
-        if rows.used < len(rows.array) or rows.used == max_batches:
-            break
-        # As many more as there will be if the rest is like what was seen.
-        rows.reserve(int(1.1 * rows.used * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
-    if max_size is not None:
-        if len(data) > max_size:
-            larger = np.flatnonzero(rows.filled()["size"] > max_size)
-            if len(larger):
-                rows.used = int(larger[0])
-                position = int(rows.array["position"][rows.used]) - origin
-                finding = None
-        if finding is None and rows.used != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
-            size = entry_size(data, position)
-            if size > max_size:
-                finding = Finding(Fault.BATCH_TOO_LARGE, wanted=max_size, found=size)
-    return Scan(rows.filled(), position, finding)
+    rows = PooledRows(BATCH_DTYPE)
+    consumed, finding = frame(
+        data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size
+    )
+    return Scan(rows.filled(), consumed, finding)
 
 
 def scan(data: Buffer) -> npt.NDArray[np.void]:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
+from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport (
     BatchRow,
     FAULT_BAD_MAGIC,
@@ -143,66 +144,103 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
     return n
 
 
-def scan(const uint8_t[::1] data not None, BatchRow[::1] rows not None, int64_t position, int64_t origin):
-    """Fill `rows` with the batches of `data` from byte `position` on.
+def scan(data not None, rows not None, int64_t first, int64_t end, int64_t position, int64_t origin):
+    """Fill `rows`, from row `first` up to row `end`, with the batches of `data` from byte `position` on.
 
-    Returns (rows filled, position after the last whole batch, fault, wanted, found). It ends where `rows` is full,
+    Returns (rows filled, position after the last whole batch, fault, wanted, found). It ends where these are full,
     where fewer bytes remain than the next batch needs (no fault), or at bytes that no batch can begin with (a fault).
     ``origin`` is added to every position that is stored.
     """
+    cdef Span bytes_ = Span(data, 1, False)
+    cdef Span into = Span(rows, sizeof(BatchRow), True)
     cdef Stop stop
-    cdef int64_t n = 0
-    cdef int64_t size = data.shape[0]
+    cdef int64_t n
     stop.fault = FAULT_NONE
     stop.wanted = 0
     stop.found = 0
     if position < 0:
         raise ValueError("position must not be negative")
-    if rows.shape[0] and position < size:
-        with nogil:
-            n = scan_into(&data[0], size, &position, origin, &rows[0], rows.shape[0], &stop)
+    if first < 0 or end < first or end > into.length:
+        raise IndexError("rows out of range")
+    with nogil:
+        n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &position, origin, <BatchRow*>into.items + first,
+                      end - first, &stop)
     return n, position, stop.fault, stop.wanted, stop.found
 
 
-def survey(const BatchRow[::1] rows not None, bint include_control):
+# What headers say about decoding: records to make room for, batches to decompress, and those that can't be decoded.
+cdef struct Surveyed:
+    int64_t records
+    int64_t packed
+    int64_t refused
+
+
+cdef void add_up(const BatchRow* rows, int64_t n, bint include_control, Surveyed* out) noexcept nogil:
+    cdef const BatchRow* row
+    cdef int64_t payload
+    cdef int64_t i
+    cdef int codec
+    for i in range(n):
+        row = &rows[i]
+        if row.status > BAD_CRC:
+            continue
+        codec = row.attributes & CODEC
+        if codec > (MAX_CODEC if row.magic == 2 else MAX_CODEC_LEGACY):
+            out.refused += 1
+            continue
+        if row.magic != 2:
+            if codec:
+                out.packed += 1
+                out.records += row.size // PACKED_RECORD
+            else:
+                out.records += 1
+            continue
+        if row.record_count <= 0 or (row.attributes & CONTROL and not include_control):
+            continue
+        payload = row.size - (LOG_OVERHEAD + MIN_LENGTH_V2)
+        if codec:
+            out.packed += 1
+            out.records += min(<int64_t>row.record_count, payload // PACKED_RECORD)
+        else:
+            out.records += min(<int64_t>row.record_count, payload // MIN_RECORD)
+
+
+def survey(rows not None, bint include_control):
     """What the headers say about decoding `rows`, in one pass over them.
 
     Returns (records, packed, refused): how many records to make room for; how many batches have a payload to
     decompress; how many can't be decoded, for their magic or codec. No count is believed that the bytes can't hold
     (CNT-R7): a plain payload has seven bytes a record at least, and of a compressed one eight are guessed.
     """
-    cdef int64_t records = 0
-    cdef int64_t packed = 0
-    cdef int64_t refused = 0
-    cdef int64_t count
-    cdef int64_t payload
-    cdef int64_t i
-    cdef int codec
+    cdef Span span = Span(rows, sizeof(BatchRow), False)
+    cdef Surveyed total = Surveyed(0, 0, 0)
     with nogil:
-        for i in range(rows.shape[0]):
-            if rows[i].status > BAD_CRC:
-                continue
-            codec = rows[i].attributes & CODEC
-            if codec > (MAX_CODEC if rows[i].magic == 2 else MAX_CODEC_LEGACY):
-                refused += 1
-                continue
-            if rows[i].magic != 2:
-                if codec:
-                    packed += 1
-                    records += rows[i].size // PACKED_RECORD
-                else:
-                    records += 1
-                continue
-            count = rows[i].record_count
-            if count <= 0 or (rows[i].attributes & CONTROL and not include_control):
-                continue
-            payload = rows[i].size - (LOG_OVERHEAD + MIN_LENGTH_V2)
-            if codec:
-                packed += 1
-                records += min(count, payload // PACKED_RECORD)
-            else:
-                records += min(count, payload // MIN_RECORD)
-    return records, packed, refused
+        add_up(<const BatchRow*>span.items, span.length, include_control, &total)
+    return total.records, total.packed, total.refused
+
+
+def sample(data not None, int64_t position, int64_t most, int64_t enough, bint include_control):
+    """What the first batches of `data` from byte `position` on are like; nothing is kept.
+
+    There are `most` of them at most, and no more after the one with which they take `enough` bytes.
+
+    Returns (batches, bytes, records, packed, refused): how many they are, what they take, and what `survey` says.
+    """
+    cdef Span bytes_ = Span(data, 1, False)
+    cdef BatchRow row
+    cdef Surveyed total = Surveyed(0, 0, 0)
+    cdef Stop stop
+    cdef int64_t at = position
+    cdef int64_t count = 0
+    cdef int64_t n = 1
+    if position < 0:
+        raise ValueError("position must not be negative")
+    with nogil:
+        while n and count < most and at - position < enough:
+            n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &at, 0, &row, 1, &stop)
+            add_up(&row, n, include_control, &total)
+            count += n
+    return count, at - position, total.records, total.packed, total.refused
 
 
 cdef inline bint plausible_v2(const uint8_t* p, int64_t left, int64_t length, int64_t max_size) noexcept nogil:
