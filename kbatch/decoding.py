@@ -105,7 +105,8 @@ _SAMPLE_BATCHES = 64
 _SAMPLE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nothing changes one: that would take a tenth of all that is done before the kernels begin.
+@dataclass(slots=True)
 class DecodeOptions:
     """The options that everything which decodes has in common; `decode` says what they mean.
 
@@ -142,9 +143,9 @@ class DecodeOptions:
                 raise TypeError(f"{name} must be an integer or None, got {offset!r}")
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits must be kbatch.Limits, got {self.limits!r}")
-        object.__setattr__(self, "threads", workers.thread_count(self.threads))
+        self.threads = workers.thread_count(self.threads)
         if self.columns is not None:
-            object.__setattr__(self, "columns", checked_columns(self.columns))
+            self.columns = checked_columns(self.columns)
 
     @property
     def record_columns(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import os
 import signal
@@ -12,8 +13,11 @@ import threading
 import time
 from pathlib import Path
 
+import cramjam
+import lz4.frame
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,9 +145,10 @@ def test_damage(codec, on_error):
         same(bytes(data[: int(rng.integers(0, len(data)))]), on_error=on_error)
 
 
-def repacked(plain, codec):
+def repacked(plain, codec, pack=None):
     """Compress the payload of an uncompressed batch, whatever it is, into a batch of its own."""
-    data = np.frombuffer(plain[:61] + compress(codec, memoryview(plain)[61:]), np.uint8).copy()
+    packed = pack(plain[61:]) if pack is not None else compress(codec, memoryview(plain)[61:])
+    data = np.frombuffer(plain[:61] + packed, np.uint8).copy()
     data[8:12] = np.frombuffer((len(data) - 12).to_bytes(4, "big"), np.uint8)
     data[22] |= codec
     write_crcs(data, kbatch.scan(data).copy())
@@ -192,6 +197,80 @@ def test_batches_of_several_blocks(codec, count, size):
         inner[57:61] = wrong.to_bytes(4, "big")
         one = same(good + repacked(bytes(inner), codec), on_error="skip")
         assert [len(one[1]), len(one[4])] == [count, 1]
+
+
+def _lz4_in_parts(plain):
+    """Blocks of 64 KiB, of which some in the middle are shorter."""
+    with lz4.frame.LZ4FrameCompressor(block_linked=False, block_size=4, auto_flush=True) as frame:
+        parts = [frame.begin(), *(frame.compress(plain[at : at + 50_000]) for at in range(0, len(plain), 50_000))]
+        return b"".join([*parts, frame.flush()])
+
+
+def _changed(pack, at, value):
+    def changed(plain):
+        packed = bytearray(pack(plain))
+        packed[at] = (packed[at] + value) % 256
+        return bytes(packed)
+
+    return changed
+
+
+def _zstd(**options):
+    return zstandard.ZstdCompressor(**options).compress
+
+
+TELLING = {
+    "gzip of two members": (Codec.GZIP, lambda plain: gzip.compress(plain[:99]) + gzip.compress(plain[99:])),
+    "gzip of another size": (Codec.GZIP, _changed(gzip.compress, -4, 1)),
+    "gzip of 4 GiB": (Codec.GZIP, _changed(gzip.compress, -1, 255)),
+    "zstd without size": (Codec.ZSTD, _zstd(write_content_size=False)),
+    "zstd of another size": (Codec.ZSTD, _changed(_zstd(), 6, 1)),
+    "zstd of two frames": (Codec.ZSTD, lambda plain: _zstd()(plain[:99]) + _zstd()(plain[99:])),
+    "snappy, raw": (Codec.SNAPPY, cramjam.snappy.compress_raw),
+    "snappy of another size": (Codec.SNAPPY, _changed(lambda plain: bytes(cramjam.snappy.compress_raw(plain)), 0, 1)),
+    "lz4 in parts": (Codec.LZ4, _lz4_in_parts),
+    "lz4 that tells its size": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=True)),
+    "lz4 of linked blocks": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=False, block_linked=True)),
+}
+
+
+@pytest.mark.parametrize(("codec", "pack"), TELLING.values(), ids=TELLING)
+@pytest.mark.parametrize("size", [300, 9000])
+def test_what_payloads_say_of_their_size(codec, pack, size):
+    """By that groups get their places: nothing, the truth, or not; in some batches between ordinary ones, or in all."""
+    plain = batches(np.random.default_rng(size), 120, size=size)
+    odd = [repacked(bytes(batch), codec, pack) for batch in plain]
+    ordinary = [repacked(bytes(batch), codec) for batch in plain]
+    for some in ({7}, {60, 61, 90}, {119}, range(120)):
+        data = b"".join(odd[i] if i in some else ordinary[i] for i in range(120))
+        one = same(data, on_error="skip")
+        assert len(one[2]) + len(one[4]) >= 120 - len(some)
+        same(data, columns=["offset"], on_error="skip", start_offset=100)
+        assert one[4] or one[1] == outcome(kbatch.decode, b"".join(ordinary))[1]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_what_looks_like_batches(magic):
+    """Where batches begin is guessed: by values that are batches themselves wrongly."""
+    rng = np.random.default_rng(magic)
+    few = b"".join(batches(rng, 4000, magic=magic, most=1, size=9))
+    whole = b"".join(
+        kbatch.encode([few[:90_000] if i % 50 == 0 else b"v"], magic=magic, base_offset=i) for i in range(150)
+    )
+    data = few + whole + few + whole[:-1] + few
+    same(few)
+    same(few + whole)
+    same(data, on_error="skip")
+    array = byte_array(few + whole + few)
+    for max_bytes in (10_000, 100_000, 300_000, 1_000_000):
+        one = seen(decode_part(array, DecodeOptions(), max_bytes=max_bytes).table)
+        for threads in COUNTS:
+            assert seen(decode_part(array, DecodeOptions(threads=threads), max_bytes=max_bytes).table) == one
+    damaged = bytearray(few)
+    for at in rng.integers(0, len(few), 8).tolist():
+        damaged[at] ^= 1 << int(rng.integers(8))
+    for crc in ("verify", "mark", "skip"):
+        same(bytes(damaged), on_error="skip", crc=crc)
 
 
 def test_many_bad_batches():
