@@ -406,6 +406,7 @@ cdef class Pipeline:
     # and where the first one begins, in records and bytes, that turned out to be none. With the lock.
     cdef int64_t _line_5[8]
     cdef readonly int64_t sharing
+    cdef int64_t shared_row
     cdef Follower shared
     cdef int64_t reading
     cdef int64_t wrong
@@ -768,8 +769,8 @@ cdef class Pipeline:
         return row.size >= LONG and row.magic == 2 and not self.packed and not self.framing_only
 
     cdef inline bint shareable(self, const BatchRow* row) noexcept nogil:
-        """Whether records can be guessed: by its header, no offset is left out of the batch."""
-        return (self.is_long(row) and not self.wanted.trimmed and <int64_t>row.last_offset_delta + 1 == row.record_count
+        """Whether records of a long batch can be guessed: by its header, no offset is left out."""
+        return (not self.wanted.trimmed and <int64_t>row.last_offset_delta + 1 == row.record_count
                 and row.size // LONG_RECORD <= row.record_count)
 
     cdef bint do_long(self, Place* place, int64_t i, const uint8_t* p, int64_t size) noexcept nogil:
@@ -793,7 +794,7 @@ cdef class Pipeline:
             return False
         it.summed = it.crc = 0
         self.follow_with(&it, place, row, i, self.base, p - self.base)
-        if kb_get(&self.sharing) == COMING and i == self.hi - 1:
+        if kb_get(&self.sharing) == COMING and i == self.shared_row and self.shareable(row):
             self.shared = it
             kb_set(&self.sharing, SHARED)
             self.do_pieces()
@@ -907,14 +908,23 @@ cdef class Pipeline:
             elif group.lo < self.hi:
                 self.divide(group)
                 self.give_place(worker.codecs, group)
-                group.shares = group.placed and group.hi == self.hi and self.shareable(&self.rows[group.hi - 1])
-                if group.shares:
-                    kb_set(&self.sharing, COMING)
         if group.lo < group.hi:
             self.claimed += 1
             self.next_row = group.hi
+            group.shares = group.placed and group.stop - group.start >= LONG and self.is_last(group)
+            if group.shares:
+                self.shared_row = group.hi - 1
+                kb_set(&self.sharing, COMING)
         self.release()
         return group.lo < group.hi
+
+    cdef bint is_last(self, const Group* group) noexcept nogil:
+        """Whether there is nothing to be claimed after a group; False if that isn't known."""
+        cdef Chain chain
+        if not self.frames or kb_get(&self.stop) <= group.hi:
+            return group.hi == self.hi
+        start_chain(&chain, group.stop, self._data.length)
+        return not self.hop(&chain)
 
     cdef void look_ahead(self, Group* group) noexcept nogil:
         """Find the next group and its place where nothing is framed yet, which the group's thread does then."""
