@@ -3,9 +3,9 @@
 One thread goes from batch to batch: each is checked, decompressed to the arena and parsed while it is in the first
 level of the cache. Several take groups of consecutive batches, of which each has its place in the arena and in the rows
 where one thread would have put it. Headers, and what payloads say of their own size, tell how much a group will take,
-so that most get their places as they are taken; then a thread does with a group what one alone does with all. Where that
-can't be told beforehand - lz4 of one block, zstd of Java's, messages in wrappers - a group gets its place when all
-before it have theirs: until then it is decompressed to a scratch, to be copied and parsed when its turn has come.
+so that most get their places as they are taken; a thread then does with a group what one alone does with all. Where
+that can't be told beforehand - lz4 of one block, zstd as Java writes it, messages in wrappers - a group gets its place
+when all before it have theirs: until then it is decompressed to a scratch, to be copied and parsed in its turn.
 A long batch that is the last one is shared: see `do_long`.
 
 This module knows no policy and no errors. At a batch with anything unusual about it - a bad checksum, a fault, an odd
@@ -127,7 +127,7 @@ cdef enum:
     VERIFY = 1
     MARK = 2
     # Stored bytes of a group: decompressed about four times that, which stays in the L2 cache with what it is copied
-    # from. Two threads with lz4 batches of 16 KiB are 1.82 times as fast as one with this, 1.74 times with twice as much.
+    # from. With lz4 batches of 16 KiB two threads are 1.82 times as fast as one, with twice as much 1.74 times.
     GROUP = 256 << 10
     # Where nothing is compressed: its first batch has to be waited for. 16 KiB batches: 1.75, and 1.66 with half of it.
     PLAIN_GROUP = 512 << 10
@@ -179,7 +179,7 @@ cdef struct Place:
     int64_t arena_end
 
 
-# Batches `lo` to `hi`, for one thread, which has to frame them in the bytes `start` to `stop`, or has that done already.
+# Batches `lo` to `hi`, for one thread, which has to frame them in the bytes `start` to `stop` unless they are `framed`.
 # Of a group that is not `placed` the arena's bytes are -1 where they aren't known.
 cdef struct Group:
     int64_t number
@@ -887,9 +887,7 @@ cdef class Pipeline:
         return n > 0
 
     cdef int64_t frame_some(self, int64_t* at, int64_t end, int64_t lo, int64_t hi) noexcept nogil:
-        """Frame what stays in the first level of the cache, or one batch, from byte `at` to `end`, to the rows from `lo`
-        to `hi`; how many.
-        """
+        """Frame from byte `at` to `end`, to the rows from `lo` to `hi`, a few batches, or one; how many."""
         cdef Stop stop
         cdef int64_t n = scan_into(self.base, min(at[0] + FRAMED, end), at, self.origin, self.rows + lo, hi - lo, &stop)
         if n == 0:
@@ -999,7 +997,7 @@ cdef class Pipeline:
             whole.records += chains[k].records
 
     cdef int64_t guess(self, int64_t at, int64_t end) noexcept nogil:
-        """A byte, the first from `at` on, from which lengths lead on as those of batches do; -1 if there is none near."""
+        """The first byte from `at` on from which lengths lead on as those of batches do; -1 if there is none near."""
         cdef Chain chain
         cdef int64_t i
         for i in range(at, min(at + 4 * SMALL, end)):
@@ -1054,7 +1052,7 @@ cdef class Pipeline:
     cdef void give_place(self, Codecs codecs, Group* group) noexcept nogil:
         """Find the place of a group, or what is known of it; it may become shorter. Only with the lock.
 
-        If it is placed it is the last one that isn't, and has no more batches than can be foreseen, or than may be done.
+        It is placed if all before it are, up to the first batch of which not all is foreseen, or that fills the table.
         """
         cdef bint first = kb_get(&self.turn) == group.number
         cdef bint more = True
@@ -1184,6 +1182,7 @@ cdef class Pipeline:
 
     cdef bint do_in_turn(self, Worker worker, Group* group) noexcept nogil:
         """Do a group that gets its place when all before it have theirs; whether to go on after it."""
+        # Then others begin behind what it will have come to.
         cdef bint foreseen = group.place.arena_end >= 0
         cdef int64_t tries = 0
         cdef int64_t ready = group.lo
@@ -1199,15 +1198,12 @@ cdef class Pipeline:
         if kb_get(&self.stop) <= group.lo:
             return False
         more = self.settle(worker, group.lo, &ready)
-        if more and ready < group.hi and self.packed and foreseen:
-            # Others have begun behind what this would have come to.
-            self.end_at(ready, self.used, self.arena_used)
-            more = False
         if more and ready < group.hi:
             # From here on in order: what could not be prepared, for want of room or for what it is.
             more = self.finish(worker)
             i = ready
-            place = Place(self.used, self.capacity, self.arena_used, self.arena_room)
+            place = Place(self.used, self.capacity, self.arena_used,
+                          group.place.arena_end if foreseen else self.arena_room)
             while more and i < group.hi:
                 more = self.step(worker, &place, i)
                 if more:
@@ -1219,7 +1215,7 @@ cdef class Pipeline:
             self.used = place.used
             self.arena_used = place.arena_used
             worker.count = 0
-        if more and self.packed and foreseen and self.arena_used != group.place.arena_end:
+        if more and foreseen and self.arena_used != group.place.arena_end:
             self.end_at(group.hi, self.used, self.arena_used)
             more = False
         if more:
@@ -1383,8 +1379,8 @@ cdef inline int64_t piece_size(int64_t left) noexcept nogil:
 cdef class Helper:
     """A thread that helps one pipeline after the other, and ends when it had none for a second.
 
-    To start a thread takes 50 us, to wake one that sleeps 15 to 40 us; 32 MB of batches of 1 KiB records take 800 us. So
-    it is woken when there will be something to do, and stays awake for about as long as it takes to prepare that.
+    To start a thread takes 50 us, to wake one that sleeps 15 to 40 us; 32 MB of batches of 1 KiB records take 800 us.
+    So it is woken when there will be something to do, and stays awake for longer than it takes to prepare that.
 
     Attributes
     ----------
