@@ -125,7 +125,9 @@ def outcome(data: bytes, **options: Any) -> tuple[Any, ...]:
         table = kbatch.decode(data, **options)
     except kbatch.KbatchError as error:
         return type(error), str(error)
-    return table.records.tobytes(), table.batches.tolist(), table.data.nbytes, table.losses, table.consumed
+    # Between fields there may be bytes that nobody writes.
+    columns = [table.records[name].tobytes() for name in table.records.dtype.names]
+    return columns, table.batches.tolist(), table.data.nbytes, table.losses, table.consumed
 
 
 def same(data: bytes, **options: Any) -> list[int]:

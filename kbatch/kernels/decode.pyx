@@ -551,41 +551,6 @@ cdef int read_batch(const uint8_t* base, int64_t position, int64_t size, const B
     return FAULT_NONE
 
 
-cdef bint guess_record(const uint8_t* base, int64_t position, int64_t size, int64_t after, int64_t* at,
-                       int64_t* number) noexcept nogil:
-    """Guess where, from byte `after` of a payload of magic 2 on, a record begins, and how many there are before it.
-
-    Records have no index, but from any byte on few others than records look like a run of them whose offsets follow
-    each other; how many there are before it is as true as no offset is left out. Whoever reads all before it finds out:
-    the guess is good if exactly so many records end there.
-    """
-    cdef RecordRow rows[GUESSED_RECORDS]
-    cdef Fields fields = whole_fields()
-    cdef Context context
-    cdef Report report
-    cdef int64_t limit = position + size - SLACK
-    cdef int64_t start = position + after
-    cdef int64_t end
-    cdef int64_t i
-    memset(&context, 0, sizeof(context))
-    for start in range(start, min(start + GUESSED_BYTES, limit)):
-        # The attributes, after a length of one byte or two; nobody sets any (REC-R5).
-        if base[start + 1] and base[start + 2]:
-            continue
-        end = start
-        if read_ordinary(base, &end, limit, GUESSED_RECORDS, &context, <char*>rows, rows, &fields,
-                         &report) < GUESSED_RECORDS:
-            continue
-        i = 1
-        while i < GUESSED_RECORDS and rows[i].offset == rows[0].offset + i:
-            i += 1
-        if i == GUESSED_RECORDS:
-            at[0] = start - position
-            number[0] = rows[0].offset
-            return True
-    return False
-
-
 cdef inline int read_key_value(const uint8_t* p, const uint8_t* end, const uint8_t* base, char* row,
                                const Fields* fields, Report* report) noexcept nogil:
     """Key and value of a message, which ends at `end`; eight bytes at least. What follows is ignored (LEG-R8)."""
@@ -824,6 +789,47 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     if wanted.trimmed:
         return trim(into, fields, measured.count, wanted.first_offset, wanted.last_offset)
     return measured.count
+
+
+cdef bint guess_record(const uint8_t* base, int64_t position, int64_t size, int64_t after, int64_t* at,
+                       int64_t* number) noexcept nogil:
+    """Guess where, from byte `after` of a payload of magic 2 on, a record begins, and how many there are before it.
+
+    Records have no index, but from any byte on few others than records look like a run of them whose offsets follow
+    each other; how many there are before it is as true as no offset is left out. Whoever reads all before it finds out:
+    the guess is good if exactly so many records end there.
+    """
+    cdef RecordRow rows[GUESSED_RECORDS]
+    cdef BatchRow batch
+    cdef Wanted wanted
+    cdef Measure found
+    cdef Report report
+    cdef int64_t end = position + size
+    cdef int64_t start = position + after
+    cdef int64_t i
+    memset(&batch, 0, sizeof(batch))
+    batch.magic = 2
+    batch.record_count = GUESSED_RECORDS
+    memset(&wanted, 0, sizeof(wanted))
+    wanted.fields = whole_fields()
+    wanted.whole = True
+    found.part = True
+    for start in range(start, min(start + GUESSED_BYTES, end - SLACK)):
+        # The attributes, after a length of one byte or two; nobody sets any (REC-R5).
+        if base[start + 1] and base[start + 2]:
+            continue
+        found.done = found.done_at = 0
+        read_rows(base, start, end - start, &batch, 0, <char*>rows, &found, &wanted, &report)
+        if found.done < GUESSED_RECORDS:
+            continue
+        i = 1
+        while i < GUESSED_RECORDS and rows[i].offset == rows[0].offset + i:
+            i += 1
+        if i == GUESSED_RECORDS:
+            at[0] = start - position
+            number[0] = rows[0].offset
+            return True
+    return False
 
 
 def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
