@@ -77,7 +77,11 @@ def machine() -> str:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmarks in this process; return the document that `Results` reads."""
-    import pytest
+    try:
+        import pytest
+        import pytest_benchmark  # noqa: F401 - a plugin
+    except ImportError as error:
+        raise SystemExit(f"bench: {error}: pip install -e '.[bench]' brings all that it needs") from None
 
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as scratch:
@@ -90,12 +94,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"bench: pytest ended with {code!r}")
     from bench.corpora import default_size
 
+    found = versions()
     return {
         "machine": machine(),
-        "versions": versions() | foreign_versions(recorder.found),
+        "versions": found | foreign_versions(recorder.found),
         "size": default_size(),
         "quick": options.quick,
-        "skipped": list(recorder.skipped),
+        "skipped": [*(f"{name} is not installed" for name in PACKAGES if name not in found), *recorder.skipped],
         "failed": recorder.failed,
         "memory": [],
         "live": {},

@@ -1,6 +1,7 @@
 """Kafka's record batches to NumPy, Arrow, pandas, Polars and Spark."""
 
 from kbatch.appending import TopicConfig, accept_batch, assign_offsets, validate_batch
+from kbatch.conversion import convert
 from kbatch.decoding import decode
 from kbatch.encoding import encode, encode_empty, encode_marker, encode_table
 from kbatch.errors import (
@@ -38,7 +39,8 @@ from kbatch.format import (
 from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
 from kbatch.producers import SequenceChecker
-from kbatch.rewriting import RewriteReport, convert, recompress
+from kbatch.recompression import recompress
+from kbatch.rewriting import RewriteReport
 from kbatch.streaming import StreamDecoder, decode_stream
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records

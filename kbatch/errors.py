@@ -111,7 +111,17 @@ class TruncatedBatchError(KbatchError):
 
 
 class ErrorCode(enum.IntEnum):
-    """What a broker answers to a batch that it is sent: Kafka's ``Errors``, as far as batches are the cause."""
+    """What a broker answers to a batch that it is sent: Kafka's ``Errors``, as far as batches are the cause.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> try:
+    ...     kbatch.accept_batch(kbatch.encode([b"v"]), 0, kbatch.TopicConfig(max_message_bytes=10))
+    ... except kbatch.RefusedError as error:
+    ...     error.code
+    <ErrorCode.MESSAGE_TOO_LARGE: 10>
+    """
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

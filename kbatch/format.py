@@ -81,7 +81,14 @@ NO_TIMESTAMP = -1
 
 
 class Codec(enum.IntEnum):
-    """Compression codec of a batch: bits 0 to 2 of its attributes (ATT-R1)."""
+    """Compression codec of a batch: bits 0 to 2 of its attributes (ATT-R1).
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.Codec(4), kbatch.Codec["LZ4"].value
+    (<Codec.ZSTD: 4>, 3)
+    """
 
     NONE = 0
     GZIP = 1
@@ -94,6 +101,13 @@ class TimestampType(enum.IntEnum):
     """What a record's timestamp means: bit 3 of the batch's attributes; -1 for magic 0, which has none.
 
     The numbers are those of Kafka's ``TimestampType`` and of Spark's ``timestampType`` column.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> batches = kbatch.scan(kbatch.encode([b"v"], timestamp_type="log_append_time", append_time=1000))
+    >>> [kbatch.TimestampType(number).name for number in kbatch.TimestampType.of(batches).tolist()]
+    ['LOG_APPEND_TIME']
     """
 
     NO_TIMESTAMP_TYPE = -1
@@ -117,6 +131,15 @@ class BatchStatus(enum.IntEnum):
 
     `ABORTED` and `UNDECIDED` are no damage: read_committed leaves out the batches of aborted transactions, of those
     whose marker is lost, and everything from the last stable offset on.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> data = bytearray(kbatch.encode([b"v"], timestamps=1000))
+    >>> data[-1] ^= 1
+    >>> table = kbatch.decode(data, on_error="skip")
+    >>> [kbatch.BatchStatus(number).name for number in table.batches["status"].tolist()]
+    ['BAD_CRC']
     """
 
     OK = 0
@@ -140,6 +163,14 @@ class ControlType(enum.IntEnum):
     """What a control record says: the type in its key (CTL-R1, CTL-R2).
 
     There may be more than these: an id that isn't listed is one that a later Kafka has added, and no error.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> marker = kbatch.encode_marker("abort", offset=5, timestamp=1000, producer_id=7, producer_epoch=0)
+    >>> found = kbatch.control_records(kbatch.decode(marker, include_control=True))
+    >>> [kbatch.ControlType(number).name for number in found["type"].tolist()]
+    ['ABORT']
     """
 
     ABORT = 0

@@ -40,6 +40,14 @@ class Loss(NamedTuple):
         What was found there.
     base_offset : int or None
         Base offset of the batch that was lost, if its header could be framed.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> data = bytearray(kbatch.encode([b"v"], timestamps=1000))
+    >>> data[-1] ^= 1
+    >>> [(loss.position, loss.length, loss.base_offset) for loss in kbatch.decode(data, on_error="skip").losses]
+    [(0, 69, 0)]
     """
 
     position: int

@@ -173,6 +173,12 @@ class OpenTransaction(NamedTuple):
         Base offset of its first batch (LSO-R3).
     first_timestamp : int
         Base timestamp of that batch, in milliseconds since the epoch; -1 if unknown.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.Log("tests/golden/logs/txn-0").transactions().open[0]
+    OpenTransaction(producer_id=1002, first_offset=362, first_timestamp=1700000040000)
     """
 
     producer_id: int
@@ -196,6 +202,13 @@ class Transactions:
     undecided : ndarray of ABORTED_DTYPE
         Transactions that ended with a marker that is damaged, in the order of their markers: whether they were
         committed or aborted nothing tells. Their own records are withheld, but they hold back nothing else.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> found = kbatch.Log("tests/golden/logs/txn-0").transactions()
+    >>> len(found.aborted), found.pending, found.last_stable_offset
+    (13, [(1002, 362), (1004, 367)], 362)
     """
 
     aborted: npt.NDArray[np.void]

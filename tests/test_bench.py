@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench import floors, readme, report
-from bench.__main__ import main
+from bench.__main__ import main, run
 from bench.results import Results, compact
 
 ROOT = Path(__file__).parent.parent
@@ -226,3 +228,9 @@ def test_readme_takes_whole_runs_only(part: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main(["--readme", *part])
     assert "whole, timed runs only" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytest_benchmark", None)
+    with pytest.raises(SystemExit, match=r"^bench: .*pytest_benchmark.*: pip install -e '\.\[bench\]'"):
+        run(argparse.Namespace(k="", quick=True))

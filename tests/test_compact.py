@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -256,6 +257,21 @@ def test_overlap_and_names(tmp_path: Path) -> None:
         run(tmp_path / "some.log", tmp_path / "out.log")
     with pytest.raises(kbatch.LogDirectoryError, match="something already"):
         run(source.parent / "in-0" / FIRST, tmp_path / "in-0")
+
+
+def test_places_that_can_not_be_written(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "logs/txn-0"
+    shutil.copytree(golden / "logs/txn-0", source)
+    before = sorted(tmp_path.rglob("*"))
+    for out, message in (
+        (tmp_path / "out.log", "has 3 segments, which one file can't hold; name a directory"),
+        (source / "out-0", "which is read; name another place"),
+    ):
+        with pytest.raises(kbatch.LogDirectoryError, match=message):
+            run(source, out)
+    assert main(["compact", str(source.parent), str(source.parent / "out")]) == 1
+    assert "which is read; name another place" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_single_file_and_tail(tmp_path: Path) -> None:

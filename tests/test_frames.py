@@ -31,7 +31,7 @@ from test_codecs import (
 
 import kbatch
 from kbatch import codecs as codecs_module
-from kbatch import libraries, rewriting
+from kbatch import libraries, recompression
 from kbatch.checksums import write_crcs
 from kbatch.codecs import Arena, PayloadError, decompress, decompress_carefully
 from kbatch.format import Codec
@@ -556,8 +556,8 @@ def test_batches_without_room_are_rewritten_one_by_one(magic, target, monkeypatc
     )
     both = kbatch.RewriteReport(), kbatch.RewriteReport()
     made = kbatch.recompress(data, target, report=both[0])
-    monkeypatch.setattr(rewriting, "_ORDINARY_BYTES", 0)
-    monkeypatch.setattr(rewriting, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(recompression, "_ORDINARY_BYTES", 0)
+    monkeypatch.setattr(recompression, "BLOCK_BYTES", 100)
     assert kbatch.recompress(data, target, report=both[1]) == made
     assert both[0] == both[1]
     assert kbatch.decode(made).values() == values * (len(CODEC_NAMES) - 1 if magic == 2 else 3)

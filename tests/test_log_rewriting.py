@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle import build_message, build_wrapper
 
 import kbatch
 from kbatch.cli import main
 from kbatch.log import LogWriter, convert_log, recompress_log
 from kbatch.log.rewriting import rewrite_logs
 from kbatch.log.verification import verify_log
-from kbatch.rewriting import Recompression
+from kbatch.recompression import Recompression
 
 LOGS = sorted(path.name for path in (Path(__file__).parent / "golden/logs").iterdir())
 
@@ -112,6 +113,21 @@ def test_segments_that_lose_all_batches(tmp_path: Path) -> None:
     convert_log(tmp_path / "t-0", tmp_path / "u-0", 1, lossy="drop")
     assert [segment.base_offset for segment in kbatch.Log(tmp_path / "u-0").segments] == [0, 20, 30]
     assert [row[0] for row in rows_of(tmp_path / "u-0")] == [0, 20, 30]
+
+
+def test_offsets_of_a_set_that_no_batch_can_hold(tmp_path: Path) -> None:
+    """PRD-R8: the error names the file and the batch."""
+    inner = build_message(b"k", b"a", offset=5) + build_message(b"k", b"b", offset=2**31 + 5)
+    path = tmp_path / "t-0/00000000000000000000.log"
+    path.parent.mkdir()
+    path.write_bytes(build_wrapper(inner, codec="gzip", offset=2**31 + 5))
+    with pytest.raises(kbatch.InvalidRecordError) as caught:
+        convert_log(tmp_path / "t-0", tmp_path / "u-0")
+    assert str(caught.value).startswith(f"{path}, byte 0, base offset ")
+    assert str(caught.value).endswith(
+        ": offset is 2147483648 after the batch's first, which is more than an int32 holds"
+    )
+    assert os.listdir(tmp_path) == ["t-0"]
 
 
 @pytest.mark.parametrize("indexed", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import inspect
 import re
 import subprocess
 import sys
@@ -31,8 +32,9 @@ LAYERS = [
     {"table", "arrow", "values"},
     {"workers"},
     {"decoding", "protocol", "sources", "partitioner"},
-    {"encoding"},
+    {"encoding", "grouping"},
     {"writing", "rewriting", "appending", "producers"},
+    {"conversion", "recompression"},
     {"stable"},
     {"streaming"},
     {"log"},
@@ -123,6 +125,21 @@ def test_every_public_name_is_there_and_errors_are_ours() -> None:
         value = getattr(kbatch, name)
         if isinstance(value, type) and issubclass(value, Exception):
             assert issubclass(value, KbatchError)
+
+
+@pytest.mark.parametrize("module", ["kbatch", "kbatch.log", "kbatch.values", "kbatch.spark"])
+def test_every_public_name_is_documented(module: str) -> None:
+    """With an example, which the doctests run, and a function's parameters; errors say themselves when they come."""
+    if module == "kbatch.spark":
+        pytest.importorskip("pyspark")
+    public = importlib.import_module(module)
+    for name in public.__all__:
+        value = getattr(public, name)
+        if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, Exception)):
+            text = inspect.getdoc(value) or ""
+            assert "\nExamples\n--------\n>>> " in text, f"{module}.{name} has no example"
+            if inspect.isfunction(value):
+                assert "\nParameters\n----------\n" in text, f"{module}.{name} doesn't tell its parameters"
 
 
 def test_version_is_that_of_the_distribution() -> None:

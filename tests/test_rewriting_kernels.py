@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch import rewriting
+from kbatch import conversion, recompression, rewriting
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import scan_part
 from kbatch.kernels import checksum, convert, encode
@@ -103,7 +103,8 @@ def test_pieces_of_a_large_input_are_one_output(monkeypatch: pytest.MonkeyPatch)
     old = kbatch.encode(values, timestamps=1000, magic=1)
     packed = kbatch.recompress(data, "lz4")
     assert kbatch.convert(data, 1) == old
-    monkeypatch.setattr(rewriting, "_BLOCK_BYTES", 900)
+    monkeypatch.setattr(rewriting, "BLOCK_BYTES", 900)
+    monkeypatch.setattr(recompression, "BLOCK_BYTES", 900)
     monkeypatch.setattr(rewriting, "_RUN_BYTES", 3000)
     monkeypatch.setattr(rewriting, "_FEWEST_RECORDS", 1)
     monkeypatch.setattr(rewriting, "_MOST_ROWS", 90)
@@ -125,7 +126,7 @@ def test_pieces_of_a_large_input_are_one_output(monkeypatch: pytest.MonkeyPatch)
 def test_offsets_rise_over_all_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """LEG-R13: also from one block of it to the next, of which the first has been written by then."""
     first, second = (kbatch.encode([b"v"] * 3, timestamps=1000, base_offset=offset) for offset in (7, 0))
-    monkeypatch.setattr(rewriting, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(rewriting, "BLOCK_BYTES", 1)
     with pytest.raises(kbatch.InvalidRecordError, match=f"byte {len(first)}, base offset 0: offsets don't rise"):
         kbatch.convert(first + second, 1)
     report = kbatch.RewriteReport()
@@ -408,7 +409,7 @@ def test_headers_around_payloads() -> None:
 def test_rows_are_those_of_the_table() -> None:
     """The rows that blocks are decoded to are used again, and never anything that a caller keeps."""
     data = kbatch.encode([b"v"] * 10, timestamps=1000)
-    rewriter = rewriting.Conversion(1)
+    rewriter = conversion.Conversion(1)
     rows = scan_part(array_of(data)).batches
     before = rows.copy()
     kept = list(rewriter.pieces(array_of(data), rows)) + list(rewriter.pieces(array_of(data), rows))

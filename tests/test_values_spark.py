@@ -44,7 +44,7 @@ def test_options_say_what_does_not_fit() -> None:
     for options, message in [
         ({"valueFormat": "xml"}, "must be one of"),
         ({"valueFormat": "avro"}, "needs a schema"),
-        ({"valueFormat": "string", "valueSchema": "a int"}, "format string has no a schema"),
+        ({"valueFormat": "string", "valueSchema": "a int"}, "format string takes no schema"),
         ({"valueFormat": "json", "valueFraming": "confluent"}, "no framing"),
         ({"keySchema": "a int"}, "keyFormat"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude"),

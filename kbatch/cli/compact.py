@@ -17,6 +17,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.names import parse_segment_name
+from kbatch.log.rewriting import check_apart
 from kbatch.log.storage import locate
 from kbatch.log.writing import staged
 
@@ -27,8 +28,9 @@ Write a log compacted by the rules of Kafka's cleaner: of every key the last rec
 as long as consumers may still need them; no records without a key, and none of aborted transactions. Offsets stay.
 
 PATH is a topic-partition directory, a segment (.log), or a broker's log directory; OUT is what it becomes, and must not
-exist yet. OUT is there when all of it is done, and else not at all. Index files are written anew. Damage is an error:
-`kbatch verify` shows it. A run that is killed leaves a directory .NAME.*.tmp beside OUT, which nobody needs.
+exist yet. OUT is there when all of it is done, and else not at all. Index files are written anew. Damage of a segment
+is an error: `kbatch verify` shows it. Producer snapshots and leader epochs that can't be read are left out: they
+can be made anew from the log. A run that is killed leaves a directory .NAME.*.tmp beside OUT, which nobody needs.
 
 A broker never cleans the last segment of a log, and neither does this, but with --include-active.
 """
@@ -100,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ProgressLine() as line:
         if entry.is_directory and not any(parse_segment_name(name) is not None for name in storage.list(path)):
             logs = find_logs(path, storage_options=given)
+            check_apart(path, arguments.out)
             total, before = 2 * sum(log.size for log in logs), 0
             with staged(arguments.out) as stage:
                 for log in logs:
@@ -112,8 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
             options["progress"] = _teller(line, 0, 2 * log.size)
             done.append((arguments.out, compact_log(log, arguments.out, **options)))
     for name, result in done:
-        print(json.dumps({"log": name, **asdict(result)}) if arguments.json else _text(name, result))
-    return 0
+        print(_json(name, result) if arguments.json else _text(name, result))
+    return 3 if any(result.damage for _, result in done) else 0
 
 
 def _time(text: str) -> int:
@@ -131,6 +134,10 @@ def _time(text: str) -> int:
 def _teller(line: ProgressLine, before: int, total: int) -> Callable[[int, int], None]:
     # Each log is read twice.
     return lambda read, _: line.show_bytes((before + read) // 2, total // 2)
+
+
+def _json(name: str, result: Compaction) -> str:
+    return json.dumps({"log": name, **asdict(result), "damage": [loss._asdict() for loss in result.damage]})
 
 
 def _text(name: str, result: Compaction) -> str:
@@ -154,4 +161,5 @@ def _text(name: str, result: Compaction) -> str:
         lines.append(f"  dropped: {result.keyless:,} records without a key, which a compacted topic should not have")
     if result.tail_bytes:
         lines.append(f"  not copied: {result.tail_bytes:,} bytes after the last whole batch")
+    lines += [f"  left out: {loss.length:,} bytes: {loss.reason}" for loss in result.damage]
     return "\n".join(lines)

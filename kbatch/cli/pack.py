@@ -20,6 +20,7 @@ from typing import Any
 
 import kbatch
 from kbatch.cli.terminal import format_size
+from kbatch.cli.usage import argument
 from kbatch.errors import MissingDependencyError
 
 __all__ = ["add_parser", "pack"]
@@ -51,7 +52,12 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("out", metavar="OUT.tar.gz", help="file to write: .tar.gz, .tgz or .tar; replaced if it exists")
+    parser.add_argument(
+        "out",
+        type=argument(_archive),
+        metavar="OUT.tar.gz",
+        help="file to write: .tar.gz, .tgz or .tar; replaced if it exists",
+    )
     parser.add_argument(
         "--with",
         dest="more",
@@ -113,9 +119,7 @@ def pack(out: str | os.PathLike[str], *, more: Iterable[str] = (), less: Iterabl
         If it can't be written; nothing is left then.
     """
     out = Path(out)
-    mode = next((mode for suffix, mode in _SUFFIXES.items() if out.name.endswith(suffix)), None)
-    if mode is None:
-        raise ValueError(f"{out}: an archive that Spark unpacks is named .tar.gz, .tgz or .tar")
+    mode = _mode(out)
     chosen = _closure(["pyarrow", *_requirements("kbatch"), *more], {_normal(name) for name in less})
     chosen.pop("kbatch", None)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
@@ -127,6 +131,19 @@ def pack(out: str | os.PathLike[str], *, more: Iterable[str] = (), less: Iterabl
                 archive.add(path, name, recursive=False, filter=_plain)
         made.replace(out)
     return {"kbatch": kbatch.__version__, **{dist.metadata["Name"]: dist.version for dist in chosen.values()}}
+
+
+def _archive(name: str) -> str:
+    _mode(Path(name))
+    return name
+
+
+def _mode(out: Path) -> str:
+    """Return how `tarfile` writes an archive of this name."""
+    for suffix, mode in _SUFFIXES.items():
+        if out.name.endswith(suffix):
+            return mode
+    raise ValueError(f"{out}: an archive that Spark unpacks is named .tar.gz, .tgz or .tar")
 
 
 def _closure(names: Iterable[str], left_out: set[str]) -> dict[str, Distribution]:

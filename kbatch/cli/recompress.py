@@ -8,7 +8,7 @@ from typing import Any
 from kbatch.cli.rewrite import PATHS, add_arguments, run_rewriter
 from kbatch.cli.usage import argument, usage
 from kbatch.log.rows import parse_compression
-from kbatch.rewriting import Recompression
+from kbatch.recompression import Recompression
 
 __all__ = ["add_parser"]
 

@@ -22,8 +22,9 @@ __all__ = ["add_arguments", "run_rewriter"]
 PATHS = """\
 PATH is a segment (.log), a topic-partition directory, or a broker's log directory; OUT is what it becomes, and must not
 exist yet: a .log file of a segment, else a directory. OUT is there when all of it is done, and else not at all. Index
-files are written anew, and the other files that a broker keeps beside segments are copied. Offsets stay. A run that is
-killed leaves a directory .NAME.*.tmp beside OUT, which nobody needs.
+files are written anew, and the other files that a broker keeps beside segments are copied, but for producer snapshots
+and leader epochs that can't be read, which can be made anew. Offsets stay. A run that is killed leaves a directory
+.NAME.*.tmp beside OUT, which nobody needs.
 """
 _MOST_DAMAGE = 20
 

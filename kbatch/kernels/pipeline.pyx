@@ -44,7 +44,7 @@ from kbatch.kernels.decode cimport (
     wrapper_value,
 )
 from kbatch.kernels.frames cimport Codecs, declared, plain_payload
-from kbatch.kernels.scan cimport Stop, scan_into
+from kbatch.kernels.scan cimport Stop, fetch_ahead, scan_into
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport (
     HEADER_V2,
@@ -134,6 +134,8 @@ cdef enum:
     # Batches are small for whom it takes long to follow their lengths, and so many are followed at a time.
     SMALL = 512
     CHAINS = 4
+    # How far ahead headers are fetched then. With half of it two threads take 2 % longer for messages of 150 bytes.
+    FAR_AHEAD = 4 << 10
     # Towards the end groups are a quarter of what is left, so that no thread waits long for the last one of another.
     LAST_GROUP = 16 << 10
     # What isn't touched of it costs nothing.
@@ -1017,8 +1019,7 @@ cdef class Pipeline:
         size = <int64_t><int32_t>load_be32(p + SIZE_AT) + LOG_OVERHEAD
         if size < CRC_START or size > left or size > self.max_size:
             return False
-        kb_prefetch(p + 4096)
-        kb_prefetch(p + 4160)
+        fetch_ahead(p, size, FAR_AHEAD)
         if p[MAGIC_AT] == 2:
             count = <int32_t>load_be32(p + COUNT_AT) if size >= header_size(2) else -1
             if p[ATTRIBUTES_AT] & CODEC or count < 0 or count > (size - header_size(2)) // MIN_RECORD:

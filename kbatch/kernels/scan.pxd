@@ -1,6 +1,11 @@
 from libc.stdint cimport int64_t, uint8_t
 
-from kbatch.kernels.wire cimport BatchRow
+from kbatch.kernels.wire cimport BatchRow, kb_prefetch
+
+cdef enum:
+    # Sizes from which on headers are fetched from where they are about to be, and up to which.
+    FAR = 3 << 10
+    TOO_FAR = 64 << 10
 
 
 cdef struct Stop:
@@ -11,3 +16,19 @@ cdef struct Stop:
 
 cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int64_t origin,
                        BatchRow* rows, int64_t capacity, Stop* stop) noexcept nogil
+
+
+cdef inline void fetch_ahead(const uint8_t* p, int64_t size, int64_t near) noexcept nogil:
+    """Have the headers behind the batch of `size` bytes at `p` be on their way; small ones `near` bytes ahead.
+
+    Each tells where the next one is, so that one would wait for each. Batches that were closed when they were full
+    differ by a record: thus about where the fourth after this one is, for all four to be on their way at once.
+    """
+    cdef int i
+    if size < FAR:
+        kb_prefetch(p + near)
+        kb_prefetch(p + near + 64)
+    elif size < TOO_FAR:
+        p += 4 * size
+        for i in range(-4, 5):
+            kb_prefetch(p + 64 * i)

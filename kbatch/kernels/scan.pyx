@@ -10,7 +10,6 @@ from kbatch.kernels.wire cimport (
     FAULT_LENGTH_TOO_SMALL,
     FAULT_NONE,
     MIN_RECORD,
-    kb_prefetch,
     load_be16,
     load_be32,
     load_be64,
@@ -19,10 +18,9 @@ from kbatch.kernels.wire cimport (
 cdef enum:
     LOG_OVERHEAD = 12
     MAGIC_AT = 16
-    # Lengths from which on headers are fetched ahead, and up to which.
-    FAR = 3 << 10
-    TOO_FAR = 64 << 10
     MIN_ENTRY = 17
+    # How far ahead headers of small batches are fetched: for who fills rows in between.
+    NEAR = 2 << 10
     # Least values of the length field, by magic (FRM-R2, FRM-R5, LEG-R1).
     MIN_LENGTH_V0 = 14
     MIN_LENGTH_V1 = 22
@@ -89,7 +87,6 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
     cdef int64_t minimum
     cdef int32_t length
     cdef int8_t magic
-    cdef int i
     cdef const uint8_t* p
     stop.fault = FAULT_NONE
     while n < capacity:
@@ -119,17 +116,7 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
             break
         if left - LOG_OVERHEAD < length:
             break
-        if length < FAR:
-            kb_prefetch(p + 2048)
-            kb_prefetch(p + 2112)
-        elif length < TOO_FAR:
-            # Each header tells where the next one is, so that one would wait for each. Batches that were closed when
-            # they were full differ by a record: thus about where the fourth after this one is, for all four to be on
-            # their way at once.
-            p += 4 * (LOG_OVERHEAD + <int64_t>length)
-            for i in range(-4, 5):
-                kb_prefetch(p + 64 * i)
-            p = base + at
+        fetch_ahead(p, LOG_OVERHEAD + <int64_t>length, NEAR)
         if magic == 2:
             fill_v2(p, &rows[n])
         else:

@@ -73,6 +73,16 @@ class Written(NamedTuple):
         Of batches.
     segments : int
         How many were begun.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pyarrow as pa
+    >>> from kbatch.log import write_log
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     (written,) = write_log(root, pa.table({"value": [b"1", b"2"]}), topic="orders", num_partitions=1)
+    >>> written.topic, written.partition, written.first_offset, written.next_offset
+    ('orders', 0, 0, 2)
     """
 
     topic: str

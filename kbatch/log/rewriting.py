@@ -1,8 +1,7 @@
 """Logs of any size -> the same logs in another magic or with another codec.
 
-Segments keep their base offsets, so that what else a broker keeps for them - producer snapshots, leader epochs, the
-topic's id - is copied as it is. A segment is read, rewritten and written by the window: memory doesn't depend on its
-size.
+Segments keep their base offsets, so that what else a broker keeps for them stays true (`kbatch.log.beside`). A segment
+is read, rewritten and written by the window: memory doesn't depend on its size.
 """
 
 from __future__ import annotations
@@ -14,25 +13,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.conversion import Conversion, Lossy
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, Codec, Limits
+from kbatch.log.beside import copy_beside, names_beside
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.storage import is_url, locate
 from kbatch.log.writing import LogWriter, staged
-from kbatch.rewriting import Conversion, Lossy, OnError, Recompression, Rewriter, RewriteReport, good_batches
+from kbatch.recompression import Recompression
+from kbatch.rewriting import OnError, Rewriter, RewriteReport, good_batches
 from kbatch.table import Loss
 from kbatch.transactions import TransactionTracker
 
-__all__ = ["convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
+__all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
 
 _INT32_MAX = 2**31 - 1
 _MAX_BYTES = 16 << 20
-# Of a topic-partition's directory; snapshots come to these.
-_COPIED = ("leader-epoch-checkpoint", "partition.metadata")
 # Of a broker's log directory. Without a recovery point and a mark of a clean shutdown it looks at all logs.
-_COPIED_ROOT = ("meta.properties", "log-start-offset-checkpoint", "replication-offset-checkpoint")
+_COPIED = ("meta.properties", "log-start-offset-checkpoint", "replication-offset-checkpoint")
 _MOST_COPIED = 256 << 20
 
 Progress = Callable[[int], None]
@@ -163,7 +163,7 @@ def rewrite_log(
     Returns
     -------
     RewriteReport
-        That of `rewriter`. Positions of damage count from the beginning of the segment that its reason names.
+        That of `rewriter`. Positions of damage count from the beginning of the file that its reason names.
 
     Raises
     ------
@@ -172,12 +172,7 @@ def rewrite_log(
     """
     log = log if isinstance(log, Log) else Log(log)
     path = os.fspath(out)
-    _check_apart(log.path, path)
-    if path.endswith(".log") and len(log.segments) > 1:
-        raise LogDirectoryError(
-            f"{path}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
-            source=path,
-        )
+    check_out(log, path)
     with LogWriter(
         path,
         base_offset=log.segments[0].base_offset,
@@ -188,7 +183,9 @@ def rewrite_log(
     ) as writer:
         _Rewriting(log, writer, rewriter, max_bytes, progress).run()
         if not path.endswith(".log") and not log.path.endswith(".log"):
-            _copy_beside(log, writer, producers=_keeps_producers(rewriter))
+            names = names_beside(log).items()
+            kept = [name for name, snapshot in names if snapshot is None or _keeps_producers(rewriter)]
+            rewriter.report.damage += copy_beside(log, kept, writer)
     return rewriter.report
 
 
@@ -283,15 +280,6 @@ def _keeps_producers(rewriter: Rewriter) -> bool:
     return not isinstance(rewriter, Conversion) or rewriter.magic == 2
 
 
-def _copy_beside(log: Log, writer: LogWriter, *, producers: bool) -> None:
-    """Copy what else a broker keeps in the directory of a topic-partition."""
-    storage = log.segments[0].storage
-    directory = os.path.dirname(log.segments[0].path) or "."
-    for name in storage.list(directory):
-        if name in _COPIED or (producers and name.endswith(".snapshot") and name[:20].isdigit()):
-            writer.write_file(name, storage.read(storage.join(directory, name), _MOST_COPIED)[0])
-
-
 def rewrite_logs(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -320,7 +308,7 @@ def rewrite_logs(
     RewriteReport
     """
     storage, root = locate(path, storage_options)
-    _check_apart(root, os.fspath(out))
+    check_apart(root, os.fspath(out))
     logs = find_logs(path, storage_options=storage_options)
     done = 0
     with staged(out, sync=sync) as stage:
@@ -334,13 +322,23 @@ def rewrite_logs(
 
             rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=tell, **options)
             done += log.size
-        for name in set(storage.list(root)).intersection(_COPIED_ROOT):
+        for name in set(storage.list(root)).intersection(_COPIED):
             stage.write_file(name, storage.read(storage.join(root, name), _MOST_COPIED)[0])
     return rewriter.report
 
 
-def _check_apart(path: str, out: str) -> None:
-    """Refuse to write into what is read."""
+def check_out(log: Log, out: str) -> None:
+    """Refuse to write into a log that is read, and one file for several segments."""
+    check_apart(log.path, out)
+    if out.endswith(".log") and len(log.segments) > 1:
+        raise LogDirectoryError(
+            f"{out}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
+            source=out,
+        )
+
+
+def check_apart(path: str, out: str) -> None:
+    """Refuse to write into a directory that is read."""
     if is_url(path):
         return
     read, written = os.path.realpath(path), os.path.realpath(out)

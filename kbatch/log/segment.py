@@ -45,6 +45,12 @@ class Tail(NamedTuple):
         How many bytes there are.
     finding : Finding or None
         What is wrong, if it is damage.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.Log("tests/golden/logs/prealloc-0").tail
+    Tail(kind='zeros', position=397, size=65139, finding=None)
     """
 
     kind: Literal["none", "partial", "zeros", "damaged"]

@@ -78,6 +78,12 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
     An entry stands in the index of the segment with the transaction's marker; its first offset may lie in an earlier
     segment. Kafka's ``TransactionIndex`` is the source.
 
+    Parameters
+    ----------
+    path : str or path
+    storage : Storage, optional
+        The filesystem of a URL that needs options; see `kbatch.log.storage`.
+
     Returns
     -------
     ndarray of ABORTED_DTYPE, shape (transactions,)
@@ -125,6 +131,12 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
     """Read the producers of a ``.snapshot`` file: their state before the offset in the file's name (DSK-R6).
 
     Kafka's ``ProducerStateManager`` is the source.
+
+    Parameters
+    ----------
+    path : str or path
+    storage : Storage, optional
+        The filesystem of a URL that needs options; see `kbatch.log.storage`.
 
     Returns
     -------
@@ -183,7 +195,13 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
 
 
 def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
-    """Read a ``leader-epoch-checkpoint`` file: at which offset each leader epoch began (DSK-R11).
+    r"""Read a ``leader-epoch-checkpoint`` file: at which offset each leader epoch began (DSK-R11).
+
+    Parameters
+    ----------
+    path : str or path
+    storage : Storage, optional
+        The filesystem of a URL that needs options; see `kbatch.log.storage`.
 
     Returns
     -------
@@ -195,6 +213,15 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
     LogDirectoryError
         If the file can't be read, has another version than 0, a line that is none of its format, or not as many
         entries as it says.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     _ = file.write(b"0\n2\n0 0\n3 120\n")
+    ...     file.flush()
+    ...     read_leader_epochs(file.name).tolist()
+    [(0, 0), (3, 120)]
     """
     path = os.fspath(path)
     epochs = np.array(
@@ -211,10 +238,16 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
 def read_offset_checkpoint(
     path: str | os.PathLike[str], *, storage: Storage | None = None
 ) -> dict[tuple[str, int], int]:
-    """Read a file of an offset for each topic-partition (DSK-R11).
+    r"""Read a file of an offset for each topic-partition (DSK-R11).
 
     These are a log directory's ``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``,
     ``log-start-offset-checkpoint`` and ``cleaner-offset-checkpoint``.
+
+    Parameters
+    ----------
+    path : str or path
+    storage : Storage, optional
+        The filesystem of a URL that needs options; see `kbatch.log.storage`.
 
     Returns
     -------
@@ -226,6 +259,15 @@ def read_offset_checkpoint(
     LogDirectoryError
         If the file can't be read, has another version than 0, a line that is none of its format, or not as many
         entries as it says.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     _ = file.write(b"0\n1\norders 2 4711\n")
+    ...     file.flush()
+    ...     read_offset_checkpoint(file.name)
+    {('orders', 2): 4711}
     """
     path = os.fspath(path)
     return {
@@ -235,7 +277,13 @@ def read_offset_checkpoint(
 
 
 def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | None = None) -> PartitionMetadata:
-    """Read a ``partition.metadata`` file (DSK-R12).
+    r"""Read a ``partition.metadata`` file (DSK-R12).
+
+    Parameters
+    ----------
+    path : str or path
+    storage : Storage, optional
+        The filesystem of a URL that needs options; see `kbatch.log.storage`.
 
     Returns
     -------
@@ -247,6 +295,15 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
     ------
     LogDirectoryError
         If the file can't be read or is of another format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     _ = file.write(b"version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n")
+    ...     file.flush()
+    ...     read_partition_metadata(file.name).topic_id
+    UUID('6b626174-6368-2d74-6573-74732d626b72')
     """
     path = os.fspath(path)
     lines = _lines(path, storage)
@@ -269,7 +326,13 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
 
 
 def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | None = None) -> dict[str, str]:
-    """Read a log directory's ``meta.properties`` (DSK-R10), or another file of Java properties.
+    r"""Read a log directory's ``meta.properties`` (DSK-R10), or another file of Java properties.
+
+    Parameters
+    ----------
+    path : str or path
+    storage : Storage, optional
+        The filesystem of a URL that needs options; see `kbatch.log.storage`.
 
     Returns
     -------
@@ -280,6 +343,15 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
     ------
     LogDirectoryError
         If the file can't be read, or has an escape that is none.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     _ = file.write(b"# a comment\nversion=1\nnode.id=3\n")
+    ...     file.flush()
+    ...     read_meta_properties(file.name)
+    {'version': '1', 'node.id': '3'}
     """
     path = os.fspath(path)
     properties = {}

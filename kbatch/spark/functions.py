@@ -46,7 +46,16 @@ ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class MapInArrow(NamedTuple):
-    """The two arguments of `DataFrame.mapInArrow`: ``df.mapInArrow(*kbatch.spark.decode_in_arrow(...))``."""
+    """The two arguments of `DataFrame.mapInArrow`: ``df.mapInArrow(*kbatch.spark.decode_in_arrow(...))``.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> arguments = kbatch.spark.decode_in_arrow("raw")
+    >>> arguments.schema.fieldNames()[:2]
+    ['key', 'value']
+    >>> raw.mapInArrow(*arguments).show()  # doctest: +SKIP
+    """
 
     function: ArrowFunction
     schema: StructType

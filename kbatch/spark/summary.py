@@ -55,6 +55,13 @@ class PartitionSummary:
         How many transactions of the log ended with a marker that is damaged, so that nothing tells how.
     undecided_transactions : list of dict
         The first twenty of them: producer_id, first_offset, last_offset.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> [(each.topic, each.partition, each.last_offset) for each in summary.partitions]  # doctest: +SKIP
+    [('codec-zstd', 0, 3143)]
     """
 
     topic: str
@@ -131,6 +138,13 @@ class ExportSummary:
         Where this summary is as JSON, relative to `out`.
     seconds, start_seconds : float
         Time for reading and writing, and for starting Spark.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> summary.records, summary.lost_bytes  # doctest: +SKIP
+    (3144, 0)
     """
 
     logdir: str

@@ -64,22 +64,22 @@ class FormatOptions:
         if self.schema is not None and self.schema_file is not None:
             raise ValueError("a schema and a file of it exclude each other")
         given = {
-            "a schema": self.schema is not None or self.schema_file is not None,
-            "a reader's schema": self.reader_schema is not None,
+            "schema": self.schema is not None or self.schema_file is not None,
+            "reader's schema": self.reader_schema is not None,
             "framing": self.framing != "none",
-            "a message": self.message is not None,
-            "unknown fields": self.unknown is not None,
+            "message": self.message is not None,
+            "rule for unknown fields": self.unknown is not None,
         }
         fits = {
-            "json": {"a schema", "unknown fields"},
-            "avro": {"a schema", "a reader's schema", "framing"},
-            "protobuf": {"a schema", "framing", "a message"},
-            "struct": {"a schema"},
+            "json": {"schema", "rule for unknown fields"},
+            "avro": {"schema", "reader's schema", "framing"},
+            "protobuf": {"schema", "framing", "message"},
+            "struct": {"schema"},
         }.get(self.format, set())
         wrong = [name for name, is_given in given.items() if is_given and name not in fits]
         if wrong:
-            raise ValueError(f"format {self.format} has no {' and no '.join(wrong)}")
-        if self.format in ("avro", "protobuf", "struct") and not given["a schema"]:
+            raise ValueError(f"format {self.format} takes no {' and no '.join(wrong)}")
+        if self.format in ("avro", "protobuf", "struct") and not given["schema"]:
             raise ValueError(f"format {self.format} needs a schema")
 
     def parser(self, sample: Callable[[], list[bytes]]) -> Parser | None:

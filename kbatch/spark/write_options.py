@@ -59,6 +59,13 @@ class WriteOptions:
     ------
     ValueError
         For values that aren't possible.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> options = kbatch.spark.WriteOptions(compression="zstd:3", by_day=True)
+    >>> options.columns_in_path
+    ('topic', 'partition', 'date')
     """
 
     format: Format = "parquet"

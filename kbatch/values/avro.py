@@ -481,6 +481,15 @@ class AvroParser:
     ------
     ValueError
         If a schema is none, contains itself, or can't be read as the reader's.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from kbatch.values import AvroParser
+    >>> schema = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]}
+    >>> parsed = AvroParser(schema).parse(pa.array([bytes([2]), b""]))
+    >>> parsed.values.to_pylist(), parsed.bad.tolist()
+    ([{'id': 1}, None], [1])
     """
 
     schema: Schema | Mapping[int, Schema]

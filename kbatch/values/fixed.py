@@ -53,6 +53,16 @@ class FixedParser:
         passed over.
     type : pyarrow.DataType
         Integers, unsigned ones too, as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pyarrow as pa
+    >>> from kbatch.values import FixedParser
+    >>> rows = np.array([(1, 2.5)], [("id", ">i8"), ("price", ">f8")])
+    >>> parsed = FixedParser("id:>i8,price:>f8").parse(pa.array([rows.tobytes(), b"short"]))
+    >>> parsed.values.to_pylist(), parsed.bad.tolist()
+    ([{'id': 1, 'price': 2.5}, None], [1])
     """
 
     dtype: npt.DTypeLike

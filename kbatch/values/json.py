@@ -81,6 +81,14 @@ class JsonParser:
 
     A name twice in an object makes it bad, where the type has it. ``NaN`` and ``Infinity`` are numbers, as Python's
     json module writes them.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from kbatch.values import JsonParser
+    >>> parsed = JsonParser(pa.struct({"id": pa.int64()})).parse(pa.array([b'{"id": 1, "more": 2}', b"no"]))
+    >>> parsed.values.to_pylist(), parsed.bad.tolist()
+    ([{'id': 1}, None], [1])
     """
 
     type: pa.DataType

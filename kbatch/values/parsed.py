@@ -50,6 +50,14 @@ class Parsed(NamedTuple):
         Rows whose bytes are no value, ascending.
     errors : list of str
         Why, for each of them.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from kbatch.values import TextParser
+    >>> parsed = TextParser().parse(pa.array([b"text", bytes([255]), None]))
+    >>> parsed.values.to_pylist(), parsed.bad.tolist(), len(parsed.errors)
+    (['text', None, None], [1], 1)
     """
 
     values: pa.Array
@@ -58,7 +66,15 @@ class Parsed(NamedTuple):
 
 
 class Parser(Protocol):
-    """What every format offers; parsers are picklable, for tasks of Spark."""
+    """What every format offers; parsers are picklable, for tasks of Spark.
+
+    Examples
+    --------
+    >>> from kbatch.values import FixedParser, Parser, TextParser
+    >>> parsers: list[Parser] = [TextParser(), FixedParser(">i8")]
+    >>> [parser.type for parser in parsers]
+    [DataType(string), DataType(int64)]
+    """
 
     @property
     def type(self) -> pa.DataType:
@@ -231,7 +247,15 @@ def sample(table: RecordTable, on: On, rows: int = _SAMPLE_ROWS, size: int = _SA
 
 @dataclass(frozen=True)
 class TextParser:
-    """UTF-8 text."""
+    """UTF-8 text.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from kbatch.values import TextParser
+    >>> TextParser().parse(pa.array(["café".encode()])).values.to_pylist()
+    ['café']
+    """
 
     @property
     def type(self) -> pa.DataType:

@@ -82,6 +82,18 @@ class ProtobufParser:
     ------
     ValueError
         If `descriptors` is none, has no such message, or the message contains itself.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from google.protobuf import descriptor_pb2, duration_pb2
+    >>> from kbatch.values import ProtobufParser
+    >>> files = descriptor_pb2.FileDescriptorSet()
+    >>> files.file.add().ParseFromString(duration_pb2.DESCRIPTOR.serialized_pb) > 0
+    True
+    >>> parser = ProtobufParser(files.SerializeToString(), "google.protobuf.Duration")
+    >>> parser.parse(pa.array([duration_pb2.Duration(seconds=5).SerializeToString()])).values.to_pylist()
+    [{'seconds': 5, 'nanos': 0}]
     """
 
     descriptors: bytes
