@@ -22,8 +22,8 @@ from kbatch.kernels import decode as kernel
 from kbatch.kernels.pipeline import Pipeline
 
 HEADER = 61
-# From so many bytes a record is guessed, if so many follow each other.
-GUESSED_BYTES = 16 << 10
+# Among so many bytes a record is guessed, if so many follow each other.
+GUESSED_BYTES = 4 << 10
 GUESSED_RECORDS = 16
 
 

@@ -68,8 +68,8 @@ cdef enum:
     AHEAD = 1024
     ROWS_AHEAD = 2048
     # Where a record may begin is looked for among so many bytes, and believed where so many records follow each other.
-    # Where none is found that takes 0.02 ms.
-    GUESSED_BYTES = 16 << 10
+    # That takes 0.4 us in most payloads, and 0.2 ms at worst.
+    GUESSED_BYTES = 4 << 10
     GUESSED_RECORDS = 16
 
 # The part of a batch's header that its records depend on.
