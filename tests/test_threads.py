@@ -529,6 +529,28 @@ def test_a_thread_is_kept_for_the_next_call():
     assert not any(helper in kept for helper in workers._helpers)
 
 
+def test_waking_for_nothing():
+    """Who is woken and gets nothing sleeps again; who is given something or sent away on the way takes it."""
+    data = b"".join(batches(np.random.default_rng(11), 200, size=3000))
+    wanted = outcome(kbatch.decode, data, threads=2)
+    for i in range(300):
+        for _ in range(i % 3):
+            workers.wake(5)
+        time.sleep(i % 7 / 2000)
+        if i % 10 == 0:
+            assert outcome(kbatch.decode, data, threads=2 + i % 3) == wanted
+        if i % 25 == 0:
+            leaving = list(workers._helpers)
+            workers._dismiss()
+            assert all(helper.gone for helper in leaving)
+            assert outcome(kbatch.decode, data, threads=2) == wanted
+    workers.wake(2)
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1
+
+
 FORKS = """
 import os, sys, threading
 import kbatch
