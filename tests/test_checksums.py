@@ -45,6 +45,16 @@ def test_the_kernel_agrees_with_the_package_at_every_length(fold: int) -> None:
             assert checksum.crc32c(byte * length, fold) == crc32c(byte * length), (byte, length)
 
 
+def test_the_sum_of_two_parts() -> None:
+    """CRC-R1: from the sums of its parts, of any length."""
+    for length in (0, 1, 2, 7, 8, 9, 63, 64, 100, 1000, 4099, 100_000, 2_999_999):
+        for at in {0, 1, 8, length // 3, length // 2, length - 9, length - 1, length} & set(range(length + 1)):
+            parts = LONG[:at], LONG[at:length]
+            assert checksum.joined(*map(crc32c, parts), length - at) == crc32c(LONG[:length]), (length, at)
+    with pytest.raises(ValueError, match="0 or more"):
+        checksum.joined(0, 0, -1)
+
+
 @needs_instruction
 def test_the_kernel_checks_what_it_is_better_at() -> None:
     """On x86 that is every batch, elsewhere the package may be better at long ones."""

@@ -5,3 +5,4 @@ cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil
 cdef uint32_t crc32c_of(const uint8_t* data, int64_t size) noexcept nogil
 cdef void crc32_each(const uint8_t** data, const int64_t* sizes, int64_t count, uint32_t* sums) noexcept nogil
 cdef uint32_t crc32c_after(uint32_t before, const uint8_t* data, int64_t size) noexcept nogil
+cdef uint32_t crc32c_joined(uint32_t first, uint32_t second, int64_t size) noexcept nogil

@@ -10,6 +10,8 @@ class Pipeline:
     arena_used: int
     lo: int
     hi: int
+    sharing: int
+    wrong_at: int
     def __init__(
         self,
         data: npt.NDArray[np.uint8],

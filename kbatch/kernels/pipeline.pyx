@@ -6,6 +6,7 @@ where one thread would have put it. Headers, and what payloads say of their own 
 so that most get their places as they are taken; a thread then does with a group what one alone does with all. Where
 that can't be told beforehand - lz4 of one block, zstd as Java writes it, messages in wrappers - a group gets its place
 when all before it have theirs: until then it is decompressed to a scratch, to be copied and parsed in its turn.
+A long batch that is the last one is shared: see `do_long`.
 
 This module knows no policy and no errors. At a batch with anything unusual about it - a bad checksum, a fault, an odd
 frame, no room for it - everything ends: the batches before it are done, it and those after it are as if they had not
@@ -26,7 +27,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from kbatch.kernels.buffers import allocate
-from kbatch.kernels.checksum cimport crc32_each, crc32_legacy, crc32c_after
+from kbatch.kernels.checksum cimport crc32_each, crc32_legacy, crc32c_after, crc32c_joined
 from kbatch.kernels.decode cimport (
     BAD_CRC,
     BAD_INNER_CRC,
@@ -36,6 +37,7 @@ from kbatch.kernels.decode cimport (
     Report,
     Wanted,
     gives_rows,
+    guess_record,
     measure,
     read_plain,
     read_rows,
@@ -45,6 +47,7 @@ from kbatch.kernels.frames cimport Codecs, declared, plain_payload
 from kbatch.kernels.scan cimport Stop, fetch_ahead, scan_into
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport (
+    HEADER_V2,
     MIN_RECORD,
     BatchRow,
     header_size,
@@ -142,6 +145,18 @@ cdef enum:
     FRAMED = 16 << 10
     # So many messages that stand alone are done together at most.
     RUN = 32
+    # A batch of so many bytes, which is too much for most caches, is summed and read by so many at a time.
+    LONG = 2 << 20
+    STRIDE = 64 << 10
+    # If it is the last one threads share it, in pieces of so many bytes, the last ones smaller. Not if a record takes
+    # more than so many bytes: they are harder to guess, and summing them is most of the work.
+    PIECE = 1 << 20
+    LAST_PIECE = 64 << 10
+    LONG_RECORD = 1 << 10
+    # A batch to be shared: there is none, there may be soon, there are pieces.
+    NONE = 0
+    COMING = 1
+    SHARED = 2
     # The caller's thread looks for signals each time so many bytes are through.
     SIGNAL_BYTES = 16 << 20
     # A row before all others: what is done is void.
@@ -176,6 +191,8 @@ cdef struct Group:
     int64_t stop
     bint framed
     bint placed
+    # Whether its last batch may be shared.
+    bint shares
     Place place
 
 
@@ -232,6 +249,20 @@ cdef void follow(void* context, int64_t read, int64_t written) noexcept nogil:
         it.crc = crc32c_after(it.crc, it.covered + it.summed, read - it.summed)
         it.summed = read
     read_rows(it.base, it.position, written, it.row, it.index, it.into, &it.measured, it.wanted, &report)
+
+
+cdef int64_t read_through(Follower* it, int64_t at, int64_t end) noexcept nogil:
+    """Sum a payload from byte `at` to `end`, where records have to end, and read all that aren't read.
+
+    Returns how many rows there are then, or -1.
+    """
+    cdef Report report
+    it.measured.part = True
+    while at < end:
+        at = min(at + STRIDE, end)
+        follow(it, at, at)
+    it.measured.part = False
+    return read_rows(it.base, it.position, end, it.row, it.index, it.into, &it.measured, it.wanted, &report)
 
 
 cdef class Worker:
@@ -320,6 +351,8 @@ cdef class Pipeline:
         The batch after the last one that is done.
     used, arena_used : int
         Rows and bytes of the arena that are filled then.
+    sharing, wrong_at : int
+        2 if the last batch was shared; where in it what was guessed was wrong, far beyond it if that was nowhere.
     """
 
     cdef readonly int64_t lo
@@ -371,6 +404,16 @@ cdef class Pipeline:
     cdef int64_t stop
     cdef int64_t stop_used
     cdef int64_t stop_arena_used
+    # The batch that is shared, with the next piece of it, and what the sums of pieces come to; how many are being read;
+    # and where the first one begins, in records and bytes, that turned out to be none. With the lock.
+    cdef int64_t _line_5[8]
+    cdef readonly int64_t sharing
+    cdef int64_t shared_row
+    cdef Follower shared
+    cdef int64_t reading
+    cdef int64_t wrong
+    cdef readonly int64_t wrong_at
+    cdef int64_t _line_6[8]
     # Threads at work, and whether no more may begin.
     cdef int64_t inside
     cdef int64_t closed
@@ -420,7 +463,7 @@ cdef class Pipeline:
         self.include_control = include_control
         self.limit = limit
         self.most = most
-        self.stop = INT64_MAX
+        self.stop = self.wrong_at = INT64_MAX
         self.lent = []
         if position > self._data.length or (packed and position >= 0):
             raise ValueError("nothing can be framed there")
@@ -643,10 +686,12 @@ cdef class Pipeline:
         cdef Follower follower
         # What a library is to read is summed behind it, when it lies in the first levels of the cache. Before it, the
         # sum waits for memory: that took 4 ns for a record of 130 bytes, now 2. Libraries are safe whatever they read.
+        # A long batch, too, is summed as it is read.
         cdef bint unpacks = row.attributes & CODEC and not self.framing_only
+        cdef bint behind = unpacks or self.is_long(row)
         if kb_unlikely(not self.there(row)):
             return False
-        if not unpacks and kb_unlikely(not self.summed(row, 0, 0)):
+        if not behind and kb_unlikely(not self.summed(row, 0, 0)):
             return False
         if self.framing_only:
             return True
@@ -654,10 +699,12 @@ cdef class Pipeline:
         if not self.supported(row):
             return False
         if not gives_rows(row, self.include_control):
-            return not unpacks or self.summed(row, 0, 0)
+            return not behind or self.summed(row, 0, 0)
         p = self.payload(row, &size)
         if p == NULL:
             return False
+        if behind and not unpacks:
+            return self.do_long(place, i, p, size)
         position = p - base
         if unpacks:
             follower.summed = follower.crc = 0
@@ -666,7 +713,7 @@ cdef class Pipeline:
                 base = self.arena
                 position = place.arena_used
                 if row.magic == 2 and row.record_count <= place.end - place.used:
-                    self.follow_with(&follower, place, row, i)
+                    self.follow_with(&follower, place, row, i, self.arena, place.arena_used)
                     worker.codecs.follow_context = &follower
                     worker.codecs.follow = follow
                 size = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
@@ -701,9 +748,9 @@ cdef class Pipeline:
         place.arena_used += added
         return True
 
-    cdef inline void follow_with(self, Follower* follower, const Place* place, BatchRow* row,
-                                 int64_t i) noexcept nogil:
-        """Prepare for a batch of magic 2 whose plain payload is the next in the arena, and there is room for its rows.
+    cdef inline void follow_with(self, Follower* follower, const Place* place, BatchRow* row, int64_t i,
+                                 const uint8_t* base, int64_t position) noexcept nogil:
+        """Prepare for a batch of magic 2 whose plain payload is at `position`, and there is room for its rows.
 
         Whether its checksum holds, and whether its header tells the truth, is seen in the end.
         """
@@ -713,11 +760,114 @@ cdef class Pipeline:
         if self.crc != SKIP:
             follower.covered = self.base + (row.position - self.origin) + CRC_START
         follower.before = header_size(row.magic) - CRC_START
-        follower.base = self.arena
-        follower.position = place.arena_used
+        follower.base = base
+        follower.position = position
         follower.into = self.out + place.used * self.wanted.fields.itemsize
         follower.wanted = &self.wanted
         follower.measured.part = True
+
+    # -- long batches
+
+    cdef inline bint is_long(self, const BatchRow* row) noexcept nogil:
+        return row.size >= LONG and row.magic == 2 and not self.packed and not self.framing_only
+
+    cdef inline bint shareable(self, const BatchRow* row) noexcept nogil:
+        """Whether records of a long batch can be guessed: by its header, no offset is left out."""
+        return (not self.wanted.trimmed and <int64_t>row.last_offset_delta + 1 == row.record_count
+                and row.size // LONG_RECORD <= row.record_count)
+
+    cdef bint do_long(self, Place* place, int64_t i, const uint8_t* p, int64_t size) noexcept nogil:
+        """Do batch `i`, which is long and has its payload at `p`, as `step` does.
+
+        If it is the last one it is shared. A piece ends where a record is guessed to begin, with as many records as are
+        guessed to be before it. If exactly that is found in all pieces, the rows are those that one thread would have
+        made. Else this thread goes on alone from the first piece in which it isn't.
+        """
+        cdef BatchRow* row = &self.rows[i]
+        cdef int64_t at = 0
+        cdef int64_t count
+        cdef int64_t tries = 0
+        cdef uint32_t crc = 0
+        cdef Follower it
+        cdef Report report
+        if not measure(p, size, row, self.wanted.check_crc, &it.measured, &report):
+            return False
+        count = it.measured.count
+        if count > place.end - place.used:
+            return False
+        it.summed = it.crc = 0
+        self.follow_with(&it, place, row, i, self.base, p - self.base)
+        if kb_get(&self.sharing) == COMING and i == self.shared_row and self.shareable(row):
+            self.shared = it
+            kb_set(&self.sharing, SHARED)
+            self.do_pieces()
+            while kb_get(&self.reading):
+                pass_time(&tries)
+            at = self.shared.measured.done_at
+            crc = self.shared.crc
+            it.summed = it.before + at
+            it.measured.done = self.wrong
+            it.measured.done_at = self.wrong_at
+        if it.measured.done_at < size:
+            count = read_through(&it, at, size)
+        if count < 0 or not self.summed(row, row.size - CRC_START, crc ^ it.crc):
+            return False
+        place.used += count
+        return True
+
+    cdef void do_pieces(self) noexcept nogil:
+        """Read pieces of the batch that is shared, until there are none."""
+        cdef BatchRow row
+        cdef int64_t at
+        cdef int64_t number
+        cdef int64_t end
+        cdef bint good
+        cdef Follower it
+        while self.take_piece(&it, &row, &end):
+            at = it.measured.done_at
+            number = it.measured.done
+            good = read_through(&it, at, end) >= 0
+            it.crc = crc32c_joined(it.crc, 0, row.size - HEADER_V2 - end)
+            self.acquire()
+            self.shared.crc ^= it.crc
+            if not good and at < self.wrong_at:
+                self.wrong = number
+                self.wrong_at = at
+            self.release()
+            kb_add(&self.reading, -1)
+
+    cdef bint take_piece(self, Follower* it, BatchRow* row, int64_t* end) noexcept nogil:
+        """Take the next piece, and the row of a batch that ends where it does; False if there is none."""
+        cdef Measure* next = &self.shared.measured
+        cdef int64_t size = self.shared.row.size - HEADER_V2
+        cdef int64_t number
+        cdef bint more
+        self.acquire()
+        more = next.done_at < size and self.wrong_at == INT64_MAX
+        if more:
+            it[0] = self.shared
+            row[0] = it.row[0]
+            it.row = row
+            it.crc = 0
+            it.summed = it.before + next.done_at if next.done_at else 0
+            if guess_record(it.base, it.position, size, next.done_at + piece_size(size - next.done_at), end,
+                            &number) and next.done < number < row.record_count:
+                row.record_count = <int32_t>number
+            else:
+                end[0] = size
+            next.done = row.record_count
+            next.done_at = end[0]
+            kb_add(&self.reading, 1)
+        self.release()
+        return more
+
+    cdef void share(self) noexcept nogil:
+        """Take part in the batch that is shared, if there is one, or may be soon."""
+        cdef int64_t tries = 0
+        while kb_get(&self.sharing) == COMING and kb_get(&self.stop) != ABORTED:
+            pass_time(&tries)
+        if kb_get(&self.sharing) == SHARED:
+            self.do_pieces()
 
     # -- groups
 
@@ -752,6 +902,7 @@ cdef class Pipeline:
         self.acquire()
         group.number = self.claimed
         group.lo = group.hi = self.next_row
+        group.shares = False
         if kb_get(&self.stop) > group.lo:
             if self.frames:
                 self.look_ahead(group)
@@ -761,8 +912,20 @@ cdef class Pipeline:
         if group.lo < group.hi:
             self.claimed += 1
             self.next_row = group.hi
+            group.shares = group.placed and group.stop - group.start >= LONG and self.is_last(group)
+            if group.shares:
+                self.shared_row = group.hi - 1
+                kb_set(&self.sharing, COMING)
         self.release()
         return group.lo < group.hi
+
+    cdef bint is_last(self, const Group* group) noexcept nogil:
+        """Whether there is nothing to be claimed after a group; False if that isn't known."""
+        cdef Chain chain
+        if not self.frames or kb_get(&self.stop) <= group.hi:
+            return group.hi == self.hi
+        start_chain(&chain, group.stop, self._data.length)
+        return not self.hop(&chain)
 
     cdef void look_ahead(self, Group* group) noexcept nogil:
         """Find the next group and its place where nothing is framed yet, which the group's thread does then."""
@@ -985,14 +1148,20 @@ cdef class Pipeline:
         """Take groups until there are none, or everything ends; `looks` is whether to look for signals."""
         cdef Group group
         cdef int64_t looked = 0
+        cdef bint more
         while self.claim(worker, &group):
             if looked >= SIGNAL_BYTES and looks:
                 looked = 0
                 with gil:
                     PyErr_CheckSignals()
             looked += group.stop - group.start
-            if not (self.do_placed(worker, &group) if group.placed else self.do_in_turn(worker, &group)):
+            more = self.do_placed(worker, &group) if group.placed else self.do_in_turn(worker, &group)
+            if group.shares:
+                # If it hasn't come to it, nothing will.
+                kb_turn(&self.sharing, COMING, NONE)
+            if not more:
                 break
+        self.share()
         return 0
 
     cdef bint do_placed(self, Worker worker, Group* group) noexcept nogil:
@@ -1202,6 +1371,11 @@ cdef class Pipeline:
 cdef inline int64_t group_size(int64_t left, int64_t most) noexcept nogil:
     """Bytes of the next group where so many are left."""
     return min(max(left // 4, LAST_GROUP), most)
+
+
+cdef inline int64_t piece_size(int64_t left) noexcept nogil:
+    """Bytes of the next piece of a long batch."""
+    return min(max(left // 4, LAST_PIECE), PIECE)
 
 
 cdef class Helper:
