@@ -14,6 +14,7 @@ KERNELS = [
     "decode",
     "columns",
     "frames",
+    "helper",
     "pipeline",
     "encode",
     "repack",

@@ -10,7 +10,8 @@ from _thread import start_new_thread
 from operator import index
 
 from kbatch.codecs import new_codecs, own_codecs
-from kbatch.kernels.pipeline import Helper, Pipeline
+from kbatch.kernels.helper import Helper
+from kbatch.kernels.pipeline import Pipeline
 
 __all__ = ["run", "thread_count", "wake"]
 

@@ -14,25 +14,16 @@ been looked at. The facade takes that batch, which tells what is wrong with it, 
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.pythread cimport (
-    NOWAIT_LOCK,
-    PY_LOCK_ACQUIRED,
-    PyThread_acquire_lock,
-    PyThread_allocate_lock,
-    PyThread_free_lock,
-    PyThread_release_lock,
-    PyThread_type_lock,
-)
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from kbatch.kernels.atomic cimport kb_add, kb_get, kb_set, kb_swap, kb_turn, pass_time
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.checksum cimport crc32_each, crc32_legacy, crc32c_after, crc32c_joined
 from kbatch.kernels.decode cimport (
     BAD_CRC,
     BAD_INNER_CRC,
     CODEC,
-    CONTROL,
     Measure,
     Report,
     Wanted,
@@ -44,7 +35,8 @@ from kbatch.kernels.decode cimport (
     wrapper_value,
 )
 from kbatch.kernels.frames cimport Codecs, declared, plain_payload
-from kbatch.kernels.scan cimport Stop, fetch_ahead, scan_into
+from kbatch.kernels.helper cimport Work
+from kbatch.kernels.scan cimport Chain, Road, Stop, follow_lengths, hop, scan_into, start_chain
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport (
     HEADER_V2,
@@ -54,72 +46,13 @@ from kbatch.kernels.wire cimport (
     kb_likely,
     kb_prefetch,
     kb_unlikely,
-    load_be32,
 )
-
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #if defined(_MSC_VER)
-      #include <windows.h>
-      #include <intrin.h>
-      static int64_t kb_add(int64_t *p, int64_t n) { return _InterlockedExchangeAdd64((volatile __int64 *)p, n); }
-      static int64_t kb_get(int64_t *p) { return _InterlockedExchangeAdd64((volatile __int64 *)p, 0); }
-      static void kb_set(int64_t *p, int64_t n) { _InterlockedExchange64((volatile __int64 *)p, n); }
-      static int64_t kb_swap(int64_t *p, int64_t n) { return _InterlockedExchange64((volatile __int64 *)p, n); }
-      static int kb_turn(int64_t *p, int64_t from, int64_t to) {
-          return _InterlockedCompareExchange64((volatile __int64 *)p, to, from) == from;
-      }
-      static void kb_pause(void) { YieldProcessor(); }
-      static void kb_yield(void) { SwitchToThread(); }
-      static void kb_nap(void) { Sleep(1); }
-    #else
-      #include <sched.h>
-      #include <time.h>
-      static int64_t kb_add(int64_t *p, int64_t n) { return __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST); }
-      static int64_t kb_get(int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
-      static void kb_set(int64_t *p, int64_t n) { __atomic_store_n(p, n, __ATOMIC_SEQ_CST); }
-      static int64_t kb_swap(int64_t *p, int64_t n) { return __atomic_exchange_n(p, n, __ATOMIC_SEQ_CST); }
-      static int kb_turn(int64_t *p, int64_t from, int64_t to) {
-          return __atomic_compare_exchange_n(p, &from, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-      }
-      static void kb_pause(void) {
-      #if defined(__x86_64__) || defined(__i386__)
-          __builtin_ia32_pause();
-      #endif
-      }
-      static void kb_yield(void) { sched_yield(); }
-      static void kb_nap(void) {
-          struct timespec time = {0, 50000};
-          nanosleep(&time, NULL);
-      }
-    #endif
-    """
-    int64_t kb_add(int64_t* p, int64_t n) noexcept nogil
-    int64_t kb_get(int64_t* p) noexcept nogil
-    void kb_set(int64_t* p, int64_t n) noexcept nogil
-    int64_t kb_swap(int64_t* p, int64_t n) noexcept nogil
-    # Whether it was `old` and so became `new`.
-    bint kb_turn(int64_t* p, int64_t old, int64_t new) noexcept nogil
-    void kb_pause() noexcept nogil
-    void kb_yield() noexcept nogil
-    void kb_nap() noexcept nogil
-
-cdef extern from "pythread.h":
-    int PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int intr_flag) nogil
 
 cdef enum:
     # The checksum of magic 2 covers the batch from its attributes on (CRC-R1), that of magic 0 and 1 the entry from its
     # magic on (CRC-R7).
     CRC_START = 21
     CRC_START_LEGACY = 16
-    # Where sizes stand, which don't count what they stand in (FRM-R1), magics, attributes and counts.
-    LOG_OVERHEAD = 12
-    SIZE_AT = 8
-    MAGIC_AT = 16
-    LEGACY_ATTRIBUTES_AT = 17
-    ATTRIBUTES_AT = 22
-    COUNT_AT = 57
     LZ4 = 3
     ZSTD = 4
     # What to do with checksums.
@@ -131,11 +64,8 @@ cdef enum:
     GROUP = 256 << 10
     # Where nothing is compressed: its first batch has to be waited for. 16 KiB batches: 1.75, and 1.66 with half of it.
     PLAIN_GROUP = 512 << 10
-    # Batches are small for whom it takes long to follow their lengths, and so many are followed at a time.
+    # Batches are small on whose lengths threads would wait for each other.
     SMALL = 512
-    CHAINS = 4
-    # How far ahead headers are fetched then. With half of it two threads take 2 % longer for messages of 150 bytes.
-    FAR_AHEAD = 4 << 10
     # Towards the end groups are a quarter of what is left, so that no thread waits long for the last one of another.
     LAST_GROUP = 16 << 10
     # What isn't touched of it costs nothing.
@@ -161,16 +91,6 @@ cdef enum:
     SIGNAL_BYTES = 16 << 20
     # A row before all others: what is done is void.
     ABORTED = -1
-    # How long a helper without work stays, in microseconds.
-    IDLE_TIME = 1_000_000
-    # What a helper is: asleep, awake, at work, or through.
-    IDLE = 0
-    AWAKE = 1
-    TAKEN = 2
-    GONE = 3
-    # How often a thread that waits only pauses, and until when it lets others run.
-    SPINS = 1000
-    YIELDS = 3000
 
 
 # Where rows and decompressed bytes go next, and where there is no more room for them.
@@ -194,21 +114,6 @@ cdef struct Group:
     # Whether its last batch may be shared.
     bint shares
     Place place
-
-
-# Batches one after the other from byte `start` on, as their lengths tell: up to `at`, which is to go to `end`.
-cdef struct Chain:
-    int64_t start
-    int64_t at
-    int64_t end
-    int64_t batches
-    int64_t records
-
-
-cdef inline void start_chain(Chain* chain, int64_t start, int64_t end) noexcept nogil:
-    chain.start = chain.at = start
-    chain.end = end
-    chain.batches = chain.records = 0
 
 
 # A batch of a group that isn't placed, between decompression and parsing.
@@ -324,7 +229,7 @@ cdef class Worker:
         return True
 
 
-cdef class Pipeline:
+cdef class Pipeline(Work):
     """The batches `lo` to `hi` of `data`, of which `origin` is the position in the source, and where they go.
 
     Record rows go to `out`, from row `used` on, and what is decompressed to `arena`, from byte `arena_used` on. With
@@ -391,6 +296,7 @@ cdef class Pipeline:
     cdef readonly int64_t hi
     cdef readonly int64_t position
     cdef int64_t first_position
+    cdef Road road
     cdef bint frames
     cdef int64_t claimed
     cdef int64_t next_row
@@ -470,6 +376,7 @@ cdef class Pipeline:
         self.frames = position >= 0
         self.position = self.first_position = position
         self.max_size = max_size
+        self.road = Road(self.base, self._data.length, max_size, include_control, not framing_only)
 
     def work_alone(self, codecs):
         """Do all of it in this thread, which looks for signals: where one raises, so does this."""
@@ -507,11 +414,15 @@ cdef class Pipeline:
             self.run(worker, True)
         self.close()
 
-    cdef void help(self, Worker worker) noexcept nogil:
-        """Take part, until there is no more to do; for other threads, at any time."""
+    cdef object lend(self, Codecs codecs):
+        worker = Worker(codecs)
+        self.lent.append(worker)
+        return worker
+
+    cdef void help(self, void* own) noexcept nogil:
         kb_add(&self.inside, 1)
         if not kb_get(&self.closed):
-            self.run(worker, False)
+            self.run(<Worker>own, False)
         kb_add(&self.inside, -1)
 
     def abandon(self):
@@ -925,7 +836,7 @@ cdef class Pipeline:
         if not self.frames or kb_get(&self.stop) <= group.hi:
             return group.hi == self.hi
         start_chain(&chain, group.stop, self._data.length)
-        return not self.hop(&chain)
+        return not hop(&self.road, &chain)
 
     cdef void look_ahead(self, Group* group) noexcept nogil:
         """Find the next group and its place where nothing is framed yet, which the group's thread does then."""
@@ -933,14 +844,15 @@ cdef class Pipeline:
         cdef Chain before
         cdef int64_t end = self.position + group_size(self._data.length - self.position, PLAIN_GROUP)
         cdef int64_t room = self._batches.length - self.hi
+        cdef bint small = self.position - self.first_position < SMALL * (self.hi - self.lo)
         cdef bint more = True
-        self.follow_chains(&chain, end)
+        follow_lengths(&self.road, &chain, self.position, end, small)
         if chain.batches > room or chain.records > self.capacity - self.used or self.cost_after(&chain) >= self.most:
             # Only as many as there is room for, or as are wanted.
             start_chain(&chain, self.position, end)
             while more and chain.at < end and chain.batches < room:
                 before = chain
-                if not self.hop(&chain) or chain.records > self.capacity - self.used:
+                if not hop(&self.road, &chain) or chain.records > self.capacity - self.used:
                     chain = before
                     break
                 more = self.cost_after(&chain) < self.most
@@ -960,79 +872,6 @@ cdef class Pipeline:
         cdef int64_t plain = chain.at if self.counts_data else 0
         return ((self.used + chain.records) * self.wanted.fields.itemsize + plain
                 + (self.hi + chain.batches) * <int64_t>sizeof(BatchRow))
-
-    cdef void follow_chains(self, Chain* whole, int64_t end) noexcept nogil:
-        """Follow lengths from where batches are framed to byte `end`, or to anything unusual.
-
-        Each length tells where the next one is, so that one waits for the other. Where batches are small it is done
-        from four places at a time, three of them guessed, which takes a third of the time for messages of 150 bytes: a
-        guess is true if those before it lead there.
-        """
-        cdef Chain chains[CHAINS]
-        cdef int64_t start = self.position
-        cdef int64_t at
-        cdef int n = 1
-        cdef int k
-        cdef bint running = True
-        start_chain(&chains[0], start, end)
-        if start - self.first_position < SMALL * (self.hi - self.lo):
-            for k in range(1, CHAINS):
-                at = self.guess(start + k * (end - start) // CHAINS, end)
-                if at < 0:
-                    break
-                chains[n - 1].end = at
-                start_chain(&chains[n], at, end)
-                n += 1
-        while running:
-            running = False
-            for k in range(n):
-                if chains[k].at < chains[k].end:
-                    if self.hop(&chains[k]):
-                        running = True
-                    else:
-                        chains[k].end = 0
-        whole[0] = chains[0]
-        for k in range(1, n):
-            if whole.at != chains[k].start:
-                break
-            whole.at = chains[k].at
-            whole.batches += chains[k].batches
-            whole.records += chains[k].records
-
-    cdef int64_t guess(self, int64_t at, int64_t end) noexcept nogil:
-        """The first byte from `at` on from which lengths lead on as those of batches do; -1 if there is none near."""
-        cdef Chain chain
-        cdef int64_t i
-        for i in range(at, min(at + 4 * SMALL, end)):
-            start_chain(&chain, i, end)
-            if self.hop(&chain) and self.hop(&chain) and self.hop(&chain) and self.hop(&chain):
-                return i
-        return -1
-
-    cdef inline bint hop(self, Chain* chain) noexcept nogil:
-        """Go on to the next batch; False if anything is unusual about this one."""
-        cdef int64_t left = self._data.length - chain.at
-        cdef const uint8_t* p = self.base + chain.at
-        cdef int64_t size
-        cdef int64_t count = 1
-        if left < CRC_START:
-            return False
-        size = <int64_t><int32_t>load_be32(p + SIZE_AT) + LOG_OVERHEAD
-        if size < CRC_START or size > left or size > self.max_size:
-            return False
-        fetch_ahead(p, size, FAR_AHEAD)
-        if p[MAGIC_AT] == 2:
-            count = <int32_t>load_be32(p + COUNT_AT) if size >= header_size(2) else -1
-            if p[ATTRIBUTES_AT] & CODEC or count < 0 or count > (size - header_size(2)) // MIN_RECORD:
-                return False
-            if p[ATTRIBUTES_AT] & CONTROL and not self.include_control:
-                count = 0
-        elif p[MAGIC_AT] > 2 or p[LEGACY_ATTRIBUTES_AT] & CODEC:
-            return False
-        chain.at += size
-        chain.batches += 1
-        chain.records += 0 if self.framing_only else count
-        return True
 
     cdef void divide(self, Group* group) noexcept nogil:
         """Find the next group of those that are framed."""
@@ -1376,110 +1215,3 @@ cdef inline int64_t group_size(int64_t left, int64_t most) noexcept nogil:
 cdef inline int64_t piece_size(int64_t left) noexcept nogil:
     """Bytes of the next piece of a long batch."""
     return min(max(left // 4, LAST_PIECE), PIECE)
-
-
-cdef class Helper:
-    """A thread that helps one pipeline after the other, and ends when it had none for a second.
-
-    To start a thread takes 50 us, to wake one that sleeps 15 to 40 us; 32 MB of batches of 1 KiB records take 800 us.
-    So it is woken when there will be something to do, and stays awake for longer than it takes to prepare that.
-
-    Attributes
-    ----------
-    gone : bool
-        Whether it takes no more.
-    ended : bool
-        Whether its thread does nothing more but end.
-    """
-
-    cdef Codecs codecs
-    cdef Pipeline pipeline
-    cdef Worker worker
-    cdef PyThread_type_lock bell
-    cdef int64_t state
-    cdef int64_t given
-    cdef int64_t left
-
-    def __cinit__(self):
-        self.bell = PyThread_allocate_lock()
-        if self.bell == NULL:
-            raise MemoryError
-        PyThread_acquire_lock(self.bell, NOWAIT_LOCK)
-
-    def __init__(self, Codecs codecs not None):
-        self.codecs = codecs
-
-    def __dealloc__(self):
-        if self.bell != NULL:
-            PyThread_free_lock(self.bell)
-
-    @property
-    def gone(self):
-        return kb_get(&self.state) == GONE
-
-    @property
-    def ended(self):
-        return kb_get(&self.left) != 0
-
-    def wake(self):
-        """Have it be awake when it is given something, which may not be; nothing if it is at work, or gone."""
-        if kb_turn(&self.state, IDLE, AWAKE):
-            PyThread_release_lock(self.bell)
-
-    def give(self, Pipeline pipeline not None):
-        """Let it help this pipeline; False if it is at another one, or gone. Nothing comes between the two."""
-        cdef Worker worker
-        cdef bint asleep
-        if kb_get(&self.state) > AWAKE:
-            return False
-        worker = Worker(self.codecs)
-        pipeline.lent.append(worker)
-        asleep = kb_turn(&self.state, IDLE, TAKEN)
-        if not asleep and not kb_turn(&self.state, AWAKE, TAKEN):
-            return False
-        self.pipeline = pipeline
-        self.worker = worker
-        kb_set(&self.given, True)
-        if asleep:
-            PyThread_release_lock(self.bell)
-        return True
-
-    def dismiss(self):
-        """Let it end, when it is through with the pipeline that it has."""
-        if kb_swap(&self.state, GONE) == IDLE:
-            PyThread_release_lock(self.bell)
-
-    def live(self):
-        """Wait for pipelines; what the thread runs. Only to begin and to end it needs the GIL."""
-        cdef int64_t tries
-        with nogil:
-            while True:
-                if PyThread_acquire_lock_timed(self.bell, IDLE_TIME, 0) != PY_LOCK_ACQUIRED:
-                    if kb_turn(&self.state, IDLE, GONE):
-                        break
-                    continue
-                tries = 0
-                while kb_get(&self.state) == AWAKE and tries < YIELDS:
-                    pass_time(&tries)
-                if kb_turn(&self.state, AWAKE, IDLE):
-                    continue
-                if kb_get(&self.state) == GONE:
-                    break
-                # Who took it is giving it something.
-                while not kb_swap(&self.given, False):
-                    pass_time(&tries)
-                (<Pipeline><void*>self.pipeline).help(<Worker><void*>self.worker)
-                if not kb_turn(&self.state, TAKEN, IDLE):
-                    break
-        kb_set(&self.left, True)
-
-
-cdef void pass_time(int64_t* tries) noexcept nogil:
-    """Wait a little, and ever longer."""
-    tries[0] += 1
-    if tries[0] < SPINS:
-        kb_pause()
-    elif tries[0] < YIELDS:
-        kb_yield()
-    else:
-        kb_nap()

@@ -32,3 +32,32 @@ cdef inline void fetch_ahead(const uint8_t* p, int64_t size, int64_t near) noexc
         p += 4 * size
         for i in range(-4, 5):
             kb_prefetch(p + 64 * i)
+
+
+# Bytes whose batches' lengths are followed, and of which none may be longer than `max_size`.
+cdef struct Road:
+    const uint8_t* base
+    int64_t length
+    int64_t max_size
+    bint include_control
+    # Whether records are counted.
+    bint counts
+
+
+# Batches one after the other from byte `start` on, as their lengths tell: up to `at`, which is to go to `end`.
+cdef struct Chain:
+    int64_t start
+    int64_t at
+    int64_t end
+    int64_t batches
+    int64_t records
+
+
+cdef inline void start_chain(Chain* chain, int64_t start, int64_t end) noexcept nogil:
+    chain.start = chain.at = start
+    chain.end = end
+    chain.batches = chain.records = 0
+
+
+cdef bint hop(const Road* road, Chain* chain) noexcept nogil
+cdef void follow_lengths(const Road* road, Chain* whole, int64_t start, int64_t end, bint small) noexcept nogil

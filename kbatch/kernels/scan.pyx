@@ -19,8 +19,13 @@ cdef enum:
     LOG_OVERHEAD = 12
     MAGIC_AT = 16
     MIN_ENTRY = 17
-    # How far ahead headers of small batches are fetched: for who fills rows in between.
+    # How far ahead headers of small batches are fetched: by who fills rows in between, and by who only follows lengths.
+    # With 2 KiB for both two threads take 2 % longer for messages of 150 bytes.
     NEAR = 2 << 10
+    FAR_AHEAD = 4 << 10
+    # From so many places lengths of small batches are followed at a time; guesses are looked for among so many bytes.
+    CHAINS = 4
+    GUESSED_BYTES = 2 << 10
     # Least values of the length field, by magic (FRM-R2, FRM-R5, LEG-R1).
     MIN_LENGTH_V0 = 14
     MIN_LENGTH_V1 = 22
@@ -129,6 +134,81 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
         at += LOG_OVERHEAD + <int64_t>length
     position[0] = at
     return n
+
+
+cdef bint hop(const Road* road, Chain* chain) noexcept nogil:
+    """Go on to the next batch, if nothing is unusual about this one: it is whole, and not compressed."""
+    cdef int64_t left = road.length - chain.at
+    cdef const uint8_t* p = road.base + chain.at
+    cdef int64_t size
+    cdef int64_t count = 1
+    if left < MIN_ENTRY:
+        return False
+    size = <int64_t><int32_t>load_be32(p + 8) + LOG_OVERHEAD
+    if size < LOG_OVERHEAD + MIN_LENGTH_V0 or size > left or size > road.max_size:
+        return False
+    fetch_ahead(p, size, FAR_AHEAD)
+    if p[MAGIC_AT] == 2:
+        count = <int32_t>load_be32(p + 57) if size >= LOG_OVERHEAD + MIN_LENGTH_V2 else -1
+        if p[22] & CODEC or count < 0 or count > (size - LOG_OVERHEAD - MIN_LENGTH_V2) // MIN_RECORD:
+            return False
+        if p[22] & CONTROL and not road.include_control:
+            count = 0
+    elif p[MAGIC_AT] > 2 or p[17] & CODEC:
+        return False
+    chain.at += size
+    chain.batches += 1
+    chain.records += count if road.counts else 0
+    return True
+
+
+cdef int64_t guess(const Road* road, int64_t at, int64_t end) noexcept nogil:
+    """The first byte from `at` on from which lengths lead on as those of batches do; -1 if there is none near."""
+    cdef Chain chain
+    cdef int64_t i
+    for i in range(at, min(at + GUESSED_BYTES, end)):
+        start_chain(&chain, i, end)
+        if hop(road, &chain) and hop(road, &chain) and hop(road, &chain) and hop(road, &chain):
+            return i
+    return -1
+
+
+cdef void follow_lengths(const Road* road, Chain* whole, int64_t start, int64_t end, bint small) noexcept nogil:
+    """Follow lengths from byte `start` to `end`, or to anything unusual.
+
+    Each length tells where the next one is, so that one waits for the other. Where batches are small it is done
+    from four places at a time, three of them guessed, which takes a third of the time for messages of 150 bytes: a
+    guess is true if those before it lead there.
+    """
+    cdef Chain chains[CHAINS]
+    cdef int64_t at
+    cdef int n = 1
+    cdef int k
+    cdef bint running = True
+    start_chain(&chains[0], start, end)
+    if small:
+        for k in range(1, CHAINS):
+            at = guess(road, start + k * (end - start) // CHAINS, end)
+            if at < 0:
+                break
+            chains[n - 1].end = at
+            start_chain(&chains[n], at, end)
+            n += 1
+    while running:
+        running = False
+        for k in range(n):
+            if chains[k].at < chains[k].end:
+                if hop(road, &chains[k]):
+                    running = True
+                else:
+                    chains[k].end = 0
+    whole[0] = chains[0]
+    for k in range(1, n):
+        if whole.at != chains[k].start:
+            break
+        whole.at = chains[k].at
+        whole.batches += chains[k].batches
+        whole.records += chains[k].records
 
 
 def scan(data not None, rows not None, int64_t first, int64_t end, int64_t position, int64_t origin):
