@@ -460,7 +460,7 @@ cdef class Pipeline(Work):
         if self.next > self.lo:
             self.position = self.rows[self.next - 1].position + self.rows[self.next - 1].size - self.origin
         self.hi = self.next + scan_into(self.base, self._data.length, &self.position, self.origin,
-                                        self.rows + self.next, min(1, self._batches.length - self.next), &stop)
+                                        self.rows + self.next, min(1, self._batches.length - self.next), &stop, False)
 
     cdef void forget(self) noexcept nogil:
         """Let the rows of wrappers that were read too early be as `scan` made them."""
@@ -803,9 +803,10 @@ cdef class Pipeline(Work):
     cdef int64_t frame_some(self, int64_t* at, int64_t end, int64_t lo, int64_t hi) noexcept nogil:
         """Frame from byte `at` to `end`, to the rows from `lo` to `hi`, a few batches, or one; how many."""
         cdef Stop stop
-        cdef int64_t n = scan_into(self.base, min(at[0] + FRAMED, end), at, self.origin, self.rows + lo, hi - lo, &stop)
+        cdef int64_t n = scan_into(self.base, min(at[0] + FRAMED, end), at, self.origin, self.rows + lo, hi - lo, &stop,
+                                   False)
         if n == 0:
-            n = scan_into(self.base, end, at, self.origin, self.rows + lo, min(1, hi - lo), &stop)
+            n = scan_into(self.base, end, at, self.origin, self.rows + lo, min(1, hi - lo), &stop, False)
         return n
 
     cdef bint claim(self, Worker worker, Group* group) noexcept nogil:

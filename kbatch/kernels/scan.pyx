@@ -83,9 +83,8 @@ cdef inline void fill_legacy(const uint8_t* p, int8_t magic, BatchRow* row) noex
     row.base_sequence = -1
 
 
-cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int64_t origin,
-                       BatchRow* rows, int64_t capacity, Stop* stop) noexcept nogil:
-    """Fill rows from `position` on; leave `position` after the last whole batch. Returns the number of rows."""
+cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int64_t origin, BatchRow* rows,
+                       int64_t capacity, Stop* stop, bint ahead) noexcept nogil:
     cdef int64_t at = position[0]
     cdef int64_t n = 0
     cdef int64_t left
@@ -121,7 +120,8 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
             break
         if left - LOG_OVERHEAD < length:
             break
-        fetch_ahead(p, LOG_OVERHEAD + <int64_t>length, NEAR)
+        if ahead or length < FAR:
+            fetch_ahead(p, LOG_OVERHEAD + <int64_t>length, NEAR)
         if magic == 2:
             fill_v2(p, &rows[n])
         else:
@@ -176,9 +176,9 @@ cdef int64_t guess(const Road* road, int64_t at, int64_t end) noexcept nogil:
 cdef void follow_lengths(const Road* road, Chain* whole, int64_t start, int64_t end, bint small) noexcept nogil:
     """Follow lengths from byte `start` to `end`, or to anything unusual.
 
-    Each length tells where the next one is, so that one waits for the other. Where batches are small it is done
-    from four places at a time, three of them guessed, which takes a third of the time for messages of 150 bytes: a
-    guess is true if those before it lead there.
+    Each length tells where the next one is, so that one waits for the other. Where batches are small they are followed
+    from four places at a time, three of them guessed: that takes 8 % off what two threads take for messages of 150
+    bytes. A guess is true if those before it lead there.
     """
     cdef Chain chains[CHAINS]
     cdef int64_t at
@@ -231,7 +231,7 @@ def scan(data not None, rows not None, int64_t first, int64_t end, int64_t posit
         raise IndexError("rows out of range")
     with nogil:
         n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &position, origin, <BatchRow*>into.items + first,
-                      end - first, &stop)
+                      end - first, &stop, True)
     return n, position, stop.fault, stop.wanted, stop.found
 
 
@@ -304,7 +304,7 @@ def sample(data not None, int64_t position, int64_t most, int64_t enough, bint i
         raise ValueError("position must not be negative")
     with nogil:
         while n and count < most and at - position < enough:
-            n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &at, 0, &row, 1, &stop)
+            n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &at, 0, &row, 1, &stop, False)
             add_up(&row, n, include_control, &total)
             count += n
     return count, at - position, total.records, total.packed, total.refused

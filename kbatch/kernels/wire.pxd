@@ -19,6 +19,7 @@ cdef extern from *:
       #define kb_unlikely(x) (x)
       #define kb_prefetch(p)
       #define kb_prefetch_far(p)
+      #define kb_prefetch_around(p)
     #else
       #define kb_bswap16 __builtin_bswap16
       #define kb_bswap32 __builtin_bswap32
@@ -28,6 +29,14 @@ cdef extern from *:
       #define kb_prefetch(p) __builtin_prefetch(p)
       /* To the second level of the cache. */
       #define kb_prefetch_far(p) __builtin_prefetch(p, 0, 2)
+      /* Half a kilobyte. gcc leaves out a function or a loop of nothing but prefetches, as one that does nothing. */
+      #define kb_prefetch_around(p) do { \
+          const char *kb_p = (const char *)(p) - 256; \
+          __builtin_prefetch(kb_p); __builtin_prefetch(kb_p + 64); __builtin_prefetch(kb_p + 128); \
+          __builtin_prefetch(kb_p + 192); __builtin_prefetch(kb_p + 256); __builtin_prefetch(kb_p + 320); \
+          __builtin_prefetch(kb_p + 384); __builtin_prefetch(kb_p + 448); __builtin_prefetch(kb_p + 512); \
+          __asm__ volatile(""); \
+      } while (0)
     #endif
     """
     uint16_t kb_bswap16(uint16_t) noexcept nogil
@@ -37,6 +46,7 @@ cdef extern from *:
     bint kb_unlikely(bint) noexcept nogil
     void kb_prefetch(const void*) noexcept nogil
     void kb_prefetch_far(const void*) noexcept nogil
+    void kb_prefetch_around(const void*) noexcept nogil
 
 
 # One row of RECORD_DTYPE, BATCH_DTYPE and HEADER_DTYPE; `spans.check_layouts` compares them with the dtypes.
