@@ -20,10 +20,11 @@ T = TypeVar("T")
 Rotation = Callable[..., Any]
 Functions = Mapping[str, Callable[[], Any]]
 
-# Rounds: as many as fit into a second; where others take turns, up to 11 if they fit into some seconds. Peers, which
-# take far longer, have a few among those, and slow ones every second of these: so few that what follows finds caches
-# as its own rounds have left them. After a peer the first six rounds of 4 ms take up to twice as long.
-FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 1
+# Rounds: as many as fit into a second, or what is asked for; where others take turns, up to 11 if they fit into some
+# seconds. Peers, which take far longer, have a few among those, and slow ones every second of these: so few that what
+# follows finds caches as its own rounds have left them. After a peer the first six rounds of 4 ms take up to twice as
+# long.
+FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 100, 1.0
 ROUNDS, TURNS_SECONDS = 11, 6
 PEER_ROUNDS = 5
 SLOW = [peer.name for peer in PEERS if peer.slow]
@@ -50,6 +51,7 @@ def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation:
         others: Functions | None = None,
         peers: Functions | None = None,
         check: Callable[[Any], None] = lambda result: None,
+        seconds_wanted: float = SECONDS,
     ) -> T:
         others, peers = others or {}, peers or {}
         describe(benchmark, stage, corpus, who)
@@ -95,7 +97,7 @@ def rotation(benchmark: Any, request: pytest.FixtureRequest) -> Rotation:
                 seconds[name].clear()
             results.append(function())
             lasts = clock() - start
-            rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, round(SECONDS / lasts)))
+            rounds = max(FEWEST_ROUNDS, min(round(MOST_ROUNDS * seconds_wanted), round(seconds_wanted / lasts)))
             if others:
                 rounds = max(rounds, min(ROUNDS, round(TURNS_SECONDS / lasts)))
         benchmark.pedantic(lambda: results.append(function()), setup=turn, rounds=rounds)
