@@ -315,6 +315,12 @@ cdef inline int64_t copied(bytes plain, uint8_t* out, int64_t room) noexcept:
     return size
 
 
+cdef inline int64_t chunk_size(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """The size of a xerial stream's next chunk, behind the four bytes at `p` that tell it; -1 if it isn't whole."""
+    cdef int64_t size = load_be32(p) if end - p >= 4 else -1
+    return size if size <= end - p - 4 else -1
+
+
 cdef int64_t snappy_claim(const uint8_t* p, int64_t size) noexcept nogil:
     cdef const uint8_t* end = p + size
     cdef int64_t total = 0
@@ -323,12 +329,10 @@ cdef int64_t snappy_claim(const uint8_t* p, int64_t size) noexcept nogil:
         return block_claim(p, size)
     p += XERIAL_HEADER
     while p < end:
-        if end - p < 4:
+        size = chunk_size(p, end)
+        if size < 0:
             return -1
-        size = load_be32(p)
         p += 4
-        if size > end - p:
-            return -1
         claim = block_claim(p, size)
         if claim < 0:
             return -1
@@ -347,12 +351,10 @@ cdef int64_t snappy(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out,
         return snappy_block(p, size, out, room)
     p += XERIAL_HEADER
     while p < end:
-        if end - p < 4:
+        size = chunk_size(p, end)
+        if size < 0:
             return -1
-        size = load_be32(p)
         p += 4
-        if size > end - p:
-            return -1
         written = snappy_block(p, size, out + used, room - used)
         if written < 0:
             return -1
