@@ -281,7 +281,6 @@ cdef class Pipeline(Work):
     cdef bint include_control
     cdef int64_t limit
     cdef int64_t most
-    cdef int64_t max_size
     # What threads write to has cache lines of its own, by who does: for batches of 100 bytes, two threads are no faster
     # than one if they share theirs.
     cdef int64_t _line_1[8]
@@ -375,7 +374,6 @@ cdef class Pipeline(Work):
             raise ValueError("nothing can be framed there")
         self.frames = position >= 0
         self.position = self.first_position = position
-        self.max_size = max_size
         self.road = Road(self.base, self._data.length, max_size, include_control, not framing_only)
 
     def work_alone(self, codecs):
@@ -791,7 +789,7 @@ cdef class Pipeline(Work):
             return False
         n = self.frame_some(&at, self._data.length, self.hi, self._batches.length)
         for i in range(self.hi, self.hi + n):
-            if self.rows[i].attributes & CODEC or self.rows[i].size > self.max_size:
+            if self.rows[i].attributes & CODEC or self.rows[i].size > self.road.max_size:
                 n = i - self.hi
                 at = self.rows[i].position - self.origin
                 self.frames = False
