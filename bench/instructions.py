@@ -80,7 +80,8 @@ def work() -> dict[str, tuple[str, Callable[[], Any]]]:
 
     steps: dict[str, tuple[str, Callable[[], Any]]] = {}
     columns = ["offset", "timestamp", "key", "value"]
-    for name in ("small", "medium", "headers", "single", "small-v1", "medium-16k-lz4", "medium-16k-v1-lz4"):
+    codecs = [f"medium-16k-{codec}" for codec in ("gzip", "snappy", "snappy-raw", "lz4", "zstd")]
+    for name in ("small", "medium", "large", "headers", "single", "small-v1", *codecs, "medium-16k-v1-lz4"):
         data = corpus(name, SIZE).data
         steps[f"decode {name}"] = name, lambda data=data: kbatch.decode(data)
     single = corpus("single", SIZE).data
@@ -88,7 +89,7 @@ def work() -> dict[str, tuple[str, Callable[[], Any]]]:
     for name in ("small", "headers"):
         table = kbatch.decode(corpus(name, SIZE).data)
         steps[f"headers {name}"] = name, lambda table=table: kbatch.decode(table.data).headers
-    for name in ("small", "medium"):
+    for name in ("small", "medium", "large"):
         table = kbatch.decode(corpus(name, SIZE).data)
         steps[f"to_arrow {name}"] = name, lambda table=table: table.to_arrow(columns=columns)
         steps[f"to_arrow views {name}"] = (
