@@ -2,6 +2,7 @@
 
 import os
 import sys
+from glob import glob
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -39,6 +40,7 @@ setup(
             Extension(
                 f"kbatch.kernels.{name}",
                 [f"kbatch/kernels/{name}.pyx"],
+                depends=glob("kbatch/kernels/*.h"),
                 extra_compile_args=flags,
                 extra_link_args=link,
             )

@@ -6,6 +6,7 @@ import itertools
 import random
 import struct
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import oracle
@@ -45,14 +46,23 @@ def test_the_kernel_agrees_with_the_package_at_every_length(fold: int) -> None:
             assert checksum.crc32c(byte * length, fold) == crc32c(byte * length), (byte, length)
 
 
-def test_the_sum_of_two_parts() -> None:
-    """CRC-R1: from the sums of its parts, of any length."""
-    for length in (0, 1, 2, 7, 8, 9, 63, 64, 100, 1000, 4099, 100_000, 2_999_999):
-        for at in {0, 1, 8, length // 3, length // 2, length - 9, length - 1, length} & set(range(length + 1)):
-            parts = LONG[:at], LONG[at:length]
-            assert checksum.joined(*map(crc32c, parts), length - at) == crc32c(LONG[:length]), (length, at)
-    with pytest.raises(ValueError, match="0 or more"):
-        checksum.joined(0, 0, -1)
+@pytest.mark.parametrize(
+    ("shift", "crc"), [(checksum.crc32c_shift, crc32c), (checksum.crc32_shift, zlib.crc32)], ids=["CRC-32C", "CRC-32"]
+)
+def test_checksums_of_two_parts_combine(shift: Callable[[int, int], int], crc: Callable[[bytes], int]) -> None:
+    """CRC-R1, CRC-R7: at every split of short input, random splits of long input, and lengths of up to 64 bits."""
+    rng = random.Random(6)
+    splits = [(length, at) for length in range(70) for at in range(length + 1)]
+    splits += [(length, rng.randint(0, length)) for length in (100, 1000, 4099, 65536, 2_999_999) for _ in range(40)]
+    for length, at in splits:
+        first, second = LONG[:at], LONG[at:length]
+        assert shift(crc(first), len(second)) ^ crc(second) == crc(LONG[:length]), (length, at)
+    value = crc(LONG)
+    for parts in [(1 << 32, 5), ((1 << 63) - 9, 1 << 40)]:
+        assert shift(shift(value, parts[0]), parts[1]) == shift(value, sum(parts))
+    assert shift(0, 12345) == 0
+    with pytest.raises(OverflowError):
+        shift(0, -1)
 
 
 @needs_instruction

@@ -5,11 +5,18 @@ slower here, which is all of them where the processor has no such instruction. C
 is often a single message of some dozen bytes: by folding or by tables, and by `zlib` where that is faster.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport BatchRow, kb_bswap32
+
+cdef extern from "crc.h":
+    enum:
+        KB_CRC32C
+        KB_CRC32
+    uint32_t kb_crc_shift(int which, uint32_t crc, uint64_t nbytes) noexcept nogil
+    void kb_crc_shift_init() noexcept nogil
 
 cdef extern from *:
     """
@@ -31,7 +38,6 @@ cdef extern from *:
         return odd < 4 ? crc >> 8 * odd : 0;
     }
     /* By polynomial, bits reflected, the powers of x that move on by 256, 64 and 16 bytes in folding. */
-    enum { KB_CRC32C, KB_CRC32 };
     static uint64_t kb_crc_moves[2][3][2];
     static void kb_crc_moves_init(void) {
         static const uint32_t polynomials[2] = {0x82f63b78u, 0xedb88320u};
@@ -422,6 +428,7 @@ AVAILABLE = bool(kb_crc_available())
 # The largest batch, in bytes, that is better checked here than by the package; -1 if none is.
 MAX_SIZE = KB_CRC_MAX_SIZE if AVAILABLE else -1
 
+kb_crc_shift_init()
 kb_crc_moves_init()
 kb_crc32_init()
 
@@ -462,37 +469,21 @@ cdef uint32_t crc32c_after(uint32_t before, const uint8_t* data, int64_t size) n
     return kb_crc32c(data, size, widest, before)
 
 
-cdef inline uint32_t times(uint32_t one, uint32_t other) noexcept nogil:
-    """The product of two remainders of CRC-32C, in which the highest bit is x^0."""
-    cdef uint32_t product = 0
-    while one:
-        if one >> 31:
-            product ^= other
-        one <<= 1
-        other = other >> 1 ^ (<uint32_t>0x82F63B78 if other & 1 else 0)
-    return product
+cpdef uint32_t crc32c_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
+    """The share of A in the CRC-32C of A || B: `crc` is that of A, and B has `nbytes` bytes.
+
+    So crc32c(A || B) == crc32c_shift(crc32c(A), len(B)) ^ crc32c(B).
+    """
+    return kb_crc_shift(KB_CRC32C, crc, nbytes)
+
+
+cpdef uint32_t crc32_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
+    """The same for CRC-32."""
+    return kb_crc_shift(KB_CRC32, crc, nbytes)
 
 
 cdef uint32_t crc32c_joined(uint32_t first, uint32_t second, int64_t size) noexcept nogil:
-    """The CRC-32C of bytes from those of its parts, the second of `size` bytes; takes 2 us for any size.
-
-    The sum of the first is moved on by as many bytes; the ones that sums begin and end with cancel out.
-    """
-    # x^8
-    cdef uint32_t power = 0x00800000
-    while size:
-        if size & 1:
-            first = times(first, power)
-        power = times(power, power)
-        size >>= 1
-    return first ^ second
-
-
-def joined(uint32_t first, uint32_t second, int64_t size):
-    """Return the CRC-32C of bytes from those of its parts, the second of which has `size` bytes."""
-    if size < 0:
-        raise ValueError(f"size must be 0 or more, got {size}")
-    return crc32c_joined(first, second, size)
+    return kb_crc_shift(KB_CRC32C, first, size) ^ second
 
 
 cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
