@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from typing_extensions import Buffer
 
+from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.format import DEFAULT_LIMITS, Limits
 from kbatch.framing import byte_array
 from kbatch.isolation import Aborted, decode_committed
-from kbatch.options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.passes import decode_part
 from kbatch.table import RecordTable
 

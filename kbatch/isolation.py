@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.decode_options import DecodeOptions
 from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
 from kbatch.framing import scan_part
-from kbatch.options import DecodeOptions
 from kbatch.passes import decode_part
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker, lost_markers

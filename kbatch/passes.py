@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kbatch import workers
 from kbatch.checksums import crc_holds, first_bad_crc, good_crcs
 from kbatch.codecs import Arena, PayloadError, decompress
+from kbatch.decode_options import Crc, DecodeOptions
 from kbatch.errors import Fault, Finding, fault_status, finding_text, finding_to_error
 from kbatch.format import (
     ATTRIBUTE_CODEC,
@@ -40,7 +41,6 @@ from kbatch.kernels.pipeline import Pipeline
 from kbatch.kernels.scan import sample as _sample
 from kbatch.kernels.scan import survey as _survey
 from kbatch.kernels.spans import check_layouts
-from kbatch.options import Crc, DecodeOptions
 from kbatch.pooled import PooledRows
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import lost_markers

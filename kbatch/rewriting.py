@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 
 from kbatch.checksums import first_bad_crc
 from kbatch.codecs import PayloadError, check_level
+from kbatch.decode_options import Crc, DecodeOptions
 from kbatch.encoding import check_range, composed, new_memory, parse_codec, raise_trouble
 from kbatch.errors import (
     CrcMismatchError,
@@ -40,7 +41,6 @@ from kbatch.kernels import convert as _convert_kernel
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.buffers import allocate
-from kbatch.options import Crc, DecodeOptions
 from kbatch.passes import decode_part
 from kbatch.table import Loss, RecordTable
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, Unpack
 
+from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.framing import byte_array, entry_size, most_believed, scan_part
 from kbatch.isolation import Aborted, counts_for_transactions, tracking_options
 from kbatch.kernels.buffers import allocate
-from kbatch.options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.passes import Part, decode_part
 from kbatch.stable import StableFront
 from kbatch.table import Loss, RecordTable

@@ -16,6 +16,7 @@ from oracle import three
 from transaction_logs import ABORT, COMMIT, damaged, marker, txn
 
 import kbatch
+from kbatch.decode_options import DecodeOptions
 from kbatch.log import Segment, committed
 from kbatch.log.committed import (
     follow_transactions,
@@ -25,7 +26,6 @@ from kbatch.log.committed import (
     within_offsets,
 )
 from kbatch.log.state import read_producer_snapshot
-from kbatch.options import DecodeOptions
 from kbatch.transactions import Transactions
 
 RAISE = DecodeOptions()

@@ -31,7 +31,7 @@ LAYERS = [
     # A table offers its views as methods, which import `arrow` and `values` when they are called.
     {"table", "arrow", "values"},
     {"workers"},
-    {"options"},
+    {"decode_options"},
     {"passes"},
     {"isolation"},
     {"decoding", "protocol", "sources", "partitioner"},

@@ -9,10 +9,10 @@ import pytest
 
 import kbatch
 from kbatch import passes
+from kbatch.decode_options import DecodeOptions
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import byte_array
 from kbatch.kernels import checksum
-from kbatch.options import DecodeOptions
 from kbatch.passes import decode_part
 
 COUNT = 100

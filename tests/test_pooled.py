@@ -7,11 +7,11 @@ import pytest
 
 import kbatch
 from kbatch import workers
+from kbatch.decode_options import DecodeOptions
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import Claims, byte_array, frame, scan_part
 from kbatch.kernels.buffers import pool_stats
 from kbatch.kernels.scan import sample, scan, survey
-from kbatch.options import DecodeOptions
 from kbatch.passes import decode_part
 from kbatch.pooled import PooledRows
 

@@ -25,10 +25,10 @@ import kbatch
 from kbatch import Codec, passes, workers
 from kbatch.checksums import write_crcs
 from kbatch.codecs import compress
+from kbatch.decode_options import DecodeOptions
 from kbatch.framing import byte_array
 from kbatch.kernels import checksum
 from kbatch.kernels import decode as kernel
-from kbatch.options import DecodeOptions
 from kbatch.passes import decode_part
 from kbatch.pooled import PooledRows
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.checksums import good_crcs
+from kbatch.decode_options import DecodeOptions
 from kbatch.errors import KbatchError
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -27,7 +28,6 @@ from kbatch.framing import first_offsets
 from kbatch.isolation import counts_for_transactions
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
-from kbatch.options import DecodeOptions
 from kbatch.transactions import OpenTransaction, TransactionRecorder, Transactions, TransactionTracker
 
 __all__ = [

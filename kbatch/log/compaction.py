@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.decode_options import DecodeOptions
 from kbatch.encoding import check_range, compose, raise_trouble, table_records
 from kbatch.encoding import now as time_of_call
 from kbatch.errors import CrcMismatchError, InvalidRecordError, LimitExceededError, LogDirectoryError
@@ -41,7 +42,6 @@ from kbatch.log.reading import read_tables
 from kbatch.log.rewriting import check_out
 from kbatch.log.segment import Segment
 from kbatch.log.writing import LogWriter
-from kbatch.options import DecodeOptions
 from kbatch.sources import millisecond
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import Transactions, control_records

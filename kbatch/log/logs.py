@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
 from kbatch.isolation import committed, mark_pending
@@ -36,7 +37,6 @@ from kbatch.log.state import (
     read_partition_metadata,
 )
 from kbatch.log.storage import Entry, Storage, locate
-from kbatch.options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.passes import decode_part
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions

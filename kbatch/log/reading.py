@@ -6,11 +6,11 @@ from collections.abc import Generator
 
 import numpy as np
 
+from kbatch.decode_options import DecodeOptions
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import BATCH_DTYPE, LOG_OVERHEAD, MIN_ENTRY_SIZE, SHORTEST_ENTRY
 from kbatch.framing import Claims, damaged_end, find_batch, most_believed, size_by_fields
 from kbatch.log.segment import Segment, SegmentFile, Tail
-from kbatch.options import DecodeOptions
 from kbatch.passes import decode_part
 from kbatch.table import Loss, RecordTable
 

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
+from kbatch.decode_options import DecodeOptions
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
 from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
 from kbatch.framing import byte_array, scan_part
 from kbatch.log.names import parse_segment_name
 from kbatch.log.storage import is_url, locate
-from kbatch.options import DecodeOptions
 from kbatch.passes import decode_part
 from kbatch.transactions import TransactionTracker
 

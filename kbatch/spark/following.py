@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from kbatch.decode_options import DecodeOptions
 from kbatch.log import Log, Segment
 from kbatch.log.committed import (
     SegmentTransactions,
@@ -19,7 +20,6 @@ from kbatch.log.committed import (
     segment_before,
     segment_transactions,
 )
-from kbatch.options import DecodeOptions
 from kbatch.spark.options import ReadOptions
 from kbatch.transactions import OpenTransaction, Transactions
 

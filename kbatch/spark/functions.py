@@ -16,12 +16,12 @@ from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, StructField, StructType
 
 from kbatch.arrow import spark_batches
+from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.decoding import decode
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.framing import byte_array
 from kbatch.isolation import Aborted, decide
-from kbatch.options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.passes import decode_part
 from kbatch.spark.losses import LOSS_SCHEMA, LossLog
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from kbatch.arrow import Overflow
+from kbatch.decode_options import Crc, Isolation, OnError
 from kbatch.format import Limits
-from kbatch.options import Crc, Isolation, OnError
 from kbatch.partitioner import key_partition
 from kbatch.spark.value_options import VALUE_OPTIONS, ValueOptions
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.checksums import crc_holds, first_bad_crc
+from kbatch.decode_options import DecodeOptions
 from kbatch.errors import Fault, Finding, LogDirectoryError, TruncatedBatchError, finding_to_error
 from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus, Limits
 from kbatch.framing import first_offsets
@@ -28,7 +29,6 @@ from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.storage import identity, is_url, locate
-from kbatch.options import DecodeOptions
 from kbatch.spark.following import log_transactions
 from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable, decoded_columns

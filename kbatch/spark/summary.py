@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from kbatch.decode_options import Isolation
 from kbatch.log import Log
-from kbatch.options import Isolation
 from kbatch.spark.parquet import TaskReport, least, most
 from kbatch.spark.write_options import Format
 from kbatch.transactions import Transactions

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kbatch.checksums import crc_holds
+from kbatch.decode_options import DecodeOptions
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
 from kbatch.log import Log, Segment
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
 from kbatch.log.state import read_offset_checkpoint
-from kbatch.options import DecodeOptions
 from kbatch.spark.options import ReadOptions
 from kbatch.spark.planning import Selection
 
