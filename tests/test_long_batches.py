@@ -214,8 +214,7 @@ def test_long_batches_are_shared(shape: str) -> None:
             assert same(data, **options) == [NOWHERE] * 2
     # It isn't the last one; some of it isn't wanted; it is copied, or not read.
     packed = kbatch.encode([b"a"], codec="lz4")
-    assert same(batch + packed) == [NOWHERE] * 2
-    for data in (batch + small, packed + batch):
+    for data in (batch + small, batch + packed, packed + batch):
         assert same(data) == []
     for options in ({"start_offset": 1100}, {"stop_offset": 1100}, {"start_offset": 5, "stop_offset": 1 << 40}):
         assert same(batch, **options) == []

@@ -32,6 +32,7 @@ LAYERS = [
     {"table", "arrow", "values"},
     {"workers"},
     {"decode_options"},
+    {"building"},
     {"passes"},
     {"isolation"},
     {"decoding", "protocol", "sources", "partitioner"},

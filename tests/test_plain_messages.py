@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch import passes
+from kbatch import building
 from kbatch.decode_options import DecodeOptions
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import byte_array
@@ -23,7 +23,7 @@ every_way = pytest.mark.parametrize("threads", [1, 2], ids=["one thread", "two t
 
 @pytest.fixture(autouse=True)
 def _several_threads_for_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "_THREAD_BYTES", 1)
+    monkeypatch.setattr(building, "_THREAD_BYTES", 1)
 
 
 def values(count: int = COUNT) -> list[bytes | None]:

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch import Codec, passes, workers
+from kbatch import Codec, building, workers
 from kbatch.checksums import write_crcs
 from kbatch.codecs import compress
 from kbatch.decode_options import DecodeOptions
@@ -39,9 +39,8 @@ COUNTS = (2, 3, 5)
 
 @pytest.fixture(autouse=True)
 def _many_threads_for_few_bytes(monkeypatch):
-    monkeypatch.setattr(passes, "_THREAD_BYTES", 1)
-    monkeypatch.setattr(passes, "_THREAD_BYTES_PACKED", 1)
-    monkeypatch.setattr(passes, "_SAMPLE_BATCHES", 2)
+    monkeypatch.setattr(building, "_THREAD_BYTES", 1)
+    monkeypatch.setattr(building, "_THREAD_BYTES_COMPRESSED", 1)
 
 
 def outcome(function, *args, **options):
@@ -555,8 +554,8 @@ def test_waking_for_nothing():
 FORKS = """
 import os, sys, threading
 import kbatch
-from kbatch import passes, workers
-passes._THREAD_BYTES = passes._THREAD_BYTES_PACKED = 1
+from kbatch import building, workers
+building._THREAD_BYTES = building._THREAD_BYTES_COMPRESSED = 1
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec=codec) for i in range(200) for codec in ("none", "lz4"))
 wanted = kbatch.decode(data).records.tobytes()
 def decodes(threads=3):
@@ -596,8 +595,8 @@ counts = []
 # The last to be registered is the first to be called.
 os.register_at_fork(before=lambda: counts.append(sum(not helper.ended for helper in kept)))
 import kbatch
-from kbatch import passes, workers
-passes._THREAD_BYTES = passes._THREAD_BYTES_PACKED = 1
+from kbatch import building, workers
+building._THREAD_BYTES = building._THREAD_BYTES_COMPRESSED = 1
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec="lz4") for i in range(200))
 for _ in range(40):
     kbatch.decode(data, threads=3)
@@ -676,7 +675,7 @@ def test_without_the_instruction(monkeypatch, codec, magic, crc):
     wanted = [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options]
     monkeypatch.setattr(checksum, "AVAILABLE", False)
     monkeypatch.setattr(checksum, "MAX_SIZE", -1)
-    monkeypatch.setattr(passes, "_SUM_BYTES", 1000)
+    monkeypatch.setattr(building, "_SUM_BYTES", 1000)
     assert [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options] == wanted
 
 
