@@ -24,6 +24,7 @@ __all__ = [
     "decode_committed",
     "mark_pending",
     "tracking_options",
+    "with_pending",
 ]
 
 Aborted = Iterable[tuple[int, int]] | npt.NDArray[np.void]
@@ -107,6 +108,11 @@ def decide(
     return _decide_by(data, options, aborted, table.batches[chosen], lost[chosen])
 
 
+def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:
+    """Return `table` with what of its source is withheld."""
+    return table._with(pending=transactions.pending, last_stable_offset=transactions.last_stable_offset)
+
+
 def mark_pending(table: RecordTable, transactions: Transactions) -> None:
     """Tell in a table what of its source was withheld."""
     table.pending = transactions.pending
@@ -153,6 +159,4 @@ def _decode_decided(
     data: npt.NDArray[np.uint8], options: DecodeOptions, transactions: Transactions | None
 ) -> RecordTable:
     table = decode_part(data, options).table
-    if transactions is not None:
-        mark_pending(table, transactions)
-    return table
+    return table if transactions is None else with_pending(table, transactions)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import InvalidRecordError, MissingColumnError
-from kbatch.format import COLUMN_FIELDS, HEADER_DTYPE, record_dtype
+from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, record_dtype
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.columns import gather_fixed, record_keys, record_values
 from kbatch.pooled import PooledRows
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
     from kbatch.values.parsed import On, ParsedValues
 
 __all__ = ["Loss", "RecordTable"]
+
+# Arguments of RecordTable that `_with` keeps as they are.
+_ARGUMENTS = (
+    "data",
+    "consumed",
+    "losses",
+    "pending",
+    "last_stable_offset",
+    "source",
+    "topic",
+    "partition",
+    "columns",
+)
 
 
 class Loss(NamedTuple):
@@ -140,6 +153,8 @@ class RecordTable:
         *,
         consumed: int = 0,
         losses: Sequence[Loss] = (),
+        pending: Sequence[tuple[int, int]] = (),
+        last_stable_offset: int | None = None,
         source: str | None = None,
         topic: str | None = None,
         partition: int | None = None,
@@ -157,11 +172,28 @@ class RecordTable:
         self.data = data
         self.consumed = consumed
         self.losses = list(losses)
-        self.pending: list[tuple[int, int]] = []
-        self.last_stable_offset: int | None = None
+        self.pending = list(pending)
+        self.last_stable_offset = last_stable_offset
         self.source = source
         self.topic = topic
         self.partition = partition
+
+    @classmethod
+    def _empty(cls, columns: tuple[str, ...] = COLUMNS, **arguments: Any) -> RecordTable:
+        """Return a table without batches, such as one that only reports losses; `arguments` are the constructor's."""
+        data = np.empty(0, np.uint8)
+        return cls(np.empty(0, record_dtype(columns)), np.empty(0, BATCH_DTYPE), data, columns=columns, **arguments)
+
+    def _with(self, **arguments: Any) -> RecordTable:
+        """Return a table of the same buffers with other `arguments` of the constructor."""
+        kept = {name: getattr(self, name) for name in _ARGUMENTS}
+        # `batches` may change both in another thread, in the opposite order.
+        derived, batches = self._derived, self._batches
+        table = RecordTable(**{"records": self._records, "batches": batches} | kept | arguments)
+        table._derived = derived
+        if table._records is self._records:
+            table._headers = self._headers
+        return table
 
     @property
     def records(self) -> npt.NDArray[np.void]:
@@ -249,18 +281,7 @@ class RecordTable:
             )
         records = self._records[rows]
         records.flags.writeable = False
-        table = RecordTable(
-            records,
-            self._batches,
-            self.data,
-            consumed=self.consumed,
-            losses=self.losses,
-            source=self.source,
-            topic=self.topic,
-            partition=self.partition,
-            columns=self.columns,
-        )
-        table.pending, table.last_stable_offset = list(self.pending), self.last_stable_offset
+        table = self._with(records=records)
         table._derived = True
         return table
 
@@ -287,15 +308,12 @@ class RecordTable:
         """
         columns = checked_columns(columns)
         self.require(*columns)
-        table = self[:]
+        records = self._records
         names = record_dtype(columns).names or ()
-        if names != self._records.dtype.names:
-            table._records = self._records[list(names)]
-            table._records.flags.writeable = False
-        table.columns = columns
-        # In this order: another thread may be at `batches`, which sets them in the other.
-        table._derived, table._batches = self._derived, self._batches
-        return table
+        if names != records.dtype.names:
+            records = records[list(names)]
+            records.flags.writeable = False
+        return self._with(records=records, columns=columns)
 
     def require(self, *columns: str) -> None:
         """Raise `MissingColumnError` unless the table has these columns."""

@@ -105,8 +105,7 @@ def make(
         b"".join(encode(b, attributes=attributes[i % len(attributes)]) for i, b in enumerate(batches))
     )
     assert len(table) == len(records)
-    table.topic, table.partition = topic, None if topic is None else 3
-    return table
+    return table._with(topic=topic, partition=None if topic is None else 3)
 
 
 def time(ms: int) -> datetime | None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
-from kbatch.isolation import committed, mark_pending
+from kbatch.isolation import committed, with_pending
 from kbatch.log.committed import follow_transactions
 from kbatch.log.names import (
     is_remote_name,
@@ -422,8 +422,7 @@ class Log:
                 continue
             if stopped:
                 table = lost_table(segment, 0, segment.size, NOT_REACHED, options=options)
-                table.topic, table.partition = self.topic, self.partition
-                yield table
+                yield table._with(topic=self.topic, partition=self.partition)
                 continue
             _check_order(segment, reached)
             start, end = 0, segment.size
@@ -441,9 +440,9 @@ class Log:
                     stopped = done.value
                     break
                 reached = _reached(table.batches, segment, reached)
-                table.topic, table.partition = self.topic, self.partition
+                table = table._with(topic=self.topic, partition=self.partition)
                 if transactions is not None:
-                    mark_pending(table, transactions)
+                    table = with_pending(table, transactions)
                 yield _within(table, start_timestamp, stop_timestamp)
                 # Not kept until the next one is made.
                 del table

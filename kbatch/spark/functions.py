@@ -17,7 +17,6 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegralType, StructField, 
 
 from kbatch.arrow import spark_batches
 from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
-from kbatch.decoding import decode
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.framing import byte_array
@@ -116,9 +115,8 @@ class _Decoder:
                 source=where,
                 position=position,
             )
-        rest = decode(b"")
-        rest.source, rest.losses = where, [Loss(position, left, "the last bytes are no whole batch")]
-        yield rest
+        loss = Loss(position, left, "the last bytes are no whole batch")
+        yield RecordTable._empty(source=where, losses=[loss])
 
     def batches(self, data: Any, aborted: Aborted | None, row: int, log: LossLog) -> Iterator[pa.RecordBatch]:
         for table in self.tables(data, aborted, row):

@@ -490,7 +490,7 @@ def task_tables(
             _check_order(table, split)
             if options.key is not None:
                 table = _of_key(table, options.key)
-            table.topic, table.partition = split.topic, split.partition
+            table = table._with(topic=split.topic, partition=split.partition)
             yield split, table
             del table
 
