@@ -32,6 +32,28 @@ def golden() -> Path:
     return Path(__file__).parent / "golden"
 
 
+# Modules that send signals, fork, count threads or set timers: never two of them at once.
+SERIAL = {"test_cli", "test_cli_terminal", "test_compact", "test_frames", "test_log_rewriting", "test_threads"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Assign each test to the group that one worker runs as a whole (``-n 2 --dist loadgroup`` of pytest-xdist).
+
+    Spark sessions and brokers take most of the memory and of the time, so each kind has one worker. All other tests
+    of a module stay together, so that its fixtures are made once.
+    """
+    for item in items:
+        module = item.path.stem
+        if item.get_closest_marker("spark"):
+            group = "spark"
+        elif item.get_closest_marker("broker"):
+            group = "broker"
+        else:
+            group = "serial" if module in SERIAL else module
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
