@@ -19,7 +19,6 @@ KERNELS = [
     "pipeline",
     "encode",
     "repack",
-    "convert",
     "jsontext",
     "avro",
     "keymap",

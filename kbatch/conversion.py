@@ -13,35 +13,26 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.encoding import seal
 from kbatch.errors import ConversionLossError
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
-    BATCH_DTYPE,
-    MIN_RECORD_SIZE,
     NO_TIMESTAMP,
-    RECORD_DTYPE,
     Codec,
     Limits,
 )
-from kbatch.kernels import checksum
-from kbatch.kernels import convert as _kernel
-from kbatch.kernels.buffers import allocate
-from kbatch.rewriting import MESSAGE_BYTES, OnError, Output, Rewriter, RewriteReport, error_at, runs
+from kbatch.grouping import reencoded
+from kbatch.rewriting import Memory, OnError, RewriteReport, RewriteSettings, Run, error_at, rewrite_bytes
 from kbatch.table import RecordTable
 
 __all__ = ["Conversion", "Lossy", "convert"]
 
 Lossy = Literal["raise", "drop"]
-Bytes = npt.NDArray[np.uint8]
 Batches = npt.NDArray[np.void]
 
-# By how much a message that becomes a batch of magic 2 grows at most.
-_BATCH_GROWTH = 66
-# What can't be held, as a refusal says it: nobody has looked further than to the first of them.
+# What can't be held, as an error names it.
 _REFUSED_TEXTS = {
     "control_batches": "control batches, which end transactions",
     "transactional_batches": "batches of transactions, what was aborted among them",
@@ -50,8 +41,8 @@ _REFUSED_TEXTS = {
     "records_with_headers": "headers of records",
     "timestamps": "timestamps",
 }
-# Nobody is asked about these: they say nothing about records.
-_UNASKED = ("leader_epochs", "empty_batches")
+# These are dropped whatever `lossy` is: they say nothing about records.
+_ALWAYS_DROPPED = ("leader_epochs", "empty_batches")
 
 
 def convert(
@@ -129,7 +120,7 @@ def convert(
     >>> report.lost
     {'records_with_headers': 1}
     """
-    return Conversion(
+    conversion = Conversion(
         magic,
         codec=codec,
         level=level,
@@ -138,11 +129,12 @@ def convert(
         on_error=on_error,
         limits=limits,
         report=report,
-    ).bytes_of(data)
+    )
+    return rewrite_bytes(conversion, data)
 
 
-class Conversion(Rewriter):
-    """What `convert` does; see there for the parameters."""
+class Conversion:
+    """The `Rewriter` of `convert`; see there for the parameters."""
 
     def __init__(
         self,
@@ -156,117 +148,38 @@ class Conversion(Rewriter):
         limits: Limits | None = None,
         report: RewriteReport | None = None,
     ) -> None:
-        super().__init__(
-            codec=codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits, report=report
-        )
+        self.settings = RewriteSettings.of(codec, level, batch_size, on_error, limits, report)
         if magic not in (0, 1, 2):
             raise ValueError(f"magic must be 0, 1 or 2, got {magic!r}")
         if lossy not in ("raise", "drop"):
             raise ValueError(f"lossy must be 'raise' or 'drop', got {lossy!r}")
         if level is not None and codec is None:
             raise ValueError("level goes with codec=")
-        if magic < 2 and self.codec == Codec.ZSTD:
+        if magic < 2 and self.settings.codec == Codec.ZSTD:
             raise ValueError(f"zstd needs magic 2, got magic {magic}")
         self.magic = magic
         self.lossy = lossy
 
-    def _kinds(self, rows: Batches) -> npt.NDArray[np.int8]:
-        kinds: npt.NDArray[np.int8] = (rows["magic"] != self.magic).astype(np.int8)
+    @property
+    def keeps_producers(self) -> bool:
+        """Whether producer ids and control batches are kept."""
+        return self.magic == 2
+
+    def kinds(self, batches: Batches) -> npt.NDArray[np.int8]:
+        """Return 1 for each batch of another magic."""
+        kinds: npt.NDArray[np.int8] = (batches["magic"] != self.magic).astype(np.int8)
         return kinds
 
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
+    def rewrite(self, run: Run, memory: Memory) -> Iterator[memoryview]:
+        """Yield the batches or messages that hold the records of a run."""
+        check = None
         if self.magic < 2:
-            rows = self._checked_headers(rows, source)
-        for part, run, begin in runs(data, rows, origin):
-            merged = self._merged(part, run, begin) if self.magic == 2 and not self.codec else None
-            if merged is not None:
-                yield merged
-                continue
-            flat = self._flat(run)
-            if flat is not None and flat[0]:
-                out = memoryview(allocate(_most_bytes(run)))
-                done, used = self._lower(part, run, flat, begin, out, check_crc=False)
-                if done:
-                    yield out[:used]
-                    if done == len(run):
-                        self._last_offset = -1
-                        continue
-                    run = run[done:]
-                    part = part[int(run["position"][0]) - begin :]
-                    begin = int(run["position"][0])
-            for table in self._tables(part, run, begin, source):
-                piece = self._rebuilt(table, self.magic, self.codec, source)
-                if piece:
-                    yield piece
-            self._last_offset = -1
+            self._check_headers(run.batches, run.source)
+            check = self._check_records
+        return reencoded(run, self.magic, self.settings.codec, self.settings, memory, check)
 
-    def _flat(self, rows: Batches) -> npt.NDArray[np.bool_] | None:
-        if self.magic == 2 or self.codec:
-            return None
-        attributes = rows["attributes"]
-        flat: npt.NDArray[np.bool_] = (rows["magic"] == 2) & (rows["record_count"] > 0)
-        flat &= attributes & (ATTRIBUTE_CODEC | ATTRIBUTE_CONTROL) == 0
-        if self.lossy == "raise":
-            flat &= attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON) == 0
-            flat &= rows["producer_id"] < 0
-        return flat
-
-    def _lower_into(self, out: Output, data: Bytes, rows: Batches, flat: npt.NDArray[np.bool_]) -> int:
-        room = out.memory(_most_bytes(rows))
-        done, used = self._lower(data, rows, flat, 0, room, check_crc=True)
-        if done:
-            self.report.bytes_written += used
-            out.add([room[:used]], int(rows["position"][done - 1] + rows["size"][done - 1]))
-        return done
-
-    def _report_lowered(self, rows: Batches) -> None:
-        self._checked_headers(rows, None)
-        self.report.batches += len(rows)
-        self.report.rewritten += len(rows)
-        self.report.bytes += int(rows["size"].sum())
-
-    def _lower(
-        self,
-        data: Bytes,
-        rows: Batches,
-        flat: npt.NDArray[np.bool_],
-        origin: int,
-        out: memoryview,
-        *,
-        check_crc: bool,
-    ) -> tuple[int, int]:
-        """Write the messages of batches, up to the first that isn't flat or ordinary; how many batches and bytes."""
-        if not flat.all():
-            rows = rows[: int(np.argmin(flat))]
-        most = int(_most_records(rows).max())
-        if most > len(self._rows):
-            self._rows = np.empty(max(most, 2 * len(self._rows)), RECORD_DTYPE)
-        drops = self.lossy == "drop"
-        done, used, records, with_headers, with_times, self._last_offset = _kernel.lower(
-            data, rows, origin, self.magic, self._last_offset, self._rows, out, drops, check_crc, checksum.MAX_SIZE
-        )
-        report = self.report
-        report.records += records
-        report.batches_written += records
-        report.records_with_headers += with_headers
-        report.timestamps += 0 if self.magic else with_times
-        return done, used
-
-    def _merged(self, data: Bytes, rows: Batches, origin: int) -> memoryview | None:
-        """Put messages that stand alone together; None if one doesn't, or needs a closer look."""
-        out = memoryview(allocate(len(data) + len(rows) * _BATCH_GROWTH))
-        made = np.empty(len(rows), BATCH_DTYPE)
-        most = checksum.MAX_SIZE
-        used, count = _kernel.merge(data, rows, origin, self.batch_size, out, made, most)
-        if used < 0:
-            return None
-        seal(made[:count], out)
-        self.report.records += len(rows)
-        self.report.batches_written += count
-        return out[:used]
-
-    def _checked_headers(self, rows: Batches, source: str | None) -> Batches:
-        """Count what is lost of headers, or refuse it."""
+    def _check_headers(self, rows: Batches, source: str | None) -> None:
+        """Count what is lost of the headers of batches, or raise."""
         current = rows["magic"] == 2
         attributes = rows["attributes"]
         control = current & (attributes & ATTRIBUTE_CONTROL != 0)
@@ -278,7 +191,7 @@ class Conversion(Rewriter):
         self._lose("delete_horizons", data & (attributes & ATTRIBUTE_DELETE_HORIZON != 0), rows, source)
         self._lose("leader_epochs", data & (rows["partition_leader_epoch"] >= 0), rows, source)
         self._lose("empty_batches", empty, rows, source)
-        if self.codec is None:
+        if self.settings.codec is None:
             packed = data & ~empty & (attributes & ATTRIBUTE_CODEC == Codec.ZSTD)
             if packed.any():
                 raise error_at(
@@ -288,11 +201,9 @@ class Conversion(Rewriter):
                     f"magic {self.magic} has no zstd, with which this batch is compressed; name another codec, as with "
                     "codec='lz4' (--codec lz4)",
                 )
-        return rows
 
     def _check_records(self, table: RecordTable, source: str | None) -> None:
-        if self.magic == 2:
-            return
+        """Count what is lost of records, or raise."""
         rows, batches = table.records, table.batches
         if self.magic == 0:
             self._lose("timestamps", rows["timestamp"] != NO_TIMESTAMP, batches, source, rows["batch"])
@@ -309,7 +220,7 @@ class Conversion(Rewriter):
         count = int(np.count_nonzero(lost))
         if not count:
             return
-        if self.lossy == "raise" and name not in _UNASKED:
+        if self.lossy == "raise" and name not in _ALWAYS_DROPPED:
             row = int(np.argmax(lost))
             raise error_at(
                 ConversionLossError,
@@ -318,15 +229,5 @@ class Conversion(Rewriter):
                 f"magic {self.magic} can't hold {_REFUSED_TEXTS[name]}, which this is the first batch to have; "
                 "lossy='drop' (--lossy drop) drops them and tells how many they were",
             )
-        setattr(self.report, name, getattr(self.report, name) + count)
-
-
-def _most_records(rows: Batches) -> npt.NDArray[np.int64]:
-    """Return how many records batches of magic 2 may have: no count is believed that the bytes can't hold."""
-    most: npt.NDArray[np.int64] = np.minimum(rows["record_count"], rows["size"] // MIN_RECORD_SIZE)
-    return most
-
-
-def _most_bytes(rows: Batches) -> int:
-    """Return how many bytes batches of magic 2 may become as messages."""
-    return int(rows["size"].sum() + MESSAGE_BYTES * _most_records(rows).clip(0).sum())
+        report = self.settings.report
+        setattr(report, name, getattr(report, name) + count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ from kbatch.framing import (
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import lost_markers
 
-__all__ = ["Part", "decode_part"]
+__all__ = ["Part", "decode_part", "decode_parts"]
 
 # How many batches are framed at a time right after damage, and from how many on all the rest is.
 _FEW_BATCHES = 16
@@ -396,3 +397,37 @@ def decode_part(
         until=until,
         room=room,
     ).run()
+
+
+def decode_parts(
+    data: npt.NDArray[np.uint8],
+    options: DecodeOptions,
+    *,
+    max_bytes: int,
+    origin: int = 0,
+    source: str | None = None,
+    followed: bool = False,
+) -> Iterator[Part]:
+    """Decode all of `data`, a part of about `max_bytes` at a time; parameters as for `decode_part`.
+
+    The last part may leave bytes that are no whole batch.
+    """
+    position = 0
+    searching = stopped = False
+    while position < len(data) and not stopped:
+        part = decode_part(
+            data[position:],
+            options,
+            origin=origin + position,
+            source=source,
+            max_bytes=max_bytes,
+            followed=followed,
+            searching=searching,
+        )
+        consumed, searching, stopped = part.table.consumed, part.searching, part.stopped
+        yield part
+        # What the caller drops must be free for the next table: no reference is kept.
+        del part
+        if not consumed:
+            return
+        position += consumed

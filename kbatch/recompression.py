@@ -7,21 +7,30 @@ it stays.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.codecs import Arena, PayloadError, compress, decompress, level_of, own_codecs
-from kbatch.encoding import frame, overheads, raise_trouble, seal
-from kbatch.errors import ConversionLossError, Fault, Finding
+from kbatch.encoding import frame, overheads, parse_codec, raise_trouble, seal
+from kbatch.errors import ConversionLossError, Fault, Finding, InvalidRecordError, finding_text, finding_to_error
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, Codec, Limits
+from kbatch.grouping import reencoded
 from kbatch.kernels import checksum
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
-from kbatch.rewriting import BLOCK_BYTES, OnError, Rewriter, RewriteReport, error_at, runs
+from kbatch.rewriting import (
+    Memory,
+    OnError,
+    RewriteReport,
+    RewriteSettings,
+    Run,
+    error_at,
+    offset_of,
+    rewrite_bytes,
+)
 
 __all__ = ["Recompression", "recompress"]
 
@@ -29,6 +38,8 @@ Bytes = npt.NDArray[np.uint8]
 Batches = npt.NDArray[np.void]
 
 _INT32_MAX = 2**31 - 1
+# Output is made in blocks of about so many bytes, which stay in the L2 cache.
+_BLOCK_BYTES = 256 << 10
 # How many times as large an ordinary batch becomes at most with another codec, and how large: for that there is room.
 _ORDINARY_GROWTH = 8
 _ORDINARY_BYTES = 16 << 20
@@ -88,19 +99,21 @@ def recompress(
     >>> len(packed) < len(batch) and kbatch.recompress(packed, "none") == batch
     True
     """
-    return Recompression(
+    recompression = Recompression(
         codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits, report=report
-    ).bytes_of(data)
+    )
+    return rewrite_bytes(recompression, data)
 
 
-# What a recompression does to a batch: only its payload, or its records.
+# What a recompression does to a batch: it compresses the payload, or encodes records of magic 0 (2) or 1 (3).
 _PAYLOAD, _RECORDS = 1, 2
 
 
-class Recompression(Rewriter):
-    """What `recompress` does; see there for the parameters."""
+class Recompression:
+    """The `Rewriter` of `recompress`; see there for the parameters."""
 
-    codec: Codec
+    # What isn't compressed or decompressed stays.
+    keeps_producers = True
 
     def __init__(
         self,
@@ -111,62 +124,59 @@ class Recompression(Rewriter):
         on_error: OnError = "raise",
         limits: Limits | None = None,
         report: RewriteReport | None = None,
+        block_bytes: int = _BLOCK_BYTES,
     ) -> None:
-        super().__init__(
-            codec=codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits, report=report
-        )
+        self.settings = RewriteSettings.of(codec, level, batch_size, on_error, limits, report)
+        self.codec = parse_codec(codec)
+        self._block_bytes = block_bytes
 
-    def _kinds(self, rows: Batches) -> npt.NDArray[np.int8]:
-        own = rows["attributes"] & ATTRIBUTE_CODEC
-        current = rows["magic"] == 2
-        kinds = np.full(len(rows), _PAYLOAD, np.int8)
-        # Messages stand alone, or are one compressed one: these are other records of the log.
-        kinds[~current & ((own == 0) | (self.codec == Codec.NONE))] = _RECORDS
-        if self.level is None or self.codec == Codec.NONE:
+    def kinds(self, batches: Batches) -> npt.NDArray[np.int8]:
+        """Return 0 for batches that stay as they are, or how the others are rewritten."""
+        own, magic = batches["attributes"] & ATTRIBUTE_CODEC, batches["magic"]
+        kinds = np.full(len(batches), _PAYLOAD, np.int8)
+        # Uncompressed messages are entries of their own, and a compressed set is one entry.
+        old = (magic < 2) & ((own == 0) | (self.codec == Codec.NONE))
+        kinds[old] = _RECORDS + magic[old]
+        if self.settings.level is None or self.codec == Codec.NONE:
             kinds[own == self.codec] = 0
         # Kafka never compresses these (ATT-R5, EMP-R3).
-        kinds[current & ((rows["attributes"] & ATTRIBUTE_CONTROL != 0) | (rows["record_count"] == 0))] = 0
+        control = batches["attributes"] & ATTRIBUTE_CONTROL != 0
+        kinds[(magic == 2) & (control | (batches["record_count"] == 0))] = 0
         return kinds
 
-    def _rewrite(self, kind: int, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
-        if self.codec == Codec.ZSTD and (rows["magic"] < 2).any():
-            row = rows[int(np.argmax(rows["magic"] < 2))]
+    def rewrite(self, run: Run, memory: Memory) -> Iterator[memoryview]:
+        """Yield the batches of a run with the codec."""
+        magics = run.batches["magic"]
+        if self.codec == Codec.ZSTD and (magics < 2).any():
+            row = run.batches[int(np.argmax(magics < 2))]
             raise error_at(
-                ConversionLossError, row, source, f"magic {row['magic']} has no zstd; convert to magic 2 first"
+                ConversionLossError, row, run.source, f"magic {row['magic']} has no zstd; convert to magic 2 first"
             )
-        if kind == _PAYLOAD:
-            yield from self._repacked(data, rows, origin, source)
-            return
-        magics = rows["magic"]
-        breaks = [0, *(np.flatnonzero(magics[1:] != magics[:-1]) + 1).tolist(), len(rows)]
-        for lo, hi in pairwise(breaks):
-            for part, run, begin in runs(data, rows[lo:hi], origin):
-                for table in self._tables(part, run, begin, source):
-                    piece = self._rebuilt(table, int(magics[lo]), self.codec, source)
-                    if piece:
-                        yield piece
-                self._last_offset = -1
+        if self.kinds(run.batches[:1])[0] == _PAYLOAD:
+            return self._repacked(run, memory)
+        return reencoded(run, int(magics[0]), self.codec, self.settings, memory)
 
-    def _repacked(self, data: Bytes, rows: Batches, origin: int, source: str | None) -> Iterator[memoryview]:
-        """Compress payloads anew, some of them at a time."""
+    def _repacked(self, run: Run, memory: Memory) -> Iterator[memoryview]:
+        """Compress payloads again, a block at a time."""
+        rows, report = run.batches, self.settings.report
         made = rows.copy()
         largest = min(_ORDINARY_GROWTH * int(rows["size"].max()), _ORDINARY_BYTES)
-        scratch = allocate(max(BLOCK_BYTES, largest))
+        scratch = allocate(max(self._block_bytes, largest))
         done = 0
         while done < len(rows):
-            out = self._memory(BLOCK_BYTES + largest)
+            out = memory(self._block_bytes + largest)
             last, used = _repack.repack(
-                data,
+                run.data,
                 made,
                 done,
-                origin,
+                run.origin,
                 own_codecs(),
                 self.codec,
-                level_of(self.codec, self.level),
-                self.limits.max_decompressed_bytes,
+                level_of(self.codec, self.settings.level),
+                self.settings.limits.max_decompressed_bytes,
                 scratch,
                 out,
-                BLOCK_BYTES,
+                self._block_bytes,
                 checksum.MAX_SIZE,
             )
             if last > done:
@@ -175,18 +185,25 @@ class Recompression(Rewriter):
             else:
                 last += 1
                 try:
-                    out = self._one_repacked(data, made[done:last], origin)
+                    out = self._one_repacked(run.data, made[done:last], run.origin)
                 except PayloadError as error:
-                    self._damaged(error, rows[done], source)
+                    self._leave_out(error, rows[done], run.source)
                     done = last
                     continue
-            self.report.batches_written += last - done
-            self.report.records += int(rows["record_count"][done:last].clip(0).sum())
+            report.batches_written += last - done
+            report.records += int(rows["record_count"][done:last].clip(0).sum())
             yield out
             done = last
 
+    def _leave_out(self, error: PayloadError, row: np.void, source: str | None) -> None:
+        """Raise for a payload that can't be decompressed, or leave its batch out."""
+        if self.settings.on_error == "raise":
+            position, base_offset = int(row["position"]), offset_of(row)
+            raise finding_to_error(error.finding, source=source, position=position, base_offset=base_offset) from None
+        self.settings.leave_out(row, finding_text(error.finding), source, InvalidRecordError)
+
     def _one_repacked(self, data: Bytes, batch: Batches, origin: int) -> memoryview:
-        """Do that to one batch, whatever its shape and size."""
+        """Compress one payload again, whatever its framing and size."""
         position, size = np.empty(1, np.int64), np.empty(1, np.int64)
         _decode_kernel.payloads(data, batch, 0, 1, origin, position, size)
         start, stored = int(position[0]), int(size[0])
@@ -196,9 +213,9 @@ class Recompression(Rewriter):
         arena = Arena()
         plain = data.data[start : start + stored]
         if own:
-            decompress(own, plain, arena, self.limits.max_decompressed_bytes, magic)
+            decompress(own, plain, arena, self.settings.limits.max_decompressed_bytes, magic)
             plain = arena.view[: arena.used]
-        payload = compress(self.codec, plain, self.level, magic) if self.codec else plain
+        payload = compress(self.codec, plain, self.settings.level, magic) if self.codec else plain
         batch["attributes"] = batch["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
         before = int(overheads(batch)[0])
         batch["size"] = before + len(payload)

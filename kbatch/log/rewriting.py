@@ -23,7 +23,7 @@ from kbatch.log.segment import Segment
 from kbatch.log.storage import is_url, locate
 from kbatch.log.writing import LogWriter, staged
 from kbatch.recompression import Recompression
-from kbatch.rewriting import OnError, Rewriter, RewriteReport, good_batches
+from kbatch.rewriting import OnError, Rewriter, RewriteReport, good_batches, rewrite_batches
 from kbatch.table import Loss
 from kbatch.transactions import TransactionTracker
 
@@ -184,9 +184,9 @@ def rewrite_log(
         _Rewriting(log, writer, rewriter, max_bytes, progress).run()
         if not path.endswith(".log") and not log.path.endswith(".log"):
             names = names_beside(log).items()
-            kept = [name for name, snapshot in names if snapshot is None or _keeps_producers(rewriter)]
-            rewriter.report.damage += copy_beside(log, kept, writer)
-    return rewriter.report
+            kept = [name for name, snapshot in names if snapshot is None or rewriter.keeps_producers]
+            rewriter.settings.report.damage += copy_beside(log, kept, writer)
+    return rewriter.settings.report
 
 
 class _Rewriting:
@@ -202,8 +202,8 @@ class _Rewriting:
         self._rewriter = rewriter
         self._max_bytes = max_bytes
         self._progress = progress
-        self._keeps_markers = _keeps_producers(rewriter)
-        self._tracker = TransactionTracker(check_crc=False, limits=rewriter.limits)
+        self._keeps_markers = rewriter.keeps_producers
+        self._tracker = TransactionTracker(check_crc=False, limits=rewriter.settings.limits)
         self._done = 0
 
     def run(self) -> None:
@@ -221,7 +221,7 @@ class _Rewriting:
                 self._tracker.add(data, rows, int(rows["position"][0]))
                 followed, _ = self._tracker.drain()
                 aborted.append(followed[~np.isin(followed["last_offset"], stored["last_offset"])])
-                for piece in self._rewriter.pieces(data, rows, int(rows["position"][0]), segment.path):
+                for piece in rewrite_batches(self._rewriter, data, rows, int(rows["position"][0]), segment.path):
                     if not rolled:
                         self._writer.roll(segment.base_offset)
                         rolled = True
@@ -240,9 +240,9 @@ class _Rewriting:
 
     def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Yield the good batches of a segment, and the bytes from the first of them on."""
-        report = self._rewriter.report
+        report = self._rewriter.settings.report
         consumed = 0
-        for table in read_tables(segment, 0, segment.size, self._rewriter.framing, self._max_bytes):
+        for table in read_tables(segment, 0, segment.size, self._rewriter.settings.framing, self._max_bytes):
             report.damage += [
                 Loss(loss.position, loss.length, f"{segment.path}: {loss.reason}", loss.base_offset)
                 for loss in table.losses
@@ -271,13 +271,9 @@ class _Rewriting:
             try:
                 rows = segment.transaction_index()
             except KbatchError:
-                if self._rewriter.on_error == "raise":
+                if self._rewriter.settings.on_error == "raise":
                     raise
         return rows[np.unique(rows["last_offset"], return_index=True)[1]]
-
-
-def _keeps_producers(rewriter: Rewriter) -> bool:
-    return not isinstance(rewriter, Conversion) or rewriter.magic == 2
 
 
 def rewrite_logs(
@@ -324,7 +320,7 @@ def rewrite_logs(
             done += log.size
         for name in set(storage.list(root)).intersection(_COPIED):
             stage.write_file(name, storage.read(storage.join(root, name), _MOST_COPIED)[0])
-    return rewriter.report
+    return rewriter.settings.report
 
 
 def check_out(log: Log, out: str) -> None:

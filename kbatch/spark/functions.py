@@ -21,7 +21,7 @@ from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.framing import byte_array
 from kbatch.isolation import Aborted, decide
-from kbatch.passes import decode_part
+from kbatch.passes import decode_parts
 from kbatch.spark.losses import LOSS_SCHEMA, LossLog
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import Loss, RecordTable, decoded_columns
@@ -89,22 +89,11 @@ class _Decoder:
                 raise
             raise type(error)(f"row {row} of the partition, column {self.aborted_column!r}: {error}") from None
         position = 0
-        searching = False
         stopped = False
-        while position < len(array) and not stopped:
-            part = decode_part(
-                array[position:],
-                options,
-                origin=position,
-                source=where,
-                max_bytes=_TABLE_BYTES,
-                searching=searching,
-            )
-            yield part.table
-            searching, stopped = part.searching, part.stopped
-            if not part.table.consumed:
-                break
+        for part in decode_parts(array, options, source=where, max_bytes=_TABLE_BYTES):
             position += part.table.consumed
+            stopped = part.stopped
+            yield part.table
         left = len(array) - position
         if not left or stopped or self.partial == "drop":
             return
