@@ -24,7 +24,6 @@ from kbatch.format import (
     Codec,
     record_dtype,
 )
-from kbatch.kernels import checksum
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.pipeline import Pipeline
 from kbatch.kernels.scan import survey
@@ -55,8 +54,6 @@ _SERIAL_BYTES = 1 << 20
 # ones.
 _THREAD_BYTES = 512 << 10
 _THREAD_BYTES_COMPRESSED = 128 << 10
-# Without the processor's instruction checksums are computed beforehand, for so many bytes that stay in the cache.
-_SUM_BYTES = 512 << 10
 # For what is still to come an arena reserves no more than this many times its size, whatever the ratio of a hostile
 # first batch is.
 _MAX_EXPECTED_RATIO = 6
@@ -259,17 +256,9 @@ class TableBuilder:
         if self._serial_bytes:
             hi = min(hi, self._row_after(lo, self._serial_bytes))
             threads = 1
-        good = hi
-        if crc != "skip" and not checksum.AVAILABLE:
-            good = hi = min(hi, self._row_after(lo, _SUM_BYTES))
-            if crc == "mark":
-                self._mark(lo, hi)
-            else:
-                good, _ = first_bad_crc(self._data, self.batches.filled(), lo, hi, self._origin)
-            crc = "skip"
-        if good > lo:
-            pipeline = self._pipeline(lo, good, crc)
-            stored = self._end_of(good - 1) - int(self.batches.array["position"][lo])
+        if hi > lo:
+            pipeline = self._pipeline(lo, hi, crc)
+            stored = self._end_of(hi - 1) - int(self.batches.array["position"][lo])
             least = _THREAD_BYTES if arena is None else _THREAD_BYTES_COMPRESSED
             workers.run(pipeline, min(threads, max(1, stored // least)))
             self.decoded, self._records.used = pipeline.next, pipeline.used

@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from kbatch.codecs import check_level, level_of, own_codecs
 from kbatch.format import (
@@ -33,7 +32,6 @@ from kbatch.format import (
     ControlType,
     TimestampType,
 )
-from kbatch.kernels import checksum
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.buffers import allocate
 from kbatch.sources import byte_column, header_column, millisecond, milliseconds, offsets_array
@@ -58,7 +56,6 @@ __all__ = [
     "plan_batches",
     "raise_trouble",
     "records_of",
-    "seal",
     "table_records",
 ]
 
@@ -516,27 +513,14 @@ def composed(
 def fill(records: _kernel.Records | None, batches: Batches, level: int | None, out: memoryview) -> int:
     """Write whole batches to memory, and return how much of it they take; see `kbatch.kernels.encode.write`."""
     levels = [level_of(codec, level) for codec in Codec]
-    used, row, trouble, found = _kernel.write(records, batches, own_codecs(), levels, out, checksum.MAX_SIZE)
+    used, row, trouble, found = _kernel.write(records, batches, own_codecs(), levels, out)
     raise_trouble(trouble, row, found)
-    seal(batches, out)
     return used
 
 
 def frame(batches: Batches, out: memoryview) -> None:
     """Write the headers of batches to memory of their size that has their payloads; sets their position."""
-    _kernel.frame(batches, out, checksum.MAX_SIZE)
-    seal(batches, out)
-
-
-def seal(batches: Batches, out: memoryview) -> None:
-    """Set the checksums that the kernel has left to the `crc32c` package."""
-    most = checksum.MAX_SIZE
-    for i in np.flatnonzero((batches["magic"] == 2) & (batches["size"] > most)).tolist():
-        start = int(batches["position"][i])
-        with out[start + _CRC_START : start + int(batches["size"][i])] as covered:
-            crc = crc32c(covered)
-        batches["crc"][i] = crc
-        _kernel.seal(out, start, crc)
+    _kernel.frame(batches, out)
 
 
 def encode_table(

@@ -13,11 +13,10 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.codecs import Arena, PayloadError, compress, decompress, level_of, own_codecs
-from kbatch.encoding import frame, overheads, parse_codec, raise_trouble, seal
+from kbatch.encoding import frame, overheads, parse_codec, raise_trouble
 from kbatch.errors import ConversionLossError, Fault, Finding, InvalidRecordError, finding_text, finding_to_error
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, Codec, Limits
 from kbatch.grouping import reencoded
-from kbatch.kernels import checksum
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
@@ -177,11 +176,9 @@ class Recompression:
                 scratch,
                 out,
                 self._block_bytes,
-                checksum.MAX_SIZE,
             )
             if last > done:
                 out = out[:used]
-                seal(made[done:last], out)
             else:
                 last += 1
                 try:

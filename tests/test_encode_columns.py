@@ -582,7 +582,7 @@ def test_deltas_that_change_while_they_are_encoded() -> None:
         offsets[0] = times[0] = -(1 << 63)
         size = int(batches["size"].sum())
         memory = bytearray(size + 64)
-        _, row, trouble, _ = kernel.write(records, batches, own_codecs(), [0], memoryview(memory)[:size], 1 << 40)
+        _, row, trouble, _ = kernel.write(records, batches, own_codecs(), [0], memoryview(memory)[:size])
         assert (row, trouble) == (0, 8)
         assert not any(memory[size:])
 

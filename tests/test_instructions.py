@@ -15,7 +15,7 @@ from bench import instructions
 from bench.instructions import FIGURES, Run, Step, compare, parse
 
 STEP = Step(1000, "10 records", {"decode.decode": 900, "scan.scan": 100})
-RUN = Run("x86_64", "gcc 12", 16, {"decode": STEP, "scan": Step(500, "10 records", {"scan.scan": 500})})
+RUN = Run("x86_64", "gcc 12", True, {"decode": STEP, "scan": Step(500, "10 records", {"scan.scan": 500})})
 
 PROFILE = """\
 version: 1
@@ -83,7 +83,7 @@ def test_many_fewer_ask_for_new_figures() -> None:
     assert "--renew" in notes[0]
 
 
-@pytest.mark.parametrize("other", [replace(RUN, compiler="gcc 14"), replace(RUN, folds=64)])
+@pytest.mark.parametrize("other", [replace(RUN, compiler="gcc 14"), replace(RUN, crc_instructions=False)])
 def test_another_compiler_is_told_and_given_more_room(other: Run) -> None:
     failures, notes = compare(replace(other, steps=with_decode(replace(STEP, total=1290)).steps), RUN)
     assert failures == []

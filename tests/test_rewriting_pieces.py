@@ -10,7 +10,7 @@ import pytest
 import kbatch
 from kbatch import rewriting
 from kbatch.conversion import Conversion
-from kbatch.kernels import checksum, encode
+from kbatch.kernels import encode
 from kbatch.recompression import Recompression
 from kbatch.rewriting import rewrite_bytes
 
@@ -64,18 +64,6 @@ def test_offsets_rise_over_all_of_a_run() -> None:
     made = kbatch.convert(first + second + third, 1, on_error="skip", report=report)
     assert made == kbatch.convert(first + third, 1)
     assert [(loss.position, loss.length) for loss in report.damage] == [(len(first), len(second))]
-
-
-@pytest.mark.parametrize("most", [-1, 200])
-def test_checksums_that_the_kernel_leaves_to_the_package(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CRC-R1; processors without the instruction, and batches that the package is faster at."""
-    data = messages(60, 30)
-    wanted = kbatch.convert(data, 2, batch_size=400)
-    packed = kbatch.recompress(wanted, "lz4")
-    if most < 0 or checksum.AVAILABLE:
-        monkeypatch.setattr(checksum, "MAX_SIZE", most)
-    assert kbatch.convert(data, 2, batch_size=400) == wanted
-    assert kbatch.recompress(packed, "none") == wanted
 
 
 def test_one_run_of_batches_with_and_without_a_codec() -> None:
@@ -191,15 +179,15 @@ def test_headers_around_payloads() -> None:
     for row in rows:
         start = int(row["position"])
         data[start : start + 61] = bytes(61)
-    encode.frame(rows, memoryview(data), checksum.MAX_SIZE)
-    assert data == wanted or not checksum.AVAILABLE
+    encode.frame(rows, memoryview(data))
+    assert data == wanted
     with pytest.raises(ValueError, match="1 bytes before their memory"):
-        encode.frame(rows, memoryview(data + b"\0"), 1 << 20)
+        encode.frame(rows, memoryview(data + b"\0"))
     for name, value in (("size", 60), ("size", 2**31)):
         bad = rows.copy()
         bad[name][-1] = value
         with pytest.raises(ValueError, match=f"batch {len(rows) - 1} has no payload there"):
-            encode.frame(bad, memoryview(data), 1 << 20)
+            encode.frame(bad, memoryview(data))
 
 
 def test_first_bytes_unlike_the_rest_make_no_large_demand(monkeypatch: pytest.MonkeyPatch) -> None:

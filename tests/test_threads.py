@@ -27,7 +27,6 @@ from kbatch.checksums import write_crcs
 from kbatch.codecs import compress
 from kbatch.decode_options import DecodeOptions
 from kbatch.framing import byte_array
-from kbatch.kernels import checksum
 from kbatch.kernels import decode as kernel
 from kbatch.passes import decode_part
 from kbatch.pooled import PooledRows
@@ -659,24 +658,6 @@ def test_what_ends_the_call_ends_its_threads(monkeypatch, error, place):
     data.pop()
     monkeypatch.undo()
     assert len(kbatch.decode(data, threads=3).records) == whole
-
-
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("magic", [0, 2])
-@pytest.mark.parametrize("crc", ["verify", "mark"])
-def test_without_the_instruction(monkeypatch, codec, magic, crc):
-    """A processor without CRC-32C: batches are summed before they are decoded (CRC-R1, CRC-R7)."""
-    good = b"".join(batches(np.random.default_rng(14), 200, codecs=(codec,), magic=magic))
-    damaged = bytearray(good)
-    rows = kbatch.scan(good)
-    for row in (0, 1, 50, 120, 199):
-        damaged[int(rows["position"][row] + rows["size"][row]) - 1] ^= 1
-    options = [{"on_error": on_error, "crc": crc} for on_error in ("raise", "stop", "skip")]
-    wanted = [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options]
-    monkeypatch.setattr(checksum, "AVAILABLE", False)
-    monkeypatch.setattr(checksum, "MAX_SIZE", -1)
-    monkeypatch.setattr(building, "_SUM_BYTES", 1000)
-    assert [same(bytes(data), **chosen) for data in (good, damaged) for chosen in options] == wanted
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -1,4 +1,8 @@
-/* CRC-32C (magic 2) and CRC-32 (magic 0 and 1). Bits are reflected: the highest bit of a word is x^0. */
+/* CRC-32C (magic 2) and CRC-32 (magic 0 and 1). Bits are reflected: the highest bit of a word is x^0.
+
+   x86-64: CRC-32C by the instruction of SSE4.2, CRC-32 by carry-less multiplication. arm64: both by the instructions of
+   the CRC extension. Whether the processor has them is checked when the module is imported; otherwise tables are used.
+   The code for arm64 has been tested under emulation only; its speed has never been measured. */
 #ifndef KBATCH_CRC_H
 #define KBATCH_CRC_H
 
@@ -44,22 +48,245 @@ static uint32_t kb_crc_shift(int which, uint32_t crc, uint64_t nbytes) {
     return crc;
 }
 
-static void kb_crc_shift_init(void) {
-    for (int which = 0; which < 2; which++) {
-        uint32_t power = 0x80000000u >> 8;
-        for (uint32_t bits = 0; bits < 16; bits++) {
-            uint32_t shifted = bits;
-            for (int i = 0; i < 4; i++)
-                shifted = kb_times_x(which, shifted);
-            kb_by_x4[which][bits] = shifted;
-        }
-        for (int i = 0; i < 16; i++) {
-            kb_powers[which][i][0] = 0x80000000u;
-            for (int d = 1; d < 16; d++)
-                kb_powers[which][i][d] = kb_multiply(which, kb_powers[which][i][d - 1], power);
-            power = kb_multiply(which, kb_powers[which][i][15], power);
+static void kb_init_powers(int which) {
+    uint32_t power = 0x80000000u >> 8;
+    for (uint32_t bits = 0; bits < 16; bits++) {
+        uint32_t shifted = bits;
+        for (int i = 0; i < 4; i++)
+            shifted = kb_times_x(which, shifted);
+        kb_by_x4[which][bits] = shifted;
+    }
+    for (int i = 0; i < 16; i++) {
+        kb_powers[which][i][0] = 0x80000000u;
+        for (int d = 1; d < 16; d++)
+            kb_powers[which][i][d] = kb_multiply(which, kb_powers[which][i][d - 1], power);
+        power = kb_multiply(which, kb_powers[which][i][15], power);
+    }
+}
+
+/* -- tables */
+
+/* kb_byte_tables[which][i][b]: the remainder of the byte b with i bytes behind it. */
+static uint32_t kb_byte_tables[2][8][256];
+
+static inline uint64_t kb_word(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+    return word;
+}
+
+/* Where the number of bytes is not a multiple of eight, the odd ones come first and take one step: zeros before them do
+   not change the remainder. kb_odd_rest is the part of the remainder so far that belongs to later bytes. */
+static inline uint64_t kb_odd_word(const uint8_t *p, size_t odd, uint32_t crc) {
+    return (kb_word(p) ^ crc) << (64 - 8 * odd);
+}
+static inline uint32_t kb_odd_rest(size_t odd, uint32_t crc) {
+    return odd < 4 ? crc >> 8 * odd : 0;
+}
+
+static inline uint32_t kb_table_step(int which, uint64_t word) {
+    const uint32_t (*tables)[256] = (const uint32_t (*)[256])kb_byte_tables[which];
+    uint32_t crc = 0;
+    for (int i = 0; i < 8; i++)
+        crc ^= tables[7 - i][word >> 8 * i & 0xff];
+    return crc;
+}
+
+static uint32_t kb_crc_tables(int which, uint32_t crc, const uint8_t *p, size_t n) {
+    const size_t odd = n & 7;
+    if (n < 8) {
+        for (; n; n--, p++)
+            crc = crc >> 8 ^ kb_byte_tables[which][0][(crc ^ *p) & 0xff];
+        return crc;
+    }
+    if (odd) {
+        crc = kb_table_step(which, kb_odd_word(p, odd, crc)) ^ kb_odd_rest(odd, crc);
+        p += odd;
+        n -= odd;
+    }
+    for (; n; n -= 8, p += 8)
+        crc = kb_table_step(which, kb_word(p) ^ crc);
+    return crc;
+}
+
+static void kb_init_byte_tables(int which) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int i = 0; i < 8; i++) {
+            for (int bit = 0; bit < 8; bit++)
+                crc = kb_times_x(which, crc);
+            kb_byte_tables[which][i][byte] = crc;
         }
     }
+}
+
+/* -- instructions */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+  #include <immintrin.h>
+  #define KB_CRC_TARGET __attribute__((target("sse4.2,pclmul")))
+  #define KB_CRC_WORD(which, crc, word) ((void)(which), _mm_crc32_u64(crc, word))
+  typedef uint64_t kb_remainder;
+  static int kb_has_instructions(void) {
+      return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+  }
+#elif defined(__aarch64__) && defined(__GNUC__) && (defined(__linux__) || defined(__APPLE__))
+  #if defined(__clang__)
+    #define KB_CRC_TARGET __attribute__((target("crc")))
+    #define KB_CRC_WORD(which, crc, word) \
+        ((which) == KB_CRC32C ? __builtin_arm_crc32cd(crc, word) : __builtin_arm_crc32d(crc, word))
+  #else
+    #define KB_CRC_TARGET __attribute__((target("+crc")))
+    #define KB_CRC_WORD(which, crc, word) \
+        ((which) == KB_CRC32C ? __builtin_aarch64_crc32cx(crc, word) : __builtin_aarch64_crc32x(crc, word))
+  #endif
+  typedef uint32_t kb_remainder;
+  #if defined(__linux__)
+    #include <sys/auxv.h>
+    static int kb_has_instructions(void) { return (getauxval(AT_HWCAP) >> 7 & 1) != 0; }  /* HWCAP_CRC32 */
+  #else
+    static int kb_has_instructions(void) { return 1; }
+  #endif
+#else
+  static int kb_has_instructions(void) { return 0; }
+#endif
+
+#ifdef KB_CRC_TARGET
+/* The instruction takes three cycles, but one can begin in every cycle: so three lanes next to each other, which are put
+   together by kb_lane_tables[which][i]: what as many bytes as a lane has multiply each byte of a remainder by. */
+enum { KB_LONG_LANE = 4096, KB_SHORT_LANE = 256 };
+static uint32_t kb_lane_tables[2][2][4][256];
+
+static void kb_init_lane_tables(int which) {
+    static const int sizes[2] = {KB_LONG_LANE, KB_SHORT_LANE};
+    for (int i = 0; i < 2; i++)
+        for (uint32_t at = 0; at < 4; at++)
+            for (uint32_t byte = 0; byte < 256; byte++)
+                kb_lane_tables[which][i][at][byte] = kb_crc_shift(which, byte << 8 * at, sizes[i]);
+}
+
+static inline uint32_t kb_after_lane(const uint32_t tables[4][256], uint32_t crc) {
+    return tables[0][crc & 0xff] ^ tables[1][crc >> 8 & 0xff] ^ tables[2][crc >> 16 & 0xff] ^ tables[3][crc >> 24];
+}
+
+/* The remainder of three lanes of `lane` bytes at `p`. */
+KB_CRC_TARGET
+static inline uint32_t kb_three_lanes(int which, uint32_t crc, const uint8_t *p, size_t lane,
+                                      const uint32_t tables[4][256]) {
+    kb_remainder a = crc, b = 0, c = 0;
+    const uint8_t *end = p + lane;
+    #pragma GCC unroll 2
+    for (; p < end; p += 8) {
+        a = KB_CRC_WORD(which, a, kb_word(p));
+        b = KB_CRC_WORD(which, b, kb_word(p + lane));
+        c = KB_CRC_WORD(which, c, kb_word(p + 2 * lane));
+    }
+    return kb_after_lane(tables, kb_after_lane(tables, (uint32_t)a) ^ (uint32_t)b) ^ (uint32_t)c;
+}
+
+/* `n` is 8 or more. */
+KB_CRC_TARGET
+static inline uint32_t kb_crc_words(int which, uint32_t crc, const uint8_t *p, size_t n) {
+    const uint32_t (*tables)[4][256] = (const uint32_t (*)[4][256])kb_lane_tables[which];
+    const size_t odd = n & 7;
+    kb_remainder rest;
+    if (odd) {
+        crc = (uint32_t)KB_CRC_WORD(which, 0, kb_odd_word(p, odd, crc)) ^ kb_odd_rest(odd, crc);
+        p += odd;
+        n -= odd;
+    }
+    for (; n >= 3 * KB_LONG_LANE; p += 3 * KB_LONG_LANE, n -= 3 * KB_LONG_LANE)
+        crc = kb_three_lanes(which, crc, p, KB_LONG_LANE, tables[0]);
+    for (; n >= 3 * KB_SHORT_LANE; p += 3 * KB_SHORT_LANE, n -= 3 * KB_SHORT_LANE)
+        crc = kb_three_lanes(which, crc, p, KB_SHORT_LANE, tables[1]);
+    for (rest = crc; n; n -= 8, p += 8)
+        rest = KB_CRC_WORD(which, rest, kb_word(p));
+    return (uint32_t)rest;
+}
+#endif
+
+#if defined(__x86_64__) && defined(__GNUC__)
+/* CRC-32 by folding: sixteen bytes are worth as much as the bytes behind them with each half, times a power of x, added
+   (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", which also has the constants). `n` is
+   16 or more. Of 58 bytes it takes 3.6 ns, and tables for the odd bytes and the last sixteen would take twice as long. */
+#define KB_LOAD(p) _mm_loadu_si128((const __m128i *)(p))
+#define KB_FOLD(x, k, next) \
+    _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), next)
+KB_CRC_TARGET
+static uint32_t kb_crc32_folded(uint32_t crc, const uint8_t *p, size_t n) {
+    static const uint8_t shifts[48] = {
+        128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+        128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
+    /* x^(512 + 32), x^(512 - 32) and x^(128 + 32), x^(128 - 32) modulo the polynomial, reflected */
+    const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
+    const __m128i by_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+    const uint8_t *end = p + n;
+    __m128i x = _mm_xor_si128(KB_LOAD(p), _mm_cvtsi32_si128((int)crc)), y, back, low, reduce;
+    size_t left;
+    p += 16;
+    if (n >= 128) {
+        __m128i b = KB_LOAD(p), c = KB_LOAD(p + 16), d = KB_LOAD(p + 32);
+        for (p += 48; end - p >= 64; p += 64) {
+            x = KB_FOLD(x, by_64, KB_LOAD(p));
+            b = KB_FOLD(b, by_64, KB_LOAD(p + 16));
+            c = KB_FOLD(c, by_64, KB_LOAD(p + 32));
+            d = KB_FOLD(d, by_64, KB_LOAD(p + 48));
+        }
+        x = KB_FOLD(KB_FOLD(KB_FOLD(x, by_16, b), by_16, c), by_16, d);
+    }
+    for (; end - p >= 16; p += 16)
+        x = KB_FOLD(x, by_16, KB_LOAD(p));
+    /* Of the sixteen, as many as there are bytes left are folded into sixteen: the rest of them, and what is left. */
+    left = (size_t)(end - p);
+    back = KB_LOAD(shifts + 16 + left);
+    y = _mm_shuffle_epi8(x, KB_LOAD(shifts + left));
+    x = _mm_blendv_epi8(_mm_shuffle_epi8(x, back), KB_LOAD(end - 16), back);
+    x = KB_FOLD(y, by_16, x);
+    /* From 128 bits to 96, to 64, and to 32 by Barrett's reduction. */
+    low = _mm_set_epi32(0, 0, 0, -1);
+    reduce = _mm_set_epi64x(0x1f7011641, 0x1db710641);
+    x = _mm_xor_si128(_mm_srli_si128(x, 8), _mm_clmulepi64_si128(x, by_16, 0x10));
+    x = _mm_xor_si128(_mm_srli_si128(x, 4),
+                      _mm_clmulepi64_si128(_mm_and_si128(x, low), _mm_set_epi64x(0, 0x163cd6124), 0x00));
+    y = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(x, low), reduce, 0x10), low);
+    x = _mm_xor_si128(x, _mm_clmulepi64_si128(y, reduce, 0x00));
+    return (uint32_t)_mm_extract_epi32(x, 1);
+}
+#endif
+
+/* -- the two checksums, of bytes that follow others with the checksum `before`, or 0 */
+
+static int kb_instructions;
+
+static uint32_t kb_crc32c(uint32_t before, const uint8_t *p, size_t n, int instructions) {
+#ifdef KB_CRC_TARGET
+    if (instructions && n >= 8)
+        return ~kb_crc_words(KB_CRC32C, ~before, p, n);
+#endif
+    return ~kb_crc_tables(KB_CRC32C, ~before, p, n);
+}
+
+static uint32_t kb_crc32(uint32_t before, const uint8_t *p, size_t n, int instructions) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (instructions && n >= 16)
+        return ~kb_crc32_folded(~before, p, n);
+#elif defined(KB_CRC_TARGET)
+    if (instructions && n >= 8)
+        return ~kb_crc_words(KB_CRC32, ~before, p, n);
+#endif
+    return ~kb_crc_tables(KB_CRC32, ~before, p, n);
+}
+
+static void kb_init_checksums(void) {
+    for (int which = 0; which < 2; which++) {
+        kb_init_powers(which);
+        kb_init_byte_tables(which);
+#ifdef KB_CRC_TARGET
+        kb_init_lane_tables(which);
+#endif
+    }
+    kb_instructions = kb_has_instructions();
 }
 
 #endif

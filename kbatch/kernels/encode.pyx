@@ -19,10 +19,9 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy, memmove
 
 from kbatch.kernels.buffers import allocate
-from kbatch.kernels.checksum cimport crc32_each
+from kbatch.kernels.checksum cimport crc32_legacy
 from kbatch.kernels.frames cimport Codecs, packed_bound, packed_payload
 from kbatch.kernels.put cimport (
-    BATCH_HEADER,
     CODEC,
     CRC_START_LEGACY,
     LOG_OVERHEAD,
@@ -82,8 +81,6 @@ cdef enum:
     SHORT_LENGTH = 1 << 13
     # From here on a call of memcpy is worth its price.
     SHORT_CONTENT = 256
-    # Messages are summed up so many at a time: reading what was stored just before, in pieces of another size, stalls.
-    SUMMED = 32
 
 # What stops `measure` or a writer; `kbatch.encoding` has the words.
 cdef enum Trouble:
@@ -1260,10 +1257,6 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
 cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
                         const uint8_t* end, Report* report) noexcept nogil:
     """The records of a message set from `row` on, each a message, to `at`, which is moved behind them."""
-    cdef const uint8_t* starts[SUMMED]
-    cdef int64_t sizes[SUMMED]
-    cdef uint32_t sums[SUMMED]
-    cdef int64_t waiting = 0
     cdef Slice keys[BLOCK]
     cdef Slice values[BLOCK]
     cdef uint8_t* p = at[0]
@@ -1289,15 +1282,8 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
                 return CHANGED
             put_message(p, batch.magic, attributes, <int64_t>(<uint64_t>number(&source.offsets, row + i) - base),
                         number(&source.timestamps, row + i), keys[i], values[i], size)
-            starts[waiting] = p + CRC_START_LEGACY
-            sizes[waiting] = size - CRC_START_LEGACY
-            waiting += 1
+            store_be32(p + CRC_START_LEGACY - 4, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
             p += size
-            if waiting == SUMMED or i == count - 1:
-                crc32_each(starts, sizes, waiting, sums)
-                while waiting:
-                    waiting -= 1
-                    store_be32(<uint8_t*>starts[waiting] - 4, sums[waiting])
         row += count
     at[0] = p
     return NONE
@@ -1339,12 +1325,12 @@ def payload(Records records not None, batches not None, int64_t i, int64_t skip,
     return report.row, report.trouble
 
 
-def write(Records records, batches not None, Codecs codecs not None, levels not None, out not None, int64_t max_crc):
+def write(Records records, batches not None, Codecs codecs not None, levels not None, out not None):
     """Write whole batches to `out`, the payloads of those that have a codec compressed at the level that it has there.
 
     A batch takes its `size` of `out`, and gets it. One that is compressed has that of its plain form in `size`, needs
-    room as `packed_room` says, and gets the size that it comes to. Batches of magic 2 of more than `max_crc` bytes get
-    no checksum: `seal` is for them. Sets size, position and crc.
+    room as `packed_room` says, and gets the size that it comes to. Sets size, position
+    and crc.
 
     Returns (used, row, trouble, found): how much of `out` is used, and if there is trouble, the row that has it.
     """
@@ -1409,7 +1395,7 @@ def write(Records records, batches not None, Codecs codecs not None, levels not 
                         PyErr_CheckSignals()
             row.position = p - start
             if before:
-                write_header(row, p, max_crc)
+                write_header(row, p)
             p += row.size
     return p - start, report.row, report.trouble, report.found
 
@@ -1431,18 +1417,10 @@ def packed_room(batches not None):
     return room
 
 
-def seal(out not None, int64_t position, uint32_t crc):
-    """Set the checksum of the batch of magic 2 at `position` of `out`."""
-    cdef Span span = Span(out, 1, True)
-    if position < 0 or span.length < BATCH_HEADER or position > span.length - BATCH_HEADER:
-        raise IndexError("position out of range")
-    store_be32(<uint8_t*>span.items + position + 17, crc)
-
-
-def frame(batches not None, out not None, int64_t max_crc):
+def frame(batches not None, out not None):
     """Write the headers of batches whose payloads are in their places in `out`, which is as large as all.
 
-    Sets position and crc. Batches of more than `max_crc` bytes get no checksum, as in `write`.
+    Sets position and crc.
     """
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
     cdef Span out_span = Span(out, 1, True)
@@ -1459,7 +1437,7 @@ def frame(batches not None, out not None, int64_t max_crc):
                     raise ValueError(f"batch {i} has no payload there")
             rows[i].position = p - <uint8_t*>out_span.items
             if before:
-                write_header(rows + i, p, max_crc)
+                write_header(rows + i, p)
             p += rows[i].size
     if p != end:
         raise ValueError(f"batches end {end - p} bytes before their memory")

@@ -145,9 +145,8 @@ cdef inline uint8_t* put_short(uint8_t* p, uint64_t raw) noexcept nogil:
     return p + 2
 
 
-cdef inline void write_header(BatchRow* batch, uint8_t* p, int64_t max_crc) noexcept nogil:
-    """The header of a batch whose payload is in its place, with its checksum if it isn't longer than `max_crc`."""
-    batch.crc = 0
+cdef inline void write_header(BatchRow* batch, uint8_t* p) noexcept nogil:
+    """The header of a batch whose payload is in its place, with its checksum."""
     store_be64(p, batch.base_offset if batch.magic == 2 else batch.last_offset)
     store_be32(p + 8, batch.size - LOG_OVERHEAD)
     p[16] = <uint8_t>batch.magic
@@ -161,8 +160,7 @@ cdef inline void write_header(BatchRow* batch, uint8_t* p, int64_t max_crc) noex
         store_be16(p + 51, batch.producer_epoch)
         store_be32(p + 53, batch.base_sequence)
         store_be32(p + 57, batch.record_count)
-        if batch.size <= max_crc:
-            batch.crc = crc32c_of(p + CRC_START, batch.size - CRC_START)
+        batch.crc = crc32c_of(p + CRC_START, batch.size - CRC_START)
         store_be32(p + 17, batch.crc)
         return
     p[17] = <uint8_t>batch.attributes

@@ -16,5 +16,4 @@ def repack(
     scratch: Buffer,
     out: Buffer,
     most: int,
-    max_crc: int,
 ) -> tuple[int, int]: ...

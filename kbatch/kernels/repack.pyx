@@ -19,7 +19,7 @@ cdef enum:
 
 
 def repack(data not None, batches not None, int64_t lo, int64_t origin, Codecs codecs not None, int codec, int level,
-           int64_t limit, scratch not None, out not None, int64_t most, int64_t max_crc):
+           int64_t limit, scratch not None, out not None, int64_t most):
     """Write batches from the one at `lo` on to `out` with another codec, until so many bytes are written.
 
     Parameters
@@ -27,8 +27,7 @@ def repack(data not None, batches not None, int64_t lo, int64_t origin, Codecs c
     data : buffer
         With batches of magic 2, or of messages that are compressed, at the positions of their rows less `origin`.
     batches : ndarray of BATCH_DTYPE
-        Of those that are written, position, size, attributes and checksum become what they are in `out`. Those of more
-        than `max_crc` bytes get no checksum (`kbatch.kernels.encode.seal` is for them).
+        Of those that are written, position, size, attributes and checksum become what they are in `out`.
     codec, level : int
         0 only for magic 2.
     limit : int
@@ -64,7 +63,7 @@ def repack(data not None, batches not None, int64_t lo, int64_t origin, Codecs c
             rows[i].attributes = rows[i].attributes & ~CODEC | codec
             rows[i].position = used
             rows[i].size = written
-            write_header(rows + i, start + used, max_crc)
+            write_header(rows + i, start + used)
             used += written
             i += 1
             if looked >= SIGNAL_BYTES:
