@@ -34,7 +34,8 @@ from kbatch.kernels.columns import (
     fill_headers,
     fill_records,
     gather_by_batch,
-    header_tuples,
+    header_keys,
+    header_values,
     measure,
 )
 
@@ -326,7 +327,9 @@ def _header_tuples(table: RecordTable) -> list[Any]:
     """Return each record's headers as a tuple of (key, value) tuples."""
     if not measure(table.records).header_count:
         return [()] * len(table)
-    return header_tuples(table.headers, table.data, len(table))
+    headers, data = table.headers, table.data
+    pairs = list(zip(header_keys(headers, data), header_values(headers, data), strict=True))
+    return list(map(tuple, table._by_record(pairs)))
 
 
 def to_polars(table: RecordTable, *, columns: Sequence[str] | None = None) -> pl.DataFrame:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from kbatch.values.parsed import On, ParsedValues
 
 __all__ = ["Loss", "RecordTable"]
+
+T = TypeVar("T")
 
 # Arguments of RecordTable that `_with` keeps as they are.
 _ARGUMENTS = (
@@ -314,6 +316,13 @@ class RecordTable:
             records = records[list(names)]
             records.flags.writeable = False
         return self._with(records=records, columns=columns)
+
+    def _by_record(self, items: list[T]) -> Iterator[list[T]]:
+        """Yield the items of each record, given one for each row of `headers`."""
+        counts = self._records["header_count"]
+        ends = np.cumsum(counts, dtype=np.int64).tolist()
+        for end, count in zip(ends, counts.tolist(), strict=True):
+            yield items[end - count : end]
 
     def require(self, *columns: str) -> None:
         """Raise `MissingColumnError` unless the table has these columns."""

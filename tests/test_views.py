@@ -33,7 +33,8 @@ from kbatch.kernels.columns import (
     fill_headers,
     fill_records,
     gather_fixed,
-    header_tuples,
+    header_keys,
+    header_values,
     measure,
 )
 
@@ -768,7 +769,7 @@ def test_a_sink_counts() -> None:
         assert not times.any()
 
 
-def test_header_tuples() -> None:
+def test_lists_of_headers() -> None:
     data = np.frombuffer(b"abcab", np.uint8)
     headers = np.zeros(4, HEADER_DTYPE)
     headers["record"] = [1, 1, 4, 4]
@@ -776,22 +777,18 @@ def test_header_tuples() -> None:
     headers["key_len"] = [2, 1, 2, 1]
     headers["value_len"] = [-1, 0, 5, 1]
     headers["value_pos"] = [99, 5, 0, 4]
-    made = header_tuples(headers, data, 6)
-    assert made == [(), ((b"ab", None), (b"c", b"")), (), (), ((b"ab", b"abcab"), (b"c", b"b")), ()]
-    assert made[1][0][0] is made[4][0][0]
-    assert header_tuples(headers[:0], data, 2) == [(), ()]
-    assert not gc.is_tracked(made[1])
-    assert not gc.is_tracked(made[1][0])
-    with pytest.raises(IndexError, match="header row 2 belongs to record 4, not one of 4"):
-        header_tuples(headers, data, 4)
-    for field_name, value, what in (("key_pos", -1, "key"), ("value_pos", 6, "value"), ("key_len", 4, "key")):
+    assert header_keys(headers, data) == [b"ab", b"c", b"ab", b"c"]
+    assert header_values(headers, data) == [None, b"", b"abcab", b"b"]
+    assert header_keys(headers[:0], data) == header_values(headers[:0], data) == []
+    for gather, field_name, value, what in (
+        (header_keys, "key_pos", -1, "key"),
+        (header_values, "value_pos", 6, "value"),
+        (header_keys, "key_len", 4, "key"),
+    ):
         bad = headers.copy()
         bad[field_name][3] = value
         with pytest.raises(IndexError, match=rf"header row 3 .of record row 4.: its {what} is . bytes at position"):
-            header_tuples(bad, data, 6)
-    headers["record"] = [1, 1, 4, 1]
-    with pytest.raises(IndexError, match="header row 3 belongs to record 1"):
-        header_tuples(headers, data, 6)
+            gather(bad, data)
 
 
 # --- optional packages ---

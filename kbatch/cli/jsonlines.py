@@ -116,12 +116,8 @@ def _shown(  # type: ignore[no-untyped-def]
 
 
 def _headers(table: RecordTable, most: int | None) -> list[str]:
-    counts = table.records["header_count"]
-    if not counts.any():
-        return [""] * len(counts)
     headers = table.headers
     keys = [json_bytes(key) for key in header_keys(headers, table.data)]
     values = _shown(header_values, headers, table.data, "value_len", most)
     pairs = [f"[{key}, {value}]" for key, value in zip(keys, values, strict=True)]
-    ends = np.cumsum(counts, dtype=np.int64).tolist()
-    return [", ".join(pairs[end - count : end]) for end, count in zip(ends, counts.tolist(), strict=True)]
+    return list(map(", ".join, table._by_record(pairs)))

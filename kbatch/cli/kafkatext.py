@@ -125,12 +125,8 @@ def _record_lines(table: RecordTable, data: bool) -> Iterator[str]:
 
 
 def _header_keys(table: RecordTable) -> list[str]:
-    counts = table.records["header_count"]
-    if not counts.any():
-        return [""] * len(counts)
     keys = [plain_text(key) for key in header_keys(table.headers, table.data)]
-    ends = np.cumsum(counts, dtype=np.int64).tolist()
-    return [",".join(keys[end - count : end]) for end, count in zip(ends, counts.tolist(), strict=True)]
+    return list(map(",".join, table._by_record(keys)))
 
 
 def index_lines(entries: npt.NDArray[np.void]) -> Iterator[str]:

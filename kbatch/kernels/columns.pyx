@@ -8,18 +8,12 @@ against the memory given, so that rows made or changed by a user give an excepti
 
 from typing import NamedTuple
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.spans cimport RecordSpan
 from kbatch.kernels.wire cimport HeaderRow, kb_likely, kb_prefetch, kb_unlikely
-
-cdef extern from "Python.h":
-    void PyObject_GC_UnTrack(PyObject*)
 
 # Values of up to this many bytes are copied whole, whatever their length, into bytes that the next value overwrites: so
 # the memory for a column's bytes must be this much longer than the column. `memcpy` with a constant size is a vector
@@ -1057,76 +1051,6 @@ cdef list header_list(const HeaderRow[:] headers, bint values, const uint8_t[::1
         raise trouble_error(
             OUTSIDE, header_name(headers, bad, 0), "value" if values else "key", s, bad, data.shape[0]
         )
-    return out
-
-
-cdef bytes header_bytes(const uint8_t[::1] data, int64_t position, int64_t length, bytes known):
-    """Return these bytes: `known`, if it is the same."""
-    cdef const char* p = <const char*> address(data) + position
-    if known is not None and PyBytes_GET_SIZE(known) == length and not memcmp(PyBytes_AS_STRING(known), p, length):
-        return known
-    return PyBytes_FromStringAndSize(p, length)
-
-
-def header_tuples(const HeaderRow[:] headers not None, const uint8_t[::1] data not None, int64_t count):
-    """Return each record's headers as a tuple of (key, value) tuples.
-
-    Parameters
-    ----------
-    headers : ndarray of HEADER_DTYPE
-        In the order of the records.
-    data : ndarray of uint8
-    count : int
-        How many records there are.
-
-    Returns
-    -------
-    list of tuple
-        Of `count` records. Keys are bytes, the same object where a record has the same key at the same place as the
-        one before; values are bytes or None.
-
-    Raises
-    ------
-    IndexError
-        If a header isn't within `data`, or belongs to none of the records.
-    """
-    cdef list out = [()] * count
-    cdef list keys = []
-    cdef Slices key_slices = header_slices(headers, False)
-    cdef Slices value_slices = header_slices(headers, True)
-    cdef Py_ssize_t m = headers.shape[0], h = 0, stop, i
-    cdef int64_t size = data.shape[0], record, done = -1
-    cdef tuple pairs, pair
-    cdef bytes key, value
-    while h < m:
-        record = headers[h].record
-        if not done < record < count:
-            raise IndexError(f"header row {h} belongs to record {record}, not one of {count} in their order")
-        done = record
-        stop = h + 1
-        while stop < m and headers[stop].record == record:
-            stop += 1
-        pairs = PyTuple_New(stop - h)
-        for i in range(stop - h):
-            if is_outside(headers[h].key_pos, headers[h].key_len, size):
-                raise trouble_error(OUTSIDE, header_name(headers, h, 0), "key", key_slices, h, size)
-            if headers[h].value_len >= 0 and is_outside(headers[h].value_pos, headers[h].value_len, size):
-                raise trouble_error(OUTSIDE, header_name(headers, h, 0), "value", value_slices, h, size)
-            if i == len(keys):
-                keys.append(None)
-            key = header_bytes(data, headers[h].key_pos, max(headers[h].key_len, 0), keys[i])
-            keys[i] = key
-            value = None
-            if headers[h].value_len >= 0:
-                value = header_bytes(data, headers[h].value_pos, headers[h].value_len, None)
-            pair = (key, value)
-            # What holds nothing but bytes is in no cycle: the garbage collector would find that out one by one.
-            PyObject_GC_UnTrack(<PyObject*> pair)
-            Py_INCREF(pair)
-            PyTuple_SET_ITEM(pairs, i, pair)
-            h += 1
-        PyObject_GC_UnTrack(<PyObject*> pairs)
-        out[record] = pairs
     return out
 
 
