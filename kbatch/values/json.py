@@ -1,7 +1,8 @@
 """JSON texts -> an Arrow column, by Arrow's own parser.
 
 Texts become lines ``{"v":TEXT}`` of one buffer, which Arrow parses at once. `kbatch.kernels.jsontext` makes sure before
-that no text can reach out of its line; a block that Arrow refuses is halved until what is bad stands alone.
+that no text can reach out of its line. Rows that Arrow refuses are parsed in smaller parts, until each bad one stands
+alone.
 """
 
 from __future__ import annotations
@@ -30,11 +31,8 @@ MAX_DEPTH = 256
 Unknown = Literal["ignore", "bad"]
 
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
-# A block that is refused is parsed in pieces of so many rows, and by halves where those are refused. To find one that
-# is bad takes 20 calls of 50 us; where more than a few are, Python looks through the rest, for 10 us a row.
-_PIECE_ROWS = 256
-_FEW_BAD = 3
-_UNSCREENED = 1 << 62
+# Rows that Arrow refuses are parsed again in so many parts. Parsing a few rows takes 50 us, Python 10 us a row.
+_PARTS = 16
 # Arrow parses blocks of a buffer in parallel.
 _BLOCK_BYTES = 2 << 20
 
@@ -128,12 +126,8 @@ class JsonParser:
         rows: npt.NDArray[np.int64],
         good: list[tuple[npt.NDArray[np.int64], Any]],
         bad: dict[int, str],
-        screen: int = _UNSCREENED,
     ) -> None:
-        """Add what Arrow makes of rows to `good`, in their order, and to `bad` what it refuses.
-
-        `screen` is how many rows may be bad in all before Python looks through the rest of a piece.
-        """
+        """Add what Arrow makes of rows to `good`, in their order, and to `bad` what it refuses."""
         if not len(rows):
             return
         lengths = slices.offsets[rows + 1].astype(np.int64) - slices.offsets[rows]
@@ -153,7 +147,7 @@ class JsonParser:
                 # Python's words where it finds something too: the same, whichever way a row was found bad.
                 bad[row] = self._screen(pa, slices.row(row)) or _FIELD.sub(r"field '\1'", text)
             else:
-                self._parse_refused(pa, slices, rows, good, bad, screen)
+                self._parse_refused(pa, slices, rows, good, bad)
             return
         good.append((rows, values))
 
@@ -164,23 +158,16 @@ class JsonParser:
         rows: npt.NDArray[np.int64],
         good: list[tuple[npt.NDArray[np.int64], Any]],
         bad: dict[int, str],
-        screen: int,
     ) -> None:
-        """Parse rows, of which some are bad, in pieces; and those that are refused by halves."""
-        if len(rows) > _PIECE_ROWS:
-            for start in range(0, len(rows), _PIECE_ROWS):
-                self._parse(pa, slices, rows[start : start + _PIECE_ROWS], good, bad, len(bad) + _FEW_BAD)
-            return
-        if len(bad) >= screen:
+        """Parse rows, of which some are bad, in parts; of a few rows first those that Python finds bad are left out."""
+        if len(rows) <= _PARTS:
             found = {row: reason for row in rows.tolist() if (reason := self._screen(pa, slices.row(row)))}
             if found:
                 bad.update(found)
-                rows = np.array([row for row in rows.tolist() if row not in found], np.int64)
-                self._parse(pa, slices, rows, good, bad, screen)
+                self._parse(pa, slices, rows[[row not in found for row in rows.tolist()]], good, bad)
                 return
-        half = len(rows) // 2
-        self._parse(pa, slices, rows[:half], good, bad, screen)
-        self._parse(pa, slices, rows[half:], good, bad, screen)
+        for part in np.array_split(rows, min(_PARTS, len(rows))):
+            self._parse(pa, slices, part, good, bad)
 
     def _parse_lines(self, lines: Any, wire: pa.DataType) -> pa.Table:
         import pyarrow as pa
