@@ -8,8 +8,7 @@ joined in the order of the log (`join_transactions`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -43,18 +42,6 @@ __all__ = [
 _WINDOW = 16 << 20
 _MOST_OFFSETS = (1 << 63) - 1
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
-# An entry of a .txnindex file, with its version (TXI-R1).
-_ENTRY_SIZE = 34
-
-
-class _Index(NamedTuple):
-    """What a segment's ``.txnindex`` tells of, as far as it can be true; and whether the file is there and all is."""
-
-    entries: npt.NDArray[np.void]
-    is_whole: bool
-
-
-_NO_INDEX = _Index(_NO_ENTRIES, False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +55,8 @@ class SegmentTransactions:
         Byte up to which the headers were followed; 0 if it was by the bytes, over damage.
     events : ndarray of EVENT_DTYPE
         What opens transactions and what ends them.
-    index : tuple
-        Under ``on_error="skip"`` what its ``.txnindex`` says.
+    index : ndarray of ABORTED_DTYPE
+        Under ``on_error="skip"`` the entries of its ``.txnindex`` that can be true.
     is_closed : bool
         Whether another segment follows, so that it isn't written any more.
     """
@@ -77,7 +64,7 @@ class SegmentTransactions:
     base_offset: int
     end: int
     events: npt.NDArray[np.void]
-    index: _Index = _NO_INDEX
+    index: npt.NDArray[np.void] = field(default_factory=_NO_ENTRIES.copy)
     is_closed: bool = True
 
 
@@ -120,11 +107,10 @@ def follow_transactions(
     ``on_error="skip"`` passes over damage, the segment that has it is followed by the bytes, checksums and all, so that
     markers behind it are found just as the decoding finds them. With "raise" and "stop" nothing after damage is read.
 
-    A marker that is lost leaves its transaction undecided, unless the segment's ``.txnindex`` tells of it: where an
+    A marker that is lost leaves its transaction undecided, unless the segment's ``.txnindex`` lists it: where an
     offset is missing between good batches, and bytes between them are damaged, an entry of that offset counts as the
-    ABORT marker. Where the header of a marker is still there, and only its checksum is bad, an index without such an
-    entry tells that it was a COMMIT: the index lists every abort. The bytes come first: where they contradict the
-    index, or no damage is, it isn't looked at.
+    ABORT marker. No entry means nothing: a commit is never inferred. Where the log contradicts an entry, or no bytes
+    are damaged, it is ignored.
 
     With "skip" the log is followed from its beginning whatever `start_offset` is: damage may have cost markers, and the
     same offsets are then withheld from every read.
@@ -133,22 +119,20 @@ def follow_transactions(
     if start_offset is not None and options.on_error != "skip":
         first, already_open = open_before(segments, segment_before(segments, start_offset), options)
     tracker = TransactionTracker(already_open)
-    parts = []
+    after = first
 
     def one(number: int) -> SegmentTransactions:
         return segment_transactions(segments[number], _below(segments, number), options)
 
     for part in walk(one, range(first, len(segments))):
-        parts.append(part)
         tracker.replay(part.events)
-        after = first + len(parts)
+        after += 1
         if stop_offset is None or after == len(segments) or (segments[after].base_offset or 0) < stop_offset:
             continue
         known = tracker.result()
         if all(begun >= stop_offset for _, begun in known.pending):
             break
-    transactions = _judge(tracker.result(), parts)
-    return within_offsets(transactions, start_offset, stop_offset)
+    return within_offsets(tracker.result(), start_offset, stop_offset)
 
 
 def join_transactions(
@@ -165,7 +149,7 @@ def join_transactions(
     tracker = TransactionTracker(already_open)
     for part in parts:
         tracker.replay(part.events)
-    return _judge(tracker.result(), parts)
+    return tracker.result()
 
 
 def within_offsets(transactions: Transactions, start_offset: int | None, stop_offset: int | None) -> Transactions:
@@ -280,11 +264,11 @@ def segment_transactions(
     since : SegmentTransactions, optional
         What this gave of the segment when its file was shorter: it is gone on with.
     """
-    index = _read_index(segment, below) if options.on_error == "skip" else _NO_INDEX
-    entries = index.entries
-    if since is not None and since.end and since.index.entries.tolist() == entries[: len(since.index.entries)].tolist():
+    index = _read_index(segment, below) if options.on_error == "skip" else _NO_ENTRIES
+    entries = index
+    if since is not None and since.end and since.index.tolist() == index[: len(since.index)].tolist():
         recorder, end = _recorder(options, since), since.end
-        entries = entries[len(since.index.entries) :]
+        entries = index[len(since.index) :]
     else:
         recorder, end = _recorder(options), 0
     there = np.zeros(len(entries), np.bool_)
@@ -301,7 +285,7 @@ def segment_transactions(
         damaged = options.on_error == "skip" and not (there.all() and file.tail_at(end).kind in ("none", "zeros"))
     if damaged:
         recorder, end = _recorder(options), 0
-        _follow_bytes(segment, recorder, options, index.entries)
+        _follow_bytes(segment, recorder, options, index)
     return SegmentTransactions(segment.base_offset or 0, end, recorder.events, index, below is not None)
 
 
@@ -310,55 +294,16 @@ def _recorder(options: DecodeOptions, since: SegmentTransactions | None = None) 
     return TransactionRecorder(check_crc=options.crc == "verify", limits=options.limits, events=events)
 
 
-def _judge(transactions: Transactions, parts: Sequence[SegmentTransactions]) -> Transactions:
-    """Decide by the indexes what lost markers left undecided."""
-    indexes, base_offsets = [part.index for part in parts], [part.base_offset for part in parts]
-    undecided, aborted = transactions.undecided, transactions.aborted
-    if not len(undecided) or not any(index.is_whole or len(index.entries) for index in indexes):
-        return transactions
-    entries = np.concatenate([index.entries for index in indexes])
-    listed = {(pid, last): first for pid, first, last, _ in entries.tolist()}
-    is_abort = np.array([listed.get((pid, last), first + 1) <= first for pid, first, last, _ in undecided.tolist()])
-    # Only of an index that agrees with all else that is known of its segment its silence is believed.
-    known = {(pid, last) for pid, _, last, _ in np.concatenate([aborted, undecided[is_abort]]).tolist()}
-    contradicted = {last for pair in known ^ listed.keys() for last in pair[1:]}
-    wrong = set(_segments_of(np.array(sorted(contradicted), np.int64), base_offsets).tolist())
-    believed = [index.is_whole and i not in wrong for i, index in enumerate(indexes)]
-    silent = np.array(believed)[_segments_of(undecided["last_offset"], base_offsets)]
-    is_commit = ~is_abort & silent & ~_are_touched(undecided, entries)
-    aborted = np.concatenate([aborted, undecided[is_abort]])
-    return replace(
-        transactions,
-        aborted=aborted[np.argsort(aborted["last_offset"], kind="stable")] if is_abort.any() else aborted,
-        undecided=undecided[~is_abort & ~is_commit],
-    )
-
-
-def _segments_of(offsets: npt.NDArray[np.int64], base_offsets: Sequence[int]) -> npt.NDArray[np.intp]:
-    return np.maximum(np.searchsorted(base_offsets, offsets, "right") - 1, 0)
-
-
-def _are_touched(ranges: npt.NDArray[np.void], entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Tell the transactions that overlap with an aborted one of their producer: what ended them was no marker."""
-    out = np.zeros(len(ranges), np.bool_)
-    for i, row in enumerate(ranges):
-        own = entries[entries["producer_id"] == row["producer_id"]]
-        out[i] = np.any((own["first_offset"] <= row["last_offset"]) & (own["last_offset"] >= row["first_offset"]))
-    return out
-
-
-def _read_index(segment: Segment, below: int | None) -> _Index:
-    path = segment.sibling(".txnindex")
+def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
+    """Return the entries of a segment's ``.txnindex`` that can be true."""
     try:
         entries = segment.transaction_index()
-        found = segment.storage.find(path) if segment.has(".txnindex") else None
-        size = None if found is None else found.size
     except (KbatchError, OSError):
-        return _NO_INDEX
+        return _NO_ENTRIES
     sound = (entries["producer_id"] >= 0) & (entries["first_offset"] < entries["last_offset"])
     if below is not None:
         sound &= entries["last_offset"] < below
-    return _Index(entries[sound], size == len(entries) * _ENTRY_SIZE and bool(sound.all()))
+    return entries[sound]
 
 
 def _follow_bytes(
@@ -367,36 +312,44 @@ def _follow_bytes(
     options: DecodeOptions,
     entries: npt.NDArray[np.void],
 ) -> None:
+    """Follow the bytes of a segment over its damage; entries whose markers are lost count as ABORT markers."""
     options = DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits, framing_only=True)
     reached = -1 if segment.base_offset is None else segment.base_offset - 1
+    by_marker = {(entry["producer_id"], entry["last_offset"]): entry for entry in entries}
     damaged = False
     for table in read_tables(segment, 0, segment.size, options, _WINDOW):
         is_good, is_lost = counts_for_transactions(table.batches, options)
         good = table.batches[is_good]
-        # With the markers that have a header still; before row i of `good` stand so many of them.
         followed = table.batches[is_good | is_lost]
-        lost_before = np.append(np.cumsum(is_lost)[is_good], is_lost.sum())
+        good_rows = np.flatnonzero(is_good[is_good | is_lost])
+        lost_rows = np.flatnonzero(is_lost[is_good | is_lost])
         damage = np.concatenate(
             [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]
         )
-        # Damage stands before these rows; `len(good)`: after the last.
+        # Damage stands before these good rows; `len(good)`: after the last.
         cuts = np.unique(np.searchsorted(good["position"], damage))
         if damaged:
             cuts = np.union1d(cuts, [0])
         damaged = len(cuts) > 0 and cuts[-1] == len(good)
         lasts = np.append(reached, good["last_offset"])
+        gaps = _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good))
+        aborts = [(int(good_rows[cut]), entry) for cut, entry in gaps]
+        # Of a marker that still has its header, the entry comes first: a header with a bad checksum leaves undecided.
+        for row in lost_rows.tolist():
+            entry = by_marker.get((followed["producer_id"][row], followed["base_offset"][row]))
+            if entry is not None:
+                aborts.append((row, entry))
         done = 0
-        for cut, lost in _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good)):
-            until = cut + int(lost_before[cut])
-            _add(segment, tracker, followed[done:until])
-            done = until
-            tracker.abort(int(lost["producer_id"]), int(lost["first_offset"]), int(lost["last_offset"]))
+        for row, entry in sorted(aborts, key=lambda each: each[0]):
+            _add(segment, tracker, followed[done:row])
+            done = row
+            tracker.abort(*entry.tolist()[:3])
         _add(segment, tracker, followed[done:])
         reached = int(lasts[-1])
     if damaged:
         # The entries are all below the next segment.
-        for lost in entries[entries["last_offset"] > reached]:
-            tracker.abort(int(lost["producer_id"]), int(lost["first_offset"]), int(lost["last_offset"]))
+        for entry in entries[entries["last_offset"] > reached]:
+            tracker.abort(*entry.tolist()[:3])
 
 
 def _lost_markers(
