@@ -12,6 +12,7 @@ KERNELS = [
     "buffers",
     "checksum",
     "scan",
+    "search",
     "decode",
     "columns",
     "frames",

@@ -142,6 +142,11 @@ class TableBuilder:
         return self._max_bytes is not None and self.decoded > 0 and self.cost >= self._max_bytes
 
     @property
+    def decompresses(self) -> bool:
+        """Whether positions in the table are those of decompressed payloads."""
+        return self._arena is not None
+
+    @property
     def cost(self) -> int:
         """Bytes that a table of the batches decoded so far takes."""
         if self._arena is not None:
@@ -237,10 +242,11 @@ class TableBuilder:
 
     # -- decoding
 
-    def decode(self) -> BadBatch | None:
-        """Decode the batches from row `decoded` on, until the table is full; return the first bad one."""
-        while self.decoded < self.batches.used and not self.is_full:
-            end = self._run_pipeline()
+    def decode(self, stop: int | None = None) -> BadBatch | None:
+        """Decode the batches from row `decoded` on up to `stop`, until the table is full; return the first bad one."""
+        stop = self.batches.used if stop is None else stop
+        while self.decoded < stop and not self.is_full:
+            end = self._run_pipeline(stop)
             if self.decoded == end or self.is_full:
                 continue
             finding = self._decode_batch(self.decoded)
@@ -248,9 +254,9 @@ class TableBuilder:
                 return BadBatch(self.decoded, finding)
         return None
 
-    def _run_pipeline(self) -> int:
+    def _run_pipeline(self, hi: int) -> int:
         """Decode ordinary batches; return the row before which it would have ended by itself."""
-        lo, hi, crc = self.decoded, self.batches.used, self._options.crc
+        lo, crc = self.decoded, self._options.crc
         arena = self._arena
         threads = self._options.threads
         if self._serial_bytes:

@@ -10,7 +10,7 @@ from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.format import DEFAULT_LIMITS, Limits
 from kbatch.framing import byte_array
 from kbatch.isolation import Aborted, decode_committed
-from kbatch.passes import decode_part
+from kbatch.reader import decode_part
 from kbatch.table import RecordTable
 
 __all__ = ["decode"]
@@ -116,5 +116,5 @@ def decode(
     array = byte_array(data)
     if isolation == "read_uncommitted":
         # A list is of no effect there, as in Kafka's consumer (TXN-R12).
-        return decode_part(array, options).table
+        return decode_part(array, options)
     return decode_committed(array, options, aborted)

@@ -8,41 +8,36 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.checksums import crc_holds
 from kbatch.errors import Fault, Finding, finding_to_error
 from kbatch.format import (
-    ATTRIBUTE_CODEC,
     BATCH_DTYPE,
+    BATCH_HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC_AT,
     MESSAGE_HEADER_SIZES,
     MIN_ENTRY_SIZE,
-    SHORTEST_ENTRY,
     Limits,
 )
 from kbatch.kernels import scan as _kernel
 from kbatch.pooled import PooledRows
 
 __all__ = [
-    "Claims",
     "Scan",
     "byte_array",
-    "damaged_end",
     "entry_size",
-    "find_batch",
     "first_offsets",
     "frame",
-    "may_end_later",
-    "most_believed",
+    "header_size",
+    "max_entry_size",
     "scan",
     "scan_part",
     "size_by_fields",
 ]
 
 _FIRST_BATCHES = 1024
-_MOST_BELIEVED = 64 << 20
-# Offsets of a segment are this far from each other at most: Kafka's indexes store them relative to its first.
-_MOST_APART = 1 << 31
+_MAX_ENTRY_SIZE = 64 << 20
+# The least size of an entry, by magic.
+_MIN_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
 
 
 class Scan(NamedTuple):
@@ -51,56 +46,6 @@ class Scan(NamedTuple):
     batches: npt.NDArray[np.void]
     consumed: int
     finding: Finding | None
-
-
-class Claims:
-    """What wrong lengths have cost, and what is believed of lengths for it.
-
-    Each header may claim all the bytes that follow it, and only their checksum tells whether it is right. Random bytes
-    give a header that looks right once in some megabytes, and crafted ones as often as they like. What wrong ones may
-    cost is bounded, so that no input takes quadratic time: each time they have cost so much, only batches of a quarter
-    of the size are believed.
-
-    Parameters
-    ----------
-    size : int
-        Bytes of the source.
-
-    Attributes
-    ----------
-    max_size : int
-        What a header may claim at most, in bytes.
-    reached : int or None
-        The last offset of the good batches so far.
-    """
-
-    __slots__ = ("_allowance", "_budget", "_size", "max_size", "reached")
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._allowance = self._budget = 16 * size + (64 << 20)
-        # What is there may be the beginning of what is to come, so that there is no limit at first.
-        self.max_size = LOG_OVERHEAD + (1 << 31)
-        self.reached: int | None = None
-
-    def wrong(self, size: int) -> None:
-        """Take down that a header has claimed `size` bytes which aren't its batch."""
-        self._budget -= size
-        if self._budget < 0:
-            self.max_size = min(self.max_size, self._size) // 4
-            self._budget = self._allowance
-
-    def fits(self, data: npt.NDArray[np.uint8], position: int) -> bool:
-        """Whether the entry that a search has found at `position`, whose checksum holds, may be one of the source.
-
-        Snappy and lz4 keep stretches of what they compress as they are, so that in a compressed message whose header is
-        damaged there are messages with good checksums. These don't cover offsets, which there are relative to the
-        wrapper's, or bytes of the codec: what isn't later than all before it, by no more than a segment takes, is none.
-        """
-        if self.reached is None or data[position + MAGIC_AT] == 2 or data[position + MAGIC_AT + 1] & ATTRIBUTE_CODEC:
-            return True
-        offset = int.from_bytes(data.data[position : position + 8], "big", signed=True)
-        return self.reached < offset <= self.reached + _MOST_APART
 
 
 def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
@@ -240,109 +185,32 @@ def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:
     return LOG_OVERHEAD + int.from_bytes(data.data[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
 
 
-def most_believed(limits: Limits) -> int:
-    """Return the largest batch, in bytes, that a search after damage and a stream believe in.
+def header_size(data: npt.NDArray[np.uint8], position: int) -> int | None:
+    """Return the bytes that the entry takes whose first 17 are at ``data[position]``; None if no entry begins so."""
+    magic = int(data[position + MAGIC_AT])
+    size = entry_size(data, position)
+    return size if magic <= 2 and size >= _MIN_SIZES[magic] else None
+
+
+def max_entry_size(limits: Limits) -> int:
+    """Return the largest size of a batch, in bytes, that is accepted from its length field: more is damage.
 
     Unless the limits say it, that is what decodes, and what brokers take.
     """
     if limits.max_batch_bytes is not None:
         return limits.max_batch_bytes
-    return max(limits.max_decompressed_bytes, _MOST_BELIEVED)
+    return max(limits.max_decompressed_bytes, _MAX_ENTRY_SIZE)
 
 
-def damaged_end(data: npt.NDArray[np.uint8], position: int, claims: Claims) -> int | None:
-    """Return where the entry at `position` ends whose length field or magic is wrong, if it tells otherwise.
+def size_by_fields(data: npt.NDArray[np.uint8], position: int) -> tuple[int | None, int]:
+    """Return the bytes that the message of magic 0 or 1 at `position` takes by the lengths of its key and value.
 
-    The checksum of magic 0 and 1 doesn't cover the length, but those of key and value: if it holds up to where they say
-    that the message ends, that is the end. And where the magic is wrong, what follows by the length tells.
+    The second number is how many of its bytes have to be known for that: where `data` has fewer, the first is None.
     """
-    left = len(data) - position
-    if left < SHORTEST_ENTRY:
-        return None
-    size = size_by_fields(data, position)
-    if size is not None and size <= min(left, claims.max_size):
-        if crc_holds(data, position, size):
-            return position + size
-        claims.wrong(size)
-    size = entry_size(data, position)
-    if SHORTEST_ENTRY <= size <= left - MIN_ENTRY_SIZE:
-        follower = scan_part(data, position=position + size, max_batches=1, max_size=claims.max_size).batches
-        if len(follower):
-            if crc_holds(data, position + size, int(follower["size"][0])):
-                return position + size
-            claims.wrong(int(follower["size"][0]))
-    return None
-
-
-def may_end_later(data: npt.NDArray[np.uint8], position: int) -> bool:
-    """Whether the bad entry at `position` looks like a compressed message that goes on beyond `data`.
-
-    A search would look for the next entry within it.
-    """
-    if len(data) - position < SHORTEST_ENTRY or data[position + MAGIC_AT] > 1:
-        return False
-    size = size_by_fields(data, position)
-    return data[position + MAGIC_AT + 1] & ATTRIBUTE_CODEC != 0 and (size is None or size > len(data) - position)
-
-
-def size_by_fields(data: npt.NDArray[np.uint8], position: int) -> int | None:
-    """Return the bytes that the message of magic 0 or 1 at `position` takes by the lengths of its key and value."""
     view = data.data[position:]
-    if view[MAGIC_AT] > 1:
-        return None
     at = MESSAGE_HEADER_SIZES[view[MAGIC_AT]]
     for _ in range(2):
         if len(view) < at + 4:
-            return None
+            return None, at + 4
         at += 4 + max(int.from_bytes(view[at : at + 4], "big", signed=True), 0)
-    return at
-
-
-def find_batch(
-    data: npt.NDArray[np.uint8], position: int, *, max_size: int, final: bool, claims: Claims | None = None
-) -> tuple[int, bool]:
-    """Search for the next batch, or message of magic 0 or 1, after damage: one whose length, magic *and* checksum hold.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-    position : int
-        Where to begin.
-    max_size : int
-        Larger batches are not believed, in bytes.
-    final : bool
-        Whether `data` ends where the source ends. If not, and no whole batch is found, the first header whose batch
-        ends beyond `data` is where a later search has to begin. Many bytes look like such a header, so that a whole
-        batch after it is believed first: it isn't one of another's values unless someone stores batches in batches.
-    claims : Claims, optional
-        Those of the whole source, if `data` is a part of it.
-
-    Returns
-    -------
-    position : int
-        Where the batch begins; or, if there is none, from where a later search has to begin.
-    found : bool
-        Whether a batch is there and whole.
-    """
-    end = len(data)
-    if claims is None:
-        claims = Claims(end)
-    unfinished = None
-    while True:
-        believed = min(max_size, claims.max_size)
-        candidate = _kernel.find_candidate(data, position, believed, final or unfinished is not None)
-        if candidate < 0:
-            if unfinished is not None:
-                return unfinished, False
-            return (end if final else max(position, end - MIN_ENTRY_SIZE + 1)), False
-        size = entry_size(data, candidate)
-        if size > end - candidate:
-            unfinished = candidate
-            position = candidate + 1
-            continue
-        if crc_holds(data, candidate, size):
-            if claims.fits(data, candidate):
-                return candidate, True
-        else:
-            claims.wrong(size)
-        position = candidate + 1
+    return at, at

@@ -20,7 +20,7 @@ from kbatch.format import (
     Codec,
 )
 from kbatch.kernels import encode as _kernel
-from kbatch.passes import decode_parts
+from kbatch.reader import decode_tables
 from kbatch.rewriting import Memory, RewriteSettings, Run, error_at
 from kbatch.table import RecordTable
 
@@ -72,14 +72,14 @@ def reencoded(
     verified = (batches["magic"] == 2) | (batches["attributes"] & ATTRIBUTE_CODEC == 0)
     options = replace(settings.decoding, crc="skip" if verified.all() else "verify")
     after, left = -1, len(run.data)
-    for part in decode_parts(
-        run.data, options, origin=run.origin, source=run.source, max_bytes=_TABLE_BYTES, followed=True
+    for decoded in decode_tables(
+        run.data, options, origin=run.origin, source=run.source, max_bytes=_TABLE_BYTES, is_bounded=True
     ):
-        left -= part.table.consumed
-        settings.report.damage += part.table.losses
+        left -= decoded.consumed
+        settings.report.damage += decoded.losses
         if check is not None:
-            check(part.table, run.source)
-        table = _writable(part.table, after, run.source, settings)
+            check(decoded, run.source)
+        table = _writable(decoded, after, run.source, settings)
         if len(table):
             after = int(table.records["offset"][-1])
             yield _encoded(table, magic, codec, run.source, settings, memory)

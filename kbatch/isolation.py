@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.decode_options import DecodeOptions
-from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
-from kbatch.framing import scan_part
-from kbatch.passes import decode_part
+from kbatch.reader import BatchReader, decode_part
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker, lost_markers
+from kbatch.windows import BufferWindows
 
 __all__ = [
     "Aborted",
@@ -95,17 +94,22 @@ def decide(
     if options.isolation == "read_uncommitted":
         # A list is of no effect there, as in Kafka's consumer (TXN-R12).
         return options, None
-    tracking = tracking_options(options)
-    try:
-        table = decode_part(data, tracking).table
-    except KbatchError as error:
-        if error.position is None:
-            raise
-        # Nothing at or after the damage is handed out, and so nothing there decides.
-        table = decode_part(data[: error.position], tracking).table
-    good, lost = counts_for_transactions(table.batches, options)
+    # Under "raise" nothing at or after damage is returned, and so nothing there decides.
+    reader = BatchReader(tracking_options(options))
+    table = reader.read(BufferWindows(data))
+    batches = table.batches
+    good, lost = counts_for_transactions(batches, options)
     chosen = good | lost
-    return _decide_by(data, options, aborted, table.batches[chosen], lost[chosen])
+    tracker = TransactionTracker(check_crc=False, limits=options.limits)
+    tracker.add(data, batches[chosen], lost=lost[chosen])
+    is_sound = reader.error is None and not reader.stopped and not table.losses and bool((batches["magic"] == 2).all())
+    if options.crc == "verify" and is_sound:
+        # This pass has verified all checksums. Those of messages inside of compressed ones it has not.
+        options = replace(options, crc="skip")
+    if aborted is not None:
+        return replace(options, aborted=_aborted_ranges(aborted, tracker)), None
+    transactions = tracker.result()
+    return committed(options, transactions), transactions
 
 
 def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:
@@ -119,44 +123,8 @@ def mark_pending(table: RecordTable, transactions: Transactions) -> None:
     table.last_stable_offset = transactions.last_stable_offset
 
 
-def _decide_by(
-    data: npt.NDArray[np.uint8],
-    options: DecodeOptions,
-    aborted: Aborted | None,
-    batches: npt.NDArray[np.void],
-    lost: npt.NDArray[np.bool_] | None = None,
-) -> tuple[DecodeOptions, Transactions | None]:
-    """Do what `decide` does by what these batches say, of which some are `lost` markers."""
-    tracker = TransactionTracker(check_crc=False, limits=options.limits)
-    tracker.add(data, batches, lost=lost)
-    if aborted is not None:
-        return replace(options, aborted=_aborted_ranges(aborted, tracker)), None
-    transactions = tracker.result()
-    return committed(options, transactions), transactions
-
-
 def decode_committed(data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None) -> RecordTable:
-    """Follow the transactions of `data` and decode it; parameters are those of `decide`.
-
-    Batches are followed by their headers, in the hope that all are good. Where one turns out to be bad, what was
-    followed after it may be void: then the input is followed again, as the decoding goes through it.
-    """
-    if aborted is not None and not isinstance(aborted, np.ndarray):
-        aborted = list(aborted)
-    outside = options.start_offset is not None or options.stop_offset is not None
-    if options.crc != "verify" or not outside:
-        try:
-            table = _decode_decided(data, *_decide_by(data, options, aborted, scan_part(data).batches))
-        except KbatchError:
-            pass
-        else:
-            if not table.losses:
-                return table
-    return _decode_decided(data, *decide(data, options, aborted))
-
-
-def _decode_decided(
-    data: npt.NDArray[np.uint8], options: DecodeOptions, transactions: Transactions | None
-) -> RecordTable:
-    table = decode_part(data, options).table
+    """Follow the transactions of `data` by its headers and markers, then decode it; parameters are those of `decide`."""
+    options, transactions = decide(data, options, aborted)
+    table = decode_part(data, options)
     return table if transactions is None else with_pending(table, transactions)

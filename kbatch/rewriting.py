@@ -24,7 +24,7 @@ from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import BatchStatus, Codec, Limits
 from kbatch.framing import byte_array, scan_part
 from kbatch.kernels.encode import Growing
-from kbatch.passes import decode_part
+from kbatch.reader import decode_part
 from kbatch.table import Loss, RecordTable
 
 __all__ = [
@@ -332,7 +332,7 @@ def rewrite_bytes(
 def _rewrite_damaged(rewriter: Rewriter, data: Bytes, out: Output) -> None:
     """Rewrite the good batches of `data`, which begins where `out` ends; an error unless damage is left out."""
     settings, origin = rewriter.settings, out.consumed
-    table = decode_part(data, settings.framing, origin=origin).table
+    table = decode_part(data, settings.framing, origin=origin)
     settings.report.damage += table.losses
     left, end = len(data) - table.consumed, origin + table.consumed
     if left:

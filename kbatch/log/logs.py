@@ -37,7 +37,7 @@ from kbatch.log.state import (
     read_partition_metadata,
 )
 from kbatch.log.storage import Entry, Storage, locate
-from kbatch.passes import decode_part
+from kbatch.reader import decode_part
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
@@ -500,10 +500,10 @@ class Log:
                     end = int(rows["position"][-1] + rows["size"][-1])
                     for row in rows[rows["max_timestamp"] >= timestamp]:
                         position, size = int(row["position"]), int(row["size"])
-                        part = decode_part(
+                        table = decode_part(
                             file.window(position, position + size), options, origin=position, source=segment.path
                         )
-                        found = _first_late(part.table, timestamp)
+                        found = _first_late(table, timestamp)
                         if found is not None:
                             return found
                 tail = file.tail_at(end)

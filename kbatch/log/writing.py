@@ -24,7 +24,7 @@ from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
 from kbatch.framing import byte_array, scan_part
 from kbatch.log.names import parse_segment_name
 from kbatch.log.storage import is_url, locate
-from kbatch.passes import decode_part
+from kbatch.reader import decode_part
 from kbatch.transactions import TransactionTracker
 
 __all__ = ["LogWriter", "SegmentWriter", "staged", "sync_directory"]
@@ -577,7 +577,7 @@ class LogWriter:
         if self.next_offset is not None and rows["last_offset"][0] - self.next_offset <= _INT32_MAX:
             return self.next_offset
         start = int(rows["position"][0]) - origin
-        table = decode_part(data[start : start + int(rows["size"][0])], DecodeOptions(columns=("offset",))).table
+        table = decode_part(data[start : start + int(rows["size"][0])], DecodeOptions(columns=("offset",)))
         return int(table.batches["base_offset"][0])
 
     def _begin(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> SegmentWriter:

@@ -21,7 +21,7 @@ from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
 from kbatch.framing import byte_array
 from kbatch.isolation import Aborted, decide
-from kbatch.passes import decode_parts
+from kbatch.reader import decode_tables
 from kbatch.spark.losses import LOSS_SCHEMA, LossLog
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import Loss, RecordTable, decoded_columns
@@ -88,12 +88,8 @@ class _Decoder:
             if aborted is None:
                 raise
             raise type(error)(f"row {row} of the partition, column {self.aborted_column!r}: {error}") from None
-        position = 0
-        stopped = False
-        for part in decode_parts(array, options, source=where, max_bytes=_TABLE_BYTES):
-            position += part.table.consumed
-            stopped = part.stopped
-            yield part.table
+        reader = yield from decode_tables(array, options, source=where, max_bytes=_TABLE_BYTES)
+        position, stopped = reader.position, reader.stopped
         left = len(array) - position
         if not left or stopped or self.partial == "drop":
             return

@@ -1,0 +1,31 @@
+import numpy as np
+import numpy.typing as npt
+
+class EntryChecksums:
+    def __init__(self) -> None: ...
+    def first_byte(self, position: int) -> int: ...
+    def holds(self, window: npt.NDArray[np.uint8], origin: int, position: int, size: int, *, lowest: int) -> bool: ...
+    def first_bad(
+        self, window: npt.NDArray[np.uint8], origin: int, batches: npt.NDArray[np.void], row: int, end: int
+    ) -> tuple[int, int]: ...
+    def find(
+        self,
+        window: npt.NDArray[np.uint8],
+        origin: int,
+        position: int,
+        stop: int,
+        *,
+        max_size: int,
+        source_end: int | None,
+        reached: int | None,
+    ) -> tuple[int, int, int]: ...
+
+def follow_lengths(
+    window: npt.NDArray[np.uint8],
+    origin: int,
+    position: int,
+    stop: int,
+    max_size: int,
+    control: npt.NDArray[np.void] | None = None,
+    used: int = 0,
+) -> tuple[int, int, bool, int]: ...
