@@ -44,7 +44,7 @@ class Resumption(NamedTuple):
     is_entry : bool
         Whether an entry is known to begin there.
     markers : ndarray of BATCH_DTYPE
-        Control batches in the damage whose headers lengths lead to, where headers only are read.
+        The control batches in the damage, where only headers are read and their lengths lead to `position`.
     """
 
     position: int
@@ -111,8 +111,8 @@ class DamageEngine:
 
     **An entry whose length, magic and checksum are valid is returned, whatever came before it.** A search looks at
     every position after the start of the damage, in order, and ends at the first valid entry. There is no budget that
-    wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values may hold
-    batches; an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot follow the
+    wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values
+    may hold batches; an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot follow the
     last good one, since codecs keep stretches of what they compress (`EntryChecksums.find`). The search verifies
     checksums also under ``crc="skip"``.
 
@@ -190,9 +190,7 @@ class DamageEngine:
             return False
         return not self._verifies or self._entry_holds(windows, end, following, lowest=position)
 
-    def first_bad(
-        self, windows: Windows, batches: npt.NDArray[np.void], row: int, end: int
-    ) -> tuple[int, int]:
+    def first_bad(self, windows: Windows, batches: npt.NDArray[np.void], row: int, end: int) -> tuple[int, int]:
         """Return the first of the rows from `row` up to `end` whose checksum does not hold, and its checksum."""
         first = self._checksums.first_byte(int(batches["position"][row]))
         window = windows.window(first, int(batches["position"][end - 1] + batches["size"][end - 1]))
@@ -225,8 +223,8 @@ class DamageEngine:
         if size is not None:
             self._search.last, self._search.chain, self._search.chain_holds = position, position + size, True
 
-    def resume(self, windows: Windows, stop: int) -> Resumption | None:
-        """Resume the search that was begun, for an entry that begins before `stop`.
+    def resume(self, windows: Windows) -> Resumption | None:
+        """Resume the search that was begun.
 
         Returns
         -------
@@ -236,24 +234,26 @@ class DamageEngine:
         search = self._search
         assert search is not None
         try:
-            found = self._find(windows, search, stop)
+            found = self._find(windows, search)
         except _MoreNeededError as error:
             self.needed = error.args[0]
             return None
         self._search = None
         position, is_entry = found
-        markers = search.control.filled() if is_entry and search.chain == position else search.control.filled()[:0]
+        control = search.control.filled()
+        leads_there = search.chain_holds and position in (search.chain, search.last)
+        markers = control[control["position"] < (position if leads_there else 0)]
         if search.is_tail and not is_entry:
             return Resumption(search.start, None, False, markers)
         loss = Loss(search.start, position - search.start, search.reason, search.base_offset)
         return Resumption(position, loss, is_entry, markers)
 
-    def _find(self, windows: Windows, search: _Search, stop: int) -> tuple[int, bool]:
+    def _find(self, windows: Windows, search: _Search) -> tuple[int, bool]:
         """Return where the damage ends, and whether an entry is known to begin there."""
         if search.tries_fields:
             end = self._end_by_fields(windows, search.start)
             search.tries_fields = False
-            if end is not None and end <= stop:
+            if end is not None:
                 self._follow_chain(windows, search, end)
                 return end, True
         needed = search.cursor + MIN_ENTRY_SIZE
@@ -264,7 +264,7 @@ class DamageEngine:
                 window,
                 first,
                 search.cursor,
-                stop,
+                windows.end,
                 max_size=self.max_size,
                 source_end=windows.end if windows.is_final else None,
                 reached=self.reached,
@@ -273,16 +273,15 @@ class DamageEngine:
             if status == _ENTRY:
                 return search.cursor, True
             if status == _NO_ENTRY:
-                return self._end_without_entry(windows, search, stop)
+                return self._end_without_entry(windows, search)
             if needed > windows.end:
                 raise _MoreNeededError(needed)
 
-    def _end_without_entry(self, windows: Windows, search: _Search, stop: int) -> tuple[int, bool]:
+    def _end_without_entry(self, windows: Windows, search: _Search) -> tuple[int, bool]:
         """Return where damage ends after which no entry is valid: at the incomplete last one, if lengths lead to it."""
+        stop = windows.end
         if windows.is_bounded:
             return stop, True
-        if stop < windows.end:
-            return stop, not search.is_tail
         self._follow_chain(windows, search, stop)
         if search.chain_holds and not search.is_tail:
             return (search.last if search.chain > stop else search.chain), False

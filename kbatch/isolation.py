@@ -21,7 +21,6 @@ __all__ = [
     "counts_for_transactions",
     "decide",
     "decode_committed",
-    "mark_pending",
     "tracking_options",
     "with_pending",
 ]
@@ -102,7 +101,7 @@ def decide(
     chosen = good | lost
     tracker = TransactionTracker(check_crc=False, limits=options.limits)
     tracker.add(data, batches[chosen], lost=lost[chosen])
-    is_sound = reader.error is None and not reader.stopped and not table.losses and bool((batches["magic"] == 2).all())
+    is_sound = reader.position == len(data) and bool((good & (batches["magic"] == 2)).all()) and not table.losses
     if options.crc == "verify" and is_sound:
         # This pass has verified all checksums. Those of messages inside of compressed ones it has not.
         options = replace(options, crc="skip")
@@ -117,14 +116,8 @@ def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:
     return table._with(pending=transactions.pending, last_stable_offset=transactions.last_stable_offset)
 
 
-def mark_pending(table: RecordTable, transactions: Transactions) -> None:
-    """Tell in a table what of its source was withheld."""
-    table.pending = transactions.pending
-    table.last_stable_offset = transactions.last_stable_offset
-
-
 def decode_committed(data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None) -> RecordTable:
-    """Follow the transactions of `data` by its headers and markers, then decode it; parameters are those of `decide`."""
+    """Follow the transactions of `data`, then decode it; parameters are those of `decide`."""
     options, transactions = decide(data, options, aborted)
     table = decode_part(data, options)
     return table if transactions is None else with_pending(table, transactions)

@@ -45,6 +45,8 @@ class BatchReader:
         Nothing can be read before the source is known up to this position, or its end is.
     stopped : bool
         Whether ``on_error="stop"`` met damage: nothing after it is read.
+    is_undecided : bool
+        Whether there is damage at `position` whose end is not known yet.
     decompressed : bool
         Whether the last table holds decompressed payloads, not the window's bytes.
     error : KbatchError or None
@@ -57,6 +59,7 @@ class BatchReader:
         self.position = position
         self.needed = 0
         self.stopped = False
+        self.is_undecided = False
         self.decompressed = False
         self.error: KbatchError | None = None
         self.damage = DamageEngine(options)
@@ -94,8 +97,13 @@ class BatchReader:
         """
         if self.error is not None:
             raise self.error
+        self.is_undecided = False
         stop = windows.end if stop is None else min(stop, windows.end)
         return _TableReader(self, windows, stop, max_bytes, expected).read()
+
+    def restarted(self) -> BatchReader:
+        """Return a reader that begins where this one is; under ``on_error="raise"`` the two differ in nothing else."""
+        return BatchReader(self.options, source=self.source, position=self.position)
 
     def entry_after_tail(self, windows: Windows) -> int | None:
         """Return where an entry begins after the incomplete one at `position`, which then is damaged."""
@@ -103,7 +111,7 @@ class BatchReader:
             # `read` has looked for one.
             return None
         self.damage.begin(self.position, "", is_tail=True)
-        found = self.damage.resume(windows, windows.end)
+        found = self.damage.resume(windows)
         return found.position if found is not None and found.loss is not None else None
 
     def first_byte(self) -> int:
@@ -150,7 +158,9 @@ class _TableReader:
         reader = self.reader
         goes_on = not self.damage.is_searching or self._resume()
         if reader.position != self.origin:
+            markers = self.builder.batches.filled()
             self._open(0)
+            self.builder.append_bad(markers)
         while goes_on and reader.position < self.stop and not self.builder.is_full:
             if not self.origin <= reader.position < self._window_end:
                 # Damage ended after the window, or the window did: the rest is for the next table.
@@ -295,12 +305,11 @@ class _TableReader:
         verdict = self.damage.judge(self.windows, position, size, finding.fault)
         if verdict is Verdict.WAIT:
             builder.drop_batches_from(row)
-            reader.position, reader.needed = position, self.damage.needed
+            reader.position, reader.needed, reader.is_undecided = position, self.damage.needed, True
             return False
         builder.mark_bad(row, fault_status(finding.fault))
         if verdict is Verdict.FOLLOW:
-            self.losses.append(Loss(position, min(position + size, self.stop) - position, reason, base_offset))
-            reader.position = max(reader.position, min(position + size, self.stop))
+            self.losses.append(Loss(position, size, reason, base_offset))
             return True
         builder.drop_batches_from(row + 1)
         self.damage.begin(position, reason, base_offset=base_offset, size=size)
@@ -342,7 +351,7 @@ class _TableReader:
     def _stop(self, position: int, reason: str, base_offset: int | None) -> bool:
         self.reader.position, self.reader.stopped = position, True
         if self.windows.is_final:
-            self.losses.append(Loss(position, self.stop - position, reason, base_offset))
+            self.losses.append(Loss(position, self.windows.end - position, reason, base_offset))
         else:
             # The source is lost as far as it goes, which is not known yet.
             self.damage.begin(position, reason, base_offset=base_offset)
@@ -353,16 +362,17 @@ class _TableReader:
         reader = self.reader
         if (offset := self.builder.last_good_offset) is not None:
             self.damage.reached = offset
-        found = self.damage.resume(self.windows, self.stop)
+        found = self.damage.resume(self.windows)
         if found is None:
             reader.position, reader.needed = self.damage.search_position, self.damage.needed
+            reader.is_undecided = True
             return False
         reader.position = found.position
         if found.loss is None:
             return False
         self.losses.append(found.loss)
         self.few = _FEW_BATCHES
-        if self.options.framing_only and found.is_entry:
+        if self.options.framing_only:
             markers = found.markers[lost_markers(found.markers)]
             markers["status"] = BatchStatus.BAD_CRC
             self.builder.append_bad(markers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypedDict, runtime_checkable
@@ -11,30 +10,24 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, Unpack
 
+from kbatch.chunks import ChunkBuffer
 from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.errors import KbatchError, TruncatedBatchError
-from kbatch.format import BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
-from kbatch.framing import byte_array, entry_size, most_believed, scan_part
-from kbatch.isolation import Aborted, counts_for_transactions, tracking_options
-from kbatch.kernels.buffers import allocate
-from kbatch.passes import Part, decode_part
+from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
+from kbatch.framing import byte_array, entry_size, scan_part
+from kbatch.isolation import Aborted
+from kbatch.reader import BatchReader
 from kbatch.stable import StableFront
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import AbortedRanges
 
 __all__ = ["StreamDecoder", "StreamOptions", "decode_stream"]
 
-# Of damage whose extent only later bytes can tell, so many are kept before it is decided without them.
-_PATIENCE = 16 << 20
-# How many batches are framed at a time, so that their rows stay in the cache: only their number is wanted.
+# How many batches are framed at a time, so that their rows stay in the cache: only their number is used.
 _FRAMED_AT_A_TIME = 1024
-_LEAST_ROOM = 16 << 10
-# Room that a header gets on its word alone: what it claims is at most so much more than what came.
-_MOST_TRUSTED = 1 << 20
+# What is allocated on a header's word alone: at most this much more than the bytes that came.
+_MAX_TRUSTED = 1 << 20
 _READ_BYTES = 1 << 20
-# From so many bytes on, copying a chunk takes longer than one table more.
-_WORTH_HOLDING = 1 << 20
-_NEVER = sys.maxsize
 _NOT_READY = "the source has nothing to read now; wait for it, or make it blocking"
 
 
@@ -63,55 +56,44 @@ class _Readable(Protocol):
 class StreamDecoder:
     """Decode batches from chunks of any size, as a socket, a pipe or an object store gives them.
 
-    `feed` takes the chunks, `flush` gives a table of everything that is whole so far, and `finish` ends the stream. How
-    the stream is cut into chunks, and when it is flushed, changes nothing: all tables together have the records,
-    batches and losses that `kbatch.decode` finds in the whole; see the notes for its exceptions.
+    `feed` takes the chunks, `flush` returns a table of everything that is complete so far, and `finish` ends the
+    stream. How the stream is cut into chunks, and when it is flushed, changes nothing: all tables together have the records,
+    batches and losses that `kbatch.decode` finds in the whole.
 
     Parameters
     ----------
     isolation, aborted, include_control, crc, on_error, start_offset, stop_offset, threads, limits, columns
         As for `kbatch.decode`.
     origin : int
-        Position of the first byte in a larger source; every position that is told counts from there.
+        Position of the first byte in a larger source; every position that is reported counts from there.
     source : str, optional
         Name of the stream, for errors.
 
     Notes
     -----
-    **Damage.** Under ``on_error="raise"`` `flush` first hands out what is whole before the damage, and the next call
-    raises; so does every further one. Under ``"skip"`` and ``"stop"`` a loss is told once, by the flush (or `finish`)
-    at which its end is known. What isn't known yet is kept: the bytes of a bad batch until those after it show whether
-    its length is right.
+    **Damage.** Under ``on_error="raise"`` `flush` first returns what is complete before the damage, and the next call
+    raises; so does every further one. Under ``"skip"`` and ``"stop"`` a loss is reported once, by the flush (or
+    `finish`) at which its end is known.
 
-    **Transactions.** Under ``isolation="read_committed"`` a flush hands out what comes before the last stable offset of
-    what was fed, without aborted batches. Everything from the first transaction on that no marker has decided is kept
-    back, as bytes, until a marker decides it (LSO-R1); `finish` gives what is still undecided as batches of status
-    `BatchStatus.UNDECIDED` without records. ``pending`` and ``last_stable_offset`` of each table tell what is open by
-    then. With `aborted` nothing is kept back: entries of a fetch response end at their markers as these come. Each
+    **Transactions.** Under ``isolation="read_committed"`` a flush returns what comes before the last stable offset of
+    what was fed, without aborted batches. Everything from the first transaction on that no marker has decided is kept,
+    as bytes, until a marker decides it (LSO-R1); `finish` returns what is still undecided as batches of status
+    `BatchStatus.UNDECIDED` without records. ``pending`` and ``last_stable_offset`` of each table list what is open by
+    then. With `aborted` nothing is withheld: entries of a fetch response end at their markers as these come. Each
     checksum is computed twice, and each payload decoded once. Damage that is an error, or that ends the stream, ends
     the reading of markers too: what is undecided before it stays so, under ``"raise"`` inside the decoder.
 
-    **Copies.** A read-only chunk (``bytes``, a read-only ``mmap``, ...) that meets an empty decoder is held, not
-    copied, until all of it is flushed; if it is flushed before the next chunk comes, as where chunks are whole fetch
-    responses, ``data`` of a table of uncompressed batches is the chunk's own memory. Any other chunk is copied when it
-    is fed, behind the bytes that still wait: to memory that is used again, and grows by doubling. So a writable chunk
-    (``bytearray``, a ``recv_into`` buffer) is the caller's again as soon as `feed` returns, and a batch that is spread
-    over chunks is joined once, however many there are. After a flush what is left, the incomplete batch at the end,
-    moves once more, if it is less than what was handed out.
-    `read_from` saves the copy: it lets a socket or file write to the decoder's own memory. And `tables` never copies
-    read-only chunks of 1 MiB or more: the batch that begins in one and ends in the next is a table of its own.
+    **Copies.** Chunks are copied when they are fed, to memory of the decoder that tables point into; `read_from` saves
+    the copy, since it lets a socket or file write to that memory.
 
     **Memory** is what was fed and not flushed, and what a transaction keeps back. If each chunk is followed by a flush,
-    that is the chunk and the largest batch, or the longest transaction. No header gets memory for what it claims,
-    beyond 1 MiB, before the bytes come; and one that claims more than ``limits.max_batch_bytes`` is damage at once
-    (`LimitExceededError`), so that a damaged length can't make the decoder wait for 2 GiB. Below that it waits, also in
-    a search after damage for whatever looks like a header: as long as a batch may still turn out to be there, the bytes
-    are kept.
+    that is the chunk and the largest batch, or the longest transaction. No header gets more than 1 MiB of memory before
+    its bytes come. One that claims more than ``limits.max_batch_bytes`` is damage at once (`LimitExceededError`), so
+    that a damaged length cannot make the decoder wait for 2 GiB. Below that limit it waits, also in a search after
+    damage for whatever looks like a header: as long as an entry may still turn out to be there, the bytes are kept.
 
-    **Where it differs from decoding the whole.** `kbatch.decode` takes a batch that claims more than that, if all of it
-    is there. And where more than 16 MiB go by after a bad batch and no good one is found, they become one loss, in
-    which `kbatch.decode` may still have told single bad batches. Under read_committed the offsets of batches must go
-    up, as in any log: what was handed out isn't taken back if a later transaction begins at a smaller offset.
+    **Order.** Under read_committed the offsets of batches have to ascend, as in any log: what was returned is not taken
+    back if a later transaction begins at a smaller offset.
 
     Examples
     --------
@@ -146,7 +128,7 @@ class StreamDecoder:
         origin: int = 0,
         source: str | None = None,
     ) -> None:
-        self._options = DecodeOptions(
+        options = DecodeOptions(
             isolation=isolation,
             include_control=include_control,
             crc=crc,
@@ -157,62 +139,45 @@ class StreamDecoder:
             columns=columns,
             threads=threads,
         )
-        self._most = most_believed(self._options.limits)
-        self._source = source
-        # Under read_committed the transactions are followed first, in a pass of its own ahead of the decoding. A list
-        # of closed ranges decides alone; under read_uncommitted any list is of no effect (TXN-R12).
-        self._stable: StableFront | None = None
+        self._bytes = ChunkBuffer(origin)
+        # Two readers go through the bytes: under read_committed one follows the transactions, ahead of the decoding. A
+        # list of closed ranges decides alone; under read_uncommitted any list is of no effect (TXN-R12).
+        self._front: StableFront | None = None
         if isolation == "read_committed":
             if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
-                self._options = replace(self._options, aborted=AbortedRanges.from_rows(aborted))
+                options = replace(options, aborted=AbortedRanges.from_rows(aborted))
             else:
-                self._stable = StableFront(self._options.limits, aborted)
-        # The bytes that wait are one stretch, which begins at `_position` of the stream: a chunk that is held, or the
-        # part of `_buffer` from `_begin` on, which has room for more behind it. Memory that a table may point into is
-        # never written to again.
-        self._position = origin
-        self._data = _nothing()
-        self._buffer: npt.NDArray[np.uint8] | None = None
-        self._begin = 0
-        # The first `_followed` bytes of `_data` are kept back only for transactions: none unless there is a `_stable`.
-        # Before `_data` has `_wanted` bytes nothing in it is whole that isn't counted yet. From `_followed` up to
-        # `_framed` are `_ready` batches; or only a pass can tell what they are, if it is `_searching` or `_undecided`.
-        self._followed = 0
-        self._wanted = LOG_OVERHEAD
-        self._framed = 0
+                self._front = StableFront(options, aborted, source=source, position=origin)
+        self._decoding = BatchReader(options, source=source, position=origin)
+        # Complete batches that came since the last flush, up to which position they were counted, and up to which the
+        # stream has to be known for another one.
         self._ready = 0
-        self._searching = False
-        self._undecided = False
-        # What following the transactions came upon: damage that is an error, or after which nothing is wanted.
-        self._damaged = False
-        self._follows_no_more = False
-        # Whether the decoding has to begin with a search. It is the same search unless the decoding is behind; then it
-        # gets on when there are `_decodable` bytes.
-        self._resuming = False
-        self._behind = False
-        self._decodable = 0
-        # The last loss, if its end is not known yet.
-        self._open_loss: Loss | None = None
-        self._stopped = False
+        self._counted = origin
+        self._needed = origin + LOG_OVERHEAD
+        # The position up to which tables have reported the stream.
+        self._reported = origin
         self._finished = False
 
     @property
     def position(self) -> int:
-        """Where in the stream the first byte stands that no flush has dealt with."""
-        return self._position
+        """Position in the stream of the first byte that no flush has dealt with."""
+        return self._decoding.position
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes from `position` on that have been fed and are kept."""
-        return len(self._data)
+        """Bytes from `position` on that have been fed."""
+        return self._bytes.end - self._decoding.position
 
     @property
     def stopped(self) -> bool:
         """Whether ``on_error="stop"`` met damage: further chunks are counted and dropped."""
-        return self._stopped
+        return self._decoding.stopped
 
     def __repr__(self) -> str:
-        return f"<StreamDecoder at byte {self._position}: {len(self._data)} bytes wait, {self._ready} batches whole>"
+        return (
+            f"<StreamDecoder at byte {self.position}: {self.pending_bytes} bytes pending, "
+            f"{self._ready} complete batches>"
+        )
 
     # -- bytes in
 
@@ -222,15 +187,14 @@ class StreamDecoder:
         Parameters
         ----------
         chunk : buffer
-            Any number of bytes. A read-only one may be held until it is flushed, and must not change; a writable one is
-            copied.
+            Any number of bytes. They are copied.
 
         Returns
         -------
         int
-            How many batches are whole and came since the last flush, by their headers. Damage that ends this count adds
-            one, so that 0 always means: `flush` has nothing new. Batches that a flush has kept back for a transaction
-            count no more; what decides them is a new batch.
+            How many complete batches came since the last flush, by their headers. Damage that ends this count adds one,
+            so that 0 always means: `flush` has nothing new. Batches that a flush has withheld for a transaction do not
+            count any more; what decides them is a new batch.
 
         Raises
         ------
@@ -238,17 +202,10 @@ class StreamDecoder:
             After `finish`.
         """
         array = byte_array(chunk)
-        if self._finished:
-            raise ValueError("the stream is finished: a further one needs a StreamDecoder of its own")
-        if self._stopped:
-            self._position += len(array)
-        elif len(array) and not len(self._data) and _is_constant(chunk):
-            self._data, self._buffer = array, None
-            self._frame()
-        elif len(array):
-            self._room(len(array))[:] = array
-            self._grow(len(array))
-        return max(self._ready, int(self._behind and len(self._data) >= self._decodable))
+        self._check_open()
+        self._bytes.append(array, self._expected_bytes())
+        self._count()
+        return self._ready
 
     def read_from(self, readinto: Callable[[memoryview], int | None], size: int = _READ_BYTES) -> int:
         """Take the next bytes from a function that writes them to a buffer it is given: no copy is made.
@@ -281,77 +238,79 @@ class StreamDecoder:
         """
         if size < 1:
             raise ValueError(f"size must be positive, got {size}")
-        if self._finished:
-            raise ValueError("the stream is finished: a further one needs a StreamDecoder of its own")
-        count = readinto(self._room(size).data)
+        self._check_open()
+        count = readinto(self._bytes.free(size, self._expected_bytes()).data)
         if count is None:
             raise BlockingIOError(_NOT_READY)
         if not 0 <= count <= size:
-            raise ValueError(f"readinto told of {count} bytes written to a buffer of {size}")
-        if self._stopped:
-            self._position += count
-        elif count:
-            self._grow(count)
+            raise ValueError(f"readinto returned {count} for a buffer of {size} bytes")
+        self._bytes.end += count
+        self._count()
         return count
 
-    def _room(self, count: int) -> npt.NDArray[np.uint8]:
-        """Return the `count` bytes of memory behind the bytes that wait."""
-        used = len(self._data)
-        if self._buffer is None or self._begin + used + count > len(self._buffer):
-            claimed = 0 if self._wanted == _NEVER else min(self._wanted, used + _MOST_TRUSTED)
-            size = max(used + count, claimed, 2 * used if self._buffer is not None else 0, _LEAST_ROOM)
-            buffer = np.frombuffer(memoryview(allocate(size)), np.uint8)
-            buffer[:used] = self._data
-            self._buffer, self._begin = buffer, 0
-            self._grow(0)
-        return self._buffer[self._begin + used : self._begin + used + count]
+    def _check_open(self) -> None:
+        if self._finished:
+            raise ValueError("the stream is finished: a further one needs a StreamDecoder of its own")
 
-    def _grow(self, count: int) -> None:
-        """Count the `count` bytes behind those that wait among them."""
-        assert self._buffer is not None
-        self._data = self._buffer[self._begin : self._begin + len(self._data) + count]
-        self._data.flags.writeable = False
-        if count:
-            self._frame()
+    def _expected_bytes(self) -> int:
+        """Return how many bytes are going to be kept at least, as far as a header is trusted with memory."""
+        kept = self._bytes.end - self._bytes.start
+        return min(self._needed - self._bytes.start, kept + _MAX_TRUSTED)
 
-    def _frame(self) -> None:
-        """Count the batches that are whole by now."""
-        if len(self._data) < self._wanted:
+    def _count(self) -> None:
+        """Count the batches that are complete by now."""
+        if self.stopped:
+            self._drop_all()
+        end = self._bytes.end
+        if end < self._needed:
             return
-        if self._searching or self._undecided or self._damaged:
-            self._ready = 1
+        first = self._first_reader
+        if first.is_undecided or first.error is not None or self._decoding.is_undecided:
+            self._ready = max(self._ready, 1)
             return
+        data = self._bytes.window(self._counted, end)
+        start = self._counted
         while True:
-            scan = scan_part(self._data, position=self._framed, max_batches=_FRAMED_AT_A_TIME, max_size=self._most)
+            scan = scan_part(
+                data, position=self._counted - start, max_batches=_FRAMED_AT_A_TIME, max_size=first.damage.max_size
+            )
             self._ready += len(scan.batches)
-            self._framed = scan.consumed
+            self._counted = start + scan.consumed
             if scan.finding is not None:
                 self._ready += 1
-                self._wanted = _NEVER
+                self._needed = end + (1 << 62)
                 return
             if len(scan.batches) < _FRAMED_AT_A_TIME:
                 break
-        self._wanted = self._framed + _entry_wants(self._data, self._framed)
+        self._needed = self._counted + _known_size(data[scan.consumed :])
+
+    @property
+    def _first_reader(self) -> BatchReader:
+        """The reader that comes to new bytes first."""
+        return self._decoding if self._front is None else self._front.reader
 
     # -- tables out
 
     def flush(self) -> RecordTable:
-        """Return a table of everything that is whole and was not flushed before; an incomplete batch is kept.
+        """Return a table of everything that is complete and was not flushed before; an incomplete batch is kept.
 
         Returns
         -------
         RecordTable
-            Positions in ``batches`` and ``losses`` count from the beginning of the stream. ``consumed`` is how many of
-            its bytes this flush is done with. Under read_committed, ``pending`` and ``last_stable_offset`` are those of
-            all that was fed and is whole, also if this table is empty.
+            Positions in ``batches`` and ``losses`` count from the beginning of the stream. ``consumed`` is the number
+            of its bytes that this flush has dealt with. Under read_committed, ``pending`` and ``last_stable_offset``
+            are those of everything that was fed and is complete, also if this table is empty.
 
         Raises
         ------
         CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-            Under ``on_error="raise"``, if the first thing that waits is damaged; under read_committed, if nothing that
-            is decided waits before the damage.
+            Under ``on_error="raise"``, if damage comes before anything that this table could hold; under
+            read_committed, if nothing that is decided comes before the damage.
         """
-        return self._decode(final=False)
+        table = self._read()
+        if not len(table.batches) and not table.losses:
+            self._raise_damage()
+        return table
 
     def finish(self) -> RecordTable:
         """End the stream, and return what `flush` would and what only the end decides.
@@ -366,35 +325,39 @@ class StreamDecoder:
         Raises
         ------
         TruncatedBatchError
-            Under ``on_error="raise"``, if the stream ends within a batch. Then nothing has changed: `flush` still gives
-            the whole batches before it, and `feed` takes the rest.
+            Under ``on_error="raise"``, if the stream ends within a batch. Then nothing has changed: `flush` still
+            returns the complete batches before it, and `feed` takes the rest.
         CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-            Under ``on_error="raise"``, at damage in anything that waits. `flush` still gives what is before it.
+            Under ``on_error="raise"``, at damage in anything that is pending. `flush` still returns what is before it.
         """
-        if self._finished or self._stopped:
-            table = _lost(self._options, 0, [])
-        else:
-            if self._stable is not None:
-                self._follow(final=True)
-            part = self._part(self._data, self._limit(final=True), final=True)
-            self._raise_damage()
-            left = len(self._data) - part.table.consumed
-            if left and not part.stopped:
-                text = self._truncation(part.table.consumed)
-                if self._options.on_error == "raise":
-                    raise self._truncated(part.table.consumed, text)
-                part.table.losses.append(Loss(self._position + part.table.consumed, left, text))
-                part.table.consumed += left
-            table = self._take(part)
-        loss = self._open_loss
-        if loss is not None:
-            # After a stop, all that was fed since is lost too.
-            length = self._position - loss.position
-            table.consumed += length - loss.length
-            table.losses.append(loss._replace(length=length))
-            self._open_loss = None
+        if self._finished:
+            return RecordTable._empty(self._decoding.options.record_columns)
+        raises = self._decoding.options.on_error == "raise"
+        reader, reported = self._decoding, self._reported
+        if raises:
+            # An error leaves the decoder as it is.
+            self._decoding = reader.restarted()
+        self._bytes.is_final = True
+        try:
+            table = self._read()
+            left = self._bytes.end - self.position
+            if raises:
+                self._raise_damage()
+                if left:
+                    raise self._truncated()
+        except KbatchError:
+            self._decoding, self._reported = reader, reported
+            self._bytes.is_final = False
+            raise
+        losses = list(table.losses)
+        if left:
+            losses.append(Loss(self.position, left, self._truncation()))
+            self._decoding.position = self._bytes.end
+        if self.stopped and (loss := self._decoding.damage.open_loss) is not None:
+            # After a stop, everything that was fed since is lost too.
+            losses.append(loss._replace(length=self._bytes.end - loss.position))
         self._finished = True
-        return self._told(table)
+        return table._with(losses=losses, consumed=self.position - reported)
 
     def tables(self, chunks: Iterable[Buffer], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
         """Feed chunk by chunk, and finish: for sources that give their bytes by iteration.
@@ -404,13 +367,13 @@ class StreamDecoder:
         chunks : iterable of buffer
             With ``on_error="stop"`` nothing is taken from it after damage; the loss reaches as far as bytes were taken.
         max_bytes : int
-            What records, batches and bytes of one table may take, about; one batch is decoded at least.
+            About what records, batches and bytes of one table take; one batch is decoded at least.
 
         Yields
         ------
         RecordTable
-            One or more for each chunk that makes something whole; a table's cost is the same for few records as for
-            many, so chunks of some hundred KiB are worth while.
+            One or more for each chunk that completes something. A table costs the same for few records as for many, so
+            that chunks should have some hundred KiB.
 
         Raises
         ------
@@ -424,236 +387,102 @@ class StreamDecoder:
         []
         """
         _check_max_bytes(max_bytes)
-        return self._tables(self._feeds(chunks), max_bytes)
-
-    def _feeds(self, chunks: Iterable[Buffer]) -> Iterator[int]:
-        """Feed chunk by chunk, and yield after each: of a large one first the end of the batch that waits."""
-        for chunk in chunks:
-            rest = byte_array(chunk).data
-            if len(rest) >= _WORTH_HOLDING and _is_constant(chunk):
-                while len(self._data) and not self._ready and 0 < self._missing() < len(rest):
-                    missing = self._missing()
-                    self.feed(rest[:missing])
-                    rest = rest[missing:]
-                if self._ready:
-                    yield self._ready
-                ready = self.feed(rest)
-            else:
-                ready = self.feed(chunk)
-            del chunk, rest
-            yield ready
-
-    def _missing(self) -> int:
-        return self._wanted - len(self._data)
+        return self._tables((self.feed(chunk) for chunk in chunks), max_bytes)
 
     def _tables(self, feeds: Iterable[int], max_bytes: int) -> Iterator[RecordTable]:
         for _ in feeds:
-            yield from self._whole(max_bytes, final=False)
-            if self._stopped:
+            yield from self._complete(max_bytes)
+            if self.stopped:
                 break
-        yield from self._whole(max_bytes, final=True)
+        self._bytes.is_final = True
+        yield from self._complete(max_bytes)
         table = self.finish()
         if len(table.batches) or table.losses:
             yield table
 
-    def _whole(self, max_bytes: int, *, final: bool) -> Iterator[RecordTable]:
-        """Yield tables until nothing more is whole."""
+    def _complete(self, max_bytes: int) -> Iterator[RecordTable]:
+        """Yield tables until nothing more is complete."""
         before = -1
-        while self._position != before and not self._stopped:
-            before = self._position
-            table = self._decode(final=final, max_bytes=max_bytes)
+        while self.position != before and not self.stopped:
+            before = self.position
+            table = self._read(max_bytes)
             if len(table.batches) or table.losses:
                 yield table
             # What the caller drops must be free for the next table: no reference is kept.
             del table
+        self._raise_damage()
 
-    def _decode(self, *, final: bool, max_bytes: int | None = None) -> RecordTable:
-        whole = self._ready > 0 or len(self._data) >= self._wanted or final
-        if self._stable is not None and len(self._data):
-            if whole:
-                self._follow(final=final)
-            limit = self._limit(final=final)
-            whole = limit > 0 and (final or len(self._data) >= self._decodable)
-            if limit <= 0:
-                self._raise_damage()
-        if not whole or not len(self._data):
-            return self._told(_lost(self._options, 0, []))
-        limit = self._limit(final=final)
-        try:
-            part = self._part(self._data, limit, final=final, max_bytes=max_bytes)
-        except KbatchError as error:
-            good = 0 if error.position is None else error.position - self._position
-            if good <= 0:
-                raise
-            part = self._part(self._data[:good], min(limit, good), final=final, max_bytes=max_bytes)
-        return self._told(self._take(part))
-
-    def _part(self, data: npt.NDArray[np.uint8], limit: int, *, final: bool, max_bytes: int | None = None) -> Part:
-        """Decode what begins before `limit` of `data`."""
-        options = self._options
-        if self._stable is not None:
-            # Before the limit everything is decided, unless it is the end.
-            stable = self._stable.last_stable_offset if self._hands_out_all(final=final) else None
-            options = replace(
-                options, aborted=self._stable.ranges(), undecided=self._stable.undecided(), stable_offset=stable
-            )
-        return decode_part(
-            data,
-            options,
-            origin=self._position,
-            source=self._source,
-            max_bytes=max_bytes,
-            final=final,
-            searching=self._resuming,
-            patience=_PATIENCE,
-            max_size=self._most,
-            until=limit,
-        )
-
-    def _take(self, part: Part) -> RecordTable:
-        """Make the table of `part` that of a stream, and let go of the bytes that are done with."""
-        table = part.table
-        if part.stopped:
-            table.consumed = len(self._data)
-        losses = table.losses
-        if self._open_loss is not None and not (losses and self._continues(losses[0])):
-            losses.insert(0, self._open_loss)
-        elif self._open_loss is not None:
-            losses[0] = self._open_loss._replace(length=self._open_loss.length + losses[0].length)
-        self._open_loss = losses.pop() if part.searching or part.stopped else None
-        done = table.consumed
-        self._position += done
-        self._data = self._data[done:]
-        if done and len(self._data) <= done:
-            # Moving what waits to other memory costs less than what was done; only then, so that it never adds up.
-            self._buffer = None
+    def _read(self, max_bytes: int | None = None) -> RecordTable:
+        """Read the next table of what is complete and decided."""
+        data, reader, front = self._bytes, self._decoding, self._front
+        if self.stopped:
+            return RecordTable._empty(reader.options.record_columns, **({} if front is None else front.pending))
+        stop = data.end
+        if front is not None:
+            front.follow(data)
+            reader.options = front.restrict(reader.options, is_final=data.is_final)
+            stop = front.decided_end(data)
+        if reader.error is not None or not self._can_read(stop):
+            table = RecordTable._empty(reader.options.record_columns)
         else:
-            self._begin += done
-        if not len(self._data):
-            self._data = _nothing()
-        self._resuming = part.searching
-        self._stopped = part.stopped
-        if self._stable is None:
-            self._await(done, part.searching)
-        else:
-            self._stable.release(self._position)
-            self._followed = max(self._followed - done, 0)
-            self._framed = max(self._framed - done, self._followed)
-            if self._wanted != _NEVER:
-                self._wanted = max(self._wanted - done, 0)
-            self._behind = self._limit(final=False) > 0
-            self._decodable = 0 if done or not self._behind else self._wanted_at(0)[0]
-        return table if len(table.batches) else _lost(self._options, table.consumed, losses)
+            table = reader.read(data, stop=stop, max_bytes=max_bytes)
+        if self.stopped:
+            self._drop_all()
+        if not len(table.batches):
+            # It keeps no bytes of the stream.
+            table = RecordTable._empty(table.columns, losses=table.losses)
+        consumed, self._reported = reader.position - self._reported, reader.position
+        self._release(consumed)
+        return table._with(consumed=consumed, **({} if front is None else front.pending))
 
-    # -- transactions
+    def _can_read(self, stop: int) -> bool:
+        reader, data = self._decoding, self._bytes
+        return reader.position < stop and (data.is_final or data.end >= reader.needed)
 
-    def _follow(self, *, final: bool) -> None:
-        """Follow the transactions over what is whole."""
-        assert self._stable is not None
-        if self._damaged or self._follows_no_more:
-            return
-        data = self._data[self._followed :]
-        origin = self._position + self._followed
-        try:
-            part = self._ahead(data, final=final)
-        except KbatchError as error:
-            if error.position is None:
-                raise
-            self._damaged = True
-            part = self._ahead(data[: error.position - origin], final=final)
-        done = part.table.consumed
-        batches = part.table.batches
-        good, lost = counts_for_transactions(batches, self._options)
-        chosen = good | lost
-        self._stable.add(data, batches[chosen], origin, origin + done, lost[chosen])
-        self._followed += done
-        self._follows_no_more = part.stopped
-        self._await(done, part.searching)
-
-    def _ahead(self, data: npt.NDArray[np.uint8], *, final: bool) -> Part:
-        return decode_part(
-            data,
-            tracking_options(self._options),
-            origin=self._position + self._followed,
-            source=self._source,
-            final=final,
-            searching=self._searching,
-            patience=_PATIENCE,
-            max_size=self._most,
-        )
-
-    def _await(self, done: int, searching: bool) -> None:
-        """Begin to count anew, after a pass that is done with `done` more bytes."""
-        self._searching = searching
-        self._framed = self._followed
+    def _release(self, consumed: int) -> None:
+        """Drop the bytes that are not needed any more, and begin to count batches again."""
+        first = self._first_reader
+        kept = self._decoding.first_byte()
+        if self._front is not None:
+            self._front.release(self._decoding.position)
+            kept = min(kept, self._front.reader.first_byte())
+        if not self.stopped:
+            self._bytes.release(kept)
         self._ready = 0
-        self._undecided = False
-        if searching:
-            # What is left is a header that may be right, or too short to hold one.
-            at = self._followed
-            size = len(self._data) - at
-            self._wanted = at + (entry_size(self._data, at) if size >= BATCH_HEADER_SIZE else BATCH_HEADER_SIZE)
-        elif done or self._damaged or self._follows_no_more:
-            # There may be more that is whole, if there was no room for it in the table; or damage is to be told.
-            self._wanted = 0
-        else:
-            self._wanted, self._undecided = self._wanted_at(self._followed)
+        self._counted = first.position
+        # There may be more that is complete, if it did not fit into the table, or damage that is to be reported.
+        self._needed = 0 if consumed and not first.is_undecided else max(first.needed, first.position + LOG_OVERHEAD)
+        if self._decoding.is_undecided:
+            self._needed = min(self._needed, self._decoding.needed)
+        if self._decoding.error is not None or first.error is not None:
+            self._needed = 0
 
-    def _raise_damage(self) -> None:
-        """Raise what the transactions could not be followed over: no marker behind it decides anything."""
-        if self._damaged:
-            self._ahead(self._data[self._followed :], final=False)
-
-    def _hands_out_all(self, *, final: bool) -> bool:
-        """Whether what is undecided by now is so for good, and gets rows that say so."""
-        return (final and not self._damaged) or self._follows_no_more
-
-    def _limit(self, *, final: bool) -> int:
-        """Return how many of the bytes that wait are to be decoded."""
-        if self._stable is None or self._hands_out_all(final=final):
-            return len(self._data)
-        cut = self._stable.cut()
-        return self._followed if cut is None else min(cut - self._position, self._followed)
-
-    def _told(self, table: RecordTable) -> RecordTable:
-        if self._stable is not None:
-            self._stable.mark(table)
-        return table
+    def _drop_all(self) -> None:
+        self._bytes.release(self._bytes.end)
+        self._decoding.position = self._bytes.end
 
     # -- damage and ends
 
-    def _continues(self, loss: Loss) -> bool:
-        """Whether the first loss of a part goes on with the one that is open: the search for its end."""
-        return self._resuming and loss.position == self._position and loss.base_offset is None
+    def _raise_damage(self) -> None:
+        """Raise the error that follows what was read."""
+        for reader in (self._decoding, self._first_reader):
+            if reader.error is not None:
+                raise reader.error
 
-    def _wanted_at(self, at: int) -> tuple[int, bool]:
-        """Tell how many bytes have to be there before one more pass gets beyond `at`, where the last one ended.
-
-        And whether a bad batch stands there, of which only a pass can tell what becomes of it.
-        """
-        size = len(self._data)
-        wanted = at + _entry_wants(self._data, at)
-        if wanted > size:
-            return wanted, False
-        # A bad batch is whole. Whether its length is right the next one tells, or a search in ever more bytes.
-        if size < wanted + MIN_ENTRY_SIZE:
-            return wanted + MIN_ENTRY_SIZE, True
-        follower = wanted + entry_size(self._data, wanted)
-        return min(follower if follower > size else size + (size - at) // 4 + 1, at + _PATIENCE), True
-
-    def _truncation(self, at: int) -> str:
-        left = len(self._data) - at
-        wanted = _entry_wants(self._data, at)
-        size = f"{wanted} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
+    def _truncation(self) -> str:
+        left = self._bytes.end - self.position
+        data = self._bytes.window(self.position, self._bytes.end)
+        size = f"{entry_size(data, 0)} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
         return f"the stream ends within a batch: {left} of {size} are there"
 
-    def _truncated(self, at: int, text: str) -> TruncatedBatchError:
-        where = f"{self._source}, " if self._source else ""
+    def _truncated(self) -> TruncatedBatchError:
+        source = self._decoding.source
+        where = f"{source}, " if source else ""
         return TruncatedBatchError(
-            f"{where}byte {self._position + at}: {text}; feed the rest, or let "
-            "on_error='stop' or 'skip' take it as a loss",
-            source=self._source,
-            position=self._position + at,
+            f"{where}byte {self.position}: {self._truncation()}; feed the rest, or let "
+            "on_error='stop' or 'skip' report it as a loss",
+            source=source,
+            position=self.position,
         )
 
 
@@ -662,34 +491,11 @@ def _check_max_bytes(max_bytes: int) -> None:
         raise ValueError(f"max_bytes must be positive, got {max_bytes}")
 
 
-def _nothing() -> npt.NDArray[np.uint8]:
-    return np.empty(0, np.uint8)
-
-
-def _lost(options: DecodeOptions, consumed: int, losses: list[Loss]) -> RecordTable:
-    """Make a table that has no batch."""
-    return RecordTable(
-        np.empty(0, options.record_dtype),
-        np.empty(0, BATCH_DTYPE),
-        _nothing(),
-        consumed=consumed,
-        losses=losses,
-        columns=options.record_columns,
-    )
-
-
-def _is_constant(chunk: Buffer) -> bool:
-    """Whether a chunk won't change while it is held: it is read-only, and no view of something that isn't."""
-    view = memoryview(chunk)
-    return view.readonly and memoryview(view.obj).readonly
-
-
-def _entry_wants(data: npt.NDArray[np.uint8], position: int) -> int:
-    """Return the bytes from `position` on that tell more about the entry there: its header's first ones, or all."""
-    left = len(data) - position
-    if left < MIN_ENTRY_SIZE:
-        return LOG_OVERHEAD if left < LOG_OVERHEAD else MIN_ENTRY_SIZE
-    return entry_size(data, position)
+def _known_size(data: npt.NDArray[np.uint8]) -> int:
+    """Return how many bytes of the entry at the beginning of `data` show more of it."""
+    if len(data) < MIN_ENTRY_SIZE:
+        return LOG_OVERHEAD if len(data) < LOG_OVERHEAD else MIN_ENTRY_SIZE
+    return entry_size(data, 0)
 
 
 def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[Buffer]) -> Iterator[int]:
@@ -704,7 +510,7 @@ def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[Buffer]) -> Iter
                 raise BlockingIOError(_NOT_READY)
             yield decoder.feed(chunk)
     else:
-        yield from decoder._feeds(stream)
+        yield from map(decoder.feed, stream)
 
 
 def decode_stream(
