@@ -20,10 +20,13 @@ from kbatch.windows import BufferWindows, Windows
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]
 
-# How many batches are framed at a time right after damage, and from how many on all the rest is: what is framed after a
-# batch that turns out to be bad is discarded.
+# How many batches are framed at a time: right after damage, since what is framed after a bad batch is discarded; at the
+# beginning; and later, twice as many each time. The headers and rows of so many stay in the cache until they are decoded.
+# Several threads share what is framed, which is all that is left.
 _FEW_BATCHES = 16
-_MAX_FEW_BATCHES = 1 << 16
+_FIRST_BATCHES = 1 << 10
+_MAX_BATCHES = 4 << 10
+_MAX_SHARED_BATCHES = 1 << 16
 
 
 class BatchReader:
@@ -139,7 +142,7 @@ class _TableReader:
         self.expected = expected
         self.begin = reader.position
         self.losses: list[Loss] = []
-        self.few: int | None = None
+        self.scan_size: int | None = _FIRST_BATCHES if reader.options.threads <= 1 else None
         self._open(0)
 
     def _open(self, size: int) -> None:
@@ -192,11 +195,15 @@ class _TableReader:
         builder, reader = self.builder, self.reader
         rows = builder.batches
         first, start = rows.used, reader.position
-        end, finding = self._frame_rows(start, self.few)
+        end, finding = self._frame_rows(start, self.scan_size)
         # With `stop` inside of the window, the batch that reaches beyond it is framed by itself.
-        more = rows.used > first and (rows.used - first == self.few or start < end < self.stop < self._window_end)
-        if self.few is not None:
-            self.few = 2 * self.few if self.few < _MAX_FEW_BATCHES else None
+        more = rows.used > first and (rows.used - first == self.scan_size or end < self.stop < self._window_end)
+        if self.scan_size is not None:
+            self.scan_size *= 2
+            if self.options.threads <= 1:
+                self.scan_size = min(self.scan_size, _MAX_BATCHES)
+            elif self.scan_size > _MAX_SHARED_BATCHES:
+                self.scan_size = None
         if builder.trimmed and not self.options.framing_only and rows.used > first:
             self._drop_outside(first)
         batches = rows.filled()[first:]
@@ -371,7 +378,7 @@ class _TableReader:
         if found.loss is None:
             return False
         self.losses.append(found.loss)
-        self.few = _FEW_BATCHES
+        self.scan_size = _FEW_BATCHES
         if self.options.framing_only:
             markers = found.markers[lost_markers(found.markers)]
             markers["status"] = BatchStatus.BAD_CRC

@@ -13,8 +13,9 @@ from log_batches import write_segment
 from tables import assert_accounted, lost, offsets_of
 
 import kbatch
-from kbatch.framing import find_batch, scan_part
+from kbatch.framing import scan_part
 from kbatch.kernels.buffers import pool_stats
+from kbatch.kernels.search import EntryChecksums
 
 GOOD = oracle.build_batch([oracle.encode_record(value=b"v")])
 BAD_CRC = oracle.with_crc(GOOD, 1)
@@ -93,7 +94,8 @@ def test_claims_between_good_batches_take_linear_time(kind: str, crc: str) -> No
     if crc == "verify":
         assert len(table) == data.count(GOOD)
         assert_accounted(table, len(data))
-        assert sum(loss.length for loss in table.losses) == len(data) - len(GOOD) * len(table)
+        # The last header claims bytes that are not there: it is an incomplete batch.
+        assert sum(loss.length for loss in table.losses) == table.consumed - len(GOOD) * len(table)
 
 
 @pytest.mark.parametrize("unit", ["good between", "text between"])
@@ -192,7 +194,16 @@ STARTS = MIXED_ROWS["position"].tolist()
 
 
 def found(data: bytes, position: int = 0, *, final: bool = True, max_size: int = 256 << 20) -> tuple[int, bool]:
-    return find_batch(np.frombuffer(data, np.uint8), position, max_size=max_size, final=final)
+    status, at, _ = EntryChecksums().find(
+        np.frombuffer(data, np.uint8),
+        0,
+        position,
+        len(data),
+        max_size=max_size,
+        source_end=len(data) if final else None,
+        reached=None,
+    )
+    return at, status == 1
 
 
 def all_found(data: bytes) -> list[int]:

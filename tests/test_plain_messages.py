@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kbatch.passes import decode_part
 
 import kbatch
 from kbatch import building
@@ -13,7 +14,6 @@ from kbatch.decode_options import DecodeOptions
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import byte_array
 from kbatch.kernels import checksum
-from kbatch.passes import decode_part
 
 COUNT = 100
 # The first and last of a run, and those beside.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kbatch.passes import decode_part
 
 import kbatch
 from kbatch import workers
@@ -12,7 +13,6 @@ from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import Claims, byte_array, frame, scan_part
 from kbatch.kernels.buffers import pool_stats
 from kbatch.kernels.scan import sample, scan, survey
-from kbatch.passes import decode_part
 from kbatch.pooled import PooledRows
 
 

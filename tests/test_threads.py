@@ -20,6 +20,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kbatch.passes import decode_part
 
 import kbatch
 from kbatch import Codec, building, workers
@@ -28,7 +29,6 @@ from kbatch.codecs import compress
 from kbatch.decode_options import DecodeOptions
 from kbatch.framing import byte_array
 from kbatch.kernels import decode as kernel
-from kbatch.passes import decode_part
 from kbatch.pooled import PooledRows
 
 GOLDEN = Path(__file__).parent / "golden"

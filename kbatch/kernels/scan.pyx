@@ -1,6 +1,6 @@
 """Bytes to batch rows: the headers only, payloads untouched."""
 
-from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport (

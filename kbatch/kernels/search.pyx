@@ -8,7 +8,7 @@ a claim costs no more than summing 2 * STEP bytes, whatever it claims.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from kbatch.kernels.checksum cimport crc32_legacy, crc32_shift, crc32c_after, crc32c_shift
@@ -42,8 +42,6 @@ cdef enum:
     SIGNAL_BYTES = 16 << 20
     # An incomplete header that may be an entry's waits for this many bytes, or twice those that are there.
     FIRST_WAIT = 64
-    # Offsets in a segment are at most this far apart: Kafka's indexes store them relative to the first one.
-    MAX_OFFSET_DISTANCE = 1 << 31
     # Results of a search.
     NOT_FOUND = 0
     FOUND = 1
@@ -260,7 +258,7 @@ cdef class EntryChecksums:
         return result == 1
 
     def first_bad(self, window not None, int64_t origin, batches not None, int64_t row, int64_t end):
-        """Return the first of the rows from `row` up to `end` whose checksum doesn't hold, and its checksum; or `end`."""
+        """Return the first row from `row` up to `end` whose checksum does not hold, and that checksum; else `end`."""
         cdef Span data = Span(window, 1, False)
         cdef Span rows = Span(batches, sizeof(BatchRow), False)
         cdef const BatchRow* one
@@ -358,7 +356,8 @@ cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noe
     if not checks_offset or p[MAGIC_AT] == 2 or p[MAGIC_AT + 1] & CODEC:
         return True
     offset = <int64_t>load_be64(p)
-    return reached < offset and offset - reached - 1 < MAX_OFFSET_DISTANCE
+    # Offsets in a segment are at most 2^31 apart: Kafka's indexes store them relative to the first one.
+    return reached < offset and <uint64_t>offset - <uint64_t>reached <= <uint64_t>1 << 31
 
 
 def follow_lengths(window not None, int64_t origin, int64_t position, int64_t stop, int64_t max_size,
