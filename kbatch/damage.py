@@ -112,9 +112,9 @@ class DamageEngine:
     **An entry whose length, magic and checksum are valid is returned, whatever came before it.** A search looks at
     every position after the start of the damage, in order, and ends at the first valid entry. There is no budget that
     wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values
-    may hold batches; an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot follow the
-    last good one, since codecs keep stretches of what they compress (`EntryChecksums.find`). The search verifies
-    checksums also under ``crc="skip"``.
+    may hold batches; an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot
+    follow the last good one, since codecs keep stretches of what they compress (`EntryChecksums.find`). The search
+    verifies checksums also under ``crc="skip"``.
 
     **The cost is linear in the input.** A byte is searched once: a search begins after the start of its damage, and the
     next one after its end. Every checksum that a decision needs comes from running checksums, which sum a byte once and

@@ -20,9 +20,9 @@ from kbatch.windows import BufferWindows, Windows
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]
 
-# How many batches are framed at a time: right after damage, since what is framed after a bad batch is discarded; at the
-# beginning; and later, twice as many each time. The headers and rows of so many stay in the cache until they are decoded.
-# Several threads share what is framed, which is all that is left.
+# How many batches are framed at a time: few right after damage, since what is framed after a bad batch is discarded;
+# then twice as many each time. The headers and rows of 4,096 stay in the cache until they are decoded. Several threads
+# share what is framed, which is everything.
 _FEW_BATCHES = 16
 _FIRST_BATCHES = 1 << 10
 _MAX_BATCHES = 4 << 10
@@ -230,7 +230,14 @@ class _TableReader:
         if rows.used == first and finding is None and len(data) < len(self.window):
             # A batch that begins before `stop` may reach beyond it.
             end, finding = frame(self.window, rows, origin=self.origin, position=at, max_batches=1, max_size=max_size)
-        return self.origin + end, finding
+        end += self.origin
+        if finding is not None and finding.fault == Fault.BATCH_TOO_LARGE and self._is_last(end, finding.found):
+            finding = None
+        return end, finding
+
+    def _is_last(self, position: int, size: int) -> bool:
+        """Whether the source ends within an entry: it is incomplete, whatever its length field is (FRM-R6)."""
+        return self.windows.is_final and position + size > self.windows.end
 
     def _drop_outside(self, first: int) -> None:
         """Drop the rows from `first` on whose batches have no offset that is asked for.
@@ -338,14 +345,14 @@ class _TableReader:
         reader, windows = self.reader, self.windows
         left = self._window_end - reader.position
         size = entry_size(self.window, reader.position - self.origin) if left >= LOG_OVERHEAD else MIN_ENTRY_SIZE
-        if self._window_end < windows.end:
+        if self._window_end < windows.end and not self._is_last(reader.position, size):
             # A larger window, unless the table has something in it.
             if self.builder.batches.used or self.losses:
                 return False
             self._open(max(size, 2 * left))
             return self._window_end - self.origin > left
         reader.needed = reader.position + max(size, left + 1)
-        if self.options.on_error != "skip" or not windows.is_final or left < MIN_ENTRY_SIZE:
+        if self.options.on_error != "skip" or not windows.is_final or windows.end - reader.position < MIN_ENTRY_SIZE:
             return False
         self.damage.begin(reader.position, "", is_tail=True)
         return self._resume()

@@ -57,8 +57,8 @@ class StreamDecoder:
     """Decode batches from chunks of any size, as a socket, a pipe or an object store gives them.
 
     `feed` takes the chunks, `flush` returns a table of everything that is complete so far, and `finish` ends the
-    stream. How the stream is cut into chunks, and when it is flushed, changes nothing: all tables together have the records,
-    batches and losses that `kbatch.decode` finds in the whole.
+    stream. How the stream is cut into chunks, and when it is flushed, changes nothing: all tables together have
+    the records, batches and losses that `kbatch.decode` finds in the whole.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kbatch.passes import decode_part
+from kbatch.reader import decode_part
 
 import kbatch
 from kbatch import building

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kbatch.passes import decode_part
+from kbatch.reader import decode_part
 
 import kbatch
 from kbatch import workers

@@ -275,7 +275,7 @@ def test_the_limit_of_a_claim_is_the_callers() -> None:
     decoder = kbatch.StreamDecoder(limits=limits)
     decoder.feed(A + large[:17])
     assert len(decoder.flush()) == 3
-    with pytest.raises(kbatch.LimitExceededError, match=rf"{len(large)} bytes, .* 1000 at most; .*\(max_batch"):
+    with pytest.raises(kbatch.LimitExceededError, match=rf"{len(large)} bytes, the limit is 1000; .*\(max_batch"):
         decoder.flush()
     found = streamed([A, large, C], on_error="skip", limits=limits)
     assert [batch.base_offset for batch, _ in found.batches] == [0, 20]

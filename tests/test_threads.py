@@ -20,7 +20,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kbatch.passes import decode_part
+from kbatch.reader import decode_part
 
 import kbatch
 from kbatch import Codec, building, workers
