@@ -176,7 +176,7 @@ class StreamDecoder:
     def __repr__(self) -> str:
         return (
             f"<StreamDecoder at byte {self.position}: {self.pending_bytes} bytes pending, "
-            f"{self._ready} complete batches>"
+            f"complete batches: {self._ready}>"
         )
 
     # -- bytes in
@@ -308,6 +308,7 @@ class StreamDecoder:
             read_committed, if nothing that is decided comes before the damage.
         """
         table = self._read()
+        self._settle()
         if not len(table.batches) and not table.losses:
             self._raise_damage()
         return table
@@ -333,7 +334,7 @@ class StreamDecoder:
         if self._finished:
             return RecordTable._empty(self._decoding.options.record_columns)
         raises = self._decoding.options.on_error == "raise"
-        reader, reported = self._decoding, self._reported
+        reader = self._decoding
         if raises:
             # An error leaves the decoder as it is.
             self._decoding = reader.restarted()
@@ -346,7 +347,7 @@ class StreamDecoder:
                 if left:
                     raise self._truncated()
         except KbatchError:
-            self._decoding, self._reported = reader, reported
+            self._decoding = reader
             self._bytes.is_final = False
             raise
         losses = list(table.losses)
@@ -356,8 +357,10 @@ class StreamDecoder:
         if self.stopped and (loss := self._decoding.damage.open_loss) is not None:
             # After a stop, everything that was fed since is lost too.
             losses.append(loss._replace(length=self._bytes.end - loss.position))
+        consumed = self.position - self._reported
+        self._settle()
         self._finished = True
-        return table._with(losses=losses, consumed=self.position - reported)
+        return table._with(losses=losses, consumed=consumed)
 
     def tables(self, chunks: Iterable[Buffer], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
         """Feed chunk by chunk, and finish: for sources that give their bytes by iteration.
@@ -406,6 +409,7 @@ class StreamDecoder:
         while self.position != before and not self.stopped:
             before = self.position
             table = self._read(max_bytes)
+            self._settle()
             if len(table.batches) or table.losses:
                 yield table
             # What the caller drops must be free for the next table: no reference is kept.
@@ -431,17 +435,17 @@ class StreamDecoder:
         if not len(table.batches):
             # It keeps no bytes of the stream.
             table = RecordTable._empty(table.columns, losses=table.losses)
-        consumed, self._reported = reader.position - self._reported, reader.position
-        self._release(consumed)
+        consumed = reader.position - self._reported
         return table._with(consumed=consumed, **({} if front is None else front.pending))
 
     def _can_read(self, stop: int) -> bool:
         reader, data = self._decoding, self._bytes
         return reader.position < stop and (data.is_final or data.end >= reader.needed)
 
-    def _release(self, consumed: int) -> None:
+    def _settle(self) -> None:
         """Drop the bytes that are not needed any more, and begin to count batches again."""
         first = self._first_reader
+        consumed, self._reported = self.position - self._reported, self.position
         kept = self._decoding.first_byte()
         if self._front is not None:
             self._front.release(self._decoding.position)

@@ -397,7 +397,7 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
     assert records == transactions // 3
     assert most < 1 << 20
     for each in (decoder, listed):
-        front = each._stable
+        front = each._front
         assert front is not None
         kept = (front._positions, front._reach, front._aborted, front._found, front._tracker._aborted)
         assert sum(map(len, kept)) == 0

@@ -21,6 +21,8 @@ cdef enum:
     MAGIC_AT = 16
     MIN_ENTRY = 17
     MIN_LENGTH_V0 = 14
+    # The least size of an entry.
+    MIN_SIZE = LOG_OVERHEAD + MIN_LENGTH_V0
     MIN_LENGTH_V1 = 22
     MIN_LENGTH_V2 = 49
     CODEC = 0x07
@@ -346,8 +348,9 @@ cdef class EntryChecksums:
             PyErr_CheckSignals()
         if size >= known_end or last <= size - MIN_ENTRY + 1:
             return NOT_FOUND, stop, origin + size
-        # Too few bytes are left for the header of an entry.
-        return NEEDS_MORE, origin + max(position - origin, size - MIN_ENTRY + 1), origin + size + 1
+        # Too few bytes are left for the header of an entry: it takes these and more to be complete.
+        at = max(position - origin, size - MIN_ENTRY + 1)
+        return NEEDS_MORE, origin + at, origin + max(at + MIN_SIZE, size + 1)
 
 
 cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noexcept nogil:
