@@ -14,7 +14,7 @@ import pytest
 from log_batches import batch, write_segment
 
 from kbatch.log import Log, Segment
-from kbatch.log.indexes import OffsetIndex, TimeIndex, stored_time_entries
+from kbatch.log.indexes import OffsetIndex, TimeIndex, stored_entries
 from kbatch.log.storage import Storage, bytes_read
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"
@@ -41,7 +41,7 @@ def test_indexes_of_real_segments_dsk_r2_dsk_r3(name: str) -> None:
             i = int(np.searchsorted(index["offset"], offset, "right")) - 1
             found = file.find(segment.size, offset)
             assert found == (None if i < 0 else tuple(index[i]))
-        times, size = stored_time_entries(stem + ".timeindex")
+        times, size = stored_entries(stem + ".timeindex", "timeindex")
         assert len(times) == size // 12 > 0
         stamps = {row["maxTimestamp"] for row in expected_batches(segment.path)}
         assert set(times["timestamp"].tolist()) <= stamps

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ __all__ = [
     "OffsetIndex",
     "TimeEntry",
     "TimeIndex",
-    "stored_offset_entries",
-    "stored_time_entries",
+    "stored_entries",
 ]
 
 OFFSET_INDEX_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8")])
@@ -199,45 +198,26 @@ class TimeIndex:
         return None if found is None else TimeEntry(found[0], self._base_offset + found[1])
 
 
-def stored_offset_entries(path: str, storage: Storage | None = None) -> tuple[npt.NDArray[np.void], int]:
-    """Read all entries of an ``.index`` file as they are stored, sound or not.
-
-    Returns
-    -------
-    entries : ndarray of OFFSET_INDEX_DTYPE
-        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
-    size : int
-        Bytes of the file; of a sound one, a multiple of 8 (DSK-R5).
-
-    Raises
-    ------
-    LogDirectoryError
-        If the file can't be read.
-    """
-    return _stored(path, _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE, storage)
-
-
-def stored_time_entries(path: str, storage: Storage | None = None) -> tuple[npt.NDArray[np.void], int]:
-    """Read all entries of a ``.timeindex`` file as they are stored, sound or not.
-
-    Returns
-    -------
-    entries : ndarray of TIME_INDEX_DTYPE
-        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
-    size : int
-        Bytes of the file; of a sound one, a multiple of 12 (DSK-R5).
-
-    Raises
-    ------
-    LogDirectoryError
-        If the file can't be read.
-    """
-    return _stored(path, _STORED_TIME_ENTRY, TIME_INDEX_DTYPE, storage)
-
-
-def _stored(
-    path: str, entry: np.dtype[np.void], dtype: np.dtype[np.void], storage: Storage | None
+def stored_entries(
+    path: str, kind: Literal["index", "timeindex"], storage: Storage | None = None
 ) -> tuple[npt.NDArray[np.void], int]:
+    """Read all entries of an ``.index`` or ``.timeindex`` file as they are stored, sound or not.
+
+    Returns
+    -------
+    entries : ndarray of OFFSET_INDEX_DTYPE or TIME_INDEX_DTYPE
+        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
+    size : int
+        Bytes of the file; of a sound one, a multiple of 8 or 12 (DSK-R5).
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read.
+    """
+    entry, dtype = _STORED_TIME_ENTRY, TIME_INDEX_DTYPE
+    if kind == "index":
+        entry, dtype = _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE
     try:
         data, size = (storage or locate(path)[0]).read(path, _MOST_STORED)
     except OSError as error:
