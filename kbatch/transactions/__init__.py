@@ -1,8 +1,8 @@
 """Transactions: control records, what is aborted, what is still open, and which batches read_committed leaves out.
 
 A transaction is the transactional batches of a producer id up to the marker, a control batch, that decides them. The
-rules are those of Kafka: of its broker (``ProducerStateManager``, ``TransactionIndex``) for what a log says about its
-transactions, and of its consumer (``CompletedFetch``) for what a fetch response does.
+rules are those of Kafka: of its broker (``ProducerStateManager``, ``TransactionIndex``) for the transactions of a log,
+and of its consumer (``CompletedFetch``) for those of a fetch response.
 """
 
 from kbatch.transactions.aborted import AbortedRanges, ListedAborts

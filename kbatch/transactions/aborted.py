@@ -192,7 +192,7 @@ class AbortedRanges:
     def within(self, start: int, stop: int) -> AbortedRanges:
         """Return the ranges that reach into offsets from `start` up to but without `stop`.
 
-        A batch that reaches beyond these offsets is told apart by them as well: a transaction begins with a batch.
+        They also decide on a batch that reaches beyond these offsets, as a transaction begins with a batch.
         """
         chosen = (self.first_offset < stop) & (self.last_offset >= start)
         return AbortedRanges(self.producer_id[chosen], self.first_offset[chosen], self.last_offset[chosen])

@@ -55,7 +55,7 @@ def _control_keys(
 
 
 def control_records(table: RecordTable) -> npt.NDArray[np.void]:
-    """Read what the control records of a table say.
+    """Read the control records of a table.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def marker_types(
 
 
 def _require_bytes(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> None:
-    """Refuse rows whose bytes aren't in `data`: the kernels believe them."""
+    """Refuse rows whose bytes aren't in `data`, as the kernels don't check them."""
     start = rows["position"] - origin
     size = rows["size"]
     if np.any((start < 0) | (size < BATCH_HEADER_SIZE) | (size > len(data) - start)):

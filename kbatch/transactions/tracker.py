@@ -25,7 +25,7 @@ from kbatch.transactions.control import batches_are_good, lost_markers, marker_t
 __all__ = ["EVENT_DTYPE", "OpenTransaction", "TransactionRecorder", "TransactionTracker", "Transactions"]
 
 _INT64 = np.iinfo(np.int64)
-# What a batch is to the tracker: a marker by its type, or one of these. An entry of a .txnindex may stand for one.
+# Kinds of events: the type of a marker, or one of these. An entry of a .txnindex may replace a lost marker.
 _LOST = -2
 _NOTHING = -1
 _DATA = 2
@@ -63,7 +63,7 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transactions:
-    """What the markers of a log say about its transactions.
+    """The transactions of a log, by its markers.
 
     Attributes
     ----------
@@ -75,8 +75,8 @@ class Transactions:
         The least first offset of an open transaction: what is at or after it is undecided (LSO-R2). None if none is
         open, and nothing is held back.
     undecided : ndarray of ABORTED_DTYPE
-        Transactions that ended with a marker that is damaged, in the order of their markers: whether they were
-        committed or aborted nothing tells. Their own records are withheld, but they hold back nothing else.
+        Transactions that ended with a marker that is damaged, in the order of their markers: it is unknown whether they
+        were committed or aborted. Their own records are withheld, but they hold back nothing else.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class TransactionTracker:
     open : iterable of OpenTransaction, optional
         The transactions that were open where the log begins, from a producer snapshot (TXI-R7).
     check_crc : bool
-        Whether to believe only batches whose checksum holds: a marker decides a transaction, and a batch that opens
+        Whether to follow only batches whose checksum holds: a marker decides a transaction, and a batch that opens
         one holds everything after it back.
     limits : Limits, optional
         What a compressed control batch may cost. Nobody writes them.
@@ -214,8 +214,8 @@ class TransactionTracker:
         origin : int
             Position of ``data[0]`` in the source, which the positions in `batches` count from.
         lost : ndarray of bool, shape (batches,), optional
-            Which of them are markers that were damaged (`lost_markers`), so that what they say isn't believed. Those
-            that the tracker itself finds to be so, if it checks checksums, need not be told.
+            Which of them are markers that were damaged (`lost_markers`), so that their type is unknown. With
+            `check_crc` the tracker finds these itself.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class TransactionTracker:
         origin: int,
         lost: npt.NDArray[np.bool_] | None,
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16]]:
-        """Choose the rows that begin, continue or end a transaction, and tell them apart.
+        """Return the rows that begin, continue or end a transaction, and the kind of each.
 
         An empty control batch is ignored, as is one of an unknown type (TXN-R10).
         """
@@ -279,7 +279,7 @@ class TransactionTracker:
         return opening[opening >= 0]
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
-        """Go through what a `TransactionRecorder` has written down of the next part of the log.
+        """Apply the events of the next part of the log, which a `TransactionRecorder` has recorded.
 
         Parameters
         ----------
@@ -315,9 +315,9 @@ class TransactionTracker:
         ends.extend((ended[1], ended[0], offset, stable))
 
     def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
-        """Apply an ABORT marker whose batch is lost, but which an entry of a ``.txnindex`` tells of.
+        """Apply an ABORT marker whose batch is lost, but which a ``.txnindex`` lists.
 
-        It has its place in the log: after what was added before, and before what is added next.
+        Its place in the log is after the batches added before, and before those added next.
 
         Parameters
         ----------
@@ -373,17 +373,17 @@ class TransactionTracker:
 
 
 class TransactionRecorder(TransactionTracker):
-    """Writes down what a part of a log says about transactions, where it isn't known what is open before it.
+    """Records what begins and ends transactions in a part of a log, when it isn't known what is open before it.
 
-    `add` and `abort` are those of the tracker. A tracker that replays the `events` of one part after the other comes to
-    what it would have come to over the batches themselves.
+    `add` and `abort` are those of the tracker. A tracker that replays the `events` of one part after the other has the
+    same result as over the batches themselves.
 
     Parameters
     ----------
     check_crc, limits
         As for the tracker.
     events : ndarray of EVENT_DTYPE, optional
-        Those of a recorder that came before: it is gone on with.
+        Events of an earlier recorder, to resume from.
 
     Examples
     --------
@@ -436,7 +436,7 @@ class TransactionRecorder(TransactionTracker):
         self._parts.append(events[kept])
 
     def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
-        """Write down that an entry of a ``.txnindex`` tells of a marker; whether it is applied shows in the replay."""
+        """Record that a ``.txnindex`` lists a lost marker; the replay decides whether it applies."""
         event = (producer_id, first_offset, last_offset, NO_TIMESTAMP, _INDEXED_ABORT)
         self.replay(np.array([event], EVENT_DTYPE))
         return False
