@@ -280,8 +280,8 @@ def test_an_index_entry_needs_a_good_checksum_and_a_base_offset_that_fits(
     path.with_suffix(".index").write_bytes(struct.pack(">4i", 11, inside, 12, end)[: 8 * entries])
     path.with_suffix(".timeindex").write_bytes(struct.pack(">qiqi", 2, 11, 4, 12))
     segment = Segment(path)
-    assert not segment.begins_batch(inside, 11)
-    assert segment.begins_batch(end, 12)
+    assert not segment._begins_batch(inside, 11)
+    assert segment._begins_batch(end, 12)
     for offset in range(14):
         assert segment.seek_offset(offset) == segment.seek_offset(offset, use_indexes=False)
         assert offsets(Log(path.parent), start_offset=offset) == list(range(offset, 13))

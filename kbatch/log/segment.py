@@ -488,7 +488,7 @@ class Segment:
             return 0
         return int(row["position"])
 
-    def begins_batch(self, position: int, offset: int) -> bool:
+    def _begins_batch(self, position: int, offset: int) -> bool:
         """Whether the batch at an index entry's position has a good checksum and a base offset that fits the entry."""
         with self.open() as file:
             return self._is_batch(file, OffsetEntry(offset, position))

@@ -700,7 +700,7 @@ class _Cutter:
         entry = int(np.searchsorted(index["position"], target))
         position: int | None = None
         near = entry < len(index) and split.start < index["position"][entry] < min(target + slack, split.end)
-        if near and segment.begins_batch(int(index["position"][entry]), int(index["offset"][entry])):
+        if near and segment._begins_batch(int(index["position"][entry]), int(index["offset"][entry])):
             position = int(index["position"][entry])
         if position is None:
             position = _next_batch(segment, split.start, target)
