@@ -14,7 +14,7 @@ import pytest
 from log_batches import batch, write_segment
 
 from kbatch.log import Log, Segment
-from kbatch.log.indexes import OffsetIndex, TimeIndex, stored_time_entries
+from kbatch.log.indexes import OffsetIndex, TimeIndex, stored_entries
 from kbatch.log.storage import Storage, bytes_read
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"
@@ -40,8 +40,8 @@ def test_indexes_of_real_segments_dsk_r2_dsk_r3(name: str) -> None:
         for offset in [*index["offset"].tolist(), *(index["offset"] - 1).tolist()]:
             i = int(np.searchsorted(index["offset"], offset, "right")) - 1
             found = file.find(segment.size, offset)
-            assert found == (None if i < 0 else (tuple(index[i]), tuple(index[i + 1]) if i + 1 < len(index) else None))
-        times, size = stored_time_entries(stem + ".timeindex")
+            assert found == (None if i < 0 else tuple(index[i]))
+        times, size = stored_entries(stem + ".timeindex", "timeindex")
         assert len(times) == size // 12 > 0
         stamps = {row["maxTimestamp"] for row in expected_batches(segment.path)}
         assert set(times["timestamp"].tolist()) <= stamps
@@ -57,8 +57,8 @@ def test_zero_tail_of_an_index_is_trimmed_dsk_r4(tmp_path: Path) -> None:
     path.write_bytes(struct.pack(">6i", 3, 0, 9, 400, 20, 900) + bytes(10 * 1024 * 1024 - 24))
     index = OffsetIndex(str(path), base_offset=100)
     assert index.read(1 << 20).tolist() == [(103, 0), (109, 400), (120, 900)]
-    assert index.find(1 << 20) == index.find(1 << 20, 120) == ((120, 900), None)
-    assert index.find(1 << 20, 119) == ((109, 400), (120, 900))
+    assert index.find(1 << 20) == index.find(1 << 20, 120) == (120, 900)
+    assert index.find(1 << 20, 119) == (109, 400)
     assert index.find(1 << 20, 102) is None
     path = tmp_path / "i.timeindex"
     path.write_bytes(struct.pack(">qiqi", 50, 3, 70, 9) + bytes(12 * 100))
@@ -130,8 +130,7 @@ def test_an_entry_is_found_by_reading_a_few_blocks(tmp_path: Path, remote: bool)
     for asked, reads in ((count - 1, 1), (count - 100, 1), (200_001, 13), (3, 13)):
         index = OffsetIndex(f"{root}/i.index", base_offset=7, storage=storage)
         before = bytes_read()
-        following = (10 * asked + 26, 4096 * asked + 4096) if asked + 1 < count else None
-        assert index.find(size, 10 * asked + 16) == ((10 * asked + 16, 4096 * asked), following)
+        assert index.find(size, 10 * asked + 16) == (10 * asked + 16, 4096 * asked)
         assert bytes_read() - before <= reads * block
         # All of them, and no byte twice.
         assert len(index.read(size)) == count
@@ -266,23 +265,23 @@ def test_shifted_timestamps_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
     assert seeks(log) == truth
 
 
-@pytest.mark.parametrize("inner_base", [0, 10, 11])
+@pytest.mark.parametrize(("inner_base", "flipped"), [(12, 0), (0, 1), (11, 1)])
 @pytest.mark.parametrize("entries", [1, 2])
-def test_index_into_a_value_that_holds_batches_is_not_followed(tmp_path: Path, inner_base: int, entries: int) -> None:
-    """A malicious index: its position is a true batch with a good checksum, but within a record's value."""
+def test_an_index_entry_needs_a_good_checksum_and_a_base_offset_that_fits(
+    tmp_path: Path, inner_base: int, flipped: int, entries: int
+) -> None:
+    """Its position is within a record's value: a batch above the entry's offset, or one with a bad checksum."""
     inner = batch(inner_base, [5] * 40, value=b"forged")
-    outer = [
-        batch(0, [1] * 10),
-        batch(10, [2], value=inner + batch(inner_base + 40, [5])),
-        batch(11, [3]),
-        batch(12, [4]),
-    ]
+    inner = inner[:-1] + bytes([inner[-1] ^ flipped])
+    outer = [batch(0, [1] * 10), batch(10, [2], value=inner), batch(11, [3]), batch(12, [4])]
     path = write_segment(tmp_path / "t-0", 0, outer)
     inside = path.read_bytes().index(inner)
     end = len(b"".join(outer[:3]))
     path.with_suffix(".index").write_bytes(struct.pack(">4i", 11, inside, 12, end)[: 8 * entries])
     path.with_suffix(".timeindex").write_bytes(struct.pack(">qiqi", 2, 11, 4, 12))
     segment = Segment(path)
+    assert not segment._begins_batch(inside, 11)
+    assert segment._begins_batch(end, 12)
     for offset in range(14):
         assert segment.seek_offset(offset) == segment.seek_offset(offset, use_indexes=False)
         assert offsets(Log(path.parent), start_offset=offset) == list(range(offset, 13))

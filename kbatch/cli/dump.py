@@ -19,7 +19,7 @@ from kbatch.cli.usage import argument, whole_number
 from kbatch.decode_options import DecodeOptions
 from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
-from kbatch.log.indexes import stored_offset_entries, stored_time_entries
+from kbatch.log.indexes import stored_entries
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
@@ -327,8 +327,7 @@ def _entries(each: Input) -> npt.NDArray[np.void]:
         return read_producer_snapshot(each.path, storage=each.storage)
     if each.kind == "txnindex":
         return read_transaction_index(each.path, storage=each.storage)
-    read = stored_offset_entries if each.kind == "index" else stored_time_entries
-    entries, _ = read(each.path, each.storage)
+    entries, _ = stored_entries(each.path, "index" if each.kind == "index" else "timeindex", each.storage)
     entries["offset"] += base_offset_of(each.path)
     return entries
 

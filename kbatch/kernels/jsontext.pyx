@@ -120,6 +120,11 @@ cdef Verdict check_text(const uint8_t* p, const uint8_t* end, int max_depth) noe
     return FINE if seen else EMPTY
 
 
+cdef inline bint is_text(const int32_t[::1] offsets, int64_t size, int64_t row) noexcept nogil:
+    """Whether a row is one of the texts, and the text lies within `size` bytes."""
+    return 0 <= row < offsets.shape[0] - 1 and 0 <= offsets[row] <= offsets[row + 1] <= size
+
+
 def check(
     const int32_t[::1] offsets not None,
     const uint8_t[::1] content not None,
@@ -148,7 +153,6 @@ def check(
     """
     cdef Py_ssize_t i, bad = -1
     cdef int64_t row, start, stop
-    cdef int64_t n = offsets.shape[0] - 1
     cdef int64_t size = content.shape[0]
     cdef const uint8_t* data = &content[0] if size else NULL
     if verdicts.shape[0] < rows.shape[0]:
@@ -156,14 +160,11 @@ def check(
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
-            if row < 0 or row >= n:
+            if not is_text(offsets, size, row):
                 bad = i
                 break
             start = offsets[row]
             stop = offsets[row + 1]
-            if start < 0 or stop < start or stop > size:
-                bad = i
-                break
             verdicts[i] = EMPTY if stop == start else check_text(data + start, data + stop, max_depth)
     if bad >= 0:
         raise IndexError(f"text {rows[bad]} isn't within the data")
@@ -198,8 +199,7 @@ def join(
         As `check`, or if `out` is too small.
     """
     cdef Py_ssize_t i, bad = -1
-    cdef int64_t row, start, stop, k, length
-    cdef int64_t n = offsets.shape[0] - 1
+    cdef int64_t row, k, length
     cdef int64_t size = content.shape[0]
     cdef int64_t room = out.shape[0]
     cdef int64_t at = 0
@@ -210,19 +210,14 @@ def join(
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
-            if row < 0 or row >= n:
+            if not is_text(offsets, size, row) or before + after > room - at - (offsets[row + 1] - offsets[row]):
                 bad = i
                 break
-            start = offsets[row]
-            stop = offsets[row + 1]
-            length = stop - start
-            if start < 0 or length < 0 or stop > size or before + after > room - at - length:
-                bad = i
-                break
+            length = offsets[row + 1] - offsets[row]
             memcpy(&out[at], head, before)
             at += before
             if length:
-                memcpy(&out[at], &content[start], length)
+                memcpy(&out[at], &content[offsets[row]], length)
                 if memchr(&out[at], 0x0A, length) != NULL or memchr(&out[at], 0x0D, length) != NULL:
                     for k in range(at, at + length):
                         if out[k] == 0x0A or out[k] == 0x0D:

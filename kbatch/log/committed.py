@@ -1,7 +1,7 @@
-"""What the whole of a log says about its transactions, for read_committed.
+"""The transactions of a whole log, for read_committed.
 
-A marker may stand in a later table, segment or task than the records that it decides. So the log's headers are followed
-before anything is decoded: each segment by itself (`segment_transactions`), in threads or tasks, and what they tell is
+A marker may be in a later table, segment or task than the records that it decides. So the log's headers are followed
+before anything is decoded: each segment by itself (`segment_transactions`), in threads or tasks, and the results are
 joined in the order of the log (`join_transactions`).
 """
 
@@ -46,7 +46,7 @@ _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentTransactions:
-    """What the headers of one segment tell about transactions, whatever is open before it. Small, and can be pickled.
+    """What begins and ends transactions in one segment, whatever is open before it. Small, and can be pickled.
 
     Attributes
     ----------
@@ -90,11 +90,12 @@ def follow_transactions(
     options : DecodeOptions
         What damage means (`on_error`, `crc`, `limits`).
     start_offset, stop_offset : int, optional
-        What is wanted is what concerns these offsets. It begins at the segment of `start_offset`, or the one before, if
-        producer snapshots say what is open there, and ends where everything that began below `stop_offset` is decided.
+        Only transactions that reach into these offsets are needed. The walk begins at the segment of `start_offset`, or
+        the one before, if producer snapshots list what is open there, and ends where everything that began below
+        `stop_offset` is decided.
     walk : callable, optional
         To have segments walked side by side: it is given a function and the numbers of segments, in order, and returns
-        an iterable of what the function makes of them. What isn't needed any more is not asked of it.
+        an iterable of the results, which is read only as far as needed.
 
     Returns
     -------
@@ -138,7 +139,7 @@ def follow_transactions(
 def join_transactions(
     parts: Sequence[SegmentTransactions], already_open: Iterable[OpenTransaction] = ()
 ) -> Transactions:
-    """Tell what segments that follow each other say together.
+    """Return the transactions of segments that follow each other.
 
     Parameters
     ----------
@@ -262,7 +263,7 @@ def segment_transactions(
         Where the next segment begins.
     options : DecodeOptions
     since : SegmentTransactions, optional
-        What this gave of the segment when its file was shorter: it is gone on with.
+        What this returned when the segment's file was shorter, to resume from.
     """
     index = _read_index(segment, below) if options.on_error == "skip" else _NO_ENTRIES
     entries = index
@@ -281,7 +282,7 @@ def segment_transactions(
                 markers = rows[np.isin(rows["last_offset"], entries["last_offset"])]
                 good = markers[good_crcs(window, markers, start)] if len(markers) else markers
                 there |= np.isin(entries["last_offset"], good["last_offset"])
-        # Then the walk doesn't tell all: it doesn't reach the end, or a marker of the index isn't there.
+        # The walk has missed something if it doesn't reach the end, or a marker of the index isn't there.
         damaged = options.on_error == "skip" and not (there.all() and file.tail_at(end).kind in ("none", "zeros"))
     if damaged:
         recorder, end = _recorder(options), 0
@@ -326,7 +327,7 @@ def _follow_bytes(
         damage = np.concatenate(
             [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]
         )
-        # Damage stands before these good rows; `len(good)`: after the last.
+        # There is damage before these good rows; `len(good)`: after the last.
         cuts = np.unique(np.searchsorted(good["position"], damage))
         if damaged:
             cuts = np.union1d(cuts, [0])
@@ -334,7 +335,7 @@ def _follow_bytes(
         lasts = np.append(reached, good["last_offset"])
         gaps = _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good))
         aborts = [(int(good_rows[cut]), entry) for cut, entry in gaps]
-        # Of a marker that still has its header, the entry comes first: a header with a bad checksum leaves undecided.
+        # If the marker still has its header, the entry is applied first: the header alone would leave it undecided.
         for row in lost_rows.tolist():
             entry = by_marker.get((followed["producer_id"][row], followed["base_offset"][row]))
             if entry is not None:

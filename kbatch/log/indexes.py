@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ __all__ = [
     "OffsetIndex",
     "TimeEntry",
     "TimeIndex",
-    "stored_offset_entries",
-    "stored_time_entries",
+    "stored_entries",
 ]
 
 OFFSET_INDEX_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8")])
@@ -105,10 +104,8 @@ class _Entries:
         except OSError:
             return np.empty(0, self._entry)
 
-    def last(
-        self, log_size: int, fits: Callable[[int, int, int], bool]
-    ) -> tuple[tuple[int, int], tuple[int, int] | None] | None:
-        """Return the last entry that fits, where those that do stand before all others, and the one after it.
+    def last(self, log_size: int, fits: Callable[[int, int, int], bool]) -> tuple[int, int] | None:
+        """Return the last entry that fits, where those that do stand before all others.
 
         `fits` is asked with the number of an entry and its two fields. The last block is looked at first: who looks
         for a time passes over most segments as a whole.
@@ -127,9 +124,7 @@ class _Entries:
                 low = max(count - 1, 0) // self._rows * self._rows
                 low = 0 if count == 0 or misfits(low) else low
                 found = bisect.bisect_left(range(count), True, lo=low, key=misfits) - 1
-                if found < 0:
-                    return None
-                return entry(found), entry(found + 1) if found + 1 < count else None
+                return None if found < 0 else entry(found)
         except (OSError, IndexError):
             # It became shorter.
             return None
@@ -170,8 +165,8 @@ class OffsetIndex:
         entries["position"] = position[: len(entries)]
         return entries
 
-    def find(self, log_size: int, offset: int | None = None) -> tuple[OffsetEntry, OffsetEntry | None] | None:
-        """Find the last entry of which the offset is `offset` or less, and the entry after it if that is sound.
+    def find(self, log_size: int, offset: int | None = None) -> OffsetEntry | None:
+        """Find the last entry of which the offset is `offset` or less.
 
         A few blocks of the file are read for it. Without an `offset` it is the last entry of all.
         """
@@ -182,13 +177,7 @@ class OffsetIndex:
             return last >= 0 and position >= min(number, 1) and position < log_size and base + last <= most
 
         found = self._entries.last(log_size, fits)
-        if found is None:
-            return None
-        (last, position), after = found
-        entry = OffsetEntry(base + last, position)
-        if after is None or not (after[0] > last and position < after[1] < log_size):
-            return entry, None
-        return entry, OffsetEntry(base + after[0], after[1])
+        return None if found is None else OffsetEntry(base + found[0], found[1])
 
 
 class TimeIndex:
@@ -206,48 +195,29 @@ class TimeIndex:
             return timestamp >= 0 and offset >= 0 and (timestamp > 0 or offset > 0) and timestamp < before
 
         found = self._entries.last(log_size, fits)
-        return None if found is None else TimeEntry(found[0][0], self._base_offset + found[0][1])
+        return None if found is None else TimeEntry(found[0], self._base_offset + found[1])
 
 
-def stored_offset_entries(path: str, storage: Storage | None = None) -> tuple[npt.NDArray[np.void], int]:
-    """Read all entries of an ``.index`` file as they are stored, sound or not.
-
-    Returns
-    -------
-    entries : ndarray of OFFSET_INDEX_DTYPE
-        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
-    size : int
-        Bytes of the file; of a sound one, a multiple of 8 (DSK-R5).
-
-    Raises
-    ------
-    LogDirectoryError
-        If the file can't be read.
-    """
-    return _stored(path, _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE, storage)
-
-
-def stored_time_entries(path: str, storage: Storage | None = None) -> tuple[npt.NDArray[np.void], int]:
-    """Read all entries of a ``.timeindex`` file as they are stored, sound or not.
-
-    Returns
-    -------
-    entries : ndarray of TIME_INDEX_DTYPE
-        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
-    size : int
-        Bytes of the file; of a sound one, a multiple of 12 (DSK-R5).
-
-    Raises
-    ------
-    LogDirectoryError
-        If the file can't be read.
-    """
-    return _stored(path, _STORED_TIME_ENTRY, TIME_INDEX_DTYPE, storage)
-
-
-def _stored(
-    path: str, entry: np.dtype[np.void], dtype: np.dtype[np.void], storage: Storage | None
+def stored_entries(
+    path: str, kind: Literal["index", "timeindex"], storage: Storage | None = None
 ) -> tuple[npt.NDArray[np.void], int]:
+    """Read all entries of an ``.index`` or ``.timeindex`` file as they are stored, sound or not.
+
+    Returns
+    -------
+    entries : ndarray of OFFSET_INDEX_DTYPE or TIME_INDEX_DTYPE
+        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
+    size : int
+        Bytes of the file; of a sound one, a multiple of 8 or 12 (DSK-R5).
+
+    Raises
+    ------
+    LogDirectoryError
+        If the file can't be read.
+    """
+    entry, dtype = _STORED_TIME_ENTRY, TIME_INDEX_DTYPE
+    if kind == "index":
+        entry, dtype = _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE
     try:
         data, size = (storage or locate(path)[0]).read(path, _MOST_STORED)
     except OSError as error:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
-from kbatch.isolation import committed, with_pending
+from kbatch.isolation import committed
 from kbatch.log.committed import follow_transactions
 from kbatch.log.names import (
     is_remote_name,
@@ -32,9 +31,10 @@ from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     LEADER_EPOCH_DTYPE,
+    START_CHECKPOINT,
     read_leader_epochs,
-    read_offset_checkpoint,
     read_partition_metadata,
+    start_offsets,
 )
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.reader import decode_part
@@ -47,7 +47,6 @@ __all__ = ["Log", "find_logs"]
 _DAMAGED_TABLE_BYTES = 16 << 20
 # So many directories of a remote filesystem are listed at a time: each is a round trip.
 _LISTED_AT_ONCE = 16
-_START_CHECKPOINT = "log-start-offset-checkpoint"
 
 
 class Log:
@@ -206,11 +205,11 @@ class Log:
             return None
         if self._is_file or is_remote_name(os.path.basename(self.segments[0].path)):
             return None
-        if self._root is not None and _START_CHECKPOINT not in self._root:
+        if self._root is not None and START_CHECKPOINT not in self._root:
             return None
-        path = self._storage.join(os.path.dirname(self._directory), _START_CHECKPOINT)
-        entry = None if self._root is None else self._root[_START_CHECKPOINT]
-        offset = _checkpoint(self._storage, path, entry).get((self.topic, self.partition), 0)
+        entry = None if self._root is None else self._root[START_CHECKPOINT]
+        offsets = start_offsets(os.path.dirname(self._directory), self._storage, entry)
+        offset = offsets.get((self.topic, self.partition), 0)
         return offset if first < offset <= self.end_offset else None
 
     @property
@@ -411,18 +410,19 @@ class Log:
     ) -> Iterator[RecordTable]:
         reached = None
         stopped = False
-        transactions = None
+        about: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
         if options.isolation == "read_committed":
             transactions = follow_transactions(
                 self.segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
             )
             options = committed(options, transactions)
+            about |= {"pending": transactions.pending, "last_stable_offset": transactions.last_stable_offset}
         for segment in self._segments_for(options.start_offset, options.stop_offset):
             if stopped and not segment.size:
                 continue
             if stopped:
                 table = lost_table(segment, 0, segment.size, NOT_REACHED, options=options)
-                yield table._with(topic=self.topic, partition=self.partition)
+                yield table._with(**about)
                 continue
             _check_order(segment, reached)
             start, end = 0, segment.size
@@ -440,10 +440,7 @@ class Log:
                     stopped = done.value
                     break
                 reached = _reached(table.batches, segment, reached)
-                table = table._with(topic=self.topic, partition=self.partition)
-                if transactions is not None:
-                    table = with_pending(table, transactions)
-                yield _within(table, start_timestamp, stop_timestamp)
+                yield _within(table._with(**about), start_timestamp, stop_timestamp)
                 # Not kept until the next one is made.
                 del table
 
@@ -702,27 +699,6 @@ def _segments(storage: Storage, directory: str, listing: Mapping[str, Entry], us
         Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
         for i, (_, name, swapped) in enumerate(chosen)
     ]
-
-
-def _checkpoint(storage: Storage, path: str, entry: Entry | None) -> dict[tuple[str, int], int]:
-    """Read a checkpoint file, once for all logs of a directory; `entry` is what a listing says of it."""
-    entry = entry if entry is not None and entry.size is not None else storage.find(path)
-    if entry is None:
-        return {}
-    try:
-        return _read_checkpoint(path, entry.mtime, entry.size, tuple(sorted(storage.options.items())))
-    except LogDirectoryError as error:
-        # That a request failed says nothing about the file.
-        if storage.remote and isinstance(error.__cause__, OSError):
-            raise
-        return {}
-
-
-@functools.lru_cache(maxsize=16)
-def _read_checkpoint(
-    path: str, _mtime: int, _size: int | None, options: tuple[tuple[str, str], ...]
-) -> dict[tuple[str, int], int]:
-    return read_offset_checkpoint(path, storage=locate(path, dict(options))[0])
 
 
 def _begins_before(segment: Segment, offset: int) -> bool:

@@ -342,10 +342,8 @@ class Segment:
         checksum: of ascending offsets its own show that nothing before it is wanted, and its length is right.
 
         The entry of the ``.index`` file is used if the batch at its position has a good checksum and a base offset that
-        isn't above the entry's, and if the headers from there on lead, with ascending offsets, to the position of the
-        next entry or to the clean end of the file. Otherwise the headers are followed from the beginning. An index that
-        was forged to lead along batches that someone put into a record's value, up to its very end, passes that; with
-        ``use_indexes=False`` nothing does.
+        isn't above the entry's. Otherwise the headers are followed from the beginning. An index that was forged to
+        point at a batch inside a record's value passes that; with ``use_indexes=False`` nothing does.
         """
         with self.open() as file:
             start = self._start_for_offset(file, offset, use_indexes)
@@ -473,8 +471,8 @@ class Segment:
     def _start_by_index(self, file: SegmentFile, offset: int | None) -> int:
         """Return the position of the index entry to begin at for `offset`, or of the last one, if it can be trusted."""
         index = self._offset_index()
-        found = None if index is None else index.find(file.size, offset)
-        return found[0].position if found is not None and self._leads_on(file, *found) else 0
+        entry = None if index is None else index.find(file.size, offset)
+        return entry.position if entry is not None and self._is_batch(file, entry) else 0
 
     def _start_for_timestamp(self, file: SegmentFile, timestamp: int, use_indexes: bool) -> int:
         if not use_indexes or self.base_offset is None:
@@ -490,29 +488,16 @@ class Segment:
             return 0
         return int(row["position"])
 
-    def _leads_on(self, file: SegmentFile, entry: OffsetEntry, following: OffsetEntry | None) -> bool:
-        """Whether the bytes at an index entry are a batch that fits it, and lead on to the next entry or the end."""
-        position = entry.position
-        stop = file.size if following is None else following.position
-        end = position
-        previous = None
-        for rows in file.walk(position, stop):
-            if previous is None:
-                first = rows[0]
-                if not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= entry.offset:
-                    return False
-                if not _whole(file, first):
-                    return False
-                previous = first_offsets(rows[:1])[0] - 1
-            first_offset = first_offsets(rows)
-            if first_offset[0] <= previous or np.any(first_offset[1:] <= rows["last_offset"][:-1]):
-                return False
-            previous = rows["last_offset"][-1]
-            end = int(rows["position"][-1] + rows["size"][-1])
-        if previous is None:
+    def _begins_batch(self, position: int, offset: int) -> bool:
+        """Whether the batch at an index entry's position has a good checksum and a base offset that fits the entry."""
+        with self.open() as file:
+            return self._is_batch(file, OffsetEntry(offset, position))
+
+    def _is_batch(self, file: SegmentFile, entry: OffsetEntry) -> bool:
+        rows = next(file.walk(entry.position, entry.position + _WALK_WINDOW), None)
+        if rows is None or not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= entry.offset:
             return False
-        # What looks like a partial batch may as well be where a wrong trail ends.
-        return file.tail_at(end).kind in ("none", "zeros") if following is None else end == stop
+        return _whole(file, rows[0])
 
     def _offset_index(self) -> OffsetIndex | None:
         if self._offsets is None and self.base_offset is not None and self.has(".index"):

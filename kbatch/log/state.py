@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import os
 import re
 import uuid
@@ -21,11 +22,12 @@ from crc32c import crc32c
 
 from kbatch.errors import CrcMismatchError, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, PRODUCER_DTYPE
-from kbatch.log.storage import Storage, locate
+from kbatch.log.storage import Entry, Storage, locate
 
 __all__ = [
     "LEADER_EPOCH_DTYPE",
     "PRODUCER_DTYPE",
+    "START_CHECKPOINT",
     "PartitionMetadata",
     "read_leader_epochs",
     "read_meta_properties",
@@ -33,7 +35,10 @@ __all__ = [
     "read_partition_metadata",
     "read_producer_snapshot",
     "read_transaction_index",
+    "start_offsets",
 ]
+
+START_CHECKPOINT = "log-start-offset-checkpoint"
 
 LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align=True)
 
@@ -274,6 +279,47 @@ def read_offset_checkpoint(
         (parts[0], _integer(path, number, parts[1], _INT32)): _integer(path, number, parts[2], _INT64)
         for number, parts in _checkpoint(path, 3, "topic, partition and offset", storage)
     }
+
+
+def start_offsets(
+    directory: str, storage: Storage | None = None, entry: Entry | None = None
+) -> dict[tuple[str, int], int]:
+    """Return the ``log-start-offset-checkpoint`` of a broker's log directory, which is read again once it has changed.
+
+    Parameters
+    ----------
+    directory : str
+    storage : Storage, optional
+    entry : Entry, optional
+        What a listing says of the file.
+
+    Returns
+    -------
+    dict
+        From (topic, partition) to offset; empty if the file is missing or, as when a broker starts, malformed.
+
+    Raises
+    ------
+    LogDirectoryError
+        If a remote file can't be read.
+    """
+    storage = storage or locate(directory)[0]
+    path = storage.join(directory, START_CHECKPOINT)
+    entry = entry if entry is not None and entry.size is not None else storage.find(path)
+    if entry is None:
+        return {}
+    try:
+        return _read_again(path, entry, tuple(sorted(storage.options.items())))
+    except LogDirectoryError as error:
+        # That a request failed says nothing about the file.
+        if storage.remote and isinstance(error.__cause__, OSError):
+            raise
+        return {}
+
+
+@functools.lru_cache(maxsize=16)
+def _read_again(path: str, _entry: Entry, options: tuple[tuple[str, str], ...]) -> dict[tuple[str, int], int]:
+    return read_offset_checkpoint(path, storage=locate(path, dict(options))[0])
 
 
 def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | None = None) -> PartitionMetadata:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from kbatch.decode_options import DecodeOptions
 from kbatch.errors import ErrorCode, KbatchError, LogDirectoryError
 from kbatch.format import BatchStatus, Limits
-from kbatch.log.indexes import stored_offset_entries, stored_time_entries
+from kbatch.log.indexes import stored_entries
 from kbatch.log.names import is_remote_name
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
@@ -327,9 +327,8 @@ def _index_check(segment: Segment, suffix: str, report: Report) -> _OffsetIndexC
     if segment.base_offset is None or not segment.has(suffix):
         return None
     report.side_files += 1
-    read = stored_offset_entries if suffix == ".index" else stored_time_entries
     try:
-        entries, size = read(path, segment.storage)
+        entries, size = stored_entries(path, "index" if suffix == ".index" else "timeindex", segment.storage)
     except LogDirectoryError as error:
         report.add(path, 0, str(error))
         return None

@@ -700,7 +700,7 @@ class _Cutter:
         entry = int(np.searchsorted(index["position"], target))
         position: int | None = None
         near = entry < len(index) and split.start < index["position"][entry] < min(target + slack, split.end)
-        if near and _is_boundary(segment, index["position"], index["offset"], entry):
+        if near and segment._begins_batch(int(index["position"][entry]), int(index["offset"][entry])):
             position = int(index["position"][entry])
         if position is None:
             position = _next_batch(segment, split.start, target)
@@ -718,24 +718,6 @@ class _Cutter:
             if segment.base_offset is not None:
                 self._index = segment.offset_index()
         return self._index
-
-
-def _is_boundary(
-    segment: Segment, positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], entry: int
-) -> bool:
-    """Whether a batch that fits the index entry begins at its position, and headers lead on to the entries after."""
-    position = int(positions[entry])
-    rows = next(iter(segment.scan(position)), None)
-    if rows is None:
-        return False
-    first = rows[0]
-    size = int(first["size"])
-    if not (segment.base_offset or 0) <= int(first_offsets(rows[:1])[0]) <= int(offsets[entry]):
-        return False
-    if not crc_holds(segment.window(position, position + size), 0, size):
-        return False
-    reached = positions[(positions >= position) & (positions <= int(rows["position"][-1]))]
-    return bool(np.isin(reached, rows["position"]).all())
 
 
 def _next_batch(segment: Segment, start: int, target: int) -> int | None:

@@ -17,7 +17,7 @@ from kbatch.format import BatchStatus
 from kbatch.log import Log, Segment
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
-from kbatch.log.state import read_offset_checkpoint
+from kbatch.log.state import start_offsets
 from kbatch.spark.options import ReadOptions
 from kbatch.spark.planning import Selection
 
@@ -84,7 +84,6 @@ class WatchedLogs:
         self._roots = [path.removeprefix("file://").removeprefix("file:") if path.startswith("file:") else path
                        for path in paths]  # fmt: skip
         self._states: dict[TopicPartition, LogState] = {}
-        self._checkpoints: dict[str, tuple[tuple[int, int], dict[TopicPartition, int]]] = {}
 
     def poll(self) -> dict[TopicPartition, LogState]:
         """Look at all logs again.
@@ -174,7 +173,7 @@ class WatchedLogs:
                 state.position = -1
             self._find_end(state, key)
             state.seen = seen
-        checkpoint = self._checkpoint(os.path.dirname(os.path.abspath(state.path))).get(key, 0)
+        checkpoint = start_offsets(os.path.dirname(os.path.abspath(state.path))).get(key, 0)
         within = state.first_base < checkpoint <= state.end_offset
         state.start_offset = checkpoint if within else state.first_base
         return True
@@ -219,18 +218,6 @@ class WatchedLogs:
             if len(good):
                 state.position = int(good["position"][-1] + good["size"][-1])
                 state.end_offset = int(good["last_offset"][-1]) + 1
-
-    def _checkpoint(self, directory: str) -> dict[TopicPartition, int]:
-        path = os.path.join(directory, "log-start-offset-checkpoint")
-        try:
-            status = os.stat(path)
-            seen = (status.st_mtime_ns, status.st_ino)
-            known = self._checkpoints.get(path)
-            if known is None or known[0] != seen:
-                known = self._checkpoints[path] = (seen, read_offset_checkpoint(path))
-        except (OSError, LogDirectoryError):
-            return {}
-        return known[1]
 
 
 def open_log(path: str) -> Log | None:

@@ -1,0 +1,252 @@
+"""Aborted ranges: which batches read_committed leaves out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
+
+if TYPE_CHECKING:
+    from kbatch.transactions.tracker import Transactions
+
+__all__ = ["AbortedRanges", "ListedAborts"]
+
+_INT64 = np.iinfo(np.int64)
+
+
+class _Pairs:
+    """Searches in pairs of a producer id and an offset, which come sorted."""
+
+    __slots__ = ("_keys", "_offsets", "_producers", "_stride")
+
+    def __init__(self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+        # A pair becomes one number by the ranks of both: numpy searches numbers.
+        self._producers = np.unique(producer_ids)
+        self._offsets = np.unique(offsets)
+        self._stride = len(self._offsets) + 1
+        self._keys = self._key(producer_ids, np.searchsorted(self._offsets, offsets))
+
+    def _key(self, producer_ids: npt.NDArray[np.int64], ranks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        return np.searchsorted(self._producers, producer_ids) * self._stride + ranks
+
+    def count(
+        self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, included: bool
+    ) -> npt.NDArray[np.intp]:
+        """Return how many pairs stand before each that is given, or if `included` up to it.
+
+        For a producer id that none of the pairs has the answer means nothing.
+        """
+        ranks = np.searchsorted(self._offsets, offsets, "right" if included else "left")
+        return np.searchsorted(self._keys, self._key(producer_ids, ranks))
+
+
+class AbortedRanges:
+    """The offsets that aborted transactions take, by producer: which batches read_committed leaves out.
+
+    Ranges of a producer may overlap and be given twice. The object is small and can be pickled.
+
+    Parameters
+    ----------
+    producer_id, first_offset, last_offset : ndarray of int64, shape (ranges,)
+        From the first batch of a transaction to its marker, both inclusive; in any order.
+
+    Attributes
+    ----------
+    producer_id, first_offset, last_offset : ndarray of int64, read-only
+        Sorted by producer id and first offset. `last_offset` doesn't descend within a producer: it is the last that
+        this range or one before it reaches. Ranges within others are left out.
+
+    Examples
+    --------
+    >>> from kbatch.transactions import AbortedRanges
+    >>> ranges = AbortedRanges.from_list([(7, 0), (7, 20)], ([7], [9]))
+    >>> ranges.first_offset.tolist(), ranges.last_offset.tolist()
+    ([0, 20], [9, 9223372036854775807])
+    >>> len(ranges.within(10, 20))
+    0
+    """
+
+    __slots__ = ("_pairs", "first_offset", "last_offset", "producer_id")
+
+    def __init__(self, producer_id: npt.ArrayLike, first_offset: npt.ArrayLike, last_offset: npt.ArrayLike) -> None:
+        producers = np.asarray(producer_id, np.int64)
+        first = np.asarray(first_offset, np.int64)
+        last = np.asarray(last_offset, np.int64)
+        if producers.ndim != 1 or producers.shape != first.shape or producers.shape != last.shape:
+            raise ValueError(
+                "producer_id, first_offset and last_offset must be one-dimensional and of one length, got shapes "
+                f"{producers.shape}, {first.shape} and {last.shape}"
+            )
+        order = np.lexsort((first, producers))
+        producers, first, last = producers[order], first[order], last[order]
+        if len(order):
+            # The running maximum within each producer: on ranks of offsets, raised from producer to producer.
+            lasts, ranks = np.unique(last, return_inverse=True)
+            starts = np.ones(len(order), np.bool_)
+            starts[1:] = producers[1:] != producers[:-1]
+            reach = np.maximum.accumulate(np.cumsum(starts) * len(lasts) + ranks)
+            kept = starts
+            kept[1:] |= reach[1:] > reach[:-1]
+            producers, first, last = producers[kept], first[kept], lasts[reach[kept] % len(lasts)]
+        for column in (producers, first, last):
+            column.flags.writeable = False
+        self.producer_id: npt.NDArray[np.int64] = producers
+        self.first_offset: npt.NDArray[np.int64] = first
+        self.last_offset: npt.NDArray[np.int64] = last
+        self._pairs = _Pairs(producers, first)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return AbortedRanges, self._columns()
+
+    def __len__(self) -> int:
+        return len(self.producer_id)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AbortedRanges):
+            return NotImplemented
+        columns = zip(self._columns(), other._columns(), strict=True)
+        return all(np.array_equal(mine, theirs) for mine, theirs in columns)
+
+    def __hash__(self) -> int:
+        return hash(tuple(column.tobytes() for column in self._columns()))
+
+    def _columns(self) -> tuple[npt.NDArray[np.int64], ...]:
+        return self.producer_id, self.first_offset, self.last_offset
+
+    def __repr__(self) -> str:
+        return f"<AbortedRanges: {len(self)} ranges of {len(np.unique(self.producer_id))} producers>"
+
+    @classmethod
+    def from_transactions(cls, transactions: Transactions) -> AbortedRanges:
+        """Take the aborted transactions of a log."""
+        return cls.from_rows(transactions.aborted)
+
+    @classmethod
+    def from_rows(cls, aborted: npt.NDArray[np.void]) -> AbortedRanges:
+        """Take aborted transactions as rows of ABORTED_DTYPE."""
+        return cls(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
+
+    @classmethod
+    def from_list(
+        cls, aborted: Iterable[tuple[int, int]], abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]
+    ) -> AbortedRanges:
+        """Take the aborted transactions that a fetch response lists.
+
+        Parameters
+        ----------
+        aborted : iterable of (producer id, first offset)
+            In any order, also repeated (TXN-R1); those that begin before the response's data or after it do no harm
+            (TXN-R7).
+        abort_markers : (producer ids, offsets)
+            The ABORT markers in the response's data; see `TransactionTracker.abort_markers`.
+
+        Returns
+        -------
+        AbortedRanges
+            Each entry ends at the first ABORT marker of its producer at or after its first offset, and without one
+            nowhere (TXN-R2, TXN-R8). COMMIT markers change nothing (TXN-R4).
+
+        Raises
+        ------
+        TypeError
+            If an entry isn't a pair of integers.
+        ValueError
+            If it has more or less than two, or one that no int64 holds.
+        """
+        listed = ListedAborts(aborted)
+        listed.close(abort_markers)
+        return listed.ranges()
+
+    def mask(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Tell which batches belong to aborted transactions.
+
+        Parameters
+        ----------
+        batches : ndarray of BATCH_DTYPE
+
+        Returns
+        -------
+        ndarray of bool, shape (batches,)
+            True for transactional batches that lie in a range of their producer. Never for control batches, for those
+            without a producer id and for what a producer wrote outside of transactions (TXN-R3, TXN-R13).
+        """
+        out = np.zeros(len(batches), np.bool_)
+        if not len(self):
+            return out
+        kind = batches["attributes"] & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
+        rows = np.flatnonzero(
+            (kind == ATTRIBUTE_TRANSACTIONAL) & (batches["producer_id"] >= 0) & (batches["magic"] == 2)
+        )
+        producers, first = batches["producer_id"][rows], batches["base_offset"][rows]
+        last = batches["last_offset"][rows]
+        # Of the ranges that begin up to a batch's end the latest reaches farthest.
+        at = self._pairs.count(producers, last, included=True) - 1
+        out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last_offset[at] >= first)
+        return out
+
+    def within(self, start: int, stop: int) -> AbortedRanges:
+        """Return the ranges that reach into offsets from `start` up to but without `stop`.
+
+        They also decide on a batch that reaches beyond these offsets, as a transaction begins with a batch.
+        """
+        chosen = (self.first_offset < stop) & (self.last_offset >= start)
+        return AbortedRanges(self.producer_id[chosen], self.first_offset[chosen], self.last_offset[chosen])
+
+
+class ListedAborts:
+    """The aborted transactions that a fetch response lists, closed by the markers as these come.
+
+    Parameters
+    ----------
+    aborted : iterable of (producer id, first offset)
+        See `AbortedRanges.from_list`.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        pairs = np.array([_checked_pair(i, entry) for i, entry in enumerate(aborted)], np.int64).reshape(-1, 2)
+        self._producers, self._first = pairs[:, 0], pairs[:, 1]
+        self._last = np.full(len(pairs), _INT64.max, np.int64)
+        self._ranges: AbortedRanges | None = None
+
+    def close(self, abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
+        """Let each entry that is open end at the first of these ABORT markers at or after its first offset (TXN-R2)."""
+        marker_producers = np.asarray(abort_markers[0], np.int64)
+        marker_offsets = np.asarray(abort_markers[1], np.int64)
+        still = np.flatnonzero(self._last == _INT64.max)
+        if not len(marker_producers) or not len(still):
+            return
+        order = np.lexsort((marker_offsets, marker_producers))
+        marker_producers, marker_offsets = marker_producers[order], marker_offsets[order]
+        producers = self._producers[still]
+        at = _Pairs(marker_producers, marker_offsets).count(producers, self._first[still], included=False)
+        there = at < len(order)
+        at[~there] = 0
+        there &= marker_producers[at] == producers
+        if there.any():
+            self._last[still[there]] = marker_offsets[at[there]]
+            self._ranges = None
+
+    def ranges(self) -> AbortedRanges:
+        """Return what the entries take by now; those without a marker end nowhere (TXN-R8)."""
+        if self._ranges is None:
+            self._ranges = AbortedRanges(self._producers, self._first, self._last)
+        return self._ranges
+
+
+def _checked_pair(number: int, entry: Any) -> tuple[int, int]:
+    try:
+        values = tuple(map(operator.index, entry))
+    except TypeError:
+        raise TypeError(
+            f"aborted: entry {number} must be a pair of integers (producer id, first offset), got {entry!r}"
+        ) from None
+    if len(values) != 2:
+        raise ValueError(f"aborted: entry {number} must be (producer id, first offset), got {entry!r}")
+    if not all(_INT64.min <= value <= _INT64.max for value in values):
+        raise ValueError(f"aborted: entry {number} holds a number that is no int64: {entry!r}")
+    return values[0], values[1]
