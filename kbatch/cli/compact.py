@@ -18,8 +18,8 @@ from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.names import parse_segment_name
 from kbatch.log.rewriting import check_apart
+from kbatch.log.staging import staged
 from kbatch.log.storage import locate
-from kbatch.log.writing import staged
 
 __all__ = ["add_parser"]
 

@@ -33,8 +33,9 @@ from kbatch.framing import scan_part
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.parts import Part
+from kbatch.log.staging import move_all, remove_stage, rename_all, sync_directory, sync_parents, undo_moves
 from kbatch.log.storage import is_url, locate
-from kbatch.log.writing import LogWriter, sync_directory
+from kbatch.log.writing import LogWriter
 
 __all__ = ["Mode", "Stage", "Written", "check_mode", "commit", "locked", "roll_back"]
 
@@ -158,14 +159,8 @@ class Stage:
 
     def remove(self) -> None:
         """Remove what is left of this write; not while a journal says that some of it is in place."""
-        for _ in range(50):
-            if os.path.lexists(os.path.join(self.path, _JOURNAL)):
-                return
-            shutil.rmtree(self.path, ignore_errors=True)
-            if not os.path.lexists(self.path):
-                return
-            # A task that is being cancelled may write for a moment yet.
-            time.sleep(0.1)
+        if not os.path.lexists(os.path.join(self.path, _JOURNAL)):
+            remove_stage(lambda: shutil.rmtree(self.path, ignore_errors=True), lambda: os.path.lexists(self.path))
 
 
 def _beside(root: str) -> str:
@@ -301,18 +296,13 @@ def commit(
             # An empty directory would be renamed over.
             if os.path.lexists(stage.root):
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
-            os.rename(new, stage.root)
+            move_all([(new, stage.root)])
         except OSError as error:
             raise LogDirectoryError(
                 f"{stage.root}: can't be made: {error.strerror}; another writer may have made it meanwhile. Nothing "
                 "was written",
                 source=stage.root,
             ) from error
-        try:
-            sync_directory(os.path.dirname(stage.root))
-        except BaseException:
-            os.rename(stage.root, new)
-            raise
         return written
     with locked(stage.root, wait):
         _roll_back_crashed(stage.root)
@@ -480,11 +470,7 @@ def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
         os.rename(f"{journal}.tmp", journal)
         sync_directory(stage.path)
         sync_directory(stage.root)
-        for source, target in moves:
-            os.rename(os.path.join(stage.root, source), os.path.join(stage.root, target))
-        for directory in {os.path.dirname(path) for move in moves for path in move}:
-            if os.path.isdir(os.path.join(stage.root, directory)):
-                sync_directory(os.path.join(stage.root, directory))
+        rename_all([(os.path.join(stage.root, source), os.path.join(stage.root, target)) for source, target in moves])
         os.unlink(journal)
         sync_directory(stage.path)
     except BaseException:
@@ -508,15 +494,7 @@ def _undo(root: str, stage: str, told: dict[str, Any]) -> None:
         for name in os.listdir(directory):
             if parse_segment_name(name) is not None and name > last:
                 raise _changed(os.path.join(directory, name), stage)
-    touched = set()
-    for source, target in reversed(moves):
-        source, target = os.path.join(root, source), os.path.join(root, target)
-        if os.path.lexists(target) and not os.path.lexists(source):
-            os.rename(target, source)
-            touched |= {os.path.dirname(source), os.path.dirname(target)}
-    for directory in touched:
-        if os.path.isdir(directory):
-            sync_directory(directory)
+    sync_parents(undo_moves([(os.path.join(root, source), os.path.join(root, target)) for source, target in moves]))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(stage, _JOURNAL))
 

@@ -20,8 +20,9 @@ from kbatch.log.beside import copy_beside, names_beside
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.log.staging import staged
 from kbatch.log.storage import is_url, locate
-from kbatch.log.writing import LogWriter, staged
+from kbatch.log.writing import LogWriter
 from kbatch.recompression import Recompression
 from kbatch.rewriting import OnError, Rewriter, RewriteReport, good_batches, rewrite_batches
 from kbatch.table import Loss
