@@ -37,7 +37,7 @@ from kbatch.log.rewriting import check_out
 from kbatch.log.segment import Segment
 from kbatch.log.writing import LogWriter
 from kbatch.sources import millisecond
-from kbatch.table import RecordTable
+from kbatch.table import Loss, RecordTable
 from kbatch.transactions import Transactions
 
 __all__ = ["Compaction", "compact_log"]
@@ -211,18 +211,21 @@ def compact_log(
                     cleaning.copy(table, segment, writer)
                 told.reach(segment)
         if not log.path.endswith(".log"):
-            # Of producer snapshots a cleaner leaves those of segments that are there, and the last.
-            beside = names_beside(log)
-            last = max((snapshot for snapshot in beside.values() if snapshot is not None), default=None)
-            there = {*writer.segments, last, None}
-            kept = [name for name, snapshot in beside.items() if snapshot in there]
-            result.damage = copy_beside(log, kept, writer)
+            result.damage = _copy_beside(log, writer)
     result.keys = len(keys)
     _set_times(os.fspath(out), writer.segments, groups)
     result.tail_bytes = log.size - cleaning.bytes_seen
     result.segments_out = len(writer.segments)
     result.bytes_out = writer.bytes_written
     return result
+
+
+def _copy_beside(log: Log, writer: LogWriter) -> list[Loss]:
+    """Copy what stands beside segments; of producer snapshots a cleaner leaves those of its segments, and the last."""
+    beside = names_beside(log)
+    last = max((snapshot for snapshot in beside.values() if snapshot is not None), default=None)
+    there = {*writer.segments, last, None}
+    return copy_beside(log, [name for name, snapshot in beside.items() if snapshot in there], writer)
 
 
 def _base(segment: Segment) -> int:
