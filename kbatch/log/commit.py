@@ -37,7 +37,7 @@ from kbatch.log.staging import move_all, remove_stage, rename_all, sync_director
 from kbatch.log.storage import is_url, locate
 from kbatch.log.writing import LogWriter
 
-__all__ = ["Mode", "Stage", "Written", "check_mode", "commit", "locked", "roll_back"]
+__all__ = ["Mode", "Stage", "Written", "check_before", "commit", "locked", "roll_back"]
 
 _JOURNAL = "journal.json"
 # Kafka's own lock file: a broker holds it as long as it runs.
@@ -226,7 +226,7 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
             _held.discard(path)
 
 
-def check_mode(root: str, mode: Mode) -> None:
+def _check_mode(root: str, mode: Mode) -> None:
     """Refuse a directory that has topic-partitions in it, if it must not have any."""
     if mode == "error" and os.path.isdir(root) and (names := _log_names(root)):
         raise LogDirectoryError(
@@ -234,6 +234,14 @@ def check_mode(root: str, mode: Mode) -> None:
             "them, or say that all of them are to go: mode='overwrite', on Spark with option replaceLogs=true",
             source=root,
         )
+
+
+def check_before(stage: Stage, mode: Mode, wait: float = 0.0) -> None:
+    """Raise before the work what `commit` would raise after it: logs that are there already, a lock that is held."""
+    _check_mode(stage.root, mode)
+    if not stage.is_new:
+        with locked(stage.root, wait):
+            pass
 
 
 def _log_names(root: str) -> list[str]:
@@ -306,7 +314,7 @@ def commit(
         return written
     with locked(stage.root, wait):
         _roll_back_crashed(stage.root)
-        check_mode(stage.root, mode)
+        _check_mode(stage.root, mode)
         os.makedirs(new)
         os.makedirs(os.path.join(stage.path, "old"))
         written, moves = [], []
