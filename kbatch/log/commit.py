@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
-from kbatch.framing import scan_part
+from kbatch.framing import put_values, scan_part
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.parts import Part
@@ -433,9 +433,8 @@ def _assign(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], shift: int,
     rows["partition_leader_epoch"] = epoch
     if int(rows["last_offset"].min()) < shift:
         raise ValueError("there is no offset after 2**63 - 1")
-    starts = rows["position"][:, None]
-    data[starts + np.arange(8)] = rows["base_offset"].astype(">i8").view(np.uint8).reshape(-1, 8)
-    data[starts + np.arange(12, 16)] = rows["partition_leader_epoch"].astype(">i4").view(np.uint8).reshape(-1, 4)
+    put_values(data, rows["position"], rows["base_offset"], ">i8")
+    put_values(data, rows["position"] + 12, rows["partition_leader_epoch"], ">i4")
 
 
 def _moves(stage: Stage, name: str) -> list[tuple[str, str]]:

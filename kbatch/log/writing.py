@@ -17,9 +17,8 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.decode_options import DecodeOptions
-from kbatch.errors import TruncatedBatchError, finding_to_error
 from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
-from kbatch.framing import byte_array, scan_part
+from kbatch.framing import byte_array, scan_whole
 from kbatch.log.names import parse_segment_name
 from kbatch.log.staging import staged
 from kbatch.passes import decode_part
@@ -293,16 +292,9 @@ class LogWriter:
             If offsets don't rise.
         """
         array = byte_array(data)
-        scan = scan_part(array)
-        if scan.finding is not None:
-            raise finding_to_error(scan.finding, source=None, position=scan.consumed)
-        if scan.consumed != len(array):
-            raise TruncatedBatchError(
-                f"byte {scan.consumed}: {len(array) - scan.consumed} bytes that are no whole batch",
-                position=scan.consumed,
-            )
-        self.append_scanned(array, scan.batches)
-        return scan.batches
+        batches = scan_whole(array)
+        self.append_scanned(array, batches)
+        return batches
 
     def append_scanned(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int = 0) -> None:
         """Write batches whose headers were read already.
