@@ -76,7 +76,7 @@ def reencoded(
         run.data, options, origin=run.origin, source=run.source, max_bytes=_TABLE_BYTES, followed=True
     ):
         left -= part.table.consumed
-        settings.report.damage += part.table.losses
+        settings.add_damage(part.table.losses, run.source)
         if check is not None:
             check(part.table, run.source)
         table = _writable(part.table, after, run.source, settings)
