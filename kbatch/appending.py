@@ -41,7 +41,7 @@ from kbatch.format import (
     Limits,
     TimestampType,
 )
-from kbatch.framing import byte_array, scan_part
+from kbatch.framing import byte_array, put_values, scan_part, scan_whole
 from kbatch.table import RecordTable
 
 __all__ = ["TopicConfig", "accept_batch", "assign_offsets", "validate_batch"]
@@ -428,12 +428,7 @@ def assign_offsets(
     array = byte_array(data)
     if memoryview(data).readonly:
         raise TypeError("data must be writable, such as a bytearray")
-    found = scan_part(array)
-    batches = found.batches
-    if found.finding is not None:
-        raise finding_to_error(found.finding, source=None, position=found.consumed)
-    if found.consumed < len(array):
-        raise TruncatedBatchError(f"byte {found.consumed}: the batch isn't whole", position=found.consumed)
+    batches = scan_whole(array)
     counts = _offset_counts(array, batches)
     if append_time is not None and (batches["magic"] == 0).any():
         raise ValueError("messages of magic 0 have no timestamps, and so no append time")
@@ -444,19 +439,13 @@ def assign_offsets(
     last = base_offset - 1 + ends
     current = batches["magic"] == 2
     positions = batches["position"]
-    _put(out, positions, np.where(current, last - batches["last_offset_delta"], last), ">i8")
+    put_values(out, positions, np.where(current, last - batches["last_offset_delta"], last), ">i8")
     if leader_epoch is not None:
         at = positions[current] + _LEADER_EPOCH_AT
-        _put(out, at, np.full(len(at), leader_epoch, np.int64), ">i4")
+        put_values(out, at, np.full(len(at), leader_epoch, np.int64), ">i4")
     if append_time is not None:
         _set_times(out, batches, TimestampType.LOG_APPEND_TIME, np.full(len(batches), append_time, np.int64))
     return base_offset + (int(ends[-1]) if len(ends) else 0)
-
-
-def _put(out: Bytes, positions: npt.NDArray[np.int64], values: npt.NDArray[np.int64], dtype: str) -> None:
-    """Store a value at each position."""
-    width = np.dtype(dtype).itemsize
-    out[positions[:, None] + np.arange(width)] = values.astype(dtype).view(np.uint8).reshape(-1, width)
 
 
 def _offset_counts(data: Bytes, batches: Batches) -> npt.NDArray[np.int64]:
@@ -509,9 +498,9 @@ def _set_times(out: Bytes, batches: Batches, kind: TimestampType, times: npt.NDA
     known = np.where(current, _KNOWN_ATTRIBUTES, ATTRIBUTE_CODEC) & ~ATTRIBUTE_LOG_APPEND_TIME
     attributes = (rows["attributes"] & known | bit).astype(np.int64)
     positions = rows["position"]
-    _put(out, positions[current] + _ATTRIBUTES_AT, attributes[current], ">i2")
-    _put(out, positions[~current] + _MESSAGE_ATTRIBUTES_AT, attributes[~current], ">i1")
-    _put(out, positions + np.where(current, _MAX_TIMESTAMP_AT, _MESSAGE_TIMESTAMP_AT), times, ">i8")
+    put_values(out, positions[current] + _ATTRIBUTES_AT, attributes[current], ">i2")
+    put_values(out, positions[~current] + _MESSAGE_ATTRIBUTES_AT, attributes[~current], ">i1")
+    put_values(out, positions + np.where(current, _MAX_TIMESTAMP_AT, _MESSAGE_TIMESTAMP_AT), times, ">i8")
     write_crcs(out, rows)
 
 

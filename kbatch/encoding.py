@@ -48,7 +48,7 @@ __all__ = [
     "encode_empty",
     "encode_marker",
     "encode_table",
-    "frame",
+    "frame_payload",
     "new_memory",
     "now",
     "overheads",
@@ -518,9 +518,17 @@ def fill(records: _kernel.Records | None, batches: Batches, level: int | None, o
     return used
 
 
-def frame(batches: Batches, out: memoryview) -> None:
-    """Write the headers of batches to memory of their size that has their payloads; sets their position."""
-    _kernel.frame(batches, out)
+def frame_payload(batch: Batches, payload: bytes | bytearray | memoryview) -> memoryview:
+    """Return the batch that holds a payload; `batch`, of one row, gets its size, position and checksum."""
+    before = int(overheads(batch)[0])
+    with memoryview(payload) as stored:
+        batch["size"] = size = before + len(stored)
+        if size > _INT32_MAX:
+            raise_trouble(7, 0, size)
+        out = new_memory(size)[:size]
+        out[before:] = stored
+    _kernel.frame(batch, out)
+    return out
 
 
 def encode_table(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.errors import Fault, Finding, finding_to_error
+from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
 from kbatch.format import (
     BATCH_DTYPE,
     BATCH_HEADER_SIZE,
@@ -29,8 +29,10 @@ __all__ = [
     "frame",
     "header_size",
     "max_entry_size",
+    "put_values",
     "scan",
     "scan_part",
+    "scan_whole",
     "size_by_fields",
 ]
 
@@ -138,6 +140,27 @@ def scan_part(
     rows = PooledRows(BATCH_DTYPE)
     consumed, finding = frame(data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size)
     return Scan(rows.filled(), consumed, finding)
+
+
+def scan_whole(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+    """Frame all of `data`; CorruptBatchError or TruncatedBatchError where it isn't whole batches."""
+    scan = scan_part(data)
+    if scan.finding is not None:
+        raise finding_to_error(scan.finding, source=None, position=scan.consumed)
+    if scan.consumed != len(data):
+        left = len(data) - scan.consumed
+        raise TruncatedBatchError(
+            f"byte {scan.consumed}: the batch isn't whole, of {left} bytes", position=scan.consumed
+        )
+    return scan.batches
+
+
+def put_values(
+    out: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], values: npt.NDArray[np.int64], dtype: str
+) -> None:
+    """Store a value at each position, such as a field of each batch."""
+    width = np.dtype(dtype).itemsize
+    out[positions[:, None] + np.arange(width)] = values.astype(dtype).view(np.uint8).reshape(-1, width)
 
 
 def scan(data: Buffer) -> npt.NDArray[np.void]:

@@ -76,7 +76,7 @@ def reencoded(
         run.data, options, origin=run.origin, source=run.source, max_bytes=_TABLE_BYTES, is_bounded=True
     ):
         left -= decoded.consumed
-        settings.report.damage += decoded.losses
+        settings.add_damage(decoded.losses, run.source)
         if check is not None:
             check(decoded, run.source)
         table = _writable(decoded, after, run.source, settings)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.codecs import Arena, PayloadError, compress, decompress, level_of, own_codecs
-from kbatch.encoding import frame, overheads, parse_codec, raise_trouble
+from kbatch.encoding import frame_payload, parse_codec
 from kbatch.errors import ConversionLossError, Fault, Finding, InvalidRecordError, finding_text, finding_to_error
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, Codec, Limits
 from kbatch.grouping import reencoded
@@ -36,7 +36,6 @@ __all__ = ["Recompression", "recompress"]
 Bytes = npt.NDArray[np.uint8]
 Batches = npt.NDArray[np.void]
 
-_INT32_MAX = 2**31 - 1
 # Output is made in blocks of about so many bytes, which stay in the L2 cache.
 _BLOCK_BYTES = 256 << 10
 # How many times as large an ordinary batch becomes at most with another codec, and how large: for that there is room.
@@ -214,11 +213,4 @@ class Recompression:
             plain = arena.view[: arena.used]
         payload = compress(self.codec, plain, self.settings.level, magic) if self.codec else plain
         batch["attributes"] = batch["attributes"] & ~ATTRIBUTE_CODEC | int(self.codec)
-        before = int(overheads(batch)[0])
-        batch["size"] = before + len(payload)
-        if batch["size"][0] > _INT32_MAX:
-            raise_trouble(7, 0, int(batch["size"][0]))
-        out = memoryview(allocate(before + len(payload)))[: before + len(payload)]
-        out[before:] = payload
-        frame(batch, out)
-        return out
+        return frame_payload(batch, payload)

@@ -209,7 +209,12 @@ class RewriteSettings:
         """Raise an error about a batch, or report it as damage that is left out."""
         if self.on_error == "raise":
             raise error_at(kind, row, source, text)
-        self.report.damage.append(Loss(int(row["position"]), int(row["size"]), text, offset_of(row)))
+        self.add_damage([Loss(int(row["position"]), int(row["size"]), text, offset_of(row))], source)
+
+    def add_damage(self, losses: Iterable[Loss], source: str | None) -> None:
+        """Report damage that is left out; of a file, the reason names it."""
+        where = "" if source is None else f"{source}: "
+        self.report.damage += [loss._replace(reason=f"{where}{loss.reason}") for loss in losses]
 
 
 class Run(NamedTuple):

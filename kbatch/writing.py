@@ -17,7 +17,7 @@ from kbatch.encoding import (
     append_time_of,
     check_range,
     composed,
-    frame,
+    frame_payload,
     now,
     overheads,
     plan_batches,
@@ -26,7 +26,6 @@ from kbatch.encoding import (
 )
 from kbatch.format import Codec, TimestampType
 from kbatch.kernels import encode as _kernel
-from kbatch.kernels.buffers import allocate
 from kbatch.sources import check_bytes, header_pairs, millisecond, offsets_array
 
 __all__ = ["BatchWriter"]
@@ -348,11 +347,7 @@ class BatchWriter:
             with memoryview(payload) as plain:
                 stored = compress(codec, plain, self._layout.level, magic)
         self._open, self._payload = None, bytearray()
-        before = int(overheads(batches)[0])
-        batches["size"] = size = before + len(stored)
-        with memoryview(allocate(size)) as block, block[:size] as out:
-            out[before:] = stored
-            frame(batches, out)
+        with frame_payload(batches, stored) as out:
             self._write(out)
 
     def _complete(self, batches: Batches) -> None:

@@ -401,11 +401,11 @@ def test_interrupted_command_leaves_nothing(tmp_path: Path) -> None:
     write_log(tmp_path / "in-0", {0: one})
     code = (
         "import os, signal, sys, kbatch.cli, kbatch.log.compaction as c\n"
-        "plain = c._Cleaning.clean\n"
+        "plain = c.Cleaning.clean\n"
         "def clean(self, *a):\n"
         "    plain(self, *a)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "c._Cleaning.clean = clean\n"
+        "c.Cleaning.clean = clean\n"
         "sys.exit(kbatch.cli.main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", code, "compact", str(tmp_path / "in-0"), str(tmp_path / "out-0")]

@@ -10,16 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 from kbatch.cli.filters import parse_time
-from kbatch.cli.inputs import add_storage_option, storage_options
+from kbatch.cli.inputs import add_storage_option, open_logs, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size
 from kbatch.cli.usage import INT32_MAX, INT64_MAX, argument, whole_number
-from kbatch.errors import LogDirectoryError
 from kbatch.log.compaction import Compaction, compact_log
-from kbatch.log.logs import Log, find_logs
-from kbatch.log.names import parse_segment_name
 from kbatch.log.rewriting import check_apart
+from kbatch.log.staging import staged
 from kbatch.log.storage import locate
-from kbatch.log.writing import staged
 
 __all__ = ["add_parser"]
 
@@ -94,15 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name, *_ in _NUMBERS}
     options |= {"now": arguments.now, "include_active": arguments.include_active}
     given = storage_options(arguments)
-    storage, path = locate(arguments.path, given)
-    entry = storage.find(path)
-    if entry is None:
-        raise LogDirectoryError(f"{path}: no such file or directory", source=path)
+    logs, is_directory = open_logs(arguments.path, given)
     done: list[tuple[str, Compaction]] = []
     with ProgressLine() as line:
-        if entry.is_directory and not any(parse_segment_name(name) is not None for name in storage.list(path)):
-            logs = find_logs(path, storage_options=given)
-            check_apart(path, arguments.out)
+        if is_directory:
+            check_apart(locate(arguments.path, given)[1], arguments.out)
             total, before = 2 * sum(log.size for log in logs), 0
             with staged(arguments.out) as stage:
                 for log in logs:
@@ -111,9 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
                     done.append((name, compact_log(log, os.path.join(stage.directory, name), **options)))
                     before += 2 * log.size
         else:
-            log = Log(path, storage_options=given)
-            options["progress"] = _teller(line, 0, 2 * log.size)
-            done.append((arguments.out, compact_log(log, arguments.out, **options)))
+            options["progress"] = _teller(line, 0, 2 * logs[0].size)
+            done.append((arguments.out, compact_log(logs[0], arguments.out, **options)))
     for name, result in done:
         print(_json(name, result) if arguments.json else _text(name, result))
     return 3 if any(result.damage for _, result in done) else 0

@@ -14,7 +14,16 @@ from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import Segment
 from kbatch.log.storage import LOCAL, Storage, locate
 
-__all__ = ["Input", "Kind", "add_storage_option", "base_offset_of", "find_inputs", "name_and_value", "storage_options"]
+__all__ = [
+    "Input",
+    "Kind",
+    "add_storage_option",
+    "base_offset_of",
+    "find_inputs",
+    "name_and_value",
+    "open_logs",
+    "storage_options",
+]
 
 Kind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
 
@@ -105,19 +114,32 @@ def find_inputs(
     return [found for path in paths for found in _find(path, logs_only, storage_options)]
 
 
-def _find(path: str, logs_only: bool, options: Mapping[str, str] | None) -> list[Input]:
+def open_logs(path: str, options: Mapping[str, str] | None) -> tuple[list[Log], bool]:
+    """Open the log at a path, or all logs of a broker's log directory; also return which of both it is.
+
+    Raises
+    ------
+    LogDirectoryError
+        If there is nothing at the path, or it can't be listed.
+    """
     storage, path = locate(path, options)
     entry = storage.find(path)
     if entry is None:
         raise LogDirectoryError(f"{path}: no such file or directory", source=path)
-    if entry.is_directory:
-        try:
-            names = storage.list(path)
-        except OSError as error:
-            raise LogDirectoryError(f"{path}: can't be listed: {error.strerror}", source=path) from error
-        is_log = any(parse_segment_name(name) is not None for name in names)
-        logs = [Log(path, storage_options=options)] if is_log else find_logs(path, storage_options=options)
-        return [Input(log.path, "log", log.segments, log, storage) for log in logs]
+    try:
+        names = storage.list(path) if entry.is_directory else []
+    except OSError as error:
+        raise LogDirectoryError(f"{path}: can't be listed: {error.strerror}", source=path) from error
+    if entry.is_directory and not any(parse_segment_name(name) is not None for name in names):
+        return find_logs(path, storage_options=options), True
+    return [Log(path, storage_options=options)], False
+
+
+def _find(path: str, logs_only: bool, options: Mapping[str, str] | None) -> list[Input]:
+    storage, path = locate(path, options)
+    entry = storage.find(path)
+    if entry is None or entry.is_directory:
+        return [Input(log.path, "log", log.segments, log, storage) for log in open_logs(path, options)[0]]
     suffix = os.path.splitext(path)[1]
     if suffix == ".log":
         log = Log(path, storage_options=options)

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kbatch.cli.inputs import add_storage_option, storage_options
+from kbatch.cli.inputs import add_storage_option, open_logs, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size
 from kbatch.cli.usage import INT32_MAX, whole_number
-from kbatch.errors import LogDirectoryError
-from kbatch.log.logs import Log, find_logs
-from kbatch.log.names import parse_segment_name
 from kbatch.log.rewriting import rewrite_log, rewrite_logs
-from kbatch.log.storage import locate
 from kbatch.rewriting import LOST_TEXTS, Rewriter, RewriteReport
 
 __all__ = ["add_arguments", "run_rewriter"]
@@ -70,15 +66,10 @@ def run_rewriter(arguments: argparse.Namespace, rewriter: Rewriter) -> int:
         "segment_bytes": arguments.segment_bytes,
         "index_interval_bytes": arguments.index_interval_bytes,
     }
-    storage, path = locate(arguments.path, given)
-    entry = storage.find(path)
-    if entry is None:
-        raise LogDirectoryError(f"{path}: no such file or directory", source=path)
-    whole = entry.is_directory and not any(parse_segment_name(name) is not None for name in storage.list(path))
-    logs = find_logs(path, storage_options=given) if whole else [Log(path, storage_options=given)]
+    logs, is_directory = open_logs(arguments.path, given)
     with _progress(sum(log.size for log in logs)) as options["progress"]:
-        if whole:
-            report = rewrite_logs(path, arguments.out, rewriter, storage_options=given, **options)
+        if is_directory:
+            report = rewrite_logs(arguments.path, arguments.out, rewriter, storage_options=given, **options)
         else:
             report = rewrite_log(logs[0], arguments.out, rewriter, **options)
     _print(arguments.out, report)

@@ -29,14 +29,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
-from kbatch.framing import scan_part
+from kbatch.framing import put_values, scan_part
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.parts import Part
+from kbatch.log.staging import move_all, remove_stage, rename_all, sync_directory, sync_parents, undo_moves
 from kbatch.log.storage import is_url, locate
-from kbatch.log.writing import LogWriter, sync_directory
+from kbatch.log.writing import LogWriter
 
-__all__ = ["Mode", "Stage", "Written", "check_mode", "commit", "locked", "roll_back"]
+__all__ = ["Mode", "Stage", "Written", "check_before", "commit", "locked", "roll_back"]
 
 _JOURNAL = "journal.json"
 # Kafka's own lock file: a broker holds it as long as it runs.
@@ -158,14 +159,8 @@ class Stage:
 
     def remove(self) -> None:
         """Remove what is left of this write; not while a journal says that some of it is in place."""
-        for _ in range(50):
-            if os.path.lexists(os.path.join(self.path, _JOURNAL)):
-                return
-            shutil.rmtree(self.path, ignore_errors=True)
-            if not os.path.lexists(self.path):
-                return
-            # A task that is being cancelled may write for a moment yet.
-            time.sleep(0.1)
+        if not os.path.lexists(os.path.join(self.path, _JOURNAL)):
+            remove_stage(lambda: shutil.rmtree(self.path, ignore_errors=True), lambda: os.path.lexists(self.path))
 
 
 def _beside(root: str) -> str:
@@ -231,7 +226,7 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
             _held.discard(path)
 
 
-def check_mode(root: str, mode: Mode) -> None:
+def _check_mode(root: str, mode: Mode) -> None:
     """Refuse a directory that has topic-partitions in it, if it must not have any."""
     if mode == "error" and os.path.isdir(root) and (names := _log_names(root)):
         raise LogDirectoryError(
@@ -239,6 +234,14 @@ def check_mode(root: str, mode: Mode) -> None:
             "them, or say that all of them are to go: mode='overwrite', on Spark with option replaceLogs=true",
             source=root,
         )
+
+
+def check_before(stage: Stage, mode: Mode, wait: float = 0.0) -> None:
+    """Raise before the work what `commit` would raise after it: logs that are there already, a lock that is held."""
+    _check_mode(stage.root, mode)
+    if not stage.is_new:
+        with locked(stage.root, wait):
+            pass
 
 
 def _log_names(root: str) -> list[str]:
@@ -301,22 +304,17 @@ def commit(
             # An empty directory would be renamed over.
             if os.path.lexists(stage.root):
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
-            os.rename(new, stage.root)
+            move_all([(new, stage.root)])
         except OSError as error:
             raise LogDirectoryError(
                 f"{stage.root}: can't be made: {error.strerror}; another writer may have made it meanwhile. Nothing "
                 "was written",
                 source=stage.root,
             ) from error
-        try:
-            sync_directory(os.path.dirname(stage.root))
-        except BaseException:
-            os.rename(stage.root, new)
-            raise
         return written
     with locked(stage.root, wait):
         _roll_back_crashed(stage.root)
-        check_mode(stage.root, mode)
+        _check_mode(stage.root, mode)
         os.makedirs(new)
         os.makedirs(os.path.join(stage.path, "old"))
         written, moves = [], []
@@ -435,9 +433,8 @@ def _assign(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], shift: int,
     rows["partition_leader_epoch"] = epoch
     if int(rows["last_offset"].min()) < shift:
         raise ValueError("there is no offset after 2**63 - 1")
-    starts = rows["position"][:, None]
-    data[starts + np.arange(8)] = rows["base_offset"].astype(">i8").view(np.uint8).reshape(-1, 8)
-    data[starts + np.arange(12, 16)] = rows["partition_leader_epoch"].astype(">i4").view(np.uint8).reshape(-1, 4)
+    put_values(data, rows["position"], rows["base_offset"], ">i8")
+    put_values(data, rows["position"] + 12, rows["partition_leader_epoch"], ">i4")
 
 
 def _moves(stage: Stage, name: str) -> list[tuple[str, str]]:
@@ -480,11 +477,7 @@ def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
         os.rename(f"{journal}.tmp", journal)
         sync_directory(stage.path)
         sync_directory(stage.root)
-        for source, target in moves:
-            os.rename(os.path.join(stage.root, source), os.path.join(stage.root, target))
-        for directory in {os.path.dirname(path) for move in moves for path in move}:
-            if os.path.isdir(os.path.join(stage.root, directory)):
-                sync_directory(os.path.join(stage.root, directory))
+        rename_all([(os.path.join(stage.root, source), os.path.join(stage.root, target)) for source, target in moves])
         os.unlink(journal)
         sync_directory(stage.path)
     except BaseException:
@@ -508,15 +501,7 @@ def _undo(root: str, stage: str, told: dict[str, Any]) -> None:
         for name in os.listdir(directory):
             if parse_segment_name(name) is not None and name > last:
                 raise _changed(os.path.join(directory, name), stage)
-    touched = set()
-    for source, target in reversed(moves):
-        source, target = os.path.join(root, source), os.path.join(root, target)
-        if os.path.lexists(target) and not os.path.lexists(source):
-            os.rename(target, source)
-            touched |= {os.path.dirname(source), os.path.dirname(target)}
-    for directory in touched:
-        if os.path.isdir(directory):
-            sync_directory(directory)
+    sync_parents(undo_moves([(os.path.join(root, source), os.path.join(root, target)) for source, target in moves]))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(stage, _JOURNAL))
 

@@ -10,32 +10,26 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.decode_options import DecodeOptions
-from kbatch.encoding import check_range, compose, raise_trouble, table_records
+from kbatch.encoding import check_range
 from kbatch.encoding import now as time_of_call
-from kbatch.errors import CrcMismatchError, InvalidRecordError, LimitExceededError, LogDirectoryError
+from kbatch.errors import InvalidRecordError, LimitExceededError, LogDirectoryError
 from kbatch.format import (
-    ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
-    ATTRIBUTE_DELETE_HORIZON,
-    ATTRIBUTE_LOG_APPEND_TIME,
-    ATTRIBUTE_TRANSACTIONAL,
     BATCH_DTYPE,
     NO_TIMESTAMP,
-    BatchStatus,
-    ControlType,
     Limits,
 )
 from kbatch.isolation import committed
-from kbatch.kernels.encode import measure_batches
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.beside import copy_beside, names_beside
+from kbatch.log.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.committed import follow_transactions
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
@@ -44,79 +38,13 @@ from kbatch.log.segment import Segment
 from kbatch.log.writing import LogWriter
 from kbatch.sources import millisecond
 from kbatch.table import Loss, RecordTable
-from kbatch.transactions import Transactions, control_records
+from kbatch.transactions import Transactions
 
 __all__ = ["Compaction", "compact_log"]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _DAY = 86_400_000
-# Bits of the attributes that have a meaning; Kafka writes no others.
-_KNOWN_ATTRIBUTES = 0x7F
-_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
-
-
-@dataclass(slots=True, kw_only=True)
-class Compaction:
-    """What a compaction has done; counts are of the whole log, whatever part of it was cleaned.
-
-    Attributes
-    ----------
-    first_dirty_offset, end_offset : int
-        The offsets whose keys were looked at, the second exclusive. From `end_offset` on all is as it was.
-    keys : int
-        Different keys between them.
-    records_in, records_out : int
-        Control records count. Those of aborted transactions count by their headers.
-    batches_in, batches_out, bytes_in, bytes_out, segments_in, segments_out : int
-    batches_rewritten : int
-        Batches of `batches_out` that aren't byte for byte those of the source; with them those left empty.
-    tombstones : int
-        Records without a value that stay, between the log's beginning and `end_offset`.
-    tombstones_removed : int
-        The last ones of their key that were dropped, since their time was over.
-    markers, markers_removed : int
-        Markers of transactions that stay, and that were dropped.
-    aborted : int
-        Records of aborted transactions, all dropped.
-    keyless : int
-        Records without a key, all dropped; a compacted topic should have none.
-    tail_bytes : int
-        Bytes after the last whole batch, an incomplete one or zeros, that were not copied.
-    damage : list of Loss
-        Producer snapshots and leader epochs, files that stand beside the segments, that can't be read and were not
-        copied. They can be made anew from the log.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from kbatch.log import compact_log
-    >>> with tempfile.TemporaryDirectory() as where:
-    ...     done = compact_log("tests/golden/logs/txn-0", f"{where}/txn-0")
-    >>> done.records_in, done.records_out, done.aborted, done.damage
-    (371, 138, 72, [])
-    """
-
-    first_dirty_offset: int = 0
-    end_offset: int = 0
-    keys: int = 0
-    records_in: int = 0
-    records_out: int = 0
-    batches_in: int = 0
-    batches_out: int = 0
-    batches_rewritten: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    segments_in: int = 0
-    segments_out: int = 0
-    tombstones: int = 0
-    tombstones_removed: int = 0
-    markers: int = 0
-    markers_removed: int = 0
-    aborted: int = 0
-    keyless: int = 0
-    tail_bytes: int = 0
-    damage: list[Loss] = field(default_factory=list)
 
 
 def compact_log(
@@ -246,7 +174,7 @@ def compact_log(
     keys = KeyOffsets(dedupe_buffer_bytes)
     clean = [segment for segment in segments if _base(segment) < start]
     legacy_horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
-    cleaning = _Cleaning(
+    cleaning = Cleaning(
         keys,
         end,
         time,
@@ -283,18 +211,21 @@ def compact_log(
                     cleaning.copy(table, segment, writer)
                 told.reach(segment)
         if not log.path.endswith(".log"):
-            # Of producer snapshots a cleaner leaves those of segments that are there, and the last.
-            beside = names_beside(log)
-            last = max((snapshot for snapshot in beside.values() if snapshot is not None), default=None)
-            there = {*writer.segments, last, None}
-            kept = [name for name, snapshot in beside.items() if snapshot in there]
-            result.damage = copy_beside(log, kept, writer)
+            result.damage = _copy_beside(log, writer)
     result.keys = len(keys)
     _set_times(os.fspath(out), writer.segments, groups)
     result.tail_bytes = log.size - cleaning.bytes_seen
     result.segments_out = len(writer.segments)
     result.bytes_out = writer.bytes_written
     return result
+
+
+def _copy_beside(log: Log, writer: LogWriter) -> list[Loss]:
+    """Copy what stands beside segments; of producer snapshots a cleaner leaves those of its segments, and the last."""
+    beside = names_beside(log)
+    last = max((snapshot for snapshot in beside.values() if snapshot is not None), default=None)
+    there = {*writer.segments, last, None}
+    return copy_beside(log, [name for name, snapshot in beside.items() if snapshot in there], writer)
 
 
 def _base(segment: Segment) -> int:
@@ -376,7 +307,7 @@ def _last_of_each(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     return rows[len(rows) - 1 - backwards]
 
 
-def _active_producers(survey: _Survey, transactions: Transactions, expired: int) -> _Producers:
+def _active_producers(survey: _Survey, transactions: Transactions, expired: int) -> Producers:
     """Say which producers a broker would know (``ProducerStateManager``), and what it knows of them.
 
     A marker of a new epoch makes it forget the batches before. With an open transaction no producer expires.
@@ -391,28 +322,7 @@ def _active_producers(survey: _Survey, transactions: Transactions, expired: int)
         data = survey.last_data[at]
         known = (data["producer_id"] == last["producer_id"]) & (data["producer_epoch"] == last["producer_epoch"])
         offsets[known] = data["last_offset"][known]
-    return _Producers(last["producer_id"].copy(), last["producer_epoch"].copy(), offsets)
-
-
-@dataclass(frozen=True, slots=True)
-class _Producers:
-    """Active producers by id: their epoch, and the offset of their last data; -1 where there is none."""
-
-    producer_id: npt.NDArray[np.int64]
-    producer_epoch: npt.NDArray[np.int16]
-    last_data_offset: npt.NDArray[np.int64]
-
-    def are_last(self, batches: npt.NDArray[np.void], control: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Tell the batches that hold what a broker has to know of a producer: its last sequence, or last epoch."""
-        out = np.zeros(len(batches), np.bool_)
-        if not len(self.producer_id):
-            return out
-        at = np.minimum(np.searchsorted(self.producer_id, batches["producer_id"]), len(self.producer_id) - 1)
-        known = (self.producer_id[at] == batches["producer_id"]) & (batches["magic"] == 2)
-        offsets = self.last_data_offset[at]
-        epoch = control & (batches["producer_epoch"] == self.producer_epoch[at])
-        out[known] = np.where(offsets >= 0, batches["last_offset"] == offsets, epoch)[known]
-        return out
+    return Producers(last["producer_id"].copy(), last["producer_epoch"].copy(), offsets)
 
 
 def _first_young(segments: Sequence[Segment], survey: _Survey, start: int, time: int) -> int:
@@ -476,243 +386,6 @@ def _grouped(segments: Sequence[Segment], end: int, segment_bytes: int, index_by
 def _size_beside(segment: Segment, suffix: str) -> int:
     found = segment.storage.find(segment.sibling(suffix)) if segment.has(suffix) else None
     return 0 if found is None else found.size or 0
-
-
-class _Cleaning:
-    """The second reading: which batches and records stay, and as what.
-
-    Parameters
-    ----------
-    keys : KeyOffsets
-    end : int
-        Where the cleaned part ends.
-    now, horizon : int
-        Time of the compaction, and until when what could go from now on is kept.
-    aborted : ndarray of ABORTED_DTYPE
-    producers : _Producers
-    result : Compaction
-        What is counted is counted there.
-    """
-
-    def __init__(
-        self,
-        keys: KeyOffsets,
-        end: int,
-        now: int,
-        horizon: int,
-        aborted: npt.NDArray[np.void],
-        producers: _Producers,
-        result: Compaction,
-    ) -> None:
-        self.keeps_legacy_tombstones = True
-        self.bytes_seen = 0
-        self._keys = keys
-        self._end = end
-        self._now = now
-        self._horizon = horizon
-        self._aborted = aborted
-        self._producers = producers
-        self._result = result
-        # Producers of which a batch of data was seen since their last marker.
-        self._seen: set[int] = set()
-
-    def copy(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
-        """Write the batches of a table as they are."""
-        batches = table.batches
-        self.bytes_seen += table.consumed
-        if not len(batches):
-            return
-        self._refuse(table, batches["status"] != BatchStatus.OK)
-        first, last = int(batches["last_offset"][0]), int(batches["last_offset"][-1])
-        aborted = self._aborted
-        writer.append_aborted(aborted[(aborted["last_offset"] >= first) & (aborted["last_offset"] <= last)])
-        start, stop = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
-        writer.append_scanned(segment.window(start, stop), batches, start)
-        self._result.batches_in += len(batches)
-        self._result.batches_out += len(batches)
-        self._result.records_in += len(table)
-        self._result.records_out += len(table)
-
-    def clean(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
-        """Write what stays of the batches of a table, decoded with their markers and without aborted batches."""
-        rows, batches = table.records, table.batches
-        self.bytes_seen += table.consumed
-        if not len(batches):
-            return
-        status = batches["status"]
-        self._refuse(table, (status != BatchStatus.OK) & (status != BatchStatus.ABORTED))
-        is_current = batches["magic"] == 2
-        attributes = np.where(is_current, batches["attributes"], 0)
-        control = attributes & ATTRIBUTE_CONTROL != 0
-        has_horizon = attributes & ATTRIBUTE_DELETE_HORIZON != 0
-        is_due = has_horizon & (batches["base_timestamp"] <= self._now)
-        of_empty, aborts = self._follow_markers(table, control, attributes & ATTRIBUTE_TRANSACTIONAL != 0)
-        is_discarded = (status == BatchStatus.ABORTED) | (of_empty & is_due)
-        is_kept_empty = self._producers.are_last(batches, control) | (batches["last_offset"] + 1 == self._end)
-
-        of = rows["batch"]
-        is_control = control[of]
-        is_tombstone = ~is_control & (rows["value_len"] < 0)
-        is_latest = np.empty(len(rows), np.bool_)
-        self._keys.latest(rows["offset"], rows["key_pos"], rows["key_len"], table.data, is_latest.view(np.uint8))
-        keeps_tombstones = np.where(is_current, ~is_due, self.keeps_legacy_tombstones)
-        stays = ~is_discarded[of] & (is_control | (is_latest & (~is_tombstone | keeps_tombstones[of])))
-
-        counts = np.bincount(of, minlength=len(batches))
-        kept = np.bincount(of[stays], minlength=len(batches))
-        # Any record without a value counts, as in filterBatch.
-        valueless = np.bincount(of[stays & (rows["value_len"] < 0)], minlength=len(batches)) > 0
-        gets_horizon = (kept > 0) & (valueless | of_empty) & ~has_horizon
-        is_same = (kept > 0) & is_current & (kept == counts) & ~gets_horizon
-        is_new = ~is_same & ((kept > 0) | is_kept_empty)
-        new, data = self._rewritten(table, stays & is_new[of], is_new, kept, gets_horizon)
-
-        aborted = self._aborted
-        writer.append_aborted(aborted[np.isin(aborted["last_offset"], aborts)])
-        written = np.flatnonzero(is_same | is_new)
-        out = batches[written]
-        out[is_new[written]] = new
-        if len(written):
-            self._write(segment, writer, out, is_new[written], data)
-
-        result = self._result
-        is_marker_row = is_control & np.isin(of, np.flatnonzero(control & (attributes & ATTRIBUTE_TRANSACTIONAL != 0)))
-        result.batches_in += len(batches)
-        result.batches_out += len(written)
-        result.batches_rewritten += int(np.count_nonzero(is_new))
-        result.aborted += (lost := int(batches["record_count"][status == BatchStatus.ABORTED].sum()))
-        result.records_in += len(rows) + lost
-        result.records_out += int(np.count_nonzero(stays))
-        result.keyless += int(np.count_nonzero(~is_control & (rows["key_len"] < 0)))
-        result.tombstones += int(np.count_nonzero(is_tombstone & stays))
-        result.tombstones_removed += int(np.count_nonzero(is_tombstone & is_latest & ~stays))
-        result.markers += int(np.count_nonzero(is_marker_row & stays))
-        result.markers_removed += int(np.count_nonzero(is_marker_row & ~stays))
-
-    def _refuse(self, table: RecordTable, bad: npt.NDArray[np.bool_]) -> None:
-        """Raise if batches are bad that a decode only marks."""
-        if bad.any():
-            row = table.batches[int(np.argmax(bad))]
-            raise CrcMismatchError(
-                f"{table.source}, byte {row['position']}: the batch is damaged "
-                f"({BatchStatus(int(row['status'])).name}); `kbatch verify` tells more",
-                source=table.source,
-                position=int(row["position"]),
-            )
-
-    def _follow_markers(
-        self, table: RecordTable, control: npt.NDArray[np.bool_], transactional: npt.NDArray[np.bool_]
-    ) -> tuple[npt.NDArray[np.bool_], list[int]]:
-        """Tell the markers of which no batch of data is left, and the offsets of the other ones that abort.
-
-        Empty batches are batches, too: as long as one of them is there, its marker says what became of it.
-        """
-        batches = table.batches
-        of_empty = np.zeros(len(batches), np.bool_)
-        aborts: list[int] = []
-        producers, is_data = batches["producer_id"], transactional & ~control
-        done = 0
-        found = control_records(table)
-        _, first = np.unique(found["batch"], return_index=True)
-        for at, kind in zip(found["batch"][first].tolist(), found["type"][first].tolist(), strict=True):
-            if kind not in _MARKERS:
-                continue
-            self._seen.update(np.unique(producers[done:at][is_data[done:at]]).tolist())
-            producer, done = int(producers[at]), at
-            if producer not in self._seen:
-                of_empty[at] = True
-                continue
-            self._seen.remove(producer)
-            if kind == ControlType.ABORT:
-                aborts.append(int(batches["last_offset"][at]))
-        self._seen.update(np.unique(producers[done:][is_data[done:]]).tolist())
-        return of_empty, aborts
-
-    def _rewritten(
-        self,
-        table: RecordTable,
-        chosen: npt.NDArray[np.bool_],
-        is_new: npt.NDArray[np.bool_],
-        kept: npt.NDArray[np.int64],
-        gets_horizon: npt.NDArray[np.bool_],
-    ) -> tuple[npt.NDArray[np.void], bytes]:
-        """Make the batches that change, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader``; CMP-R3."""
-        new = table.batches[is_new]
-        if not len(new):
-            return new, b""
-        part = table[chosen]
-        rows = part.records
-        counts = kept[is_new]
-        new["record_count"] = counts
-        new["first_record"] = first = np.cumsum(counts) - counts
-        full = counts > 0
-        at = first[full]
-        times = rows["timestamp"]
-
-        legacy = new["magic"] < 2
-        known = np.where(legacy, ATTRIBUTE_CODEC, _KNOWN_ATTRIBUTES)
-        known[new["magic"] == 1] |= ATTRIBUTE_LOG_APPEND_TIME
-        known[~full] &= ~(ATTRIBUTE_CODEC | ATTRIBUTE_DELETE_HORIZON)
-        new["attributes"] &= known.astype(np.int16)
-        new["attributes"][gets_horizon[is_new]] |= ATTRIBUTE_DELETE_HORIZON
-        had_horizon = (new["attributes"] & ATTRIBUTE_DELETE_HORIZON != 0) & ~gets_horizon[is_new]
-        base = np.full(len(new), NO_TIMESTAMP, np.int64)
-        base[full] = times[at]
-        base[had_horizon] = new["base_timestamp"][had_horizon]
-        base[gets_horizon[is_new]] = self._horizon
-        new["base_timestamp"] = base
-        created = full & (new["attributes"] & ATTRIBUTE_LOG_APPEND_TIME == 0)
-        if created.any():
-            largest = np.full(len(new), NO_TIMESTAMP, np.int64)
-            largest[full] = np.maximum.reduceat(times, at)
-            new["max_timestamp"][created] = largest[created]
-
-        # A message set has only the offsets of what is in it, and no producer.
-        new["magic"] = 2
-        ends = first + counts - 1
-        new["base_offset"][legacy & full] = rows["offset"][first[legacy & full]]
-        new["last_offset"][legacy & full] = rows["offset"][ends[legacy & full]]
-        unknown = new["base_offset"] < 0
-        new["base_offset"][unknown] = new["last_offset"][unknown]
-        for name in ("producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch"):
-            new[name][legacy] = -1
-        new["last_offset_delta"] = new["last_offset"] - new["base_offset"]
-        records = table_records(part, timestamps=times)
-        try:
-            _, row, trouble, found = measure_batches(records, new)
-            raise_trouble(trouble, row, found)
-            return new, compose(records, new, None)
-        except ValueError as error:
-            raise InvalidRecordError(
-                f"{table.source}, batches from byte {table.batches['position'][0]} on: can't be written again: {error}",
-                source=table.source,
-                position=int(table.batches["position"][0]),
-            ) from error
-
-    def _write(
-        self,
-        segment: Segment,
-        writer: LogWriter,
-        out: npt.NDArray[np.void],
-        is_new: npt.NDArray[np.bool_],
-        data: bytes,
-    ) -> None:
-        """Write batches in order: the new ones from `data`, the others from the segment."""
-        starts = out["position"]
-        ends = starts + out["size"]
-        # Runs of batches that lie together.
-        breaks = np.flatnonzero((is_new[1:] != is_new[:-1]) | (starts[1:] != ends[:-1])) + 1
-        firsts, lasts = np.append(0, breaks), np.append(breaks, len(out)) - 1
-        runs = zip(is_new[firsts].tolist(), starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
-        with segment.open() as file:
-            same = out[~is_new]
-            origin = int(same["position"][0]) if len(same) else 0
-            window = file.window(origin, int(same["position"][-1] + same["size"][-1]) if len(same) else 0).data
-            made = memoryview(data)
-            parts = [made[a:b] if new else window[a - origin : b - origin] for new, a, b in runs]
-            whole = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
-            out["position"] = np.cumsum(out["size"]) - out["size"]
-            writer.append_scanned(whole, out)
 
 
 def _set_times(out: str, bases: Sequence[int], groups: Sequence[Sequence[Segment]]) -> None:

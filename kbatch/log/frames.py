@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kbatch.arrow import require
 from kbatch.encoding import Layout
 from kbatch.format import Codec, TimestampType
-from kbatch.log.commit import Mode, Stage, Written, check_mode, commit, locked
+from kbatch.log.commit import Mode, Stage, Written, check_before, commit
 from kbatch.log.parts import PartWriter
 from kbatch.log.rows import RowOptions, check_columns, parse_compression
 from kbatch.sources import header_pairs
@@ -119,11 +119,7 @@ def write_log(
         timestamp_type=Layout.of(magic=2, codec=codec, timestamp_type=timestamp_type).timestamp_type,
     )
     stage = Stage(root)
-    check_mode(stage.root, mode)
-    if not stage.is_new:
-        # Said before the work, not after it.
-        with locked(stage.root):
-            pass
+    check_before(stage, mode)
     try:
         stage.make()
         writer = PartWriter(stage.attempt("rows"), options)

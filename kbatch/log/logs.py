@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.errors import LogDirectoryError, finding_to_error
-from kbatch.format import BATCH_DTYPE, BatchStatus, Limits
+from kbatch.format import BATCH_DTYPE, Limits
 from kbatch.isolation import committed
 from kbatch.log.committed import follow_transactions
 from kbatch.log.names import (
@@ -28,7 +28,7 @@ from kbatch.log.names import (
     segment_names,
 )
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.segment import Segment, Tail
+from kbatch.log.segment import Segment, Tail, check_order, last_offset
 from kbatch.log.state import (
     LEADER_EPOCH_DTYPE,
     START_CHECKPOINT,
@@ -278,14 +278,15 @@ class Log:
             If a segment that isn't the last ends with an incomplete batch, or overlaps the next (DSK-R13).
         """
         parts = [np.empty(0, BATCH_DTYPE)]
-        reached = None
+        reached, before = None, ""
         for segment in self.segments:
-            _check_order(segment, reached)
+            check_order(before, reached, segment.path, segment.base_offset)
             end = 0
             for rows in segment.scan():
                 parts.append(rows)
                 end = int(rows["position"][-1] + rows["size"][-1])
-                reached = _reached(rows, segment, reached)
+                if (last := last_offset(rows)) is not None:
+                    reached, before = last, segment.path
             with segment.open() as file:
                 tail = file.tail_at(end)
             if tail.finding is not None:
@@ -408,7 +409,7 @@ class Log:
     def _tables(
         self, options: DecodeOptions, start_timestamp: int | None, stop_timestamp: int | None, max_bytes: int
     ) -> Iterator[RecordTable]:
-        reached = None
+        reached, before = None, ""
         stopped = False
         about: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
         if options.isolation == "read_committed":
@@ -424,7 +425,7 @@ class Log:
                 table = lost_table(segment, 0, segment.size, NOT_REACHED, options=options)
                 yield table._with(**about)
                 continue
-            _check_order(segment, reached)
+            check_order(before, reached, segment.path, segment.base_offset)
             start, end = 0, segment.size
             if options.start_offset is not None and _begins_before(segment, options.start_offset):
                 start = segment.seek_offset(options.start_offset, use_indexes=self.use_indexes)
@@ -439,7 +440,8 @@ class Log:
                 except StopIteration as done:
                     stopped = done.value
                     break
-                reached = _reached(table.batches, segment, reached)
+                if (last := last_offset(table.batches)) is not None:
+                    reached, before = last, segment.path
                 yield _within(table._with(**about), start_timestamp, stop_timestamp)
                 # Not kept until the next one is made.
                 del table
@@ -703,27 +705,6 @@ def _segments(storage: Storage, directory: str, listing: Mapping[str, Entry], us
 
 def _begins_before(segment: Segment, offset: int) -> bool:
     return segment.base_offset is None or segment.base_offset < offset
-
-
-def _reached(
-    rows: npt.NDArray[np.void], segment: Segment, before: tuple[int, Segment] | None
-) -> tuple[int, Segment] | None:
-    """Tell the last offset so far, and the segment that has it. What a damaged header says doesn't count."""
-    good = rows[BatchStatus.sound(rows["status"])]
-    return (int(good["last_offset"][-1]), segment) if len(good) else before
-
-
-def _check_order(segment: Segment, reached: tuple[int, Segment] | None) -> None:
-    """Refuse a segment that begins before the end of the one before it."""
-    if reached is None or segment.base_offset is None:
-        return
-    last, before = reached
-    if segment.base_offset <= last:
-        raise LogDirectoryError(
-            f"{segment.path}: begins at offset {segment.base_offset}, but {before.path} reaches to {last}: "
-            "the segments overlap; read them one by one",
-            source=segment.path,
-        )
 
 
 def _first_late(table: RecordTable, timestamp: int) -> int | None:

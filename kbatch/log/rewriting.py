@@ -20,11 +20,11 @@ from kbatch.log.beside import copy_beside, names_beside
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.log.staging import staged
 from kbatch.log.storage import is_url, locate
-from kbatch.log.writing import LogWriter, staged
+from kbatch.log.writing import LogWriter
 from kbatch.recompression import Recompression
 from kbatch.rewriting import OnError, Rewriter, RewriteReport, good_batches, rewrite_batches
-from kbatch.table import Loss
 from kbatch.transactions import TransactionTracker
 
 __all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
@@ -240,26 +240,19 @@ class _Rewriting:
 
     def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Yield the good batches of a segment, and the bytes from the first of them on."""
-        report = self._rewriter.settings.report
+        settings = self._rewriter.settings
         consumed = 0
-        for table in read_tables(segment, 0, segment.size, self._rewriter.settings.framing, self._max_bytes):
-            report.damage += [
-                Loss(loss.position, loss.length, f"{segment.path}: {loss.reason}", loss.base_offset)
-                for loss in table.losses
-            ]
+        for table in read_tables(segment, 0, segment.size, settings.framing, self._max_bytes):
+            settings.add_damage(table.losses, segment.path)
             rows = good_batches(table)
             consumed += table.consumed
             if len(rows):
                 end = int(rows["position"][-1] + rows["size"][-1])
-                told = len(report.damage)
                 yield segment.window(int(rows["position"][0]), end), rows
-                for i in range(told, len(report.damage)):
-                    loss = report.damage[i]
-                    report.damage[i] = loss._replace(reason=f"{segment.path}: {loss.reason}")
                 if self._progress is not None:
                     self._progress(self._done + end)
             del table
-        report.tail_bytes += segment.size - consumed
+        settings.report.tail_bytes += segment.size - consumed
 
     def _stored(self, segment: Segment) -> npt.NDArray[np.void]:
         """Return the entries of the segment's ``.txnindex``, one a marker.

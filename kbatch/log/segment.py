@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kbatch.checksums import crc_holds
 from kbatch.errors import Finding, LogDirectoryError, UnsupportedFormatError
-from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD
+from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchStatus
 from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_aiven_name, parse_segment_name
@@ -22,7 +22,7 @@ from kbatch.log.storage import Entry, RemoteFile, Storage, locate
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Segment", "SegmentFile", "Tail"]
+__all__ = ["Segment", "SegmentFile", "Tail", "check_order", "inode_of", "last_offset"]
 
 # How many bytes a walk over headers looks at together: few at first, since it may end soon, then twice as many.
 _FIRST_WINDOW = 64 << 10
@@ -527,6 +527,30 @@ class Segment:
         """Return the path of the file with this suffix, such as ``".index"``, that belongs to the segment."""
         swapped = self.path.endswith(".swap") or suffix in self._swapped
         return self.path.removesuffix(".swap").removesuffix(".log") + suffix + (".swap" if swapped else "")
+
+
+def last_offset(batches: npt.NDArray[np.void]) -> int | None:
+    """Return the last offset of batches; a damaged header doesn't count."""
+    sound = batches["last_offset"][BatchStatus.sound(batches["status"])]
+    return int(sound[-1]) if len(sound) else None
+
+
+def check_order(before: str, reached: int | None, following: str | None, base_offset: int | None) -> None:
+    """Raise if the segment at `before` reaches to the base offset of the following one, or beyond (DSK-R13)."""
+    if reached is not None and base_offset is not None and base_offset <= reached:
+        raise LogDirectoryError(
+            f"{following or f'the segment after {before}'}: begins at offset {base_offset}, but {before} reaches to "
+            f"{reached}: the segments overlap; read them one by one",
+            source=following or before,
+        )
+
+
+def inode_of(path: str) -> int:
+    """Return the inode of a file, or -1 where there is none."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return -1
 
 
 def _whole(file: SegmentFile, row: np.void) -> bool:

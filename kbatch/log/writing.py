@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -19,133 +17,21 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.decode_options import DecodeOptions
-from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
 from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
-from kbatch.framing import byte_array, scan_part
+from kbatch.framing import byte_array, scan_whole
 from kbatch.log.names import parse_segment_name
-from kbatch.log.storage import is_url, locate
+from kbatch.log.staging import staged
 from kbatch.reader import decode_part
 from kbatch.transactions import TransactionTracker
 
-__all__ = ["LogWriter", "SegmentWriter", "staged", "sync_directory"]
+__all__ = ["LogWriter", "SegmentWriter"]
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _ABORTED_ENTRY = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])
-_INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEADER_EPOCHS = "leader-epoch-checkpoint"
-
-
-class staged:
-    """A path that comes into being whole, or not at all.
-
-    In the block, files are written below ``directory``, which lies beside the final path. Without an exception what was
-    made there takes its final name; after one it is gone.
-
-    Parameters
-    ----------
-    path : str or path
-        The final one. Nothing, or an empty directory, may be there.
-    directory : bool
-        Whether the final path is a directory. Else it is a segment: the block makes files in ``directory``, which take
-        their names beside each other in the final path's directory, that of `path` last.
-    sync : bool
-        Whether data is forced to disk before names are given.
-
-    Attributes
-    ----------
-    directory : str
-
-    Raises
-    ------
-    LogDirectoryError
-        If something is there already (beside a segment, an index file of its name too), if its parent is no directory,
-        or if the path is a URL.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, directory: bool = True, sync: bool = True) -> None:
-        if is_url(os.fspath(path)):
-            raise LogDirectoryError(f"{path}: segments are written to local paths only", source=os.fspath(path))
-        self._path = os.path.abspath(locate(path)[1])
-        self._is_directory = directory
-        self._sync = sync
-        self._check()
-        parent, name = os.path.split(self._path)
-        if not os.path.isdir(parent):
-            raise LogDirectoryError(f"{self._path}: its parent {parent} is no directory", source=self._path)
-        self.directory = tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent)
-        if directory:
-            # As a directory that is made the ordinary way; a temporary one is for its owner only.
-            os.chmod(self.directory, 0o777 & ~_umask())
-
-    def _check(self) -> None:
-        taken = [self._path]
-        if not self._is_directory:
-            # Index files that are there already would be taken for those of the segment.
-            taken += [self._path.removesuffix(".log") + suffix for suffix in _INDEX_SUFFIXES]
-        elif os.path.isdir(self._path) and not os.path.islink(self._path) and not os.listdir(self._path):
-            return
-        for path in taken:
-            if os.path.lexists(path):
-                raise LogDirectoryError(f"{path}: there is something already", source=self._path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._publish()
-        except OSError as failed:
-            self.name_error(failed)
-            raise
-        finally:
-            shutil.rmtree(self.directory, ignore_errors=True)
-        self.name_error(error)
-
-    def name_error(self, error: BaseException | None) -> None:
-        """Say in an error of the file system what was being written."""
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = self._path
-
-    def write_file(self, name: str, data: bytes) -> None:
-        """Write a small file of this name."""
-        with open(os.path.join(self.directory, name), "xb") as file:
-            file.write(data)
-            if self._sync:
-                file.flush()
-                os.fsync(file.fileno())
-
-    def discard(self) -> None:
-        """Remove what was written; nothing takes its final name."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _publish(self) -> None:
-        parent, name = os.path.split(self._path)
-        self._check()
-        moves = [(self.directory, self._path)]
-        if not self._is_directory:
-            # Files beside a segment mean nothing without it.
-            names = sorted(os.listdir(self.directory), key=lambda other: other == name)
-            moves = [(os.path.join(self.directory, each), os.path.join(parent, each)) for each in names]
-        elif self._sync:
-            for found, _, _ in os.walk(self.directory):
-                sync_directory(found)
-        try:
-            for source, target in moves:
-                os.rename(source, target)
-            if self._sync:
-                sync_directory(parent)
-        except BaseException:
-            # Whoever interrupts this is told that nothing was written.
-            for source, target in reversed(moves):
-                if not os.path.lexists(source):
-                    os.rename(target, source)
-            raise
 
 
 class SegmentWriter:
@@ -406,16 +292,9 @@ class LogWriter:
             If offsets don't rise.
         """
         array = byte_array(data)
-        scan = scan_part(array)
-        if scan.finding is not None:
-            raise finding_to_error(scan.finding, source=None, position=scan.consumed)
-        if scan.consumed != len(array):
-            raise TruncatedBatchError(
-                f"byte {scan.consumed}: {len(array) - scan.consumed} bytes that are no whole batch",
-                position=scan.consumed,
-            )
-        self.append_scanned(array, scan.batches)
-        return scan.batches
+        batches = scan_whole(array)
+        self.append_scanned(array, batches)
+        return batches
 
     def append_scanned(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int = 0) -> None:
         """Write batches whose headers were read already.
@@ -619,18 +498,3 @@ class LogWriter:
         mine = np.full(len(rows), last) | (rows["last_offset"] < offset)
         self._aborted = [rows[~mine]] if not mine.all() else []
         return rows[mine]
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def sync_directory(path: str) -> None:
-    """Force the names in a directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,13 +12,13 @@ import contextlib
 import os
 import posixpath
 import re
-import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from kbatch.errors import LogDirectoryError
+from kbatch.log.staging import move_all, remove_stage
 from kbatch.spark.outputs import Place
 
 __all__ = ["SUCCESS", "Staging"]
@@ -133,17 +133,11 @@ class Staging:
             self.write(SUCCESS, b"")
         else:
             # Fails if another process has made `out` meanwhile, unless as an empty directory.
-            os.rename(self.data.path(), self._out.path())
+            move_all([(self.data.path(), self._out.path())], sync=False)
         self.published = True
 
     def _remove(self) -> None:
-        # A task that was cancelled may still be writing for a moment where the session isn't ours.
-        for _ in range(50 if self._root.local else 3):
-            with contextlib.suppress(OSError):
-                self._root.remove_all()
-                if not self._root.exists():
-                    break
-            time.sleep(0.1)
+        remove_stage(self._root.remove_all, self._root.exists, attempts=50 if self._root.local else 3)
         if self.published or not self._in_place:
             return
         for name in reversed(self._placed):

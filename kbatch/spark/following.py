@@ -20,6 +20,7 @@ from kbatch.log.committed import (
     segment_before,
     segment_transactions,
 )
+from kbatch.log.segment import inode_of
 from kbatch.spark.options import ReadOptions
 from kbatch.transactions import OpenTransaction, Transactions
 
@@ -179,7 +180,7 @@ class FollowedLog:
             base, segment = bases[number], segments[number]
             below = bases[number + 1] if number + 1 < len(segments) else None
             # Another file of the same name: the log cleaner's. A smaller one: truncated by a new leader.
-            inode = _inode(segment.path)
+            inode = inode_of(segment.path)
             size, known_inode = self._files.get(base, (0, -1))
             part = self._parts.get(base)
             if inode != known_inode or segment.size < size:
@@ -204,10 +205,3 @@ class FollowedLog:
         passed = [self._parts.pop(base) for base in bases[first:number]]
         self._open = join_transactions(passed, self._open).open
         self._first = bases[number]
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return -1

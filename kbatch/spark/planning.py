@@ -21,13 +21,14 @@ import numpy.typing as npt
 
 from kbatch.checksums import crc_holds, first_bad_crc
 from kbatch.decode_options import DecodeOptions
-from kbatch.errors import Fault, Finding, LogDirectoryError, TruncatedBatchError, finding_to_error
-from kbatch.format import ATTRIBUTE_CONTROL, BatchStatus, Limits
+from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
+from kbatch.format import ATTRIBUTE_CONTROL, Limits
 from kbatch.framing import first_offsets
 from kbatch.kernels.columns import keys_equal
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.log.segment import check_order, last_offset
 from kbatch.log.storage import identity, is_url, locate
 from kbatch.spark.following import log_transactions
 from kbatch.spark.options import Bound, ReadOptions
@@ -487,7 +488,7 @@ def task_tables(
                 if done.value:
                     stopped.add(split.log)
                 break
-            _check_order(table, split)
+            check_order(split.path, last_offset(table.batches), None, split.below)
             if options.key is not None:
                 table = _of_key(table, options.key)
             table = table._with(topic=split.topic, partition=split.partition)
@@ -501,18 +502,6 @@ def _of_key(table: RecordTable, key: bytes) -> RecordTable:
     rows = table.records
     found = keys_equal(rows["key_pos"], rows["key_len"], table.data, key, equal.view(np.uint8))
     return table if found == len(table) else table[equal] if found else table[:0]
-
-
-def _check_order(table: RecordTable, split: Split) -> None:
-    if split.below is None:
-        return
-    good = table.batches[BatchStatus.sound(table.batches["status"])]
-    if len(good) and int(good["last_offset"][-1]) >= split.below:
-        raise LogDirectoryError(
-            f"{split.path}: reaches to offset {int(good['last_offset'][-1])}, but the next segment begins at "
-            f"{split.below}: the segments overlap; read them one by one",
-            source=split.path,
-        )
 
 
 def resolve_bounds(logs: Sequence[Log], options: ReadOptions) -> list[tuple[int | None, int | None]]:

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log, Segment
 from kbatch.log.committed import segment_before
+from kbatch.log.segment import inode_of
 from kbatch.spark.following import FollowedLog
 from kbatch.spark.options import PerPartition, ReadOptions, parse_options, parse_size
 from kbatch.spark.planning import Split, plan_ranges, require_markers, task_tables
@@ -584,13 +585,6 @@ def _inodes(directory: str) -> dict[str, int]:
         return {}
 
 
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return -1
-
-
 def _tables(
     pieces: Sequence[_Piece], options: StreamOptions, columns: tuple[str, ...]
 ) -> Iterator[tuple[Split, RecordTable]]:
@@ -603,7 +597,7 @@ def _tables(
                 # Deleted, or replaced by the log cleaner: its records are looked for again by their offsets.
                 attempts += 1
                 splits = _planned_again(piece, options)
-                inodes = {each.path: _inode(each.path) for each in splits}
+                inodes = {each.path: inode_of(each.path) for each in splits}
                 continue
             given = False
             try:
@@ -617,7 +611,7 @@ def _tables(
 
 
 def _is_same(path: str, inode: int) -> bool:
-    return inode != -1 and _inode(path) == inode
+    return inode != -1 and inode_of(path) == inode
 
 
 def _planned_again(piece: _Piece, options: StreamOptions) -> Sequence[Split]:

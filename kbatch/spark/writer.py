@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from pyspark.sql.types import TimestampType as SparkTimestampType
 
 from kbatch.format import TimestampType
-from kbatch.log.commit import Mode, Stage, check_mode, commit, locked
+from kbatch.log.commit import Mode, Stage, check_before, commit
 from kbatch.log.parts import Part, PartWriter
 from kbatch.log.rows import RowOptions, check_columns, parse_compression
 from kbatch.spark.options import parse_size
@@ -214,11 +214,7 @@ class KbatchWriter(DataSourceArrowWriter):
         self.mode: Mode = "append"
         if overwrite:
             self.mode = "overwrite" if self.options.replace else "error"
-        check_mode(self.stage.root, self.mode)
-        if not self.stage.is_new:
-            # A broker that runs on the directory is told of before the work, not after it.
-            with locked(self.stage.root, _WAIT_BEFORE):
-                pass
+        check_before(self.stage, self.mode, _WAIT_BEFORE)
         # Spark asks for a writer when it begins with the tasks, and not before.
         self.stage.make()
 

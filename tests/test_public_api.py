@@ -1,0 +1,18 @@
+"""The public names change only on purpose: `public_api` says how an intended change is listed."""
+
+from __future__ import annotations
+
+import public_api
+import pytest
+
+HOW_TO = (
+    "the public names have changed; if that is intended, list it: python tests/public_api.py --accept 'P0: the reason'"
+)
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_public_names_are_those_of_the_last_release_and_the_listed_changes() -> None:
+    pytest.importorskip("pyspark")
+    listed = public_api.changes()
+    assert set(listed) == public_api.difference(), HOW_TO
+    assert all(listed.values())
