@@ -19,7 +19,12 @@ lz4    ignored                                 ignored
 zstd   refused                                 continues the output
 ====== ======================================= =====================================
 
-Where the extra "fast" is installed, plain gzip is decompressed by ISA-L. That takes streams with incomplete codes,
+There are two ways to decompress. Ordinary payloads go to C functions of the libraries (`kbatch.kernels.frames`), and
+all others, slower, through the Python functions of the packages (`decompress_carefully`). With
+``KBATCH_NATIVE_CODECS=0`` in the environment, which is read once, when `kbatch` is imported, every payload goes the
+second way. Results and errors are the same, with one known difference:
+
+Where the extra "fast" is installed, ordinary gzip is decompressed by ISA-L. That takes streams with incomplete codes,
 which zlib, and so Kafka, refuses, and which nothing writes; the member's checksum and size have to hold all the same.
 
 What `compress` writes is what Kafka's own producer does, and what every other client reads: one gzip member; xerial
@@ -243,8 +248,9 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     """
     if codec == _NONE:
         return _append_plain(payload, arena)
-    # Where the payload is of an ordinary shape, and room for what is ordinary is room enough. Else all of it is taken
-    # from the beginning, for what it is or what is wrong with it.
+    if not addresses():
+        return decompress_carefully(codec, payload, arena, limit, magic)
+    # Kernels take payloads of an ordinary shape and size; any other is decompressed from its beginning.
     arena.reserve(min(limit, max(_STEP, _ORDINARY_RATIO * len(payload))))
     size = _plain(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
     if size < 0:
@@ -254,10 +260,10 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
 
 
 def decompress_carefully(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
-    """Do what `decompress` does by what the packages offer to Python, which takes longer.
+    """Do what `decompress` does by the Python functions of the packages, which takes longer.
 
-    This takes every payload that Kafka takes, of any shape and size, says what is wrong with the others, and takes no
-    memory for more than the limit; the parameters, results and errors are those of `decompress`.
+    It decompresses every payload that Kafka does, whatever its shape and size, reports what is wrong with the others,
+    and allocates no memory beyond the limit. Parameters, results and errors are those of `decompress`.
     """
     if codec == _LZ4:
         size = _decompress_lz4(payload, arena, limit, magic > 0)

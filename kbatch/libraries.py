@@ -3,9 +3,9 @@
 No such package ships headers, but the extension modules of some export the public functions of the library that is
 linked into them, whose declarations have been the same for years. Here they are looked up, once. Those that decompress
 count only if they give back a text from its compressed form; zlib's, which compare versions and sizes themselves, if
-the version is known; and those that compress if they make of a text what the package makes of it. Where some aren't
-found - another platform, another build of the package - the packages themselves are called, which gives the same and
-takes longer.
+the version is known; and those that compress if they make of a text what the package makes of it. Where some are not
+found - another platform, another build of the package - the packages themselves are called, with equal results in more
+time. The environment variable ``KBATCH_NATIVE_CODECS=0`` makes that so for all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import functools
 import importlib.util
+import os
 import struct
 from collections.abc import Callable
 
@@ -52,7 +53,7 @@ def addresses() -> dict[str, int]:
     -------
     dict
         Of a library, all functions by which `kbatch.kernels.frames` decompresses, or none; and so by which it
-        compresses.
+        compresses. Empty if ``KBATCH_NATIVE_CODECS`` is ``0`` in the environment.
 
     Examples
     --------
@@ -61,6 +62,8 @@ def addresses() -> dict[str, int]:
     True
     """
     found: dict[str, int] = {}
+    if os.environ.get("KBATCH_NATIVE_CODECS") == "0":
+        return found
     for module, works, names in _LIBRARIES:
         # Whatever keeps a library from being called so, the package is there.
         with contextlib.suppress(Exception):

@@ -123,10 +123,12 @@ class Recompression:
         limits: Limits | None = None,
         report: RewriteReport | None = None,
         block_bytes: int = _BLOCK_BYTES,
+        ordinary_bytes: int = _ORDINARY_BYTES,
     ) -> None:
         self.settings = RewriteSettings.of(codec, level, batch_size, on_error, limits, report)
         self.codec = parse_codec(codec)
         self._block_bytes = block_bytes
+        self._ordinary_bytes = ordinary_bytes
 
     def kinds(self, batches: Batches) -> npt.NDArray[np.int8]:
         """Return 0 for batches that stay as they are, or how the others are rewritten."""
@@ -158,7 +160,7 @@ class Recompression:
         """Compress payloads again, a block at a time."""
         rows, report = run.batches, self.settings.report
         made = rows.copy()
-        largest = min(_ORDINARY_GROWTH * int(rows["size"].max()), _ORDINARY_BYTES)
+        largest = min(_ORDINARY_GROWTH * int(rows["size"].max()), self._ordinary_bytes)
         scratch = allocate(max(self._block_bytes, largest))
         done = 0
         while done < len(rows):

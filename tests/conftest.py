@@ -33,7 +33,7 @@ def golden() -> Path:
 
 
 # Modules that send signals, fork, count threads or set timers: never two of them at once.
-SERIAL = {"test_cli", "test_cli_terminal", "test_compact", "test_frames", "test_log_rewriting", "test_threads"}
+SERIAL = {"test_cli", "test_cli_terminal", "test_codec_kernels", "test_compact", "test_log_rewriting", "test_threads"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -87,8 +87,9 @@ cdef class Codecs:
     # the payload are read by then, and how many of the output are there.
     cdef void (*follow)(void* context, int64_t read, int64_t written) noexcept nogil
     cdef void* follow_context
-    # Python's own ways, where a library's functions weren't found.
-    cdef object zstandard
+    # Whether any functions were found: payloads are not decompressed by kernels otherwise.
+    cdef bint native
+    # The package's compressor, where the library's functions were not found.
     cdef object zstandard_packer
 
 

@@ -1,11 +1,11 @@
-"""Compressed payloads to their plain form, as far as they have the shape that ordinary producers write; and back.
+"""Decompress payloads that have the shape which ordinary producers write; and compress.
 
-The C functions of the libraries are called, without the GIL, where `kbatch.libraries` has found them, and Python's
-packages where not: snappy's always, since no package exports that.
+Decompression calls the C functions that `kbatch.libraries` has found in the packages of the codecs, without the GIL,
+and for snappy the package cramjam, since no package exports its functions. Every other payload - unusual, damaged, over
+a limit, without room, or of a library that was not found - is left to `kbatch.codecs.decompress_carefully`, which
+decompresses it or reports what is wrong with it. Each function below states which payloads it takes.
 
-This module knows no policy and no errors: what is not plain - unusual, damaged, over a limit, or without room - it
-leaves to `kbatch.codecs.decompress_carefully`, which takes it or says what is wrong with it. What counts as plain
-stands at the functions below.
+Compression calls the C functions too, and the packages where they were not found.
 
 A library gets to write to what is left of the output, and of the limit, and no more; what it allocates itself is
 bounded before (COD-R8). A context that met an error is thrown away, or reset by what begins the next payload (COD-R9).
@@ -15,8 +15,8 @@ cimport cython
 
 import cramjam
 from lz4.frame import compress as lz4_compress
-from zlib import DEFLATED, compressobj, decompressobj
-from zstandard import ZstdCompressor, ZstdDecompressor
+from zlib import DEFLATED, compressobj
+from zstandard import ZstdCompressor
 
 from cpython.buffer cimport PyBUF_READ, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -31,7 +31,6 @@ from kbatch.kernels.wire cimport kb_bswap32, load_be32
 
 cdef object snappy_into = cramjam.snappy.decompress_raw_into
 cdef object snappy_packed_into = cramjam.snappy.compress_raw_into
-cdef object lz4_into = cramjam.lz4.decompress_block_into
 
 cdef enum:
     GZIP = 1
@@ -54,8 +53,6 @@ cdef enum:
     XERIAL_HEADER = 16
     # The densest element of snappy is a three-byte copy of 64 bytes.
     SNAPPY_MAX_RATIO = 22
-    # Every byte of a block adds 255 bytes to a length at most.
-    LZ4_MAX_RATIO = 255
     LZ4F_VERSION = 100
     LZ4F_64_KIB = 4
     LZ4F_INDEPENDENT = 1
@@ -68,8 +65,6 @@ cdef enum:
     XERIAL_BLOCK = 32 << 10
     ZSTD_BLOCK = 128 << 10
     ZSTD_WINDOW_LOG = 27
-    # The package's one call allocates as much as it may put out.
-    ZSTD_MAX = 256 << 10
 
 
 cdef inline uint32_t load_le24(const uint8_t* p) noexcept nogil:
@@ -87,7 +82,8 @@ cdef inline uint64_t load_le64(const uint8_t* p) noexcept nogil:
 cdef class Codecs:
     """The libraries, and the contexts of one thread. Not for two threads at once.
 
-    `functions` are addresses as `kbatch.libraries` finds them. Of a library all of them are there or none.
+    `functions` are addresses as `kbatch.libraries` finds them. Of a library all of them are there or none. Without any,
+    nothing is decompressed here.
     """
 
     def __cinit__(self):
@@ -120,8 +116,7 @@ cdef class Codecs:
         (<void**>&f.zlib_end)[0] = address(functions, "inflateEnd")
         (<void**>&f.isal_init)[0] = address(functions, "isal_inflate_init")
         (<void**>&f.isal_inflate)[0] = address(functions, "isal_inflate_stateless")
-        if f.zstd_decompress == NULL:
-            self.zstandard = ZstdDecompressor()
+        self.native = bool(functions)
 
     def __dealloc__(self):
         if self.lz4f != NULL:
@@ -158,7 +153,7 @@ cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const ui
                            int64_t room, int64_t limit) noexcept nogil:
     room = min(room, limit)
     # An empty arena: cramjam crashes at a pointer to nothing, also where nothing is to be written to it.
-    if out == NULL:
+    if out == NULL or not codecs.native:
         return -1
     if codec == LZ4:
         return lz4(codecs, check_header, p, size, out, room)
@@ -202,7 +197,7 @@ cdef int64_t gzip(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, i
         return gzip_by_isal(codecs, p, size, out, room, claim)
     if codecs.functions.zlib_inflate != NULL:
         return gzip_by_zlib(codecs, p, size, out, room)
-    return gzip_by_package(p, size, out, claim)
+    return -1
 
 
 cdef int64_t gzip_by_zlib(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
@@ -262,21 +257,6 @@ cdef int64_t gzip_by_isal(Codecs codecs, const uint8_t* p, int64_t size, uint8_t
     if codecs.isal.next_out - out != claim or crc32_legacy(out, claim) != load_le32(end):
         return -1
     return claim
-
-
-cdef int64_t gzip_by_package(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept with gil:
-    cdef bytes plain
-    try:
-        member = decompressobj(ZLIB_GZIP)
-        # One byte more: 0 would mean that there is no bound.
-        plain = member.decompress(bytes_at(p, size), room + 1)
-        if not member.eof or member.unused_data:
-            return -1
-        return copied(plain, out, room)
-    except BaseException:
-        # Whatever it was, it comes up again in `kbatch.codecs`, which knows what to say. Let go here, also a panic of
-        # Rust's, which is no Exception, would become a size of 0.
-        return -1
 
 
 cdef inline object bytes_at(const uint8_t* p, int64_t size):
@@ -461,6 +441,8 @@ cdef int64_t lz4(Codecs codecs, bint check_header, const uint8_t* p, int64_t siz
     cdef int64_t written
     cdef uint32_t word
     cdef int size_bytes
+    if codecs.functions.lz4_decompress == NULL:
+        return -1
     if size < 7 or memcmp(p, b"\x04\x22\x4d\x18", 4) != 0 or p[4] & 0xC3 != 0x40 or p[5] & 0x8F or p[5] < 0x40:
         return -1
     if p[4] & 0xF7 != 0x60:
@@ -484,11 +466,7 @@ cdef int64_t lz4(Codecs codecs, bint check_header, const uint8_t* p, int64_t siz
             memcpy(out + used, p, length)
             written = length
         else:
-            written = min(block_max, room - used)
-            if codecs.functions.lz4_decompress != NULL:
-                written = codecs.functions.lz4_decompress(p, out + used, <int>length, <int>written)
-            else:
-                written = lz4_block_by_package(p, length, out + used, min(written, LZ4_MAX_RATIO * length))
+            written = codecs.functions.lz4_decompress(p, out + used, <int>length, <int>min(block_max, room - used))
             if written < 0:
                 return -1
         used += written
@@ -498,21 +476,10 @@ cdef int64_t lz4(Codecs codecs, bint check_header, const uint8_t* p, int64_t siz
     return -1
 
 
-cdef int64_t lz4_block_by_package(const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept with gil:
-    cdef int64_t written
-    try:
-        written = lz4_into(room_at(p, size, True), room_at(out, room, False), room)
-    except BaseException:
-        return -1
-    return written if written <= room else -1
-
-
 cdef int64_t lz4_frame(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
     """A frame with linked blocks (L4-R2) or checksums, which the library verifies (L4-R7)."""
     cdef size_t taken = <size_t>size
     cdef size_t written = <size_t>room
-    if codecs.functions.lz4f_decompress == NULL:
-        return -1
     if codecs.lz4f == NULL and codecs.functions.lz4f_create(&codecs.lz4f, LZ4F_VERSION) != 0:
         return -1
     # 0 is the end of a frame, after which the context begins with the next; anything else an error or a cut frame.
@@ -561,7 +528,7 @@ cdef int64_t zstd(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, i
     cdef int64_t bound = 0
     cdef size_t written
     cdef uint32_t header = 0
-    if at < 0:
+    if at < 0 or codecs.functions.zstd_decompress == NULL:
         return -1
     while not header & 1:
         if size - at < 3:
@@ -571,25 +538,12 @@ cdef int64_t zstd(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, i
         bound += ZSTD_BLOCK if header >> 1 & 3 == 2 else header >> 3
     if at + (p[4] & 4) != size or claim > bound:
         return -1
-    if codecs.functions.zstd_decompress == NULL:
-        # A frame that tells its size makes the package do nothing if it is 0.
-        return -1 if bound > ZSTD_MAX or claim == 0 else zstd_by_package(
-            codecs, p, size, out, min(bound, room))
     if codecs.zstd == NULL:
         codecs.zstd = codecs.functions.zstd_create()
         if codecs.zstd == NULL:
             return -1
     written = codecs.functions.zstd_decompress(codecs.zstd, out, <size_t>room, p, <size_t>size)
     return <int64_t>written if written <= <size_t>room else -1
-
-
-cdef int64_t zstd_by_package(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out,
-                             int64_t room) noexcept with gil:
-    try:
-        # One byte more than fits: 0 would mean that there is no bound.
-        return copied(codecs.zstandard.decompress(bytes_at(p, size), room + 1), out, room)
-    except BaseException:
-        return -1
 
 
 def packed(Codecs codecs not None, int codec, int level, int magic, plain not None):
