@@ -59,7 +59,6 @@ def test_numbers(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["dump", "a", "--offsets", "5-7"], "argument --offsets: '5-7' is no range of offsets"),
         (["dump", "a", "--time", "noon:"], "argument --time: 'noon:' is no range of times"),
         (["dump", "a", "--key", "hex:0"], "argument --key: 'hex:0': "),
-        (["pack", "a.zip"], "argument OUT.tar.gz: a.zip: an archive that Spark unpacks is named .tar.gz, .tgz or .tar"),
     ],
 )
 def test_other_values(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import inspect
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +146,21 @@ def test_every_public_name_is_documented(module: str) -> None:
             assert "\nExamples\n--------\n>>> " in text, f"{module}.{name} has no example"
             if inspect.isfunction(value):
                 assert "\nParameters\n----------\n" in text, f"{module}.{name} doesn't tell its parameters"
+
+
+def test_import_from_a_zip_file_names_the_remedy(tmp_path: Path) -> None:
+    """Python loads no compiled module from a zip file, such as those of ``--py-files``."""
+    package = Path(kbatch.__file__).parent
+    with zipfile.ZipFile(tmp_path / "deps.zip", "w") as zipped:
+        for path in package.rglob("*"):
+            if path.suffix in (".py", ".so", ".pyd"):
+                zipped.write(path, f"kbatch/{path.relative_to(package).as_posix()}")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'deps.zip')!r}); import kbatch.kernels.scan"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-Pc", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "loads no compiled module from a zip file" in done.stderr
+    assert "`pip install --target`" in done.stderr
 
 
 def test_version_is_that_of_the_distribution() -> None:

@@ -1,4 +1,4 @@
-"""The export's engines, tables and file systems, and what becomes of an export that fails half way."""
+"""The export's rows, tables and file systems, and what becomes of an export that fails half way."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from kbatch.spark.frames import source_options  # noqa: E402
-from kbatch.spark.options import Bound, ReadOptions, parse_options  # noqa: E402
+from kbatch.spark.options import ReadOptions  # noqa: E402
 from kbatch.spark.write_options import WriteOptions  # noqa: E402
 
 pytestmark = [
@@ -65,105 +64,69 @@ def rows_in(table: Any) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.to_pylist() for column in [*columns, stamps]), strict=True))
 
 
-# -- engine dataframe
+# -- what is written
 
 
-def test_both_engines_write_the_same(spark: Any, logs: Path, tmp_path: Path) -> None:
-    found = {}
-    for engine in ("tasks", "dataframe"):
-        out = tmp_path / engine
-        summary = kbatch.spark.export(logs, out, engine=engine, writing=WriteOptions(by_day=True))
-        assert (summary.engine, summary.records) == (engine, len(rows_of(logs)))
-        assert sorted(os.listdir(out)) == ["_manifest.json", "topic=a%3Db%25c%3Ad e", "topic=plain"]
-        frame = spark.read.parquet(str(out))
-        assert rows_in(frame.toArrow()) == rows_of(logs)
-        assert frame.filter("date != to_date(timestamp)").count() == 0
-        found[engine] = frame.schema, [
-            {**part.__dict__, "file_bytes": 0, "log_bytes": 0} for part in summary.partitions
-        ], sorted(summary.files)  # fmt: skip
-        for name in summary.files:
-            offsets = pq.ParquetFile(out / name).read(["offset"])["offset"].to_pylist()
-            assert offsets == sorted(offsets)
-            assert int(name.rpartition("part-")[2][:20]) == offsets[0]
-        stamp = pq.ParquetFile(out / summary.files[0]).schema_arrow.field("timestamp").type
-        assert stamp == pa.timestamp("us", "UTC")
-    assert found["tasks"] == found["dataframe"]
-    assert sorted(os.listdir(tmp_path)) == ["dataframe", "logs", "tasks"]
+def test_files_hold_the_rows_of_the_logs(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """Rows, days, order and names of files, and the types of columns, as Spark reads them."""
+    out = tmp_path / "out"
+    summary = kbatch.spark.export(logs, out, writing=WriteOptions(by_day=True))
+    assert summary.records == len(rows_of(logs))
+    assert sorted(os.listdir(out)) == ["_manifest.json", "topic=a%3Db%25c%3Ad e", "topic=plain"]
+    frame = spark.read.parquet(str(out))
+    assert rows_in(frame.toArrow()) == rows_of(logs)
+    assert frame.filter("date != to_date(timestamp)").count() == 0
+    types = dict(frame.drop("topic", "partition", "date").dtypes)
+    kafka = dict(spark.read.format("kbatch").load(str(logs)).drop("topic", "partition").dtypes)
+    assert types == kafka
+    for name in summary.files:
+        offsets = pq.ParquetFile(out / name).read(["offset"])["offset"].to_pylist()
+        assert offsets == sorted(offsets)
+        assert int(name.rpartition("part-")[2][:20]) == offsets[0]
+    stamp = pq.ParquetFile(out / summary.files[0]).schema_arrow.field("timestamp").type
+    assert stamp == pa.timestamp("us", "UTC")
+    assert sorted(os.listdir(tmp_path)) == ["logs", "out"]
 
 
-def test_losses_and_transactions_of_the_dataframe_engine(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = tmp_path / "logs"
+def test_sparks_own_writer_writes_the_same_rows(spark: Any, logs: Path, tmp_path: Path) -> None:
+    frame = spark.read.format("kbatch").load(str(logs))
+    frame.write.partitionBy("topic", "partition").parquet(str(tmp_path / "out"))
+    assert rows_in(spark.read.parquet(str(tmp_path / "out")).toArrow()) == rows_of(logs)
+
+
+def test_losses_and_transactions(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, out = tmp_path / "logs", tmp_path / "out"
     bad = damaged(data(2))
     log_batches.write_segment(root / "t-0", 0, [data(0), data(1), bad, data(3)])
     log_batches.write_segment(root / "t-1", 0, [data(0), txn(1, 9), data(2)])
-    both = []
-    for engine in ("tasks", "dataframe"):
-        out = tmp_path / engine
-        arguments = ["export", str(root), str(out), "--engine", engine, "--isolation", "read_committed"]
-        assert main([*arguments, "--on-error", "skip", "--json"]) == 3
-        summary = json.loads(capsys.readouterr().out)
-        assert pq.read_table(out / "_losses").to_pylist() == summary["losses"]
-        both.append((summary["losses"], summary["lost_bytes"], summary["records"], summary["withheld_transactions"]))
-        assert pq.read_table(out / "_transactions").column("producer_id").to_pylist() == [9]
-    assert both[0] == both[1]
-    assert both[0][1:] == (len(bad), 4, 1)
-    arguments = ["export", str(root / "t-1"), str(tmp_path / "4"), "--engine", "dataframe"]
-    assert main([*arguments, "--isolation", "read_committed"]) == 4
-    text = capsys.readouterr().out
-    assert f"  withheld   records of 1 open or undecided transaction: {tmp_path / '4'}/_transactions" in text
+    arguments = ["export", str(root), str(out), "--isolation", "read_committed"]
+    assert main([*arguments, "--on-error", "skip", "--json"]) == 3
+    summary = json.loads(capsys.readouterr().out)
+    assert pq.read_table(out / "_losses").to_pylist() == summary["losses"]
+    assert (summary["lost_bytes"], summary["records"], summary["withheld_transactions"]) == (len(bad), 4, 1)
+    assert pq.read_table(out / "_transactions").column("producer_id").to_pylist() == [9]
 
 
-def test_damage_stops_the_dataframe_engine_and_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+def test_damage_stops_the_export_and_leaves_nothing(spark: Any, tmp_path: Path) -> None:
     path = log_batches.write_segment(tmp_path / "logs" / "t-0", 0, [data(0), data(1), damaged(data(2))])
     with pytest.raises(kbatch.CrcMismatchError, match=rf"{path.name}, byte {2 * len(data(0))}"):
-        kbatch.spark.export(tmp_path / "logs", tmp_path / "out", engine="dataframe")
-    assert os.listdir(tmp_path) == ["logs"]
-
-
-def test_options_reach_the_data_source() -> None:
-    for options in (
-        ReadOptions(),
-        ReadOptions(topics=("a", "b"), partitions=frozenset((0, 7)), starting=Bound(timestamp=5), crc="mark"),
-        ReadOptions(assign={"a": [1]}, starting=Bound(offsets={"a": {1: 5}}), ending=Bound(timestamps={"a": {1: 9}})),
-        ReadOptions(
-            topic_pattern="a.*", latest_if_no_timestamp=True, include_headers=True, include_control=True,
-            isolation="read_committed", on_error="stop", timestamp_overflow="null", split_bytes=77,
-        ),
-    ):  # fmt: skip
-        assert parse_options({"path": "/x", **source_options(options)}) == (["/x"], options)
-
-
-def test_what_the_dataframe_engine_does_not_do(logs: Path, tmp_path: Path) -> None:
-    for writing, message in (
-        (WriteOptions(format="arrow"), "writes Parquet or Delta, not arrow"),
-        (WriteOptions(file_bytes=5), "no file_bytes; engine tasks does"),
-        (WriteOptions(compression="gzip:3"), "no levels of gzip"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            kbatch.spark.export(logs, tmp_path / "out", engine="dataframe", writing=writing)
-    with pytest.raises(ValueError, match="doesn't count batches with a wrong checksum"):
-        kbatch.spark.export(logs, tmp_path / "out", engine="dataframe", options=ReadOptions(crc="mark"))
-    with pytest.raises(ValueError, match="engine must be"):
-        kbatch.spark.export(logs, tmp_path / "out", engine="rdd")  # type: ignore[arg-type]
+        kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
     assert os.listdir(tmp_path) == ["logs"]
 
 
 # -- Delta
 
 
-@pytest.mark.parametrize("engine", ["tasks", "dataframe"])
 @pytest.mark.parametrize("by_day", [False, True])
-def test_a_delta_table_is_made_and_added_to(spark: Any, logs: Path, tmp_path: Path, engine: Any, by_day: bool) -> None:
+def test_a_delta_table_is_made_and_added_to(spark: Any, logs: Path, tmp_path: Path, by_day: bool) -> None:
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "table"
     writing = WriteOptions(format="delta", by_day=by_day)
-    first = kbatch.spark.export(logs, out, engine=engine, writing=writing)
+    first = kbatch.spark.export(logs, out, writing=writing)
     table = deltalake.DeltaTable(str(out))
     assert table.metadata().partition_columns == ["topic", "partition", *(["date"] if by_day else [])]
     assert rows_in(delta_rows(table)) == rows_of(logs)
-    second = kbatch.spark.export(logs, out, engine=engine, writing=writing, options=ReadOptions(topics=("plain",)))
+    second = kbatch.spark.export(logs, out, writing=writing, options=ReadOptions(topics=("plain",)))
     table = deltalake.DeltaTable(str(out))
     assert table.version() == 1
     plain = [row for row in rows_of(logs) if row[0] == "plain"]
@@ -580,9 +543,9 @@ def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: 
     fs = pyarrow.fs.S3FileSystem(**options)
     found = pyarrow.dataset.dataset("bucket/copied", filesystem=fs, format="parquet").to_table(columns=["offset"])
     assert sorted(found.column("offset").to_pylist()) == wanted
-    # Spark's own writer takes logs from there, and writes to mounted file systems only.
+    # From a bucket to a mounted file system.
     local = tmp_path / "local"
-    assert main(["export", "s3://bucket/logs", str(local), "--engine", "dataframe", *flags, *given]) == status
+    assert main(["export", "s3://bucket/logs", str(local), *flags, *given]) == status
     assert pq.ParquetDataset(local).read(["offset"]).num_rows == len(wanted)
     shown = capsys.readouterr()
     assert "very-secret" not in shown.out + shown.err + (local / "_manifest.json").read_text()

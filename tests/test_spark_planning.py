@@ -296,7 +296,6 @@ def test_the_partition_of_a_key_is_that_of_kafkas_partitioner() -> None:
         ({"maxRecordsPerPartition": "many"}, "maxRecordsPerPartition must be a number, 1 or more"),
         ({"maxRecordBytes": "3g"}, "maxRecordBytes must be from 1 to 2147482608"),
         ({"key": "a", "table": "losses"}, "key chooses records; with table=losses there are none"),
-        ({"pushFilters": "yes"}, "pushFilters must be one of true, false"),
     ],
 )
 def test_bad_options_say_what_is_wrong(options: dict[str, str], message: str) -> None:

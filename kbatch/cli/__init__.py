@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import kbatch
-from kbatch.cli import compact, convert, dump, export, pack, recompress, stats, verify
+from kbatch.cli import compact, convert, dump, export, recompress, stats, verify
 from kbatch.cli.usage import UsageError
 from kbatch.errors import KbatchError
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"kbatch {kbatch.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (export, dump, verify, stats, convert, recompress, compact, pack):
+    for command in (export, dump, verify, stats, convert, recompress, compact):
         command.add_parser(commands, epilog=EXIT_STATUS)
     options = parser.parse_args(arguments)
     if sys.stdout is None:

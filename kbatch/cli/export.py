@@ -196,12 +196,6 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         "more than once",
     )
     group.add_argument("--split-size", metavar="SIZE", help="most bytes of the log that a task reads (default: 128m)")
-    group.add_argument(
-        "--engine",
-        choices=("tasks", "dataframe"),
-        default="tasks",
-        help="who writes the files: the tasks; or Spark's own writer, which is slower (default: %(default)s)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -218,7 +212,6 @@ def run(arguments: argparse.Namespace) -> int:
             conf=dict(arguments.conf),
             options=options,
             writing=writing,
-            engine=arguments.engine,
             table=arguments.table,
             catalog=arguments.catalog,
             progress=line.show,
@@ -315,12 +308,7 @@ def format_summary(summary: ExportSummary) -> str:
         f"{counted(len(summary.files), 'file')}: "
         f"{summary.out}",
         "",
-        # Spark's own writer doesn't count what is read.
-        *(
-            [f"  read       {format_size(summary.log_bytes)} of batches ({batches})"]
-            if summary.engine == "tasks"
-            else []
-        ),
+        f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
         *_left_out_lines(summary),
         f"  lost       {_lost(summary)}",
@@ -367,11 +355,6 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     """Tell what read_committed left out: how much was aborted, and by partition what is undecided."""
     if summary.isolation == "read_uncommitted":
         return []
-    if summary.engine == "dataframe":
-        if not summary.withheld:
-            return []
-        count = counted(summary.withheld_transactions, "open or undecided transaction")
-        return [f"  withheld   records of {count}: {summary.out}/{summary.transactions_table}"]
     lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
     withheld = [part for part in summary.partitions if part.undecided_batches]
     for part in withheld[:most]:

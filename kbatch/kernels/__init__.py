@@ -6,5 +6,6 @@ except ImportError:
     raise ImportError(
         f"the kernels in {__path__[0]} are not compiled: this is kbatch's source tree, not an installation; "
         "compile them with `pip install -e .`, or run from another directory to use the installed package (Python "
-        "loads none from a zip file, as of `--py-files`: `kbatch pack` makes an archive for Spark's executors)"
+        "loads no compiled module from a zip file, such as those of Spark's `--py-files`: put the output of "
+        "`pip install --target` into an archive for `spark.archives`)"
     ) from None

@@ -25,7 +25,6 @@ from kbatch.framing import scan_part
 from kbatch.log import Log
 from kbatch.spark.commit import Staging
 from kbatch.spark.following import log_transactions
-from kbatch.spark.frames import check_frame_options, write_frame
 from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.jobs import Progress, run_job
 from kbatch.spark.options import DEFAULT_SPLIT_BYTES, ReadOptions
@@ -34,7 +33,7 @@ from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, TaskReport, reports_o
 from kbatch.spark.planning import choose_logs, look_into, plan_logs, plan_ranges, resolve_bounds
 from kbatch.spark.rows import Transform
 from kbatch.spark.session import spark_session
-from kbatch.spark.summary import Engine, ExportSummary, summarize
+from kbatch.spark.summary import ExportSummary, summarize
 from kbatch.spark.tables import CommittedFile, OutputTable, TableCommitError, open_table
 from kbatch.spark.transactions import pending_table
 from kbatch.spark.values import value_columns
@@ -64,7 +63,6 @@ def export(
     conf: Mapping[str, str] | None = None,
     options: ReadOptions | None = None,
     writing: WriteOptions | None = None,
-    engine: Engine = "tasks",
     table: str | None = None,
     catalog: str | None = None,
     transform: Transform | None = None,
@@ -90,9 +88,6 @@ def export(
         task reads. Under read_committed the headers of the logs are followed on the driver before.
     writing : WriteOptions, optional
         Format, compression, sizes of files and row groups, and whether there are days.
-    engine : {"tasks", "dataframe"}
-        Whether the tasks write the files, or Spark's own Parquet writer does, over the data source: several times
-        slower, with Spark's file sizes.
     table, catalog : str, optional
         For ``format="iceberg"``: the table, as ``namespace.name``, and the catalog as pyiceberg's configuration calls
         it.
@@ -152,8 +147,6 @@ def export(
     """
     logdir, out = os.fspath(logdir), os.fspath(out)
     options, writing = options or ReadOptions(), writing or WriteOptions()
-    if engine not in ("tasks", "dataframe"):
-        raise ValueError(f"engine must be tasks or dataframe, got {engine!r}")
     if options.table != "records":
         raise ValueError(
             f"table={options.table} is for the data source: an export writes records, and losses beside them"
@@ -161,10 +154,6 @@ def export(
     if (table is not None or catalog is not None) and writing.format != "iceberg":
         raise ValueError("a table and a catalog are for format iceberg")
     place = open_place(out, writing.storage)
-    if engine == "dataframe":
-        check_frame_options(place, options, writing)
-        if transform is not None:
-            raise ValueError("engine dataframe has no transform; engine tasks does")
     if transform is not None and options.values.parsed:
         raise ValueError("a transform and formats of keys and values exclude each other")
     target: OutputTable | None = None
@@ -192,13 +181,8 @@ def export(
         ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
         tasks = plan_ranges(ranges, options)
         job = ExportJob(tasks, options, staging.attempts, writing, transform)
-        if not tasks:
-            reports = []
-        elif engine == "tasks":
-            reports = _run(spark, job, progress)
-        else:
-            reports = write_frame(spark, logdir, options, staging.attempts, writing, len(tasks), progress)
-        summary = ExportSummary(logdir, place.url, options.isolation, writing.format, engine)
+        reports = _run(spark, job, progress) if tasks else []
+        summary = ExportSummary(logdir, place.url, options.isolation, writing.format)
         summarize(summary, logs, transactions, reports)
         summary.start_seconds = round(ready - began, 3)
         files = _data_files(reports, f"-{staging.run}" if target is not None else "", writing.suffix)
@@ -349,13 +333,9 @@ def _place_transactions(
     if not any(each is not None and each.pending for each in transactions):
         return
     ranges = [each for task in plan_logs(logs, options) for each in task]
-    # Where nothing was withheld, none is the reason of anything. Spark's own writer doesn't count.
+    # Where nothing was withheld, no transaction is the reason of anything.
     parts = zip(logs, transactions, ranges, summary.partitions, strict=True)
-    wanted = [
-        (log, known, where)
-        for log, known, where, part in parts
-        if known is not None and (part.undecided_batches or summary.engine == "dataframe")
-    ]
+    wanted = [(log, known, where) for log, known, where, part in parts if known is not None and part.undecided_batches]
     rows = pending_table(wanted, options)
     if not rows.num_rows:
         return

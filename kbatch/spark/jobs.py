@@ -98,8 +98,8 @@ def _task_error(error: BaseException) -> BaseException:
         return made
     if re.search(r"No module named '(kbatch|pyarrow)\b", str(error)):
         return KbatchError(
-            "the Python of Spark's workers doesn't have kbatch, or what it needs; `kbatch pack` makes an archive that "
-            "brings it, and tells the settings"
+            "the Python of Spark's workers does not have kbatch or one of its dependencies; install kbatch there, or "
+            "send the output of `pip install --target` or `venv-pack` with the setting spark.archives"
         )
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

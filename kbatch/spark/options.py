@@ -23,7 +23,6 @@ __all__ = [
     "Bound",
     "ReadOptions",
     "Table",
-    "Within",
     "parse_options",
     "parse_size",
 ]
@@ -56,7 +55,6 @@ _OPTIONS = (
     "minPartitions",
     "onError",
     "partitions",
-    "pushFilters",
     "splitBytes",
     "startingOffsets",
     "startingOffsetsByTimestamp",
@@ -94,29 +92,6 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Within:
-    """What the filters of a query leave of a read; None leaves everything.
-
-    Attributes
-    ----------
-    topics, partitions : frozenset or None
-    start_offset, stop_offset : int or None
-        Of every partition, whatever else bounds it.
-    start_timestamp : int or None
-        Milliseconds: only what lies before the first record with this timestamp or a later one is not wanted.
-    nothing : bool
-        Whether no record can fit.
-    """
-
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    start_offset: int | None = None
-    stop_offset: int | None = None
-    start_timestamp: int | None = None
-    nothing: bool = False
-
-
-@dataclass(frozen=True)
 class ReadOptions:
     """What to read, and what to do with damage. Picklable, with plain values only.
 
@@ -151,8 +126,6 @@ class ReadOptions:
         Cut finer than `split_bytes` where that gives fewer tasks, as far as there are batches.
     max_records_per_partition : int or None
         A task reads at most so many offsets, but for a single batch that has more: batches aren't divided.
-    push_filters : bool
-        Whether filters of a query may prune too; see `kbatch.spark.pushdown`.
     max_decompressed_bytes : int
         Of one batch; see `kbatch.Limits`.
     max_record_bytes : int
@@ -161,8 +134,6 @@ class ReadOptions:
     table : str
         What the rows of the data source are: "records"; "losses", what damage costs a read with these options; or
         "transactions", those that read_committed leaves out or withholds.
-    within : Within
-        What filters that were pushed down leave. No option sets it.
     storage : dict of str to str
         Options of the filesystem where the path is a URL. They may be secrets, and aren't shown.
     values : ValueOptions
@@ -187,11 +158,9 @@ class ReadOptions:
     split_bytes: int = DEFAULT_SPLIT_BYTES
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
-    push_filters: bool = False
     max_decompressed_bytes: int = Limits().max_decompressed_bytes
     max_record_bytes: int = MOST_ROW_BYTES
     table: Table = "records"
-    within: Within = Within()
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     values: ValueOptions = field(default_factory=ValueOptions)
 
@@ -234,15 +203,9 @@ class ReadOptions:
             return None
         return key_partition(self.key, self.key_partitions)
 
-    def leaves_out(self, topic: str | None, partition: int | None) -> bool:
-        """Whether `key_partition` or `within` say that nothing is wanted of a topic-partition."""
-        within = self.within
-        return (
-            within.nothing
-            or (within.topics is not None and topic not in within.topics)
-            or (within.partitions is not None and partition not in within.partitions)
-            or (self.key_partition is not None and partition != self.key_partition)
-        )
+    def leaves_out(self, partition: int | None) -> bool:
+        """Whether `key` cannot be in this partition."""
+        return self.key_partition is not None and partition != self.key_partition
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
@@ -260,12 +223,11 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         ``includeControl``, ``crc``, ``onError``, ``timestampOverflow``, ``splitBytes``, ``maxDecompressedBytes`` (of
         one batch), ``maxRecordBytes`` (of one record's key, value and headers), ``key`` (text, taken as UTF-8) or
         ``keyHex`` (any bytes) for the records of one key, ``keyPartitions`` (how many partitions Kafka's default
-        partitioner had to choose from, so that only the key's own is read), ``pushFilters`` (see
-        `kbatch.spark.pushdown`), ``storage.NAME``, an option of the filesystem that a URL is in
-        (`kbatch.log.storage.filesystem`), and ``table``: ``records``; ``losses`` for what damage costs, where
-        ``onError`` is then ``skip`` unless it is given; ``transactions`` for the aborted, undecided and open ones,
-        whatever the isolation. What is in keys and values: ``valueFormat``, ``keyFormat`` and what goes with them
-        (`ValueOptions.parse`).
+        partitioner had to choose from, so that only the key's own is read), ``storage.NAME``, an option of the
+        filesystem that a URL is in (`kbatch.log.storage.filesystem`), and ``table``: ``records``; ``losses`` for what
+        damage costs, where ``onError`` is then ``skip`` unless it is given; ``transactions`` for the aborted, undecided
+        and open ones, whatever the isolation. What is in keys and values: ``valueFormat``, ``keyFormat`` and what goes
+        with them (`ValueOptions.parse`).
 
     Raises
     ------
@@ -328,7 +290,6 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
         split_bytes=get("splitBytes", parse_size, DEFAULT_SPLIT_BYTES),
         min_partitions=get("minPartitions", _count),
         max_records_per_partition=get("maxRecordsPerPartition", _count),
-        push_filters=get("pushFilters", _boolean, False),
         max_decompressed_bytes=get("maxDecompressedBytes", parse_size, Limits().max_decompressed_bytes),
         max_record_bytes=get("maxRecordBytes", parse_size, MOST_ROW_BYTES),
         table=table,

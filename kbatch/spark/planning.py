@@ -151,7 +151,7 @@ class Selection:
                 f"keyPartitions is {most}, but there is {topic}-{partition}: give the number of partitions that the "
                 "topic was written to, or leave the option out"
             )
-        return not self._options.leaves_out(topic, partition)
+        return not self._options.leaves_out(partition)
 
     def _names(self, topic: str | None, partition: int | None) -> bool:
         options = self._options
@@ -537,7 +537,7 @@ def _check_named(side: str, bound: Bound, logs: Sequence[Log], options: ReadOpti
         return
     named = {(topic, number) for topic, numbers in given.items() for number in numbers}
     read = {(log.topic, log.partition) for log in logs}
-    unknown = {name for name in named - read if not options.leaves_out(*name)}
+    unknown = {name for name in named - read if not options.leaves_out(name[1])}
     for text, names in (("doesn't name", read - named), ("names, but this read has no", unknown)):
         if names:
             listed = _some(sorted(f"{topic}-{number}" for topic, number in names))
@@ -568,16 +568,6 @@ def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:
         stop = log.offset_for_timestamp(
             until, start_offset=start if later else None, crc=options.crc, on_error=options.on_error
         )
-    within = options.within
-    if within.start_timestamp is not None:
-        found = log.offset_for_timestamp(
-            within.start_timestamp, start_offset=start, crc=options.crc, on_error=options.on_error
-        )
-        start = log.end_offset if found is None else found
-    if within.start_offset is not None:
-        start = within.start_offset if start is None else max(start, within.start_offset)
-    if within.stop_offset is not None:
-        stop = within.stop_offset if stop is None else min(stop, within.stop_offset)
     return start, stop
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 from kbatch.spark.losses import loss_batches
 from kbatch.spark.options import ReadOptions, parse_options
 from kbatch.spark.planning import choose_logs, plan, plan_logs, task_tables
-from kbatch.spark.pushdown import pushed, require_sound
 from kbatch.spark.rows import record_batches
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["KbatchDataSource", "KbatchReader", "PushdownReader", "register"]
+__all__ = ["KbatchDataSource", "KbatchReader", "register"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +61,8 @@ class KbatchDataSource(DataSource):
     with it are those of `kbatch.spark.value_options.ValueOptions.parse`. A schema of json that isn't given, by
     ``valueSchema`` or a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
 
-    A query's filters don't prune, since PySpark would give wrong rows then (`kbatch.spark.pushdown`); options do. With
+    Options prune what is read; the filters of a query do not, because PySpark reuses a reader with the filters of one
+    query for later queries of the same DataFrame, which would then miss rows. With
     ``key`` or ``keyHex`` the records of one key are chosen before any row is made, and with ``keyPartitions`` too, only
     the partition that Kafka's default partitioner sends the key to is read.
 
@@ -99,8 +99,6 @@ class KbatchDataSource(DataSource):
             except ValueError:
                 raise error from None
             options = stream.read
-        if options.push_filters:
-            require_sound()
         if options.table == "records":
             schema = kafka_schema(headers=options.include_headers)
             if options.values.parsed:
@@ -113,9 +111,6 @@ class KbatchDataSource(DataSource):
         """Return the reader for the default schema, or for the columns of a user's."""
         paths, options = parse_options(self.options)
         columns, values = _columns(schema, paths, options)
-        if options.push_filters and options.table == "records":
-            require_sound()
-            return PushdownReader(paths, options, columns, values)
         return KbatchReader(paths, options, columns, values)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -170,15 +165,6 @@ class KbatchReader(DataSourceReader):
             # Of the records nothing is asked for.
             return loss_batches(task_tables(task, options, ()), columns)
         return record_batches(task_tables(task, options, columns), columns, options, self.values)
-
-
-class PushdownReader(KbatchReader):
-    """A reader that the filters of a query narrow, for versions of PySpark that are sound."""
-
-    def pushFilters(self, filters: list[Any]) -> list[Any]:
-        """Narrow the options, and return the filters that Spark has to apply all the same."""
-        self.options, left = pushed(self.options, filters)
-        return left
 
 
 def register(spark: SparkSession) -> None:

@@ -50,7 +50,7 @@ __all__ = ["KbatchStreamReader", "StreamOptions", "parse_stream_options"]
 _log = logging.getLogger(__name__)
 
 _STREAM_OPTIONS = ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
-_REFUSED = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "pushFilters", "table")
+_REFUSED = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "table")
 _EARLIEST, _LATEST = -2, -1
 # Spark's own default of maxTriggerDelay.
 _DEFAULT_DELAY = 15 * 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from kbatch.decode_options import Isolation
 from kbatch.log import Log
@@ -13,9 +13,7 @@ from kbatch.spark.parquet import TaskReport, least, most
 from kbatch.spark.write_options import Format
 from kbatch.transactions import Transactions
 
-__all__ = ["Engine", "ExportSummary", "PartitionSummary", "summarize"]
-
-Engine = Literal["tasks", "dataframe"]
+__all__ = ["ExportSummary", "PartitionSummary", "summarize"]
 
 # How many open transactions of a partition are told one by one, and how many undecided ones.
 _MAX_OPEN = 20
@@ -107,9 +105,6 @@ class ExportSummary:
     logdir, out : str
     isolation : str
     format : str
-    engine : str
-        What wrote the files. "dataframe" doesn't count what it read: log_bytes, batches, bad_crc_batches and what
-        read_committed left out are 0.
     records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
         Of all partitions together, as in `PartitionSummary`.
     batches : dict of str to int
@@ -151,7 +146,6 @@ class ExportSummary:
     out: str
     isolation: Isolation = "read_uncommitted"
     format: Format = "parquet"
-    engine: Engine = "tasks"
     records: int = 0
     log_bytes: int = 0
     file_bytes: int = 0
