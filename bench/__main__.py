@@ -1,4 +1,4 @@
-"""Run the benchmark: corpora, every contestant in the same run, one table of ratios, the floors and one chart.
+"""Run the benchmark: every contestant on the same corpora in the same run, a table of ratios, the floors, a chart.
 
 ``python -m bench`` from the top of a clone, with ``pip install -e '.[bench]'``.
 """
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.floors import FOREIGN, MEMORY, MEMORY_CORPORA, floors
+from bench.floors import FOREIGN, floors
 from bench.results import Results, compact, foreign_versions
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 PACKAGES = (
-    "kbatch", "aiokafka", "kafka-python", "pyarrow", "pandas", "numpy", "crc32c", "cramjam", "lz4", "zstandard", "isal",
-    "zlib-ng", "deflate",
-)  # fmt: skip
+    *("kbatch", "aiokafka", "kafka-python", "pyarrow", "pandas", "numpy"),
+    *("crc32c", "cramjam", "lz4", "zstandard", "isal"),
+)
 
 
 class Recorder:
-    """A plugin of pytest that keeps what pytest-benchmark found, what failed, and what was skipped and why."""
+    """A plugin of pytest that keeps what pytest-benchmark measured, what failed, and what was skipped and why."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {"benchmarks": []}
@@ -55,7 +55,7 @@ class Recorder:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is compared and of what stands under it."""
+    """Return the versions of the packages that are compared or used."""
     found = {"Python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -66,7 +66,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Say what machine this is, in a line."""
+    """Return a description of this machine in one line."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as scratch:
-        # The file is what makes pytest-benchmark tell what it found.
+        # pytest-benchmark calls the recorder only if it has a file to write.
         arguments = [str(HERE), "-q", "--benchmark-quiet", "-p", "no:cacheprovider", "--disable-warnings"]
         arguments += [f"--benchmark-json={scratch}/found.json"]
         arguments += ["-k", options.k] if options.k else []
@@ -102,14 +102,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "quick": options.quick,
         "skipped": [*(f"{name} is not installed" for name in PACKAGES if name not in found), *recorder.skipped],
         "failed": recorder.failed,
-        "memory": [],
         "live": {},
         "results": compact(recorder.found),
     }
 
 
 def run_live(options: argparse.Namespace) -> dict[str, Any]:
-    """Let clients read from a broker (`bench.live`); return records a second by topic, client and what it made."""
+    """Let clients read from a broker (`bench.live`); return records per second by topic, client and kind of result."""
     with tempfile.TemporaryDirectory() as scratch:
         figures = Path(scratch) / "live.json"
         command = [sys.executable, "-m", "bench.live", f"--json={figures}"]
@@ -118,48 +117,43 @@ def run_live(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def verdict(results: Results, options: argparse.Namespace) -> int:
-    """Return the exit status: 1 if something failed, or was asked to hold and doesn't."""
+    """Return the exit status: 1 if something failed, or for ``--check`` if a floor is not met."""
     if results.failed:
         return 1
     found = floors(results)
     if options.check and not all(floor.met for floor in found):
         return 1
-    # Nothing may drop out of a whole run unseen; foreign toolchains may be missing, if that is told.
-    left_out = set() if options.memory else {MEMORY}
-    if any(line.startswith("test_foreign") for line in results.skipped):
-        left_out.add(FOREIGN)
+    # A whole run measures every floor; only toolchains of other languages may be missing, if that is reported.
+    left_out = {FOREIGN} if any(line.startswith("test_foreign") for line in results.skipped) else set()
     missing = [floor.text for floor in found if floor.measured is None and floor.needs not in left_out]
     if missing and not options.k:
-        print("not run, though everything was asked for:", *missing, sep="\n  ", file=sys.stderr)
+        print("not run, although this was a whole run:", *missing, sep="\n  ", file=sys.stderr)
         return 1
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, print, draw; or print and draw what an earlier run wrote."""
+    """Run, print and draw; or print and draw what an earlier run wrote."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="each once, on little data: is it right, not how fast")
+    parser.add_argument("--quick", action="store_true", help="run everything once, on little data, for its checks")
     parser.add_argument("-k", "--corpus", dest="k", metavar="EXPRESSION", default="",
-                        help="only some, as pytest's -k: 'small and decode', 'zstd', 'arrow'")  # fmt: skip
+                        help="a selection as for pytest's -k: 'small and decode', 'zstd', 'arrow'")  # fmt: skip
     parser.add_argument("--mb", type=float, help="size of a corpus in 10^6 bytes before compression (default: 32)")
-    parser.add_argument("--memory", action="store_true", help="also the peak memory of iterating logs of 4 GiB")
-    parser.add_argument(
-        "--live", action="store_true", help="also Python's clients beside kbatch on a broker, by the clock"
-    )
-    parser.add_argument("--details", action="store_true", help="print every contestant too")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor isn't met or didn't run")
+    parser.add_argument("--live", action="store_true", help="also Python clients and kbatch on a broker, by the clock")
+    parser.add_argument("--details", action="store_true", help="also print every contestant")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is not met or did not run")
     parser.add_argument("--out", type=Path, default=HERE / "corpora" / "out",
                         help="directory for results.json, report.md and the chart (default: %(default)s)")  # fmt: skip
     parser.add_argument("--json", type=Path, help="write the results there instead")
     parser.add_argument(
-        "--from", dest="read", type=Path, metavar="FILE", help="run nothing: read an earlier run's results"
+        "--from", dest="read", type=Path, metavar="FILE", help="run nothing: read the results of an earlier run"
     )
     parser.add_argument("--readme", action="store_true",
-                        help="put table and chart into README.md and bench/, with the results")  # fmt: skip
+                        help="write table and chart into README.md and bench/, with the results")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.readme and (options.quick or options.k):
-        parser.error("README takes the figures of whole, timed runs only")
-    # Read by what is imported from here on.
+        parser.error("--readme takes the figures of whole, timed runs only")
+    # Read by the modules that are imported from here on.
     if options.quick:
         os.environ["KBATCH_BENCH_QUICK"] = "1"
     if options.mb:
@@ -169,14 +163,8 @@ def main(arguments: list[str] | None = None) -> int:
         results = Results.read(options.read)
     else:
         document = run(options)
-        # A failure of these loses nothing of what was measured before.
+        # A failure of this loses nothing of what was measured before.
         try:
-            if options.memory:
-                from bench.memory import step
-
-                # Not below this process, which holds much by now: see `bench.memory`.
-                gib = 0.25 if options.quick else 4
-                document["memory"] = [step("--json", f"--corpus={name}", f"--gib={gib}") for name in MEMORY_CORPORA]
             if options.live:
                 document["live"] = run_live(options)
         except subprocess.CalledProcessError as error:

@@ -1,4 +1,4 @@
-"""The chart: records a second by corpus and contestant, as dots on a logarithmic scale, which has no zero for bars."""
+"""The chart: records per second by corpus and contestant, as dots on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from bench.results import KBATCH, Results
 
 __all__ = ["draw"]
 
-# What a row says, and its corpus.
+# Label of a row, and its corpus.
 ROWS = {
     "small\n8 B key, 32 B value": "small",
     "medium\n16 B key, 100 B value": "medium",
     "large\n16 B key, 1 KiB value": "large",
     "3 headers\n16 B key, 100 B value": "headers",
     "one-record batches\nas small": "single",
-    "million-record batch\n4 B key, 8 B value": "million",
     "magic 1\nas small": "small-v1",
     "gzip\nmedium, 16 KiB batches": "medium-16k-gzip",
     "snappy\nmedium, 16 KiB batches": "medium-16k-snappy",
@@ -27,7 +26,7 @@ ROWS = {
 
 
 class Series(NamedTuple):
-    """A contestant: how it is drawn. Colours are Okabe and Ito's, and shapes differ as well."""
+    """How a contestant is drawn. Colours are those of Okabe and Ito, and shapes differ as well."""
 
     label: str
     colour: str
@@ -47,18 +46,17 @@ SERIES = {
 
 
 def rates(results: Results, corpus: str) -> dict[str, float]:
-    """Return the million records a second of every contestant that decoded a corpus."""
-    stage = "decompress" if results.get("decompress", corpus, KBATCH) else "decode"
+    """Return million records per second of every contestant that decoded a corpus."""
     found: dict[str, float] = {}
-    own = results.get(stage, corpus, KBATCH)
+    own = results.get("decode", corpus, KBATCH)
     for who in (KBATCH, "aiokafka", "kafka-python"):
-        result = results.get(stage, corpus, who)
+        result = results.get("decode", corpus, who)
         if result:
             found[who] = result.records / result.seconds / 1e6
     for language in ("Java", "Go", "Rust"):
         ratio = results.foreign(corpus, language)
         if ratio and own:
-            # By its ratio to kbatch in the run that both were in.
+            # From its ratio to kbatch, with which it took turns.
             found[language] = own.records / own.seconds / 1e6 / ratio.ratio
     both = results.ratio("threads", corpus, "one thread", "two threads")
     if both and own:
@@ -76,7 +74,7 @@ def lowered(values: dict[str, float], width: float) -> dict[str, float]:
 
 
 def label(results: Results, name: str) -> str:
-    """Return a contestant's name in the legend; of a language the decoder that is the fastest."""
+    """Return a contestant's name in the legend; for a language, with the name of its fastest decoder."""
     if name not in ("Go", "Rust"):
         return SERIES[name].label
     decoders = (results.foreign(corpus, name) for corpus in ROWS.values())
@@ -85,7 +83,7 @@ def label(results: Results, name: str) -> str:
 
 
 def draw(results: Results, directory: Path, name: str = "chart") -> list[Path]:
-    """Draw the chart as SVG and PNG; nothing, with a word on why, if matplotlib isn't there or nothing was decoded."""
+    """Draw the chart as SVG and PNG; print why not if matplotlib is missing or nothing was decoded."""
     try:
         import matplotlib
     except ImportError:
@@ -151,7 +149,7 @@ def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
     axes.xaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("million records decoded a second, checksums verified (logarithmic)")
+    axes.set_xlabel("million records decoded per second, CRCs verified (logarithmic)")
     axes.set_yticks(range(len(found)), [""] * len(found))
     for row, text in enumerate(found):
         first, _, second = text.partition("\n")

@@ -243,9 +243,10 @@ def arrow_librdkafka(topic: Topic, settings: Mapping[str, Any]) -> Any:
     return rows.table()
 
 
-def kafkars(module: str, topic: Topic) -> Iterator[Any]:
-    """Give record batches as kafkars, and kafkarrow, which is the same under its new name, give them."""
-    package = importlib.import_module(module)
+def kafkarrow(topic: Topic) -> Iterator[Any]:
+    """Yield record batches as kafkarrow returns them."""
+    import kafkarrow as package
+
     in_time = deadline()
     config = {key: str(value).lower() for key, value in LIBRDKAFKA.items()}
     manager = package.ConsumerManager(
@@ -261,10 +262,10 @@ def kafkars(module: str, topic: Topic) -> Iterator[Any]:
         in_time()
 
 
-def arrow_kafkars(module: str, topic: Topic) -> Any:
+def arrow_kafkarrow(topic: Topic) -> Any:
     import pyarrow as pa
 
-    return pa.Table.from_batches(batch for batch in kafkars(module, topic) if batch.num_rows).select(ARROW_COLUMNS)
+    return pa.Table.from_batches(batch for batch in kafkarrow(topic) if batch.num_rows).select(ARROW_COLUMNS)
 
 
 async def aiokafka(topic: Topic, take: Callable[[list[Any]], None]) -> None:
@@ -372,12 +373,12 @@ def librdkafka_consumer(name: str, settings: Mapping[str, Any], *, slow: bool = 
     )
 
 
-def kafkars_consumer(module: str) -> Consumer:
+def kafkarrow_consumer() -> Consumer:
     return Consumer(
-        module,
-        module,
-        lambda topic: sum(batch.num_rows for batch in kafkars(module, topic)),
-        lambda topic: arrow_kafkars(module, topic),
+        "kafkarrow",
+        "kafkarrow",
+        lambda topic: sum(batch.num_rows for batch in kafkarrow(topic)),
+        arrow_kafkarrow,
         unread=("zstd",),
     )
 
@@ -387,8 +388,7 @@ CONSUMERS = [
     Consumer("Fetch responses + kbatch", "kbatch", count_kbatch, arrow_kbatch),
     librdkafka_consumer("confluent-kafka", LIBRDKAFKA),
     librdkafka_consumer("confluent-kafka, defaults", {"check.crcs": True}, slow=True),
-    kafkars_consumer("kafkars"),
-    kafkars_consumer("kafkarrow"),
+    kafkarrow_consumer(),
     Consumer(
         "aiokafka",
         "aiokafka",

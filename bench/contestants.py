@@ -1,7 +1,7 @@
-"""The programs that `bench.spark` compares: the records of a topic on Spark, into a count, into nothing, into Parquet.
+"""What `bench.spark` compares: ways to read the records of a topic on Spark, to count them or to write Parquet.
 
-What a contestant is given is the same topic: its partition directories, and for Spark's own Kafka source the broker
-that they belong to. Each makes a DataFrame with the columns of `COLUMNS`; what is done with it is the same for all.
+All contestants read the same topic: its partition directories, or for Spark's own Kafka source the broker that they
+belong to. Each returns a DataFrame with the columns of `COLUMNS`; what is done with it is the same for all.
 """
 
 from __future__ import annotations
@@ -18,14 +18,10 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "AIOKAFKA",
-    "CEILING",
     "COMPRESSION",
     "CONTESTANTS",
     "EXPORT",
     "KAFKA",
-    "KAFKA_PYTHON",
-    "SOURCE",
     "Contestant",
     "Input",
     "Sums",
@@ -38,7 +34,7 @@ COMPRESSION = "snappy"
 
 @dataclass(frozen=True)
 class Sums:
-    """What every way of reading a topic must add up to."""
+    """The sums that every way of reading a topic must return."""
 
     records: int
     offsets: int
@@ -47,7 +43,7 @@ class Sums:
 
     @classmethod
     def of_parquet(cls, directory: str) -> Sums:
-        """Read what was written with neither Spark nor kbatch."""
+        """Read the files that were written, with neither Spark nor kbatch."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
@@ -63,7 +59,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Input:
-    """Partitions of a topic, where they are, and what is in them."""
+    """Partitions of a topic, their location and their sums."""
 
     logs: str
     topic: str
@@ -91,7 +87,7 @@ def kbatch_frame(spark: Any, given: Input) -> Any:
 
 
 def kafka_frame(spark: Any, given: Input) -> Any:
-    """Read with Spark's own source; what a poll and a fetch may bring is raised to what helps it."""
+    """Read with Spark's own source, with limits for a poll and a fetch that make it faster."""
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", given.bootstrap)
@@ -103,108 +99,34 @@ def kafka_frame(spark: Any, given: Input) -> Any:
 
 
 def aiokafka_frame(spark: Any, given: Input) -> Any:
-    return rdd_frame(spark, given, aiokafka_records)
+    """Segment files to records to a DataFrame, as a user of a client library writes it.
 
-
-def aiokafka_tuples_frame(spark: Any, given: Input) -> Any:
-    return rdd_frame(spark, given, aiokafka_records, tuples=True)
-
-
-def kafka_python_frame(spark: Any, given: Input) -> Any:
-    return rdd_frame(spark, given, kafka_python_records)
-
-
-def aiokafka_records() -> Callable[[bytes], Any]:
-    from aiokafka.record.memory_records import MemoryRecords
-
-    # Without its C extension it is ten times slower, and a comparison with it worth nothing.
-    if "_crecords" not in MemoryRecords.__module__:
-        raise RuntimeError("aiokafka runs without its C extension: a comparison would flatter kbatch")
-    return MemoryRecords
-
-
-def kafka_python_records() -> Callable[[bytes], Any]:
-    from kafka.record.memory_records import MemoryRecords
-    from kafka.record.util import crc32c_c
-
-    if crc32c_c is None:
-        raise RuntimeError("kafka-python runs without the crc32c package: a comparison would flatter kbatch")
-    return MemoryRecords
-
-
-def rdd_frame(spark: Any, given: Input, decoder: Callable[[], Callable[[bytes], Any]], *, tuples: bool = False) -> Any:
-    """Segment files -> records -> DataFrame, as somebody would write it who has a client library.
-
-    A record is a Row, as `kbatch.spark.decode_batches` gives it, in whose place the client stands here. With `tuples`
-    it is a tuple whose types nobody checks, the fastest way that was found.
+    A record is a tuple whose types Spark does not check: the fastest way that was found. With a Row for each record
+    it takes half as long again.
     """
-    from pyspark.sql import Row
-
-    make = Row("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
     def rows(paths: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        records_of = decoder()
+        from aiokafka.record.memory_records import MemoryRecords
+
+        # Without its C extension aiokafka is ten times slower, and a comparison with it worth nothing.
+        if "_crecords" not in MemoryRecords.__module__:
+            raise RuntimeError("aiokafka runs without its C extension: a comparison would flatter kbatch")
         time_of = datetime.fromtimestamp
         for path in paths:
             topic, _, number = os.path.basename(os.path.dirname(path)).rpartition("-")
             partition = int(number)
-            entries = records_of(Path(path).read_bytes())
+            entries = MemoryRecords(Path(path).read_bytes())
             while entries.has_next():
                 batch = entries.next_batch()
                 if not batch.validate_crc():
                     raise ValueError(f"{path}: wrong CRC at base offset {batch.base_offset}")
                 for record in batch:
                     time = time_of(record.timestamp / 1000, UTC)
-                    row = (record.key, record.value, topic, partition, record.offset, time, record.timestamp_type)
-                    yield row if tuples else make(*row)
+                    yield (record.key, record.value, topic, partition, record.offset, time, record.timestamp_type)
 
     files = given.segments()
     rdd = spark.sparkContext.parallelize(files, len(files)).mapPartitions(rows)
-    return spark.createDataFrame(rdd, COLUMNS, verifySchema=not tuples)
-
-
-def ready_made_frame(spark: Any, given: Input) -> Any:
-    """Read nothing: one Arrow batch a task, made before and given as often as it takes. The transport and no more."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-    from kbatch.spark.source import KbatchDataSource
-
-    # As many tasks as kbatch has, and of each as many rows; and batches as it makes them.
-    like = KbatchDataSource({"path": given.logs, "assign": assignment(given)})
-    bytes_of = [
-        sum(split.end - split.start for split in task.value) for task in like.reader(like.schema()).partitions()
-    ]
-    shares = [given.sums.records * size // sum(bytes_of) for size in bytes_of]
-    shares[-1] += given.sums.records - sum(shares)
-    sample = given.segments()[0]
-
-    class Reader(DataSourceReader):
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(rows) for rows in shares]
-
-        def read(self, partition: InputPartition) -> Iterator[Any]:
-            import kbatch
-            from kbatch.arrow import spark_batches
-
-            rows = partition.value
-            ready = next(iter(spark_batches(next(kbatch.Log(sample).tables(max_bytes=4 << 20)))))
-            while rows > 0:
-                yield ready.slice(0, rows)
-                rows -= ready.num_rows
-
-    class ReadyMade(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "ready_made"
-
-        def schema(self) -> str:
-            return COLUMNS
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return Reader()
-
-    spark.dataSource.register(ReadyMade)
-    return spark.read.format("ready_made").load()
+    return spark.createDataFrame(rdd, COLUMNS, verifySchema=False)
 
 
 def export(spark: Any, given: Input, out: str) -> None:
@@ -220,25 +142,21 @@ def count(frame: Any, out: str) -> int:
     return int(frame.count())
 
 
-def noop(frame: Any, out: str) -> None:
-    frame.write.format("noop").mode("overwrite").save()
-
-
 def parquet(frame: Any, out: str) -> None:
     frame.write.option("compression", COMPRESSION).parquet(out)
 
 
-SINKS: dict[str, Callable[[Any, str], int | None]] = {"noop": noop, "count": count, "parquet": parquet}
+SINKS: dict[str, Callable[[Any, str], int | None]] = {"count": count, "parquet": parquet}
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One of those who are compared.
+    """One of the ways that are compared.
 
     Attributes
     ----------
     frame : callable or None
-        Gives the DataFrame that the sinks are run on; None is the export, which has no DataFrame.
+        Returns the DataFrame for the sinks; None is the export, which has no DataFrame.
     sinks : tuple of str
     slow : bool
         Takes minutes: it runs once, however many rounds there are, and on an eighth of the records.
@@ -247,12 +165,12 @@ class Contestant:
     """
 
     frame: Callable[[Any, Input], Any] | None
-    sinks: tuple[str, ...] = ("noop", "count", "parquet")
+    sinks: tuple[str, ...] = ("count", "parquet")
     slow: bool = False
     broker: bool = False
 
     def run(self, spark: Any, given: Input, scratch: Path) -> dict[str, float]:
-        """Run every sink once; return its seconds. What can be checked is checked, untimed."""
+        """Run every sink once; return its seconds. Results are checked, untimed."""
         seconds = {}
         for sink in self.sinks:
             out = str(scratch / sink)
@@ -269,17 +187,10 @@ class Contestant:
         return seconds
 
 
-EXPORT, SOURCE, CEILING = "kbatch export", "kbatch data source", "ready-made Arrow batches"
-KAFKA = "Spark's Kafka source"
-AIOKAFKA, KAFKA_PYTHON = "mapPartitions with aiokafka", "mapPartitions with kafka-python"
-AIOKAFKA_TUPLES = "mapPartitions with aiokafka, unchecked tuples"
-
+EXPORT, KAFKA = "kbatch export", "Spark's Kafka source"
 CONTESTANTS = {
     EXPORT: Contestant(None, ("parquet",)),
-    SOURCE: Contestant(kbatch_frame),
-    CEILING: Contestant(ready_made_frame, ("noop", "count")),
+    "kbatch data source": Contestant(kbatch_frame),
     KAFKA: Contestant(kafka_frame, broker=True),
-    AIOKAFKA: Contestant(aiokafka_frame, slow=True),
-    AIOKAFKA_TUPLES: Contestant(aiokafka_tuples_frame, slow=True),
-    KAFKA_PYTHON: Contestant(kafka_python_frame, slow=True),
+    "mapPartitions with aiokafka": Contestant(aiokafka_frame, slow=True),
 }

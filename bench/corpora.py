@@ -28,14 +28,12 @@ import zstandard
 if TYPE_CHECKING:
     import kbatch
 
-__all__ = ["CORPORA", "SEED", "Corpus", "Sums", "corpus", "default_size", "payloads"]
+__all__ = ["CORPORA", "SEED", "Corpus", "Sums", "corpus", "corpus_file", "default_size", "payloads"]
 
 SEED = 20261120
 CACHE = Path(__file__).parent / "corpora"
 KIB, MIB = 1 << 10, 1 << 20
-MILLION = 1_000_000
 BASE_TIMESTAMP = 1_767_225_600_000
-NO_TIMESTAMP = -1
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 ATTRIBUTES_AT = 21
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -298,15 +296,11 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 }
 
 
-# Those of magic 0 and 1, which have no zstd.
-LEGACY_CODECS = ("gzip", "snappy", "lz4")
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How a corpus is made: records of about `record_size` bytes, batches of sizes between two bounds, a codec.
 
-    A batch of magic 0 or 1 is a wrapper, or a message of its own where there is no codec.
+    A batch of magic 1 is a wrapper, or a message of its own where there is no codec.
     """
 
     columns: Callable[[np.random.Generator, int], Columns]
@@ -315,37 +309,28 @@ class Recipe:
     largest: int
     codec: str = "none"
     magic: int = 2
-    records_per_batch: int = 0  # instead of a size in bytes
+    one_record: bool = False  # in each batch, instead of a size in bytes
 
     @property
     def record_overhead(self) -> int:
-        """What a record takes beside its bytes; of magic 2 at most: length, attributes, deltas and two lengths."""
-        return {0: 26, 1: 34, 2: 12}[self.magic]
+        """Bytes of a record besides its content; for magic 2 at most: length, attributes, deltas, two lengths."""
+        return {1: 34, 2: 12}[self.magic]
 
 
 def recipes() -> dict[str, Recipe]:
     medium = Recipe(json_columns, 135, 64 * KIB, MIB)
+    medium_16k = replace(medium, smallest=16 * KIB, largest=16 * KIB)
+    small = Recipe(lambda rng, n: random_columns(rng, n, 8, 32), 48, 16 * KIB, 16 * KIB)
     made = {
-        "small": Recipe(lambda rng, n: random_columns(rng, n, 8, 32), 48, 16 * KIB, 16 * KIB),
+        "small": small,
         "medium": medium,
-        "medium-16k": replace(medium, smallest=16 * KIB, largest=16 * KIB),
-        "medium-1m": replace(medium, smallest=MIB, largest=MIB),
         "large": Recipe(lambda rng, n: random_columns(rng, n, 16, 1024), 1054, 64 * KIB, MIB),
         "headers": Recipe(header_columns, 218, 64 * KIB, MIB),
-        "single": Recipe(lambda rng, n: random_columns(rng, n, 8, 32), 108, 0, 0, records_per_batch=1),
-        # Small enough that the default size holds a whole batch.
-        "million": Recipe(lambda rng, n: random_columns(rng, n, 4, 8), 24, 0, 0, records_per_batch=MILLION),
+        "single": Recipe(lambda rng, n: random_columns(rng, n, 8, 32), 108, 0, 0, one_record=True),
+        "small-v1": replace(small, magic=1, one_record=True),
+        "medium-16k-v1-lz4": replace(medium_16k, magic=1, codec="lz4"),
     }
-    for codec in CODECS:
-        if codec != "none":
-            made[f"medium-16k-{codec}"] = replace(made["medium-16k"], codec=codec)
-            made[f"medium-1m-{codec}"] = replace(made["medium-1m"], codec=codec)
-    for magic in (0, 1):
-        made[f"small-v{magic}"] = replace(made["small"], magic=magic, records_per_batch=1)
-        made[f"medium-v{magic}"] = replace(medium, magic=magic, records_per_batch=1)
-        for codec in LEGACY_CODECS:
-            made[f"medium-16k-v{magic}-{codec}"] = replace(made["medium-16k"], magic=magic, codec=codec)
-    return made
+    return made | {f"medium-16k-{codec}": replace(medium_16k, codec=codec) for codec in CODECS if codec != "none"}
 
 
 CORPORA = recipes()
@@ -354,8 +339,8 @@ CORPORA = recipes()
 def batch_bounds(rng: np.random.Generator, recipe: Recipe, columns: Columns) -> Ints:
     """Split the records into batches; return the first record of each, and their number at the end."""
     count = len(columns.timestamps)
-    if recipe.records_per_batch:
-        return np.append(np.arange(0, count, recipe.records_per_batch), count)
+    if recipe.one_record:
+        return np.arange(count + 1)
     sizes = recipe.record_overhead + columns.keys.lengths + columns.values.lengths + columns.headers.lengths
     ends = np.cumsum(sizes)
     bounds = [0]
@@ -382,54 +367,42 @@ def frame_batch(
     return bytes(batch)
 
 
-def frame_message(magic: int, attributes: int, offset: int, timestamp: int, key: bytes | None, value: bytes) -> bytes:
-    """Frame a message of magic 0 or 1, with the length and the CRC-32 that belong there."""
-    time = struct.pack(">q", timestamp) if magic else b""
+def frame_message(attributes: int, offset: int, timestamp: int, key: bytes | None, value: bytes) -> bytes:
+    """Frame a message of magic 1, with its length and CRC-32."""
     key_part = struct.pack(">i", -1) if key is None else struct.pack(">i", len(key)) + key
-    body = struct.pack(">bb", magic, attributes) + time + key_part + struct.pack(">i", len(value)) + value
+    body = struct.pack(">bbq", 1, attributes, timestamp) + key_part + struct.pack(">i", len(value)) + value
     return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
 
 
-def lz4_payload_v0(payload: bytes) -> bytes:
-    """Compress as old producers do for magic 0: with a header checksum over the frame's magic too (KAFKA-3160)."""
-    frame = lz4_payload(payload)
-    if frame[:7] != bytes.fromhex("04224d18 6040 82"):
-        raise AssertionError(f"LZ4 frame begins with {frame[:7].hex()}")
-    return frame[:6] + b"\x1a" + frame[7:]
-
-
 def message_sets(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list[bytes], int]:
-    """Make the entries of magic 0 or 1, and say how many bytes they take decompressed."""
-    magic = recipe.magic
+    """Make the entries of magic 1; return them, and their size when decompressed."""
     codec, compress = CODECS[recipe.codec]
-    if recipe.codec == "lz4" and magic == 0:
-        compress = lz4_payload_v0
     contents = zip(columns.timestamps.tolist(), columns.keys.strings(), columns.values.strings(), strict=True)
     entries: list[bytes] = []
     payload_bytes = 0
     for number, (low, high) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         base_offset = low + number  # a gap of one after each entry
         # Offsets in a wrapper of magic 1 are relative.
-        first = 0 if codec and magic == 1 else base_offset
+        first = 0 if codec else base_offset
         last_timestamp = int(columns.timestamps[high - 1])
         inner = b"".join(
-            frame_message(magic, 0, first + i, timestamp, key, value)
+            frame_message(0, first + i, timestamp, key, value)
             for i, (timestamp, key, value) in enumerate(islice(contents, high - low))
         )
         payload_bytes += len(inner)
         if codec:
-            inner = frame_message(magic, codec, base_offset + high - low - 1, last_timestamp, None, compress(inner))
+            inner = frame_message(codec, base_offset + high - low - 1, last_timestamp, None, compress(inner))
         entries.append(inner)
     return entries, payload_bytes
 
 
 def record_batches(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list[bytes], int]:
-    """Make the batches of magic 2, and say how many bytes their payloads take decompressed."""
+    """Make the batches of magic 2; return them, and the size of their payloads when decompressed."""
     codec, compress = CODECS[recipe.codec]
     batches: list[bytes] = []
     payload_bytes = 0
     # Some batches at a time, so that the index arrays stay small beside the corpus.
-    step = max(1, 4 * MIB // max(recipe.largest, recipe.record_size * max(recipe.records_per_batch, 1)))
+    step = 4 * MIB // max(recipe.largest, recipe.record_size)
     for block in range(0, len(bounds) - 1, step):
         inner = bounds[block : block + step + 1]
         first, stop = int(inner[0]), int(inner[-1])
@@ -456,15 +429,13 @@ def make(name: str, size: int, seed: int) -> Corpus:
     # One seed for all codecs and magics of a kind: they hold the same records.
     rng = np.random.default_rng([seed, recipe.record_size])
     count = max(size // recipe.record_size, 1)
-    if count > recipe.records_per_batch > 1:
-        count -= count % recipe.records_per_batch
     columns = recipe.columns(rng, count)
     bounds = batch_bounds(rng, recipe, columns)
     batches, payload_bytes = (record_batches if recipe.magic == 2 else message_sets)(recipe, columns, bounds)
     numbers = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     sums = Sums.of_columns(
         np.arange(len(columns.timestamps)) + numbers,
-        columns.timestamps if recipe.magic else np.full(len(columns.timestamps), NO_TIMESTAMP),
+        columns.timestamps,
         columns.keys.strings(),
         columns.values.strings(),
         columns.headers_per_record * len(columns.timestamps),
@@ -472,27 +443,32 @@ def make(name: str, size: int, seed: int) -> Corpus:
     return Corpus(name, b"".join(batches), recipe.codec, len(batches), payload_bytes, sums)
 
 
-@cache
-def corpus(name: str, size: int | None = None, seed: int = SEED) -> Corpus:
-    """Return a corpus, from the cache if it was made before."""
+def corpus_file(name: str, size: int | None = None, seed: int = SEED) -> Path:
+    """Return the file of a corpus, which is made if it is not in the cache; its description is next to it."""
     size = default_size() if size is None else size
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     log = CACHE / f"{name}-{size}-{seed}-{version}.log"
-    about = log.with_suffix(".json")
-    if about.exists():  # written last
-        facts = json.loads(about.read_text())
-        return Corpus(data=log.read_bytes(), **(facts | {"sums": Sums(**facts["sums"])}))
-    made = make(name, size, seed)
-    CACHE.mkdir(exist_ok=True)
-    for stale in CACHE.glob(f"{name}-{size}-{seed}-????????????.*"):
-        stale.unlink(missing_ok=True)
-    log.write_bytes(made.data)
-    about.write_text(json.dumps({key: value for key, value in asdict(made).items() if key != "data"}))
-    return made
+    description = log.with_suffix(".json")
+    if not description.exists():  # written last
+        made = make(name, size, seed)
+        CACHE.mkdir(exist_ok=True)
+        for stale in CACHE.glob(f"{name}-{size}-{seed}-????????????.*"):
+            stale.unlink(missing_ok=True)
+        log.write_bytes(made.data)
+        description.write_text(json.dumps({key: value for key, value in asdict(made).items() if key != "data"}))
+    return log
+
+
+@cache
+def corpus(name: str, size: int | None = None, seed: int = SEED) -> Corpus:
+    """Return a corpus, from the cache if it was made before."""
+    log = corpus_file(name, size, seed)
+    facts = json.loads(log.with_suffix(".json").read_text())
+    return Corpus(data=log.read_bytes(), **(facts | {"sums": Sums(**facts["sums"])}))
 
 
 def payloads(data: bytes) -> list[bytes]:
-    """Cut the stored payloads out of a run of batches of magic 2, for measuring what decompressing them alone takes."""
+    """Return the stored payloads of a run of batches of magic 2, to measure what decompressing them alone takes."""
     found = []
     position = 0
     while position < len(data):

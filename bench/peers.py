@@ -1,26 +1,26 @@
 """The other readers and writers of record batches in Python, each used in the fastest way found.
 
-Both have the same shape: `MemoryRecords` over the bytes gives batches, a batch gives records; a builder takes records
-until it is full. A peer that isn't installed isn't in `PEERS`.
+Both have the same shape: `MemoryRecords` over the bytes yields batches, a batch yields records; a builder accepts
+records until it is full. `PEERS` lists those that are installed.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bench.corpora import NO_TIMESTAMP, Sums
+from bench.corpora import Sums
 
 __all__ = ["PEERS", "Peer"]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One peer, by the classes that cut bytes into batches and that build them; a slow one isn't run on everything."""
+    """A client library: its classes that read batches and that build them. Slow ones are not run on everything."""
 
     name: str
     memory_records: Callable[[bytes], Any]
@@ -28,17 +28,8 @@ class Peer:
     legacy_builder: Callable[..., Any]
     slow: bool = False
 
-    def walk(self, data: bytes) -> int:
-        """Go over the batches without decoding them; return how many there are."""
-        entries = self.memory_records(data)
-        count = 0
-        while entries.has_next():
-            entries.next_batch()
-            count += 1
-        return count
-
     def batches(self, data: bytes) -> Any:
-        """Give the batches, their CRC checked."""
+        """Yield the batches, their CRCs verified."""
         entries = self.memory_records(data)
         while entries.has_next():
             batch = entries.next_batch()
@@ -47,7 +38,7 @@ class Peer:
             yield batch
 
     def iterate(self, data: bytes) -> None:
-        """Decode every record and drop it: a deque without room is the fastest way to exhaust an iterator."""
+        """Decode every record and drop it: an empty deque is the fastest way to exhaust an iterator."""
         for batch in self.batches(data):
             deque(batch, maxlen=0)
 
@@ -57,7 +48,15 @@ class Peer:
         count = len(rows)
         done = 0
         while done < count:
-            builder = self._builder(0, batch_size)
+            builder = self.builder(
+                magic=2,
+                compression_type=0,
+                is_transactional=False,
+                producer_id=-1,
+                producer_epoch=-1,
+                base_sequence=-1,
+                batch_size=batch_size,
+            )
             append = builder.append
             first = done
             while done < count:
@@ -68,52 +67,19 @@ class Peer:
             built.append(bytes(builder.build()))
         return built
 
-    def rewrite(self, data: bytes, magic: int, codec: int) -> list[bytes]:
-        """Decode every batch and build it again in magic 2, or in magic 1 or 0."""
+    def convert(self, data: bytes, magic: int, batch_size: int) -> list[bytes]:
+        """Decode every batch and build it again in magic 1; or build batches of magic 2 as a producer does."""
         built = []
-        room = len(data)
+        if magic == 2:
+            records = (record for batch in self.batches(data) for record in batch)
+            return self.encode([(record.timestamp, record.key, record.value, []) for record in records], batch_size)
         for batch in self.batches(data):
-            if magic == 2:
-                builder = self._builder(codec, room)
-                append = builder.append
-                for number, record in enumerate(batch):
-                    append(
-                        number, timestamp=record.timestamp, key=record.key, value=record.value, headers=record.headers
-                    )
-            else:
-                builder = self.legacy_builder(magic=magic, compression_type=codec, batch_size=room)
-                append = builder.append
-                for record in batch:
-                    append(record.offset, timestamp=record.timestamp, key=record.key, value=record.value)
+            builder = self.legacy_builder(magic=magic, compression_type=0, batch_size=4 * batch_size)
+            append = builder.append
+            for record in batch:
+                append(record.offset, timestamp=record.timestamp, key=record.key, value=record.value)
             built.append(bytes(builder.build()))
         return built
-
-    def merge(self, data: bytes, batch_size: int) -> list[bytes]:
-        """Decode messages that stand alone, and build batches of magic 2 of them as a producer does."""
-        built = []
-        builder = self._builder(0, batch_size)
-        number = 0
-        for batch in self.batches(data):
-            for record in batch:
-                fields = {"timestamp": record.timestamp or 0, "key": record.key, "value": record.value, "headers": []}
-                if builder.append(number, **fields) is None:
-                    built.append(bytes(builder.build()))
-                    builder, number = self._builder(0, batch_size), 0
-                    builder.append(number, **fields)
-                number += 1
-        built.append(bytes(builder.build()))
-        return built
-
-    def _builder(self, codec: int, batch_size: int) -> Any:
-        return self.builder(
-            magic=2,
-            compression_type=codec,
-            is_transactional=False,
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=-1,
-            batch_size=batch_size,
-        )
 
     def columns(self, data: bytes) -> tuple[Any, Any, list[bytes | None], list[bytes | None]]:
         """Decode to four columns: one loop, four appends."""
@@ -147,27 +113,24 @@ class Peer:
             schema=schema,
         )
 
-    def to_pandas(self, data: bytes, names: Sequence[str], dtype_backend: str) -> Any:
-        """Build a pandas frame of these four names: of objects, or with ``pyarrow`` by way of Arrow."""
+    def to_pandas(self, data: bytes, schema: Any, dtype_backend: str) -> Any:
+        """Build a pandas frame of the columns in `schema`: of objects, or with ``pyarrow`` by way of Arrow."""
         import pandas as pd
 
-        from kbatch.arrow import view_schema
-
         if dtype_backend == "pyarrow":
-            return self.to_arrow(data, view_schema(names)).to_pandas(types_mapper=pd.ArrowDtype)
+            return self.to_arrow(data, schema).to_pandas(types_mapper=pd.ArrowDtype)
         offsets, timestamps, keys, values = self.columns(data)
         times = pd.Series(timestamps.view("datetime64[ms]")).dt.tz_localize("UTC")
-        # As object arrays: of a list pandas asks each element what it is.
+        # As object arrays: pandas infers the type of a list from each element.
         columns = (offsets, times, np.fromiter(keys, object, len(keys)), np.fromiter(values, object, len(values)))
-        return pd.DataFrame(dict(zip(names, columns, strict=True)), copy=False)
+        return pd.DataFrame(dict(zip(schema.names, columns, strict=True)), copy=False)
 
     def sums(self, data: bytes) -> Sums:
         """Decode once more, outside of any timing, and sum what came out."""
         records = [record for batch in self.batches(data) for record in batch]
         return Sums.of_columns(
             [record.offset for record in records],
-            # A message of magic 0 has no timestamp.
-            [NO_TIMESTAMP if record.timestamp is None else record.timestamp for record in records],
+            [record.timestamp for record in records],
             [record.key for record in records],
             [record.value for record in records],
             sum(len(record.headers) for record in records),

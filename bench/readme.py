@@ -1,4 +1,4 @@
-"""The block of README.md that holds the benchmark's figures: found, read, renewed. Nobody writes it by hand."""
+"""The block of README.md that holds the benchmark's figures, which are never written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END = "<!-- benchmark: end -->"
 
 
 def read_block(text: str) -> str:
-    """Return what stands between the two lines."""
+    """Return the text between the two lines."""
     return text[slice(*_bounds(text))].strip("\n")
 
 
@@ -33,21 +33,21 @@ def _bounds(text: str) -> tuple[int, int]:
 
 
 def block(results: Results) -> str:
-    """Return what the block has to say of a run."""
+    """Return the content of the block for a run."""
     quick = ["**A quick run: its figures mean nothing.**"] if results.quick else []
     parts = [
         *quick,
-        "![Records decoded a second, by corpus and contestant](bench/chart.svg)",
+        "![Records decoded per second, by corpus and contestant](bench/chart.svg)",
         f"{about(results)} Corpora of {results.document['size'] / 1e6:g} MB; medians of CPU time of one run, one "
-        "thread, checksums verified. A contestant's figure is how many times as long as kbatch it takes; the last "
-        "column is what kbatch takes as a multiple of what nothing can be faster than.",
-        ratio_table(results, headlines=True),
-        f"{summary(results)} All rows and every contestant: [bench/RESULTS.md](bench/RESULTS.md).",
+        "thread, CRCs verified. The figures of contestants are their time divided by kbatch's: above 1, kbatch is "
+        'faster. "Library alone" only decompresses the same payloads, with the library that kbatch uses.',
+        ratio_table(results),
+        f"{summary(results)} Every contestant: [bench/RESULTS.md](bench/RESULTS.md).",
         f"<details><summary>The floors</summary>\n\n{floors_table(results)}\n\n</details>",
     ]
     if results.live:
-        said = "From a broker on the same machine, fetching included, by the clock (`python -m bench.live`):"
-        parts += [said, live_table(results)]
+        text = "From a broker on the same machine, fetching included, by the clock (`python -m bench.live`):"
+        parts += [text, live_table(results)]
     return "\n\n".join(parts)
 
 

@@ -1,48 +1,27 @@
-"""The results of one run: read, written small, asked for ratios."""
+"""The results of one run: reduced to what the report needs, written to and read from a file, compared."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ALONE",
-    "BOTH",
-    "COPY",
-    "CRC",
-    "CRC_CALLS",
-    "DROPPED",
-    "HALF",
-    "IN_TURNS",
-    "KBATCH",
-    "KEPT",
-    "PEERS",
-    "Foreign",
-    "Result",
-    "Results",
-    "compact",
-    "foreign_versions",
-]
+__all__ = ["ALONE", "IN_TURNS", "KBATCH", "PEERS", "Foreign", "Result", "Results", "compact", "foreign_versions"]
 
 KBATCH = "kbatch"
 PEERS = ("aiokafka", "kafka-python")
-# What is measured beside contestants: limits.
-CRC, CRC_CALLS, COPY, ALONE = "CRC-32C alone", "CRC alone, a call a batch", "memcpy alone", "codecs alone"
-# Two processes beside two threads: one of them alone, and both at once.
-HALF, BOTH = "one process, half", "two processes"
-# A decoder of another language has its name in its own; how that of kbatch beside one begins, and may end.
+# A codec's own library, which decompresses the same payloads and does nothing else.
+ALONE = "library alone"
+# The name of a decoder in another language has the language in it.
 LANGUAGE = re.compile(r"\b(?:Java|Go|Rust)\b")
+# kbatch as measured in turns with such a decoder, and with sums over the columns of its table as well.
 IN_TURNS, WITH_SUMS = "kbatch, in turns with ", ", with sums"
-# How the name of a way to decompress ends.
-KEPT, DROPPED = ", kept", ", dropped"
-FACTS = ("stage", "corpus", "who", "records", "batches", "payload_bytes", "stored_bytes")
+FACTS = ("stage", "corpus", "who", "records", "payload_bytes")
 
 
 class Foreign(NamedTuple):
-    """A decoder of another language: how many times it takes as long as kbatch, which only decodes, or sums as well."""
+    """A decoder in another language: its time divided by kbatch's, which only decodes, or sums columns as well."""
 
     name: str
     ratio: float
@@ -54,24 +33,22 @@ class Result(NamedTuple):
 
     seconds: float
     records: int
-    batches: int
     payload_bytes: int
 
 
 def compact(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what pytest-benchmark found, without what nobody reads: an entry a contestant.
+    """Reduce what pytest-benchmark measured to one entry per contestant.
 
     An entry of ``extra_info["others"]``, or ``other`` with ``other_seconds``, is a contestant that took turns;
-    ``sums_seconds`` is the contestant itself with summing on top; ``seconds`` stands for the median where a benchmark
-    timed itself.
+    ``sums_seconds`` is the contestant itself when it sums columns as well.
     """
     entries = []
     for benchmark in document["benchmarks"]:
         info = benchmark["extra_info"]
         if "stage" not in info:
             continue
-        own = {key: info[key] for key in FACTS if key in info}
-        own["seconds"] = info.get("seconds", benchmark["stats"]["median"])
+        own = {key: info[key] for key in FACTS}
+        own["seconds"] = benchmark["stats"]["median"]
         entries.append(own)
         others = dict(info.get("others", {}))
         if "other" in info:
@@ -85,7 +62,7 @@ def compact(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def foreign_versions(document: dict[str, Any]) -> dict[str, str]:
-    """Return the versions that decoders of other languages gave."""
+    """Return the versions that decoders in other languages reported."""
     infos = (benchmark["extra_info"] for benchmark in document["benchmarks"])
     return {info["other"]: info["other_version"] for info in infos if "other_version" in info}
 
@@ -97,8 +74,7 @@ class Results:
     ----------
     document : dict
         What `bench.__main__` writes: ``machine``, ``versions``, ``size``, ``quick``, ``skipped``, ``failed``,
-        ``memory``, ``live`` (records a second by topic, client and what it made) and ``results``, the entries of
-        `compact`.
+        ``live`` (records per second by topic, client and kind of result) and ``results``, the entries of `compact`.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -108,11 +84,10 @@ class Results:
         self.quick: bool = document["quick"]
         self.skipped: list[str] = document["skipped"]
         self.failed: list[str] = document["failed"]
-        self.memory: list[dict[str, Any]] = document["memory"]
         self.live: dict[str, dict[str, dict[str, float]]] = document["live"]
-        self.by_name: dict[tuple[str, str, str], Result] = {
+        self.by_name = {
             (entry["stage"], entry["corpus"], entry["who"]): Result(
-                entry["seconds"], entry["records"], entry["batches"], entry["payload_bytes"]
+                entry["seconds"], entry["records"], entry["payload_bytes"]
             )
             for entry in document["results"]
         }
@@ -122,13 +97,13 @@ class Results:
         return cls(json.loads(path.read_text()))
 
     def write(self, path: Path) -> None:
-        """Write the document, an entry a line."""
+        """Write the document, one entry per line."""
         head = {key: value for key, value in self.document.items() if key != "results"}
         lines = ",\n".join(json.dumps(entry) for entry in self.document["results"])
         path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "results": [\n{lines}\n]}}\n')
 
     def get(self, stage: str, corpus: str, who: str) -> Result | None:
-        """Return one contestant, None if it didn't run."""
+        """Return one contestant, None if it did not run."""
         return self.by_name.get((stage, corpus, who))
 
     def stages(self) -> list[str]:
@@ -140,37 +115,21 @@ class Results:
         return list(dict.fromkeys(corpus for found, corpus, _ in self.by_name if found == stage))
 
     def contestants(self, stage: str, corpus: str) -> dict[str, Result]:
-        """Return who ran at a corpus of a stage."""
+        """Return the contestants of one corpus of a stage."""
         return {who: result for (found, name, who), result in self.by_name.items() if (found, name) == (stage, corpus)}
 
-    def ratio(self, stage: str, corpus: str, slower: str, faster: str = KBATCH) -> float | None:
-        """Return how many times `slower` takes as long as `faster`."""
-        one, other = self.get(stage, corpus, slower), self.get(stage, corpus, faster)
+    def ratio(self, stage: str, corpus: str, who: str, base: str = KBATCH) -> float | None:
+        """Return the time of `who` divided by that of `base`, None if one of them did not run."""
+        one, other = self.get(stage, corpus, who), self.get(stage, corpus, base)
         return one.seconds / other.seconds if one and other else None
 
-    def most_by_two(self, corpus: str) -> float | None:
-        """Return how many times as fast as one process are two that share nothing, at half of a corpus each."""
-        ratio = self.ratio("threads", corpus, HALF, BOTH)
-        return 2 * ratio if ratio else None
-
-    def to_limit(self, stage: str, corpus: str, limits: Iterable[str]) -> float | None:
-        """Return how many times kbatch takes as long as all of `limits` together."""
-        own, found = self.get(stage, corpus, KBATCH), [self.get(stage, corpus, who) for who in limits]
-        return own.seconds / sum(limit.seconds for limit in found if limit) if own and all(found) else None
-
-    def fastest(self, stage: str, corpus: str, wanted: Callable[[str], bool]) -> tuple[str, Result] | None:
-        """Return the fastest contestant of those whose name is wanted."""
-        found = [entry for entry in self.contestants(stage, corpus).items() if wanted(entry[0])]
-        return min(found, key=lambda entry: entry[1].seconds, default=None)
-
-    def library(self, corpus: str, ending: str) -> tuple[str, float] | None:
-        """Return the fastest way to decompress a corpus, and how many times kbatch takes as long as it."""
-        found = self.fastest("decompress", corpus, lambda who: who.endswith(ending))
-        own = self.get("decompress", corpus, KBATCH)
-        return (found[0].removesuffix(ending), own.seconds / found[1].seconds) if found and own else None
+    def fastest_peer(self, stage: str, corpus: str) -> tuple[str, float] | None:
+        """Return the fastest client library in Python, and its time divided by kbatch's."""
+        found = [(peer, self.ratio(stage, corpus, peer)) for peer in PEERS]
+        return min(((peer, ratio) for peer, ratio in found if ratio), key=lambda entry: entry[1], default=None)
 
     def foreign(self, corpus: str, *languages: str) -> Foreign | None:
-        """Return the decoder of some languages that is the fastest beside kbatch, which took turns with it."""
+        """Return the fastest decoder in some languages, relative to kbatch in turns with it."""
         found = []
         for who, result in self.contestants("foreign", corpus).items():
             language = LANGUAGE.search(who)

@@ -1,10 +1,10 @@
-"""Kafka's records on Spark: kbatch, what else there is, and what PySpark's transport can carry at all.
+"""Kafka's records on Spark: kbatch, Spark's own Kafka source, and a client library in mapPartitions.
 
 ``python -m bench.spark [--records 8000000] [--rounds 3] [--json FILE] [--check]`` starts a real broker, produces a
 topic, and lets every contestant of `bench.contestants` read the same records, each in a fresh driver process with
 ``local[2]``, one after the other: Spark's own Kafka source from the broker, the others from the broker's log directory
-while it is down. It checks what they wrote and prints rows per second and ratios as Markdown. ``--quick`` does all of
-it once with few records: is it still right, not how fast is it.
+while it is down. It checks what they wrote and prints rows per second and ratios as Markdown. ``--quick`` runs
+everything once with few records, for its checks.
 """
 
 from __future__ import annotations
@@ -20,23 +20,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.contestants import (
-    AIOKAFKA,
-    CEILING,
-    COMPRESSION,
-    CONTESTANTS,
-    EXPORT,
-    KAFKA,
-    SOURCE,
-    Input,
-    Sums,
-)
+from bench.contestants import COMPRESSION, CONTESTANTS, EXPORT, KAFKA, Input, Sums
 from bench.steps import run_fresh
 
 __all__ = ["main"]
 
 MASTER = "local[2]"
 PARTITIONS = 8
+# Rows per second of the export to Parquet, divided by those of Spark's own source; 6.3 was measured.
+FLOOR = 4.0
 STEP_SECONDS = 3600
 
 # The tests' broker saves memory and start-up time; this one is to be fast.
@@ -52,7 +44,7 @@ def start_broker(directory: Path) -> Any:
 
 
 def produce(broker: Any, topic: str, records: int, codec: str) -> Input:
-    """Write a topic as librdkafka does by itself, but for the codec and larger batches."""
+    """Write a topic as librdkafka does by default, but with a codec and larger batches."""
     import confluent_kafka
     import numpy as np
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -122,7 +114,7 @@ def run_step(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(records: int, rounds: int, codec: str, scratch: Path, *, warming: int = 500_000) -> dict[str, Any]:
-    """Produce, run everybody in turns, and return the figures."""
+    """Produce, run the contestants in turns, and return the figures."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
     broker = start_broker(scratch / "broker")
     with broker:
@@ -167,19 +159,9 @@ def measure(records: int, rounds: int, codec: str, scratch: Path, *, warming: in
     }
 
 
-def floors(rates: dict[str, dict[str, float]]) -> list[tuple[str, str, float, bool]]:
-    """Return text, what is wanted, what was measured, and whether it is met."""
-    export = rates[EXPORT]["parquet"]
-    found = []
-    for text, ratio, least in (
-        (f"{EXPORT} / {KAFKA}, Parquet", export / rates[KAFKA]["parquet"], 3.0),
-        (f"{EXPORT} / {AIOKAFKA}, Parquet", export / rates[AIOKAFKA]["parquet"], 20.0),
-    ):
-        found.append((text, f">= {least:g}", ratio, ratio >= least))
-    for sink in ("noop", "count"):
-        ratio = rates[CEILING][sink] / rates[SOURCE][sink]
-        found.append((f"{CEILING} / {SOURCE}, {sink}", "<= 1.3", ratio, ratio <= 1.3))
-    return found
+def ratio(rates: dict[str, dict[str, float]]) -> float:
+    """Return what the floor bounds."""
+    return rates[EXPORT]["parquet"] / rates[KAFKA]["parquet"]
 
 
 def report(figures: dict[str, Any]) -> str:
@@ -193,28 +175,28 @@ def report(figures: dict[str, Any]) -> str:
         f"of {figures['rounds']} rounds ({once}: one, on an eighth of the records), each in a fresh driver that has "
         f"run on a smaller topic before; without Spark's start of {figures['spark_start_seconds']:.1f} s.",
         "",
-        "| rows/s | Parquet | kbatch export is faster by | noop | count |",
-        "|---|---:|---:|---:|---:|",
+        "| rows/s | Parquet | kbatch export / this | count |",
+        "|---|---:|---:|---:|",
     ]
     for name, found in rates.items():
-        cells = [f"{found[sink]:,.0f}" if sink in found else "" for sink in ("parquet", "noop", "count")]
+        cells = [f"{found[sink]:,.0f}" if sink in found else "" for sink in ("parquet", "count")]
         cells.insert(1, f"{export / found['parquet']:.1f}" if "parquet" in found and name != EXPORT else "")
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "| floor | wanted | measured | met |", "|---|---|---:|---|"]
-    for text, wanted, measured, met in floors(rates):
-        lines.append(f"| {text} | {wanted} | {measured:.2f} | {'met' if met else '**not met**'} |")
+    found = ratio(rates)
+    state = "met" if found >= FLOOR else "**not met**"
+    lines += ["", f"Floor: {EXPORT} / {KAFKA}, Parquet >= {FLOOR:g}: {found:.2f}, {state}"]
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run all of it; with ``--check`` the exit status is 1 if a floor isn't met."""
+    """Run all contestants; with ``--check`` the exit status is 1 if the floor is not met."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=8_000_000, help="default: 8,000,000")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--codec", default="lz4", help="of the batches in the log (default: lz4)")
     parser.add_argument("--json", type=Path, help="write all figures there too")
     parser.add_argument("--quick", action="store_true", help="few records, once: for the checks, not the times")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a floor isn't met")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the floor is not met")
     parser.add_argument("--dir", type=Path, help="where to put the logs (default: the system's temporary directory)")
     parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -225,13 +207,13 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="kbatch-spark-bench-") as scratch:
         if options.quick:
             measure(records, rounds, options.codec, Path(scratch), warming=0)
-            print(f"{', '.join(CONTESTANTS)}: all of them read {records:,} records right")
+            print(f"{', '.join(CONTESTANTS)}: all of them read the {records:,} records")
             return 0
         figures = measure(records, rounds, options.codec, Path(scratch))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
     print(report(figures))
-    return int(options.check and not all(met for *_, met in floors(figures["rows_per_second"])))
+    return int(options.check and ratio(figures["rows_per_second"]) < FLOOR)
 
 
 if __name__ == "__main__":

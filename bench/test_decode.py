@@ -1,36 +1,35 @@
-"""batches --> records, uncompressed if of magic 2, CRC checked: kbatch into its table, peers by bare iteration.
-
-Beside kbatch, in turns with it, what no decode that checks them can be faster than: the CRC-32C of the same bytes in
-one call, and a copy of them into memory that was touched before.
-"""
+"""Bytes to records, CRCs verified: kbatch into its table, peers by iterating; compressed: next to the library alone."""
 
 from __future__ import annotations
 
-import crc32c
-import numpy as np
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import kbatch
-from bench.conftest import Rotation, beside
-from bench.corpora import CORPORA, Sums, corpus
+from bench.conftest import Contest, each_peer
+from bench.corpora import Sums, corpus, payloads
+from bench.libraries import decompress
 from bench.peers import PEERS
-from bench.results import COPY, CRC
+from bench.results import ALONE
 
-NAMES = ["small", "medium", "medium-16k", "medium-1m", "large", "headers", "single", "million"]
-# Magic 0 and 1. No peer reads lz4 in magic 0: aiokafka refuses it, kafka-python wants a further package for it.
-LEGACY = [name for name, recipe in CORPORA.items() if recipe.magic < 2]
-UNREAD = [name for name in LEGACY if name.endswith("v0-lz4")]
-SLOW = ["small", "medium", "large", "headers", "small-v1"]
+NAMES = ["small", "medium", "large", "headers", "single", "small-v1"]
+COMPRESSED = [f"medium-16k-{codec}" for codec in ("gzip", "snappy", "lz4", "zstd")]
+# kafka-python takes seconds for a round of these.
+NOT_BY_SLOW_PEERS = ["single"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *LEGACY])
-def test_decode(name: str, rotation: Rotation) -> None:
+@pytest.mark.parametrize("name", [*NAMES, *COMPRESSED])
+def test_decode(name: str, contest: Contest) -> None:
     what = corpus(name)
-    source = np.frombuffer(what.data, np.uint8)
-    target = source.copy()
-    limits = {CRC: lambda: crc32c.crc32c(what.data), COPY: lambda: np.copyto(target, source)} if name in NAMES else {}
-    peers = beside(lambda peer: peer.iterate(what.data), slow=name in SLOW) if name not in UNREAD else {}
-    table = rotation("decode", what, "kbatch", lambda: kbatch.decode(what.data), limits, peers)
+    alone: dict[str, Callable[[], Any]] = {}
+    if name in COMPRESSED:
+        stored = payloads(what.data)
+        assert decompress(what.codec, stored) == what.payload_bytes
+        alone[ALONE] = lambda: decompress(what.codec, stored)
+    peers = each_peer(lambda peer: peer.iterate(what.data), slow=name not in NOT_BY_SLOW_PEERS)
+    table = contest("decode", what, lambda: kbatch.decode(what.data), others=alone, peers=peers)
     assert Sums.of_table(table) == what.sums
     assert table.consumed == len(what.data)
     assert all(peer.sums(what.data) == what.sums for peer in PEERS if peer.name in peers)

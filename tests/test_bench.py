@@ -1,4 +1,4 @@
-"""The benchmark's report: what didn't run is never told as met, and README's figures are those of a run."""
+"""The benchmark's report: what did not run is never reported as met, and README's figures are those of a run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from bench.__main__ import main, run
 from bench.results import Results, compact
 
 ROOT = Path(__file__).parent.parent
-STAGES = ["decode", "decompress", "foreign", "to Arrow", "to Arrow, views", "threads", "encode", "encode compressed"]
-STAGES += list(dict.fromkeys(stage for stage, _ in floors.CONVERSIONS))
+STAGES = ["decode", "foreign", "threads", *dict.fromkeys(stage for stage, _, _ in floors.PEERS if stage != "decode")]
 
 
 def document(results: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -26,7 +25,6 @@ def document(results: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         "quick": False,
         "skipped": [],
         "failed": [],
-        "memory": [],
         "live": {},
         "results": results,
     } | more
@@ -35,64 +33,47 @@ def document(results: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 def entry(stage: str, corpus: str, who: str, seconds: float) -> dict[str, Any]:
     return {
         "stage": stage, "corpus": corpus, "who": who, "seconds": seconds,
-        "records": 1000, "batches": 1000, "payload_bytes": 10**6,
+        "records": 1000, "payload_bytes": 10**6,
     }  # fmt: skip
 
 
 def everything() -> list[dict[str, Any]]:
-    """Results by which every floor is met: kbatch takes 50 us, limits as long, and everybody else 10 ms."""
-    own, limit, other = 50e-6, 50e-6, 10e-3
+    """Results by which every floor is met: kbatch takes 50 us, libraries alone as long, and everybody else 10 ms."""
+    own, other = 50e-6, 10e-3
     found = []
-    for corpus in ("small", "large", "single"):
-        found += [entry("decode", corpus, "kbatch", own), entry("decode", corpus, "aiokafka", other)]
-        found += [entry("decode", corpus, "CRC-32C alone", limit), entry("decode", corpus, "memcpy alone", limit)]
-    for corpus in floors.COMPRESSED:
-        for stage in ("decompress", "encode compressed"):
-            found.append(entry(stage, corpus, "kbatch", own))
-        found += [entry("decompress", corpus, f"zlib decompress, {end}", limit) for end in ("kept", "dropped")]
-        found.append(entry("encode compressed", corpus, "codecs alone", limit))
-    for corpus in ("small", "medium"):
-        for stage in ("to Arrow", "to Arrow, views"):
-            found += [entry(stage, corpus, "kbatch", own), entry(stage, corpus, "aiokafka", other)]
-    found += [entry("foreign", "small", who, other) for who in ("Java", "Go franz-go", "Rust kafka-protocol")]
-    for corpus in floors.THREADS:
-        found += [entry("threads", corpus, "two threads", own), entry("threads", corpus, "one thread", 2 * own)]
-    found += [entry("encode", "small", who, other) for who in ("aiokafka", "kafka-python")]
-    found.append(entry("encode", "small", "kbatch", own))
-    for stage, corpus in floors.CONVERSIONS:
+    for stage, corpus, _ in floors.PEERS:
         found += [entry(stage, corpus, "kbatch", own), entry(stage, corpus, "aiokafka", other)]
+    for codec, _ in floors.CODECS:
+        corpus = f"medium-16k-{codec}"
+        found += [entry("decode", corpus, "kbatch", own), entry("decode", corpus, "library alone", own)]
+    found += [entry("foreign", "small", who, other) for who in ("Java", "Go franz-go", "Rust kafka-protocol")]
+    for corpus, _ in floors.THREADS:
+        found += [entry("threads", corpus, "two threads", own), entry("threads", corpus, "one thread", 2 * own)]
     return found
-
-
-MEMORY = [
-    {"corpus": corpus, "gib": 4, "max_bytes": 64 << 20, "before": 40 << 20, "after": 150 << 20, "anonymous": 100 << 20}
-    for corpus in floors.MEMORY_CORPORA
-]
 
 
 def test_no_floor_is_met_by_what_did_not_run() -> None:
     found = floors.floors(Results(document([])))
     assert {floor.state for floor in found} == {"not run"}
     assert not any(floor.met for floor in found)
-    # Issue by issue: decoding, codecs, views, threads, memory, writing.
-    assert len(found) == 6 + 10 + 4 + len(floors.THREADS) + 2 + 2 + 8 + len(floors.CONVERSIONS)
+    assert len(found) == len(floors.PEERS) + 1 + len(floors.CODECS) + len(floors.THREADS) == 12
 
 
 def test_floors_are_met_by_what_holds() -> None:
-    found = floors.floors(Results(document(everything(), memory=MEMORY)))
+    found = floors.floors(Results(document(everything())))
     assert {floor.state for floor in found} == {"met"}
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_missing_stage_is_told(stage: str) -> None:
-    whole = floors.floors(Results(document(everything(), memory=MEMORY)))
-    found = floors.floors(Results(document([row for row in everything() if row["stage"] != stage], memory=MEMORY)))
+def test_a_missing_stage_is_reported(stage: str) -> None:
+    whole = floors.floors(Results(document(everything())))
+    found = floors.floors(Results(document([row for row in everything() if row["stage"] != stage])))
     assert [floor.text for floor in found] == [floor.text for floor in whole]
     missing = [floor for floor in found if floor.state == "not run"]
     assert missing
     assert all(floor.state == "met" for floor in found if floor not in missing)
     text = report.floors_table(Results(document([row for row in everything() if row["stage"] != stage])))
-    assert text.count("| not run |") == len(missing) + len(MEMORY)
+    assert text.count("| not run |") == len(missing)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +92,12 @@ def test_bounds(side: str, bound: float, measured: float | None, state: str) -> 
     assert floor.met == (state == "met")
 
 
-def test_the_fastest_library_is_the_measure() -> None:
-    rows = [
-        entry("decompress", "medium-16k-gzip", who, seconds)
-        for who, seconds in {"kbatch": 4, "a x, kept": 3, "b y, kept": 2, "a x, dropped": 1, "aiokafka": 0.5}.items()
-    ]
-    results = Results(document(rows))
-    assert results.library("medium-16k-gzip", ", kept") == ("b y", 2.0)
-    assert results.library("medium-16k-gzip", ", dropped") == ("a x", 4.0)
+def test_the_fastest_peer_is_compared() -> None:
+    rows = [entry("decode", "small", who, seconds) for who, seconds in (("kbatch", 2), ("kafka-python", 9))]
+    assert Results(document(rows)).fastest_peer("decode", "small") == ("kafka-python", 4.5)
+    rows.append(entry("decode", "small", "aiokafka", 3))
+    assert Results(document(rows)).fastest_peer("decode", "small") == ("aiokafka", 1.5)
+    assert Results(document(rows)).fastest_peer("encode", "small") is None
 
 
 @pytest.mark.parametrize("form", ["{language} {name}", "{name} ({language})"])
@@ -137,14 +116,13 @@ def test_decoders_of_other_languages(form: str) -> None:
     assert results.foreign("large", "Rust") is None
 
 
-def test_compact_keeps_who_took_turns() -> None:
-    info = {"stage": "s", "corpus": "c", "who": "kbatch", "records": 1, "batches": 1, "payload_bytes": 1}
+def test_compact_keeps_all_contestants() -> None:
+    info = {"stage": "s", "corpus": "c", "who": "kbatch", "records": 1, "payload_bytes": 1}
     benchmarks = [
         {"extra_info": info | {"others": {"x": 2.0}}, "stats": {"median": 1.0}},
         {
-            "extra_info": info
-            | {"who": "two", "other": "one", "other_seconds": 4.0, "seconds": 3.0, "sums_seconds": 5},
-            "stats": {"median": 9},
+            "extra_info": info | {"who": "two", "other": "one", "other_seconds": 4.0, "sums_seconds": 5},
+            "stats": {"median": 3.0},
         },
         {"extra_info": {}, "stats": {"median": 1.0}},
     ]
@@ -159,7 +137,7 @@ def test_compact_keeps_who_took_turns() -> None:
 
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
-    results = Results(document(everything(), memory=MEMORY))
+    results = Results(document(everything()))
     results.write(tmp_path / "results.json")
     assert Results.read(tmp_path / "results.json").document == results.document
 
@@ -189,7 +167,7 @@ def test_block_that_is_not_there(text: str) -> None:
 
 
 def test_figures_in_readme_are_those_of_a_run() -> None:
-    """Whoever changes the report's form says ``python -m bench --from bench/results.json --readme``."""
+    """After a change of the report's form: ``python -m bench --from bench/results.json --readme``."""
     results = Results.read(ROOT / "bench" / "results.json")
     assert readme.read_block((ROOT / "README.md").read_text()) == readme.block(results)
     assert (ROOT / "bench" / "chart.svg").stat().st_size > 0
@@ -203,9 +181,6 @@ WITHOUT_FOREIGN = [row for row in everything() if row["stage"] != "foreign"]
     ({}, [], 0),
     ({}, ["--check"], 0),
     ({"failed": ["test_x"]}, [], 1),
-    ({"memory": []}, [], 0),
-    ({"memory": []}, ["--memory"], 1),
-    ({"memory": []}, ["--check"], 1),
     ({"results": everything()[4:]}, [], 1),
     ({"results": everything()[4:]}, ["-k", "large"], 0),
     ({"results": WITHOUT_FOREIGN}, [], 1),
@@ -217,7 +192,7 @@ def test_exit_status(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("bench.chart.draw", lambda results, directory: [])
     given = tmp_path / "given.json"
-    Results(document(everything(), memory=MEMORY) | change).write(given)
+    Results(document(everything()) | change).write(given)
     assert main(["--from", str(given), "--out", str(tmp_path), *arguments]) == code
     assert "## Floors" in capsys.readouterr().out
     assert Results.read(tmp_path / "results.json").document == Results.read(given).document
