@@ -234,6 +234,7 @@ def test_sn_r2_xerial_versions_are_not_looked_at(versions: tuple[int, int]) -> N
 
 
 def test_sn_r2_magic_alone_is_no_header() -> None:
+    """SN-R10: a raw block may begin with the magic."""
     assert_refused("snappy", XERIAL[:8])
     assert_refused("snappy", XERIAL[:15])
 
