@@ -68,7 +68,7 @@ def test_offsets_are_assigned_in_place(magic: int, codec: str) -> None:
 
 @pytest.mark.parametrize(("magic", "codec"), [kind for kind in KINDS if kind[0]])
 def test_append_time(magic: int, codec: str) -> None:
-    """PRD-R7: type and time are the broker's, and the checksum is right; in magic 2 the records' own times stay."""
+    """PRD-R7, CRC-R8: type and time are the broker's, the checksum is right; in magic 2 the records' own times stay."""
     data = bytearray(batch([b"a" * 100, b"b"], magic, codec))
     kbatch.assign_offsets(data, 5, append_time=NOW + 99)
     table = kbatch.decode(bytes(data))

@@ -94,6 +94,7 @@ def test_fixture_after_the_horizon(golden: Path, tmp_path: Path) -> None:
 
 @given(seed=SEEDS, active=st.booleans(), dirty=st.booleans(), count=st.integers(1, 4))
 def test_rules(seed: int, active: bool, dirty: bool, count: int, tmp_path_factory: Any) -> None:
+    """CMP-R1 to CMP-R6, CMP-R8, CMP-R9: batch by batch what the cleaner of `compaction` makes of a random log."""
     rng = random.Random(seed)
     log = random_log(rng, segments=count)
     modified = [NOW - 20_000 + 4_000 * i for i in range(count)]

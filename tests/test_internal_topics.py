@@ -265,6 +265,7 @@ def test_unknown_keys_and_states_are_told_dsk_r16() -> None:
 
 
 def test_metadata_records_dsk_r17() -> None:
+    """PRI-R8: each structure of a flexible version ends with tagged fields."""
     rows = expected("__cluster_metadata")
     found = metadata_records(golden("__cluster_metadata"))
     assert found["offset"].to_pylist() == [row["offset"] for row in rows]

@@ -168,6 +168,15 @@ def test_producers_expire() -> None:
     assert codes(SequenceChecker(expiration_ms=1000), rows) == ["NONE", GAP, GAP]
 
 
+def test_the_first_sequence_of_a_snapshot_is_counted_back_from_the_last_seq_r2() -> None:
+    """From 0 it goes back to 2^31 - 1: the batch is known again, and the one after it is in order."""
+    sent = SequenceChecker()
+    sent.check(batches((0, MAX - 1, 3), offset=100))
+    again = SequenceChecker(sent.producers())
+    assert codes(again, batches((0, MAX - 1, 3), offset=103)) == [AGAIN]
+    assert codes(again, batches((0, 1, 1), offset=103)) == ["NONE"]
+
+
 @pytest.mark.parametrize("name", ["txn-0", "codec-none-0", "codec-zstd-0"])
 def test_state_is_that_of_kafkas_snapshots(golden: Path, name: str) -> None:
     """DSK-R6: from the beginning of the log, and from one snapshot to the next."""

@@ -33,6 +33,7 @@ def test_integers() -> None:
     [(b"\0", 0), (b"\x7f", 127), (b"\x80\x01", 128), (b"\xac\x02", 300), (b"\xff\xff\xff\xff\x0f", 2**32 - 1)],
 )
 def test_uvarint(data: bytes, value: int) -> None:
+    """PRI-R9: unsigned, not zig-zag as in records."""
     assert Reader(data).uvarint() == value
     for size in range(len(data)):
         with pytest.raises(WireError, match=r"byte 0: variable-length integer is cut"):

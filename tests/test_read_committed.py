@@ -38,7 +38,7 @@ def committed(data: bytes, **options: Any) -> kbatch.RecordTable:
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
 def test_fetch_responses(path: Path) -> None:
-    """TXN-R1 to TXN-R13: the offsets handed out, and the next one to fetch (TXN-R11)."""
+    """TXN-R1 to TXN-R14: the offsets handed out, and the next one to fetch (TXN-R11)."""
     case = json.loads(path.read_text())
     aborted = case["aborted"]
     table = kbatch.decode(
@@ -254,3 +254,12 @@ def test_bad_lists_are_refused() -> None:
         committed(b"", aborted=[7])
     with pytest.raises(ValueError, match="entry 1 must be"):
         committed(b"", aborted=[(7, 1), (7, 1, 2)])
+
+
+def test_crc_r6_an_aborted_batch_is_verified_before_it_is_left_out() -> None:
+    bad = bytearray(data_batch(0, 7))
+    bad[-1] ^= 1
+    data = bytes(bad) + marker(3, 7, ABORT)
+    with pytest.raises(kbatch.CrcMismatchError):
+        committed(data, aborted=[(7, 0)])
+    assert lost(committed(data, aborted=[(7, 0)], on_error="skip")) == [(0, len(bad))]

@@ -217,6 +217,20 @@ def test_ctl_r7_kraft(golden: Path) -> None:
     assert is_open_after(data)
 
 
+def test_ctl_r8_snapshot_file_of_kraft() -> None:
+    """A header, with version and voters in the same batch, then data, whose offsets begin at 0, and a footer."""
+
+    def kraft(offset: int, *kinds: ControlType) -> bytes:
+        records = [encode_record(i, key=struct.pack(">hh", 0, kind), value=b"") for i, kind in enumerate(kinds)]
+        return build_batch(records, base_offset=offset, attributes=CONTROL)
+
+    first = [ControlType.SNAPSHOT_HEADER, ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS]
+    data = kraft(0, *first) + three(3) + kraft(6, ControlType.SNAPSHOT_FOOTER)
+    assert rows_of(data)["type"].tolist() == [*first, ControlType.SNAPSHOT_FOOTER]
+    assert kbatch.decode(data, include_control=True).records["offset"].tolist() == list(range(7))
+    assert kbatch.decode(data).records["offset"].tolist() == [3, 4, 5]
+
+
 def test_control_records_among_others() -> None:
     """Rows are those of `table.records`, also in a slice, a selection and a trimmed table."""
     data = three(0) + marker(3, 7, ABORT) + txn(4, 8, 2) + three(6, attributes=0) + control(9, -1, [], record_count=0)

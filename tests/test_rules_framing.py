@@ -133,7 +133,7 @@ def test_frm_r12_offsets_are_plain_int64(base: int, wanted: list[int]) -> None:
 
 
 def test_frm_r13_magic_is_that_of_each_entry() -> None:
-    """A message of an old magic between batches is read as what it is."""
+    """A message of an old magic between batches is read as what it is. FCH-R2: so it is in fetch responses."""
     body = bytes([1, 0]) + struct.pack(">qii", 5, -1, -1)
     message = struct.pack(">qiI", 13, len(body) + 4, zlib.crc32(body)) + body
     data = A + message + B
@@ -144,7 +144,7 @@ def test_frm_r13_magic_is_that_of_each_entry() -> None:
 
 
 def test_frm_r14_nothing_whole_is_told_by_consumed() -> None:
-    """A batch larger than what was fetched: no record, no error, and nothing used."""
+    """A batch larger than what was fetched: no record, no error, and nothing used. (FCH-R4)"""
     table = kbatch.decode(A[:-1])
     assert (len(table), len(table.batches), table.consumed) == (0, 0, 0)
 

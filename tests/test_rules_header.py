@@ -174,6 +174,7 @@ def test_off_r2_deltas_are_taken_as_they_are(deltas: list[int], last: int, codec
 
 
 def test_off_r3_records_before_the_wanted_offset_are_dropped() -> None:
+    """FCH-R3: a response begins with a whole batch, which may hold earlier offsets."""
     batch = build_batch([encode_record(i, key=b"%d" % i) for i in range(6)])
     table = kbatch.decode(batch, start_offset=3)
     assert offsets_of(table) == [3, 4, 5]
@@ -250,7 +251,10 @@ print("done")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_cnt_r7_claims_cost_no_memory(golden: Path, tmp_path: Path) -> None:
-    """CNT-R7, SN-R7, L4-R6, ZS-R6, FRM-R6, HDR-R1: what a count or a length claims is never allocated."""
+    """CNT-R7, SN-R7, L4-R6, ZS-R6, FRM-R6, HDR-R1: what a count or a length claims is never allocated.
+
+    COL-R5: the count of the header is a hint, which the bytes bound.
+    """
     import subprocess
 
     names = ["CNT-06", "CNT-16", "SN-07", "SN-08", "SN-14", "L4-20", "ZS-11", "ZS-08", "ZS-09", "FRM-15", "HDR-07G"]
@@ -362,6 +366,7 @@ def test_ctl_r7_kraft_control_batches(golden: Path) -> None:
 
 
 def test_the_header_of_every_batch_is_in_its_row() -> None:
+    """COL-R3: unsigned checksum, 64 bits of producer id, attributes as stored."""
     batch = three(
         123456789012,
         partition_leader_epoch=17,

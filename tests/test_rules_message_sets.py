@@ -467,7 +467,7 @@ def test_leg_r21_snappy_framed_and_raw(magic: int, codec: str) -> None:
 @wrapped
 @magics
 def test_leg_r22_leg_r23_leg_r24_row_of_a_wrapper(magic: int, codec: str) -> None:
-    """What headers alone tell, and what decoding adds: base offset, count, and the distance between the offsets."""
+    """COL-R7: what headers alone tell, and what decoding adds: base offset, count, the distance between offsets."""
     entry = build_message_set(ABC, codec=codec, magic=magic, base_offset=10, timestamps=[50, 70, 60])
     rows = kbatch.scan(entry)
     decoded = kbatch.decode(entry).batches

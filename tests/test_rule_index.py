@@ -1,0 +1,39 @@
+"""Every rule of the format is shown by a test: `rule_index` says how a test cites what it shows."""
+
+from __future__ import annotations
+
+import pytest
+import rule_index
+
+
+def test_every_rule_has_a_test() -> None:
+    without = rule_index.not_applicable()
+    shown = rule_index.shown_by()
+    assert [id for id, tests in shown.items() if not tests and id not in without] == []
+
+
+def test_what_needs_no_test_has_none_and_a_reason() -> None:
+    shown = rule_index.shown_by()
+    for id, reason in rule_index.not_applicable().items():
+        assert reason
+        assert shown[id] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("CNT-R3: a count", {"CNT-R3"}),
+        ("DSK-R14, and TXN-R2 to R4", {"DSK-R14", "TXN-R2", "TXN-R3", "TXN-R4"}),
+        ("CTL-R1 to CTL-R3", {"CTL-R1", "CTL-R2", "CTL-R3"}),
+        ("DMP-2..DMP-4", {"DMP-2", "DMP-3", "DMP-4"}),
+        ("as RFC 1952 has it", set()),
+    ],
+)
+def test_ids_in_texts(text: str, ids: set[str]) -> None:
+    assert rule_index.cited(text) == ids
+
+
+def test_ids_in_names() -> None:
+    assert rule_index.named("test_seq_r1_r4_sequences_follow") == {"SEQ-R1", "SEQ-R4"}
+    assert rule_index.named("test_swap_that_is_cut_dsk_r8_dsk_r14") == {"DSK-R8", "DSK-R14"}
+    assert rule_index.named("test_whatever_is_read") == set()
