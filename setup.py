@@ -15,7 +15,6 @@ KERNELS = [
     "decode",
     "columns",
     "frames",
-    "helper",
     "pipeline",
     "encode",
     "repack",

@@ -28,9 +28,13 @@ from kbatch.transactions import lost_markers
 
 __all__ = ["Part", "decode_part", "decode_parts"]
 
-# How many batches are framed at a time right after damage, and from how many on all the rest is.
+# How many batches are framed at a time: right after damage, at the beginning, and later. What a window's headers and
+# rows take stays in the cache until they are decoded. Several threads share a window, which is all
+# that is left.
 _FEW_BATCHES = 16
-_MOST_SLOW_BATCHES = 1 << 16
+_FIRST_BATCHES = 1 << 10
+_WINDOW_BATCHES = 4 << 10
+_SHARED_WINDOW_BATCHES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -88,7 +92,7 @@ class _Pass:
         # The batches framed so far reach to this byte of `data`.
         self.position = 0
         # After damage few batches are framed at a time, and then ever more: what is framed may turn out to be void.
-        self.scan_size: int | None = None
+        self.scan_size: int | None = _FIRST_BATCHES if options.threads <= 1 else None
         # From here to the end of `data` a search has found no batch.
         self.barren = len(data) + 1
 
@@ -134,7 +138,11 @@ class _Pass:
                 end, finding = self._frame(self.data, 1)
             more = rows.used > first
         if self.scan_size is not None:
-            self.scan_size = 2 * self.scan_size if self.scan_size < _MOST_SLOW_BATCHES else None
+            self.scan_size *= 2
+            if self.options.threads <= 1:
+                self.scan_size = min(self.scan_size, _WINDOW_BATCHES)
+            elif self.scan_size > _SHARED_WINDOW_BATCHES:
+                self.scan_size = None
         batches = rows.filled()[first:]
         if self.builder.trimmed and not self.options.framing_only and len(batches):
             wanted = self.builder.may_have_records(batches)
