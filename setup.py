@@ -16,7 +16,6 @@ KERNELS = [
     "decode",
     "columns",
     "frames",
-    "helper",
     "pipeline",
     "encode",
     "repack",

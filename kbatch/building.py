@@ -10,22 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch import workers
-from kbatch.checksums import first_bad_crc
 from kbatch.codecs import Arena, PayloadError, decompress
-from kbatch.decode_options import Crc, DecodeOptions
+from kbatch.decode_options import DecodeOptions
 from kbatch.errors import Fault, Finding
 from kbatch.format import (
     ATTRIBUTE_CODEC,
-    ATTRIBUTE_CONTROL,
     BATCH_DTYPE,
     HEADER_DTYPE,
     RECORD_DTYPE,
     BatchStatus,
-    Codec,
     record_dtype,
 )
-from kbatch.kernels import decode as _kernel
-from kbatch.kernels.pipeline import Pipeline
+from kbatch.kernels.pipeline import Cause, Config, Outcome, Pipeline
 from kbatch.kernels.scan import survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows
@@ -54,6 +50,8 @@ _SERIAL_BYTES = 1 << 20
 # ones.
 _THREAD_BYTES = 512 << 10
 _THREAD_BYTES_COMPRESSED = 128 << 10
+# So many batches are a sample of what is still to come.
+_SAMPLE_BATCHES = 64
 # For what is still to come an arena reserves no more than this many times its size, whatever the ratio of a hostile
 # first batch is.
 _MAX_EXPECTED_RATIO = 6
@@ -116,8 +114,6 @@ class TableBuilder:
         self.decoded = 0
         # The last row of a batch that is good.
         self._last_good = -1
-        # Of the rows last prepared, those whose magic and codec can't be decoded whatever their bytes are.
-        self._unsupported: list[int] = []
         # Where a row has no position, nothing that a table holds points to bytes.
         self._columns = options.record_columns
         self._keeps_data = options.framing_only or not _POINTERS.isdisjoint(self._columns)
@@ -127,12 +123,24 @@ class TableBuilder:
         self.first_offset = _MIN_OFFSET if options.start_offset is None else _offset_bound(options.start_offset)
         self.last_offset = _MAX_OFFSET if options.stop_offset is None else _offset_bound(options.stop_offset - 1)
         self._records = PooledRows(self.dtype)
+        self._config = Config(
+            data,
+            origin=origin,
+            crc=_CRC_STEPS[options.crc],
+            check_inner=options.crc != "skip",
+            framing_only=options.framing_only,
+            keep=self._keeps_data,
+            max_bytes=_NO_LIMIT if max_bytes is None else max_bytes,
+            limit=options.limits.max_decompressed_bytes,
+            include_control=options.include_control,
+            trimmed=self.trimmed,
+            first_offset=self.first_offset,
+            last_offset=self.last_offset,
+        )
         # None as long as all payloads are uncompressed: then positions point into `data` itself.
         self._arena: Arena | None = None
         # The stored bytes that are to be decoded by one thread.
         self._serial_bytes = 0
-        if options.threads > 1 and len(data) >= 2 * _THREAD_BYTES_COMPRESSED:
-            workers.wake(options.threads)
 
     # -- what the table holds so far
 
@@ -177,30 +185,35 @@ class TableBuilder:
 
     def prepare(self, first: int, size: int) -> None:
         """Prepare to decode the batches from row `first` on, which were framed in `size` bytes: make room for them."""
+        count = self.batches.used - first
+        if not count:
+            return
         batches = self.batches.filled()[first:]
-        records, compressed, unsupported = (
-            (0, 0, 0) if self._options.framing_only else survey(batches, self._options.include_control)
+        records, compressed = (0, 0) if self._options.framing_only else survey(batches, self._options.include_control)
+        end = self._end_of(self.batches.used - 1) - self._origin
+        # What is still to be framed is most often like these, if they are many.
+        rest = len(self._data) - end if count >= _SAMPLE_BATCHES else 0
+        more = 1.1 * rest / size
+        self._reserve(self.batches, 0, int(count * more))
+        self._reserve(
+            self._records, records, int(records * more), self._expected[0] if compressed and self._expected else None
         )
-        if self._max_bytes is not None:
-            records = min(records, self._max_bytes // self.dtype.itemsize)
-        if compressed and self._expected is not None:
-            records = min(records, self._expected[0])
-        if not len(self._records.array):
-            self._records.reserve(records)
-        self._unsupported = []
-        if unsupported:
-            # zstd came with magic 2 (ZS-R1).
-            last_codec = np.where(batches["magic"] == 2, Codec.ZSTD, Codec.LZ4)
-            unknown = (batches["attributes"] & ATTRIBUTE_CODEC) > last_codec
-            self._unsupported = (np.flatnonzero(unknown & (batches["status"] == BatchStatus.OK)) + first).tolist()
         if compressed and self._arena is None:
-            self._arena = Arena(self._usual_arena(size) if self._keeps_data else 0)
+            self._arena = Arena(self._usual_arena(size + rest) if self._keeps_data else 0)
             if self._records.used and self._keeps_data:
                 # Rows made so far point into `data`: its beginning becomes the beginning of the arena.
                 done = self._end_of(self.decoded - 1) - self._origin
                 self._arena.reserve(done)
                 self._arena.view[:done] = self._data.data[:done]
                 self._arena.used = done
+
+    def _reserve(self, rows: PooledRows, count: int, later: int, limit: int | None = None) -> None:
+        """Reserve `count` rows if there is no capacity for them, and then so many that are to be expected `later`."""
+        if self._max_bytes is not None:
+            most = self._max_bytes // rows.array.dtype.itemsize + 1
+            limit = most if limit is None else min(limit, most)
+        if count + (later > 0) > len(rows.array) - rows.used:
+            rows.reserve(count + later if limit is None else min(count + later, limit))
 
     def mark_bad(self, row: int, status: BatchStatus) -> None:
         """Let the batch at `row`, which `decode` has reported, have this status and no records."""
@@ -246,191 +259,84 @@ class TableBuilder:
         """Decode the batches from row `decoded` on up to `stop`, until the table is full; return the first bad one."""
         stop = self.batches.used if stop is None else stop
         while self.decoded < stop and not self.is_full:
-            end = self._run_pipeline(stop)
-            if self.decoded == end or self.is_full:
-                continue
-            finding = self._decode_batch(self.decoded)
+            finding = self._resolve(self._run_pipeline(stop))
             if finding is not None:
                 return BadBatch(self.decoded, finding)
         return None
 
-    def _run_pipeline(self, hi: int) -> int:
-        """Decode ordinary batches; return the row before which it would have ended by itself."""
-        lo, crc = self.decoded, self._options.crc
-        arena = self._arena
+    def _run_pipeline(self, hi: int) -> Outcome:
+        lo = self.decoded
         threads = self._options.threads
         if self._serial_bytes:
             hi = min(hi, self._row_after(lo, self._serial_bytes))
             threads = 1
-        if hi > lo:
-            pipeline = self._pipeline(lo, hi, crc)
-            stored = self._end_of(hi - 1) - int(self.batches.array["position"][lo])
-            least = _THREAD_BYTES if arena is None else _THREAD_BYTES_COMPRESSED
-            workers.run(pipeline, min(threads, max(1, stored // least)))
-            self.decoded, self._records.used = pipeline.next, pipeline.used
-            if arena is not None:
-                arena.used = pipeline.arena_used
-            if self.decoded > lo:
-                self._last_good = self.decoded - 1
-            if self.decoded == hi:
-                self._serial_bytes = 0
-        return hi
+        size = self._end_of(hi - 1) - int(self.batches.array["position"][lo])
+        least = _THREAD_BYTES if self._arena is None else _THREAD_BYTES_COMPRESSED
+        outcome = workers.run(self._pipeline(hi), min(threads, max(1, size // least)))
+        self._accept(outcome)
+        if self.decoded == hi:
+            self._serial_bytes = 0
+        return outcome
 
-    def _pipeline(self, lo: int, hi: int, crc: Crc) -> Pipeline:
+    def _pipeline(self, hi: int) -> Pipeline:
+        arena = self._arena
         return Pipeline(
-            self._data,
+            self._config,
             self.batches.array,
-            lo,
+            self.decoded,
             hi,
-            self._origin,
             self._records.array,
             self._records.used,
-            None if self._arena is None else self._arena.view,
-            0 if self._arena is None else self._arena.used,
-            packed=self._arena is not None,
-            keep=self._keeps_data,
-            crc=_CRC_STEPS[crc],
-            check_inner=self._options.crc != "skip",
-            framing_only=self._options.framing_only,
-            most=_NO_LIMIT if self._max_bytes is None else self._max_bytes,
-            limit=self._options.limits.max_decompressed_bytes,
-            include_control=self._options.include_control,
-            trimmed=self.trimmed,
-            first_offset=self.first_offset,
-            last_offset=self.last_offset,
+            None if arena is None else arena.view,
+            0 if arena is None else arena.used,
         )
 
-    def _decode_batch(self, row: int) -> Finding | None:
-        """Decode a batch that may be bad; return what is wrong with it."""
-        capacity = self._capacity()
-        finding = self._check(row) if self._options.crc == "verify" else None
-        if self._options.crc == "mark":
-            self._mark(row, row + 1)
-        if finding is not None:
-            return finding
-        unsupported = bisect_left(self._unsupported, row)
-        if self._options.framing_only:
-            self.decoded = row + 1
-        elif unsupported < len(self._unsupported) and self._unsupported[unsupported] == row:
-            return self._refusal(row)
-        elif self._arena is None:
-            finding = self._parse(row, self._data)
-        else:
-            if self._keeps_data:
-                self._expect()
-            finding = self._decode_compressed(row)
-        if finding is not None:
-            return finding
-        self._last_good = row
-        if capacity == self._capacity():
+    def _accept(self, outcome: Outcome) -> None:
+        if outcome.row > self.decoded:
+            self._last_good = outcome.row - 1
+        self.decoded, self._records.used = outcome.row, outcome.used
+        if self._arena is not None:
+            self._arena.used = outcome.arena_used
+
+    def _resolve(self, outcome: Outcome) -> Finding | None:
+        """Do what the next batch needs before the pipeline can go on with it; return what is wrong with it."""
+        if outcome.cause == Cause.RECORDS:
+            self._records.reserve(outcome.needed)
+        elif outcome.cause == Cause.ARENA:
+            self._reserve_arena(outcome.needed)
+        elif outcome.cause == Cause.ORDER:
             self._serial_bytes = _SERIAL_BYTES
+        elif outcome.cause == Cause.PAYLOAD:
+            return self._decompress(outcome.at, outcome.needed)
+        elif outcome.cause == Cause.FAULT:
+            return Finding(Fault(outcome.fault), outcome.at, outcome.record, outcome.expected, outcome.found)
         return None
 
-    def _refusal(self, row: int) -> Finding:
-        """Return why a batch can't be decoded, whatever its bytes are and also if it has no records (ATT-R3)."""
-        batch = self.batches.array[row]
-        codec = int(batch["attributes"]) & ATTRIBUTE_CODEC
-        if batch["magic"] != 2:
-            return Finding(Fault.LEGACY_CODEC, wanted=int(batch["magic"]), found=codec)
-        return Finding(Fault.UNKNOWN_CODEC, found=codec)
-
-    def _mark(self, lo: int, hi: int) -> None:
-        """Mark the rows from `lo` up to `hi` whose checksum is bad."""
-        batches = self.batches.filled()
-        while lo < hi:
-            lo, _ = first_bad_crc(self._data, batches, lo, hi, self._origin)
-            if lo < hi:
-                if batches["status"][lo] == BatchStatus.OK:
-                    batches["status"][lo] = BatchStatus.BAD_CRC
-                lo += 1
-
-    def _check(self, row: int) -> Finding | None:
-        """Return what is wrong with the checksum of a batch, if anything is."""
-        batches = self.batches.filled()
-        good, crc = first_bad_crc(self._data, batches, row, row + 1, self._origin)
-        if good > row:
-            return None
-        if self._options.framing_only and self.trimmed and not self.may_have_records(batches[row : row + 1])[0]:
-            # Damage outside of the offsets is not reported.
-            batches["status"][row] = BatchStatus.BAD_CRC
-            return None
-        return Finding(Fault.BAD_CRC, wanted=int(batches["crc"][row]), found=crc)
-
-    def _decode_compressed(self, row: int) -> Finding | None:
-        """Decode a batch by way of the arena, compressed or not."""
+    def _decompress(self, position: int, size: int) -> Finding | None:
+        """Decode the next batch, whose payload is `size` bytes at `position`, of whatever shape that is."""
         assert self._arena is not None
-        arena = self._arena
-        position = np.empty(1, np.int64)
-        size = np.empty(1, np.int64)
-        _kernel.payloads(self._data, self.batches.filled(), row, row + 1, self._origin, position, size)
-        used = arena.used
-        finding: Finding | None = None
+        arena, used, capacity = self._arena, self._arena.used, len(self._arena.view)
+        batch = self.batches.array[self.decoded]
+        codec, magic = int(batch["attributes"]) & ATTRIBUTE_CODEC, int(batch["magic"])
+        if self._keeps_data:
+            self._reserve_arena(0)
         try:
-            self._decompress(row, arena, position, size)
-            finding = self._parse(row, np.frombuffer(arena.view, np.uint8), position, size)
+            payload = self._data.data[position : position + size]
+            size = decompress(codec, payload, arena, self._options.limits.max_decompressed_bytes, magic)
         except PayloadError as error:
-            finding = error.finding
-        if finding is not None or not self._keeps_data:
-            # Nothing points to what it was decompressed to.
-            arena.used = used
-        return finding
-
-    def _decompress(self, row: int, arena: Arena, position: npt.NDArray[np.int64], size: npt.NDArray[np.int64]) -> None:
-        """Append the uncompressed payload of a batch to the arena; replace its `position` and `size` by those there."""
-        batch = self.batches.array[row]
-        magic, attributes = int(batch["magic"]), int(batch["attributes"])
-        codec = attributes & ATTRIBUTE_CODEC
-        start, stored = int(position[0]), int(size[0])
-        position[0] = arena.used
-        if codec and (
-            batch["status"] > BatchStatus.BAD_CRC
-            or (magic == 2 and batch["record_count"] <= 0)
-            or (attributes & ATTRIBUTE_CONTROL and not self._options.include_control)
-        ):
-            # There is nothing to read in it, whatever it is.
-            size[0] = 0
-            return
-        if stored < 0:
-            raise PayloadError(Finding(Fault.WRAPPER_VALUE))
-        payload = self._data.data[start : start + stored]
-        size[0] = decompress(codec, payload, arena, self._options.limits.max_decompressed_bytes, magic)
-
-    def _parse(
-        self,
-        row: int,
-        data: npt.NDArray[np.uint8],
-        position: npt.NDArray[np.int64] | None = None,
-        size: npt.NDArray[np.int64] | None = None,
-    ) -> Finding | None:
-        """Run the kernel over a batch; `decoded` is then the row after it, unless something is wrong with it."""
+            return error.finding
+        arena.used = used
         while True:
-            self.decoded, self._records.used, fault, record, byte, wanted, found = _kernel.decode(
-                data,
-                self.batches.filled(),
-                row,
-                row + 1,
-                self._origin,
-                position,
-                size,
-                self._records.array,
-                self._records.used,
-                self._options.include_control,
-                self._options.crc != "skip",
-                self.trimmed,
-                self.first_offset,
-                self.last_offset,
-            )
-            if fault:
-                return Finding(Fault(fault), byte, record, wanted, found)
-            if self.decoded > row:
-                return None
-            # No room for the records of the batch, whose count the kernel has found to be possible.
-            self._records.reserve(int(self.batches.array["record_count"][row]))
+            outcome = self._pipeline(self.decoded + 1).resume(size)
+            if outcome.cause != Cause.RECORDS:
+                break
+            self._records.reserve(outcome.needed)
+        self._accept(outcome)
+        if len(arena.view) == capacity:
+            self._serial_bytes = _SERIAL_BYTES
+        return self._resolve(outcome)
 
     # -- capacity
-
-    def _capacity(self) -> tuple[int, int]:
-        return len(self._records.array), 0 if self._arena is None else len(self._arena.view)
 
     def _usual_arena(self, size: int) -> int:
         usual = _USUAL_RATIO * size
@@ -440,19 +346,18 @@ class TableBuilder:
             usual = min(usual, self._expected[1])
         return min(max(usual, _MIN_ARENA_BYTES), _MAX_ARENA_BYTES)
 
-    def _expect(self) -> None:
-        """Reserve arena for the rest of the batches, by how much the payloads grew so far.
+    def _reserve_arena(self, needed: int) -> None:
+        """Reserve arena for `needed` bytes and the rest of the data, by how much the payloads grew so far.
 
         Without this the arena would grow by copying, which for lz4 takes a third as long as decompressing.
         """
         assert self._arena is not None
         at = int(self.batches.array["position"][self.decoded]) - self._origin
-        rest = self._end_of(self.batches.used - 1) - self._origin - at
         ratio = min(self._arena.used / max(at, 1), _MAX_EXPECTED_RATIO)
-        expected = int(1.1 * ratio * rest) + _MIN_ARENA_BYTES
+        expected = int(1.1 * ratio * (len(self._data) - at)) + _MIN_ARENA_BYTES
         if self._max_bytes is not None:
             expected = min(expected, max(self._max_bytes - self.cost, 0) + _MIN_ARENA_BYTES)
-        self._arena.reserve(expected)
+        self._arena.reserve(max(expected, needed))
 
     def _row_after(self, row: int, size: int) -> int:
         """Return the first row after `row` that begins `size` bytes or more after it, or their number."""

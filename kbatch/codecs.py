@@ -65,7 +65,6 @@ __all__ = [
     "decompress",
     "decompress_carefully",
     "level_of",
-    "new_codecs",
     "own_codecs",
 ]
 
@@ -211,11 +210,6 @@ _contexts = _Contexts()
 def own_codecs() -> Codecs:
     """Return the calling thread's contexts for `kbatch.kernels`."""
     return _contexts.codecs
-
-
-def new_codecs() -> Codecs:
-    """Make contexts for another thread."""
-    return Codecs(addresses())
 
 
 def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:

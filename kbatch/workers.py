@@ -1,28 +1,43 @@
-"""The threads that decode: how many, and what each needs of its own."""
+"""The threads that decode: how many, and the executor that runs them."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
+import threading
 import time
-from _thread import start_new_thread
+from concurrent.futures import ThreadPoolExecutor
 from operator import index
 
-from kbatch.codecs import new_codecs, own_codecs
-from kbatch.kernels.helper import Helper
-from kbatch.kernels.pipeline import Pipeline
+from kbatch.codecs import own_codecs
+from kbatch.kernels.pipeline import Outcome, Pipeline
 
-__all__ = ["run", "thread_count", "wake"]
+__all__ = ["run", "thread_count"]
 
 # More never pay, and a number that comes from elsewhere should not bring a machine down.
-_MOST = 256
+_MAX_THREADS = 256
 
 # How long a fork waits for threads to end, in seconds: those that wait for work take a fraction of a millisecond.
-_PATIENCE = 0.02
+_FORK_TIMEOUT = 0.02
 
-# They wait for a second after the call that they were started for.
-_helpers: list[Helper] = []
+
+class _Pool:
+    """An executor, and the threads that it has started, as they are needed."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.threads: list[threading.Thread] = []
+        self.executor = ThreadPoolExecutor(size, "kbatch", lambda: self.threads.append(threading.current_thread()))
+
+    def end(self, timeout: float) -> None:
+        """Let the threads end, those at work when they are done; wait for that so many seconds at most."""
+        self.executor.shutdown(wait=False)
+        deadline = time.monotonic() + timeout
+        for thread in self.threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+
+
+_pool: _Pool | None = None
 
 
 def thread_count(threads: int) -> int:
@@ -39,7 +54,7 @@ def thread_count(threads: int) -> int:
         raise TypeError(f"threads must be an integer, got {threads!r}") from None
     if count < 0:
         raise ValueError(f"threads must be 0 (as many as there are processors) or more, got {count}")
-    return min(count or _processors(), _MOST)
+    return min(count or _processors(), _MAX_THREADS)
 
 
 def _processors() -> int:
@@ -51,60 +66,52 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _lend(pipeline: Pipeline) -> None:
-    """Have one more thread help: one that waits, or a new one."""
-    if any(helper.give(pipeline) for helper in _helpers):
-        return
-    helper = Helper(new_codecs())
-    helper.give(pipeline)
-    start_new_thread(helper.live, ())
-    _helpers[:] = [other for other in _helpers if not other.gone] + [helper]
-
-
-def wake(threads: int) -> None:
-    """Wake those that will help with the calling thread's next pipeline, which takes as long as to prepare that one."""
-    for helper in _helpers[: threads - 1]:
-        helper.wake()
-
-
-def run(pipeline: Pipeline, threads: int) -> None:
+def run(pipeline: Pipeline, threads: int) -> Outcome:
     """Run a pipeline in the calling thread and `threads` - 1 others, none of which is at it any more then."""
     if threads <= 1:
-        pipeline.work_alone(own_codecs())
-        return
+        return pipeline.run(own_codecs())
     try:
-        # The system may have no more threads to give: those that run do it.
+        # The system may have no more threads to give, or the interpreter exits: the threads that run do it.
         with contextlib.suppress(RuntimeError):
+            executor = _executor(threads - 1)
             for _ in range(threads - 1):
-                _lend(pipeline)
-        pipeline.work(own_codecs())
+                executor.submit(_help, pipeline)
+        return pipeline.run_shared(own_codecs())
     except BaseException:
         # Whatever ends this - Ctrl-C, no memory - at any point of it.
         pipeline.abandon()
         raise
 
 
-def _dismiss() -> None:
-    """Let the threads that wait end."""
-    for helper in _helpers:
-        helper.dismiss()
-    _helpers.clear()
+def _help(pipeline: Pipeline) -> None:
+    pipeline.help(own_codecs())
 
 
-def _dismiss_all() -> None:
-    """Wait, too, until they have ended: Python 3.12 and later warn whoever forks while there are other threads."""
-    leaving = list(_helpers)
-    _dismiss()
-    deadline = time.monotonic() + _PATIENCE
-    while leaving and time.monotonic() < deadline:
-        # They need the GIL to end. Once more when all of them have had it, for the system to be through with them.
-        done = all(helper.ended for helper in leaving)
-        time.sleep(1e-4)
-        if done:
-            break
+def _executor(count: int) -> ThreadPoolExecutor:
+    """Return an executor of so many threads or more; they are kept for the next call."""
+    global _pool
+    pool = _pool
+    if pool is None or pool.size < count:
+        _pool = _Pool(max(count, _processors()))
+        if pool is not None:
+            pool.end(0)
+        pool = _pool
+    return pool.executor
 
 
-atexit.register(_dismiss)
+def _before_fork() -> None:
+    """End the threads: a child has none of them, and Python 3.12 and later warn of a fork while there are others."""
+    global _pool
+    if _pool is not None:
+        pool, _pool = _pool, None
+        pool.end(_FORK_TIMEOUT)
+
+
+def _after_fork() -> None:
+    """Forget the pool that another thread made between `_before_fork` and the fork."""
+    global _pool
+    _pool = None
+
+
 if hasattr(os, "register_at_fork"):
-    # A child has none of them.
-    os.register_at_fork(before=_dismiss_all, after_in_child=_helpers.clear)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

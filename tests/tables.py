@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import oracle
 
 import kbatch
+from kbatch.decode_options import DecodeOptions
+from kbatch.reader import BatchReader
+from kbatch.windows import BufferWindows
+
+
+def first_table(data: npt.NDArray[np.uint8], options: DecodeOptions, max_bytes: int) -> kbatch.RecordTable:
+    """Decode the first table of about `max_bytes` from a buffer."""
+    return BatchReader(options).read(BufferWindows(data), max_bytes=max_bytes)
 
 
 def batches_of(table: kbatch.RecordTable) -> list[oracle.Batch]:

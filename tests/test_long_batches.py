@@ -1,10 +1,9 @@
-"""One long batch that two threads share: what they make of it is what one makes of it, whatever its bytes."""
+"""Long batches, which are summed and parsed in strides: whatever their bytes, as one thread or several do it."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -15,112 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch import workers
 from kbatch.checksums import write_crcs
 from kbatch.format import BATCH_DTYPE
-from kbatch.kernels import decode as kernel
-from kbatch.kernels.pipeline import Pipeline
 
 HEADER = 61
-# Among so many bytes a record is guessed, if so many follow each other.
-GUESSED_BYTES = 4 << 10
-GUESSED_RECORDS = 16
 
 
-# -- where a record begins
-
-
-def starts_of(payload: bytes) -> list[int]:
-    """Where each record of a payload begins, by the lengths alone."""
-    starts, at = [], 0
-    while at < len(payload):
-        starts.append(at)
-        length, shift = 0, 0
-        while True:
-            byte = payload[at]
-            at += 1
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        at += length >> 1
-    return starts
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_a_record_is_guessed_from_any_byte(data: st.DataObject) -> None:
-    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
-    count = data.draw(st.integers(1, 300))
-    most = data.draw(st.sampled_from([1, 10, 70, 900, 9000]))
-    values = [rng.bytes(int(rng.integers(0, most))) for _ in range(count)]
-    keys = [None if len(value) % 3 else value[:5] for value in values]
-    headers = [[("k", value[:5])] if len(value) % 5 == 0 else [] for value in values]
-    times = np.cumsum(rng.integers(0, data.draw(st.sampled_from([1, 5, 1 << 20])), count))
-    payload = kbatch.encode(values, keys=keys, headers=headers, timestamps=times)[HEADER:]
-    starts = starts_of(payload)
-    after = data.draw(st.integers(0, len(payload) + 5))
-    found = kernel.guess(np.frombuffer(payload, np.uint8), after)
-    if found is not None:
-        at, number = found
-        assert after <= at < after + GUESSED_BYTES
-        assert starts[number] == at
-    elif most <= 70:
-        # The last of them are left to who reads to the end.
-        assert sum(start >= after for start in starts) <= GUESSED_RECORDS + 50
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=3000), st.integers(0, 3100), st.integers(0, 40))
-def test_a_guess_stays_within_its_bytes(noise: bytes, after: int, count: int) -> None:
-    """Whatever they are, and also where they look like records up to their end."""
-    records = b"".join(oracle.encode_record(i, i, b"k", b"v") for i in range(count))
-    for payload in (noise, noise + records, records + noise):
-        found = kernel.guess(np.frombuffer(payload, np.uint8), after)
-        if found is not None:
-            assert after <= found[0] < len(payload)
-
-
-def test_what_is_no_run_of_records_is_no_guess() -> None:
-    for payload in (b"", b"\x0c", bytes(100_000), b"\xff" * 100_000, b"\x7e\x00" * 50_000):
-        assert kernel.guess(np.frombuffer(payload, np.uint8), 0) is None
-    # A gap in the offsets.
-    for last, found in ((GUESSED_RECORDS - 2, (22 * 15, 16)), (GUESSED_RECORDS - 1, (0, 0))):
-        records = [oracle.encode_record(i + (i > last), value=b"v" * 15) for i in range(200)]
-        payload = np.frombuffer(b"".join(records), np.uint8)
-        assert kernel.guess(payload, 0) == found
-    with pytest.raises(ValueError, match="0 or more"):
-        kernel.guess(b"", -1)
-
-
-# -- what threads make of it
-
-SHARED, NOWHERE = 2, (1 << 63) - 1
+# From this size on a batch is long; so many bytes are a stride.
 LONG = 2 << 20
+STRIDE = 64 << 10
 COUNT_AT, LAST_DELTA_AT, ATTRIBUTES_AT = 57, 23, 21
-
-
-@pytest.fixture(autouse=True)
-def _watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tell of every pipeline what it shared."""
-    real = workers.run
-    told.clear()
-
-    def run(pipeline: Pipeline, threads: int) -> None:
-        real(pipeline, threads)
-        told.append((pipeline.sharing, pipeline.wrong_at))
-
-    monkeypatch.setattr(workers, "run", run)
-    yield
-    told.clear()
-
-
-told: list[tuple[int, int]] = []
 
 
 def outcome(data: bytes, **options: Any) -> tuple[Any, ...]:
     """All that a caller can see that isn't the input itself, or the error."""
-    told.clear()
     try:
         table = kbatch.decode(data, **options)
     except kbatch.KbatchError as error:
@@ -130,15 +37,11 @@ def outcome(data: bytes, **options: Any) -> tuple[Any, ...]:
     return columns, table.batches.tolist(), table.data.nbytes, table.losses, table.consumed
 
 
-def same(data: bytes, **options: Any) -> list[int]:
-    """Compare; return of each batch that was shared, by two threads and by three, where in it a guess was wrong."""
-    shared = []
+def same(data: bytes, **options: Any) -> None:
+    """Several threads sum a batch first and parse it as a whole then."""
     one = outcome(data, **options)
-    assert not any(sharing for sharing, _ in told)
     for threads in (2, 3):
         assert outcome(data, threads=threads, **options) == one
-        shared += [wrong_at for sharing, wrong_at in told if sharing == SHARED]
-    return shared
 
 
 def resealed(batch: bytes | bytearray) -> bytes:
@@ -196,33 +99,23 @@ def long_batch(shape: str) -> bytes:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_long_batches_are_shared(shape: str) -> None:
+def test_every_shape(shape: str) -> None:
     batch = long_batch(shape)
     table = kbatch.decode(batch)
     assert list(table.values()) == values_of(shape)
     assert table.records["offset"].tolist() == list(range(1000, 1000 + len(table)))
     small = kbatch.encode([b"a", b"b"], base_offset=3)
+    packed = kbatch.encode([b"a"], codec="lz4")
     for options in (
         {},
         {"crc": "mark"},
-        {"crc": "skip"},
         {"columns": ["offset", "value"]},
         {"columns": ["timestamp"]},
-        {"include_control": True, "on_error": "skip"},
+        {"start_offset": 1100},
+        {"start_offset": 5, "stop_offset": 1200},
     ):
-        for data in (batch, small * 9 + batch, small * 500 + batch, batch + batch, batch + small[:-3]):
-            assert same(data, **options) == [NOWHERE] * 2
-    # It isn't the last one; some of it isn't wanted; it is copied, or not read.
-    packed = kbatch.encode([b"a"], codec="lz4")
-    for data in (batch + small, batch + packed, packed + batch):
-        assert same(data) == []
-    for options in ({"start_offset": 1100}, {"stop_offset": 1100}, {"start_offset": 5, "stop_offset": 1 << 40}):
-        assert same(batch, **options) == []
-
-
-def test_short_batches_and_long_records_are_not_shared() -> None:
-    for values in ([b"v" * 20] * 70_000, [bytes(1100)] * 2500):
-        assert same(kbatch.encode(values)) == []
+        for data in (batch, small * 9 + batch, batch + small[:-3], packed + batch):
+            same(data, **options)
 
 
 def test_compacted_batches() -> None:
@@ -230,53 +123,19 @@ def test_compacted_batches() -> None:
     rng = np.random.default_rng(1)
     kept = np.flatnonzero(rng.integers(0, 50, 80_000))
     records = [oracle.encode_record(i, i, b"key", b"value of %d bytes..." % i) for i in kept.tolist()]
-    last = int(kept[-1])
-    batch = batch_of(records, last)
-    assert len(kbatch.decode(batch)) == len(records)
-    assert same(batch) == []
-    # Only the first piece is read in vain.
-    assert same(batch_of(records)) == [0, 0]
-    # None of what is read first, but some later.
-    records = [oracle.encode_record(i + (i > 60_000), i, b"key", b"value of %d bytes..." % i) for i in range(80_000)]
-    wrong_at, _ = same(batch_of(records))
-    assert len(batch) // 2 < wrong_at < len(batch)
-
-
-@pytest.mark.parametrize("first", [1, 300, 17_000, 70_000, 200_000])
-def test_values_that_are_records(first: int) -> None:
-    """What is guessed within a value that holds a run of records is wrong, whatever their offsets."""
-    inner = b"".join(oracle.encode_record(first + i, i, b"key", b"value") for i in range(20_000))
-    records = [oracle.encode_record(i, i, None, b"v" * 20) for i in range(16_000)]
-    records.append(oracle.encode_record(len(records), 0, b"k", inner))
-    records += [oracle.encode_record(len(records) + i, i, None, b"v" * 20) for i in range(50_000)]
-    batch = batch_of(records)
-    shared = same(batch)
-    assert len(shared) == 2
-    if 16_000 < first < len(records):
-        assert max(shared) < NOWHERE
-    # And at every depth of it, in values of any size.
-    rng = np.random.default_rng(first)
-    values = []
-    while sum(map(len, values)) < 2 * LONG:
-        at = int(rng.integers(0, len(inner) - 60_000))
-        values.append(inner[at : at + int(rng.integers(0, 60_000))])
-        values += [b"v"] * int(rng.integers(50, 100))
-    assert len(same(kbatch.encode(values))) == 2
+    for last in (int(kept[-1]), None):
+        batch = batch_of(records, last)
+        assert kbatch.decode(batch).records["offset"].tolist() == (kept + 5).tolist()
+        same(batch)
 
 
 # -- damage
 
 
-def guesses(payload: bytes) -> list[int]:
-    """About where pieces begin."""
-    array = np.frombuffer(payload, np.uint8)
-    found, at = [], 0
-    while at < len(payload):
-        left = len(payload) - at
-        guess = kernel.guess(array, at + min(max(left // 4, 64 << 10), 1 << 20))
-        at = len(payload) if guess is None else guess[0]
-        found.append(at)
-    return found
+def borders(batch: bytes | bytearray) -> list[int]:
+    """Where strides end: the first ones, some and the last one."""
+    every = range(HEADER + STRIDE, len(batch), STRIDE)
+    return [*every[:2], every[len(every) // 2], every[-1]]
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3])
@@ -284,19 +143,16 @@ def test_damage(shape: str) -> None:
     batch = long_batch(shape)
     rng = np.random.default_rng(4)
     small = kbatch.encode([b"a", b"b"], base_offset=3)
-    places = [HEADER + at + near for at in guesses(batch[HEADER:]) for near in (-30, -2, -1, 0, 1, 2, 3, 5, 200)]
+    places = [at + near for at in borders(batch) for near in (-30, -2, -1, 0, 1, 2, 3, 5, 200)]
     places = [place for place in places if place < len(batch)]
-    places += rng.integers(ATTRIBUTES_AT, len(batch), 60).tolist() + list(range(ATTRIBUTES_AT, HEADER + 12))
-    wrong = 0
+    places += rng.integers(ATTRIBUTES_AT, len(batch), 20).tolist() + list(range(ATTRIBUTES_AT, HEADER + 12))
     for place in places:
         damaged = bytearray(batch)
         damaged[place] ^= 1 << int(rng.integers(8))
         # The checksum doesn't hold, or does all the same.
         for data in (bytes(damaged), resealed(damaged)):
             crc = ["verify", "mark", "skip"][int(rng.integers(3))]
-            shared = same(small + data, crc=crc, on_error=["skip", "raise"][int(rng.integers(2))])
-            wrong += min(shared, default=NOWHERE) < NOWHERE
-    assert wrong > 10
+            same(small + data, crc=crc, on_error=["skip", "raise"][int(rng.integers(2))])
 
 
 def test_bad_checksums() -> None:
@@ -304,11 +160,11 @@ def test_bad_checksums() -> None:
     batch[17] ^= 1
     data = bytes(batch)
     for on_error in ("raise", "stop", "skip"):
-        assert same(data, on_error=on_error)
-    assert outcome(data, threads=2)[0] is kbatch.CrcMismatchError
+        same(data, on_error=on_error)
+    assert outcome(data)[0] is kbatch.CrcMismatchError
     for crc, status in (("mark", 1), ("skip", 0)):
-        assert same(data, crc=crc) == [NOWHERE] * 2
-        table = kbatch.decode(data, crc=crc, threads=2)
+        same(data, crc=crc)
+        table = kbatch.decode(data, crc=crc)
         assert (len(table), table.batches["status"].tolist()) == (120_000, [status])
 
 
@@ -326,8 +182,7 @@ def test_counts_that_are_wrong(more: int) -> None:
 
 def test_payloads_cut_and_continued() -> None:
     batch = long_batch("short")
-    starts = guesses(batch[HEADER:])
-    for end in [*(HEADER + at + near for at in starts[:-1] for near in (-1, 0, 1)), len(batch) - 1, LONG, LONG - 1]:
+    for end in [*(at + near for at in borders(batch) for near in (-1, 0, 1)), len(batch) - 1, LONG, LONG - 1]:
         same(resealed(batch[:end]), on_error="skip")
         same(batch[:end], on_error="skip")
     for more in (b"\0", bytes(50), batch[HEADER : HEADER + 23], batch[HEADER:]):
@@ -339,7 +194,7 @@ def test_payloads_cut_and_continued() -> None:
 def test_anything(data: st.DataObject) -> None:
     """Any bytes moved, changed, left out or put in anywhere."""
     batch = bytearray(long_batch(data.draw(st.sampled_from(SHAPES))))
-    places = st.integers(HEADER, len(batch) - 1) | st.sampled_from([LONG // 2, *guesses(bytes(batch[HEADER:]))[:-1]])
+    places = st.integers(HEADER, len(batch) - 1) | st.sampled_from([LONG // 2, *borders(batch)])
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(places)
         size = data.draw(st.sampled_from([1, 2, 23, 1000, 100_000]))

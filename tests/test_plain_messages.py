@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kbatch.reader import decode_part
+from tables import first_table
 
 import kbatch
 from kbatch import building
@@ -103,7 +103,7 @@ def test_tables_end_with_the_message_that_makes_them_large_enough() -> None:
     for most in [1, *(int(cost) + step for cost in costs for step in (0, 1))]:
         last = min(int(np.searchsorted(costs, most)), COUNT - 1)
         for threads in (1, 2):
-            made = decode_part(data, DecodeOptions(threads=threads), max_bytes=most, followed=True).table
+            made = first_table(data, DecodeOptions(threads=threads), most)
             assert (made.consumed, len(made)) == (ends[last], last + 1), (most, threads)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kbatch.reader import decode_part
 
 import kbatch
 from kbatch import workers
 from kbatch.decode_options import DecodeOptions
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
-from kbatch.framing import Claims, byte_array, frame, scan_part
+from kbatch.framing import byte_array, frame, scan_part
 from kbatch.kernels.buffers import pool_stats
-from kbatch.kernels.scan import sample, scan, survey
+from kbatch.kernels.scan import scan, survey
 from kbatch.pooled import PooledRows
+from kbatch.reader import BatchReader
+from kbatch.windows import BufferWindows
 
 
 def encoded(sizes: list[tuple[int, int]], **options: object) -> bytes:
@@ -66,24 +67,22 @@ def test_framing_appends() -> None:
         scan(data, rows.array, 0, 1, -1, 0)
 
 
-def test_a_sample_says_what_the_first_headers_do() -> None:
-    """CNT-R7: of no more batches, and no more bytes, than are asked for."""
-    data = byte_array(encoded([(3, 10)] * 20) + encoded([(2, 50)] * 5, codec="lz4") + encoded([(1, 10)], magic=1))
-    for most in (0, 1, 20, 23, 26, 100):
-        rows = scan_part(data, max_batches=most).batches
-        assert sample(data, 0, most, 1 << 20, False) == (len(rows), int(rows["size"].sum()), *survey(rows, False))
-    size = int(rows["size"][0])
-    for enough, count in ((0, 0), (1, 1), (size, 1), (size + 1, 2), (20 * size, 20)):
-        assert sample(data, 0, 64, enough, False)[:2] == (count, count * size)
-    assert sample(data, len(data), 64, 1 << 20, False)[0] == 0
-    assert sample(data, len(data) + 1, 64, 1 << 20, False)[0] == 0
-    with pytest.raises(ValueError, match="position"):
-        sample(data, -1, 64, 1 << 20, False)
+def test_the_survey_counts_what_the_bytes_can_hold() -> None:
+    """CNT-R7: a header's count is not believed beyond that; what gives no rows isn't counted."""
+    parts = [encoded([(3, 10)] * 20), encoded([(2, 50)] * 5, codec="lz4"), encoded([(1, 10)], magic=1)]
+    assert [survey(scan_part(byte_array(data)).batches, False) for data in parts] == [(60, 0), (10, 5), (1, 0)]
+    rows = scan_part(byte_array(b"".join(parts))).batches
+    assert survey(rows, False) == (71, 5)
+    rows["record_count"][:25] = 1 << 30
+    payloads = rows["size"][:25] - 61
+    assert survey(rows, False) == ((payloads[:20] // 7).sum() + (payloads[20:] // 8).sum() + 1, 5)
+    rows["status"] = 3
+    assert survey(rows, False) == (0, 0)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("sizes", [[(1, 4000)] * 64 + [(200, 2)] * 900, [(200, 2)] * 64 + [(1, 0)] * 5000])
-def test_a_rest_that_is_not_like_the_sample(
+def test_a_rest_that_is_not_like_the_beginning(
     monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]], threads: int
 ) -> None:
     """What is done by then tells more than the first batches did: room is made a few times, not for each batch."""
@@ -122,17 +121,15 @@ def test_a_header_alone_gets_no_room_for_what_follows_it(monkeypatch: pytest.Mon
     assert max(asked) <= 1024
 
 
-def test_what_is_reached_is_known_to_the_next_part() -> None:
-    """By the claims of the whole source, also where no part of it was damaged."""
+def test_the_last_offset_is_known_to_the_next_table() -> None:
+    """LEG-R26: a search after damage compares offsets with it, wherever a table ends."""
     data = byte_array(encoded([(3, 10)] * 100) + encoded([(3, 10)] * 4, codec="lz4"))
-    claims = Claims(len(data))
-    at, reached = 0, []
-    while at < len(data):
-        part = decode_part(data[at:], DecodeOptions(), origin=at, max_bytes=7000, claims=claims)
-        at += part.table.consumed
-        reached.append(claims.reached)
-        assert claims.reached == part.table.batches["last_offset"][-1]
-    assert len(reached) > 3
+    reader, tables = BatchReader(DecodeOptions()), 0
+    while reader.position < len(data):
+        table = reader.read(BufferWindows(data), max_bytes=7000)
+        assert reader.damage.reached == table.batches["last_offset"][-1]
+        tables += 1
+    assert tables > 3
 
 
 def test_tables_are_read_only() -> None:

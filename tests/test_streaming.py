@@ -215,7 +215,9 @@ def test_feed_tells_what_a_flush_would_give() -> None:
     (loss,) = decoder.flush().losses
     assert loss[:2] == (4 * len(A), 25)
     decoder.feed(A + B[:9])
-    assert repr(decoder) == f"<StreamDecoder at byte {5 * len(A) + 25}: {len(A) + 9} bytes pending, complete batches: 1>"
+    assert (
+        repr(decoder) == f"<StreamDecoder at byte {5 * len(A) + 25}: {len(A) + 9} bytes pending, complete batches: 1>"
+    )
 
 
 def test_stop_drops_what_comes_after_damage_and_counts_it() -> None:

@@ -20,7 +20,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kbatch.reader import decode_part
+from tables import first_table
 
 import kbatch
 from kbatch import Codec, building, workers
@@ -262,9 +262,9 @@ def test_what_looks_like_batches(magic):
     same(data, on_error="skip")
     array = byte_array(few + whole + few)
     for max_bytes in (10_000, 100_000, 300_000, 1_000_000):
-        one = seen(decode_part(array, DecodeOptions(), max_bytes=max_bytes).table)
+        one = seen(first_table(array, DecodeOptions(), max_bytes))
         for threads in COUNTS:
-            assert seen(decode_part(array, DecodeOptions(threads=threads), max_bytes=max_bytes).table) == one
+            assert seen(first_table(array, DecodeOptions(threads=threads), max_bytes)) == one
     damaged = bytearray(few)
     for at in rng.integers(0, len(few), 8).tolist():
         damaged[at] ^= 1 << int(rng.integers(8))
@@ -301,8 +301,8 @@ def test_cuts_of_tables(tmp_path, codec):
             assert [seen(table) for table in kbatch.Log(path).tables(max_bytes=max_bytes, threads=threads)] == one
     array = byte_array(data)
     for max_bytes in range(1, 60_000, 997):
-        one = seen(decode_part(array, DecodeOptions(), max_bytes=max_bytes).table)
-        assert seen(decode_part(array, DecodeOptions(threads=3), max_bytes=max_bytes).table) == one
+        one = seen(first_table(array, DecodeOptions(), max_bytes))
+        assert seen(first_table(array, DecodeOptions(threads=3), max_bytes)) == one
 
 
 def test_stream():
@@ -498,56 +498,26 @@ def test_ctrl_c(threads):
     assert len(kbatch.decode(data, threads=threads).records) == whole
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="Linux tells the threads of a process")
-def test_no_thread_stays():
-    data = b"".join(batches(np.random.default_rng(10), 500))
-    kbatch.decode(data, threads=5)
-    before = len(os.listdir("/proc/self/task"))
-    for _ in range(50):
-        kbatch.decode(data, threads=5)
-    deadline = time.monotonic() + 10
-    while len(os.listdir("/proc/self/task")) > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(os.listdir("/proc/self/task")) <= before
-
-
-def test_a_thread_is_kept_for_the_next_call():
+def test_threads_are_kept_for_the_next_call():
+    """No more than one call can use, and without work they take no time."""
     data = b"".join(batches(np.random.default_rng(10), 200, size=3000))
     wanted = outcome(kbatch.decode, data)
+    workers._before_fork()
+    for _ in range(50):
+        assert outcome(kbatch.decode, data, threads=5) == wanted
+    kept = list(workers._pool.threads)
+    assert 1 <= len(kept) <= workers._pool.size == max(4, os.cpu_count())
     assert outcome(kbatch.decode, data, threads=2) == wanted
-    kept = list(workers._helpers)
-    for _ in range(20):
-        assert outcome(kbatch.decode, data, threads=2) == wanted
-    assert set(workers._helpers) & set(kept)
-    assert len(workers._helpers) <= 30
-    deadline = time.monotonic() + 20
-    while not all(helper.gone for helper in workers._helpers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert all(helper.gone for helper in workers._helpers)
-    assert outcome(kbatch.decode, data, threads=2) == wanted
-    assert not any(helper in kept for helper in workers._helpers)
-
-
-def test_waking_for_nothing():
-    """Who is woken and gets nothing sleeps again; who is given something or sent away on the way takes it."""
-    data = b"".join(batches(np.random.default_rng(11), 200, size=3000))
-    wanted = outcome(kbatch.decode, data, threads=2)
-    for i in range(300):
-        for _ in range(i % 3):
-            workers.wake(5)
-        time.sleep(i % 7 / 2000)
-        if i % 10 == 0:
-            assert outcome(kbatch.decode, data, threads=2 + i % 3) == wanted
-        if i % 25 == 0:
-            leaving = list(workers._helpers)
-            workers._dismiss()
-            assert all(helper.gone for helper in leaving)
-            assert outcome(kbatch.decode, data, threads=2) == wanted
-    workers.wake(2)
+    assert workers._pool.threads[: len(kept)] == kept
     time.sleep(0.1)
     before = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - before < 0.1
+    # A call that asks for more gets them, and those before end.
+    assert outcome(kbatch.decode, data, threads=40) == wanted
+    for thread in kept:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 FORKS = """
@@ -569,7 +539,7 @@ for _ in range(10):
     assert decodes()
     child = os.fork()
     if not child:
-        assert not workers._helpers
+        assert workers._pool is None
         os._exit(0 if decodes() and decodes(5) else 1)
     assert os.waitpid(child, 0)[1] == 0
 over.append(True)
@@ -592,14 +562,14 @@ ALONE = """
 import os
 counts = []
 # The last to be registered is the first to be called.
-os.register_at_fork(before=lambda: counts.append(sum(not helper.ended for helper in kept)))
+os.register_at_fork(before=lambda: counts.append(sum(thread.is_alive() for thread in kept)))
 import kbatch
 from kbatch import building, workers
 building._THREAD_BYTES = building._THREAD_BYTES_COMPRESSED = 1
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec="lz4") for i in range(200))
 for _ in range(40):
     kbatch.decode(data, threads=3)
-    kept = list(workers._helpers)
+    kept = list(workers._pool.threads)
     child = os.fork()
     if not child:
         os._exit(0)
@@ -625,8 +595,8 @@ def test_a_system_without_threads(monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    workers._dismiss()
-    monkeypatch.setattr(workers, "start_new_thread", refuse)
+    workers._before_fork()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     assert outcome(kbatch.decode, data, threads=4) == outcome(kbatch.decode, data)
 
 
@@ -635,21 +605,21 @@ class _Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("error", [_Interrupted, MemoryError])
-@pytest.mark.parametrize("place", ["new_codecs", "start_new_thread", "own_codecs"])
+@pytest.mark.parametrize("place", ["_executor", "submit", "own_codecs"])
 def test_what_ends_the_call_ends_its_threads(monkeypatch, error, place):
     """Wherever Ctrl-C or a lack of memory comes between the start of the first thread and the work."""
     data = bytearray(b"".join(batches(np.random.default_rng(13), 40, codecs=("gzip",), size=20_000)) * 60)
     whole = len(kbatch.decode(data).records)
-    workers._dismiss()
-    real = getattr(workers, place)
+    executor = workers._executor(2)
+    submit = executor.submit
     calls = itertools.count()
 
     def fail(*args):
-        if place == "own_codecs" or next(calls) == 1:
+        if place != "submit" or next(calls) == 1:
             raise error
-        return real(*args)
+        return submit(*args)
 
-    monkeypatch.setattr(workers, place, fail)
+    monkeypatch.setattr(executor if place == "submit" else workers, place, fail)
     with contextlib.suppress(error):
         kbatch.decode(data, threads=3)
         pytest.fail("it did not come up")

@@ -15,9 +15,6 @@ cdef extern from *:
       static int64_t kb_get(int64_t *p) { return _InterlockedExchangeAdd64((volatile __int64 *)p, 0); }
       static void kb_set(int64_t *p, int64_t n) { _InterlockedExchange64((volatile __int64 *)p, n); }
       static int64_t kb_swap(int64_t *p, int64_t n) { return _InterlockedExchange64((volatile __int64 *)p, n); }
-      static int kb_turn(int64_t *p, int64_t from, int64_t to) {
-          return _InterlockedCompareExchange64((volatile __int64 *)p, to, from) == from;
-      }
       static void kb_pause(void) { YieldProcessor(); }
       static void kb_yield(void) { SwitchToThread(); }
       static void kb_nap(void) { Sleep(1); }
@@ -28,9 +25,6 @@ cdef extern from *:
       static int64_t kb_get(int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
       static void kb_set(int64_t *p, int64_t n) { __atomic_store_n(p, n, __ATOMIC_SEQ_CST); }
       static int64_t kb_swap(int64_t *p, int64_t n) { return __atomic_exchange_n(p, n, __ATOMIC_SEQ_CST); }
-      static int kb_turn(int64_t *p, int64_t from, int64_t to) {
-          return __atomic_compare_exchange_n(p, &from, to, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-      }
       static void kb_pause(void) {
       #if defined(__x86_64__) || defined(__i386__)
           __builtin_ia32_pause();
@@ -47,8 +41,6 @@ cdef extern from *:
     int64_t kb_get(int64_t* p) noexcept nogil
     void kb_set(int64_t* p, int64_t n) noexcept nogil
     int64_t kb_swap(int64_t* p, int64_t n) noexcept nogil
-    # Whether it was `old` and so became `new`.
-    bint kb_turn(int64_t* p, int64_t old, int64_t new) noexcept nogil
     void kb_pause() noexcept nogil
     void kb_yield() noexcept nogil
     void kb_nap() noexcept nogil

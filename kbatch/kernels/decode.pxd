@@ -55,6 +55,4 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
                        Measure* measured, const Wanted* wanted, Report* report) noexcept nogil
 cdef int64_t read_plain(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin, int32_t index,
                         char* into, const Wanted* wanted) noexcept nogil
-cdef bint guess_record(const uint8_t* base, int64_t position, int64_t size, int64_t after, int64_t* at,
-                       int64_t* number) noexcept nogil
 cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil

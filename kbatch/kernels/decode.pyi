@@ -1,6 +1,5 @@
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 def decode(
     data: npt.NDArray[np.uint8],
@@ -18,7 +17,6 @@ def decode(
     first_offset: int,
     last_offset: int,
 ) -> tuple[int, int, int, int, int, int, int]: ...
-def guess(payload: Buffer, after: int) -> tuple[int, int] | None: ...
 def payloads(
     data: npt.NDArray[np.uint8],
     batches: npt.NDArray[np.void],

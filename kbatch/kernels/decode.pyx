@@ -13,7 +13,7 @@ with offset i64, size i32 and the layout of `kbatch.format`.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from kbatch.kernels.checksum cimport crc32_legacy
 from kbatch.kernels.spans cimport Fields, RecordSpan, Span
@@ -67,10 +67,6 @@ cdef enum:
     NEAR = 128 << 10
     AHEAD = 1024
     ROWS_AHEAD = 2048
-    # Where a record may begin is looked for among so many bytes, and believed where so many records follow each other.
-    # That takes 0.4 us in most payloads, and 0.2 ms at worst.
-    GUESSED_BYTES = 4 << 10
-    GUESSED_RECORDS = 16
 
 # The part of a batch's header that its records depend on.
 cdef struct Context:
@@ -791,47 +787,6 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     return measured.count
 
 
-cdef bint guess_record(const uint8_t* base, int64_t position, int64_t size, int64_t after, int64_t* at,
-                       int64_t* number) noexcept nogil:
-    """Guess where, from byte `after` of a payload of magic 2 on, a record begins, and how many there are before it.
-
-    Records have no index, but from any byte on few others than records look like a run of them whose offsets follow
-    each other; how many there are before it is as true as no offset is left out. Whoever reads all before it finds out:
-    the guess is good if exactly so many records end there.
-    """
-    cdef RecordRow rows[GUESSED_RECORDS]
-    cdef BatchRow batch
-    cdef Wanted wanted
-    cdef Measure found
-    cdef Report report
-    cdef int64_t end = position + size
-    cdef int64_t start = position + after
-    cdef int64_t i
-    memset(&batch, 0, sizeof(batch))
-    batch.magic = 2
-    batch.record_count = GUESSED_RECORDS
-    memset(&wanted, 0, sizeof(wanted))
-    wanted.fields = whole_fields()
-    wanted.whole = True
-    found.part = True
-    for start in range(start, min(start + GUESSED_BYTES, end - SLACK)):
-        # The attributes, after a length of one byte or two; nobody sets any (REC-R5).
-        if base[start + 1] and base[start + 2]:
-            continue
-        found.done = found.done_at = 0
-        read_rows(base, start, end - start, &batch, 0, <char*>rows, &found, &wanted, &report)
-        if found.done < GUESSED_RECORDS:
-            continue
-        i = 1
-        while i < GUESSED_RECORDS and rows[i].offset == rows[0].offset + i:
-            i += 1
-        if i == GUESSED_RECORDS:
-            at[0] = start - position
-            number[0] = rows[0].offset
-            return True
-    return False
-
-
 def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
            int64_t used, bint include_control, bint check_crc, bint trimmed, int64_t first_offset,
            int64_t last_offset):
@@ -921,17 +876,6 @@ def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t orig
             used += count
             i += 1
     return i, used, report.fault, report.record, report.at, report.wanted, report.found
-
-
-def guess(const uint8_t[::1] payload not None, int64_t after):
-    """Return where from byte `after` of `payload` on a record may begin, and how many may be before it; or None."""
-    cdef int64_t at
-    cdef int64_t number
-    if after < 0:
-        raise ValueError(f"after must be 0 or more, got {after}")
-    if not payload.shape[0] or not guess_record(&payload[0], 0, payload.shape[0], after, &at, &number):
-        return None
-    return at, number
 
 
 cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil:

@@ -1,44 +1,63 @@
+from enum import IntEnum
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.kernels.frames import Codecs
-from kbatch.kernels.helper import Work
 
-class Pipeline(Work):
-    next: int
-    position: int
+class Cause(IntEnum):
+    DONE = 0
+    RECORDS = 1
+    ARENA = 2
+    PAYLOAD = 3
+    FAULT = 4
+    ORDER = 5
+
+class Outcome(NamedTuple):
+    row: int
     used: int
     arena_used: int
-    lo: int
-    hi: int
-    sharing: int
-    wrong_at: int
+    cause: int
+    needed: int
+    fault: int
+    record: int
+    at: int
+    expected: int
+    found: int
+
+class Config:
     def __init__(
         self,
         data: npt.NDArray[np.uint8],
-        batches: npt.NDArray[np.void],
-        lo: int,
-        hi: int,
-        origin: int,
-        out: npt.NDArray[np.void],
-        used: int,
-        arena: memoryview | None,
-        arena_used: int,
         *,
-        packed: bool,
-        keep: bool,
+        origin: int,
         crc: int,
         check_inner: bool,
         framing_only: bool,
-        most: int,
+        keep: bool,
+        max_bytes: int,
         limit: int,
         include_control: bool,
         trimmed: bool,
         first_offset: int,
         last_offset: int,
-        position: int = -1,
-        max_size: int = ...,
     ) -> None: ...
-    def work_alone(self, codecs: Codecs) -> None: ...
-    def work(self, codecs: Codecs) -> None: ...
+
+class Pipeline:
+    def __init__(
+        self,
+        config: Config,
+        batches: npt.NDArray[np.void],
+        lo: int,
+        hi: int,
+        records: npt.NDArray[np.void],
+        used: int,
+        arena: memoryview | None,
+        arena_used: int,
+    ) -> None: ...
+    def run(self, codecs: Codecs) -> Outcome: ...
+    def run_shared(self, codecs: Codecs) -> Outcome: ...
+    def help(self, codecs: Codecs) -> None: ...
     def abandon(self) -> None: ...
+    def resume(self, size: int) -> Outcome: ...

@@ -13,19 +13,19 @@ from kbatch.kernels.wire cimport (
     load_be16,
     load_be32,
     load_be64,
+    kb_prefetch,
+    kb_prefetch_around,
 )
 
 cdef enum:
     LOG_OVERHEAD = 12
     MAGIC_AT = 16
     MIN_ENTRY = 17
-    # How far ahead headers of small batches are fetched: by who fills rows in between, and by who only follows lengths.
-    # With 2 KiB for both two threads take 2 % longer for messages of 150 bytes.
+    # How far ahead headers of small batches are fetched.
     NEAR = 2 << 10
-    FAR_AHEAD = 4 << 10
-    # From so many places lengths of small batches are followed at a time; guesses are looked for among so many bytes.
-    CHAINS = 4
-    GUESSED_BYTES = 2 << 10
+    # Sizes of batches from which on headers are fetched from where they are about to be, and up to which.
+    FAR = 3 << 10
+    TOO_FAR = 64 << 10
     # Least values of the length field, by magic (FRM-R2, FRM-R5, LEG-R1).
     MIN_LENGTH_V0 = 14
     MIN_LENGTH_V1 = 22
@@ -77,8 +77,29 @@ cdef inline void fill_legacy(const uint8_t* p, int8_t magic, BatchRow* row) noex
     row.base_sequence = -1
 
 
+# Why no batch can begin somewhere.
+cdef struct Stop:
+    int fault
+    int64_t wanted
+    int64_t found
+
+
+cdef inline void fetch_ahead(const uint8_t* p, int64_t size) noexcept nogil:
+    """Have the headers behind the batch of `size` bytes at `p` be on their way.
+
+    Each states where the next one is, so that one would wait for each. Batches that were closed when they were full
+    differ by a record: thus about where the fourth after this one is, for all four to be on their way at once.
+    """
+    if size < FAR:
+        kb_prefetch(p + NEAR)
+        kb_prefetch(p + NEAR + 64)
+    elif size < TOO_FAR:
+        kb_prefetch_around(p + 4 * size)
+
+
 cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int64_t origin, BatchRow* rows,
-                       int64_t capacity, Stop* stop, bint ahead) noexcept nogil:
+                       int64_t capacity, Stop* stop) noexcept nogil:
+    """Fill rows from byte `position` on; leave `position` after the last whole batch. Returns how many."""
     cdef int64_t at = position[0]
     cdef int64_t n = 0
     cdef int64_t left
@@ -114,8 +135,7 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
             break
         if left - LOG_OVERHEAD < length:
             break
-        if ahead or length < FAR:
-            fetch_ahead(p, LOG_OVERHEAD + <int64_t>length, NEAR)
+        fetch_ahead(p, LOG_OVERHEAD + <int64_t>length)
         if magic == 2:
             fill_v2(p, &rows[n])
         else:
@@ -128,81 +148,6 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
         at += LOG_OVERHEAD + <int64_t>length
     position[0] = at
     return n
-
-
-cdef bint hop(const Road* road, Chain* chain) noexcept nogil:
-    """Go on to the next batch, if nothing is unusual about this one: it is whole, and not compressed."""
-    cdef int64_t left = road.length - chain.at
-    cdef const uint8_t* p = road.base + chain.at
-    cdef int64_t size
-    cdef int64_t count = 1
-    if left < MIN_ENTRY:
-        return False
-    size = <int64_t><int32_t>load_be32(p + 8) + LOG_OVERHEAD
-    if size < LOG_OVERHEAD + MIN_LENGTH_V0 or size > left or size > road.max_size:
-        return False
-    fetch_ahead(p, size, FAR_AHEAD)
-    if p[MAGIC_AT] == 2:
-        count = <int32_t>load_be32(p + 57) if size >= LOG_OVERHEAD + MIN_LENGTH_V2 else -1
-        if p[22] & CODEC or count < 0 or count > (size - LOG_OVERHEAD - MIN_LENGTH_V2) // MIN_RECORD:
-            return False
-        if p[22] & CONTROL and not road.include_control:
-            count = 0
-    elif p[MAGIC_AT] > 2 or p[17] & CODEC:
-        return False
-    chain.at += size
-    chain.batches += 1
-    chain.records += count if road.counts else 0
-    return True
-
-
-cdef int64_t guess(const Road* road, int64_t at, int64_t end) noexcept nogil:
-    """The first byte from `at` on from which lengths lead on as those of batches do; -1 if there is none near."""
-    cdef Chain chain
-    cdef int64_t i
-    for i in range(at, min(at + GUESSED_BYTES, end)):
-        start_chain(&chain, i, end)
-        if hop(road, &chain) and hop(road, &chain) and hop(road, &chain) and hop(road, &chain):
-            return i
-    return -1
-
-
-cdef void follow_lengths(const Road* road, Chain* whole, int64_t start, int64_t end, bint small) noexcept nogil:
-    """Follow lengths from byte `start` to `end`, or to anything unusual.
-
-    Each length tells where the next one is, so that one waits for the other. Where batches are small they are followed
-    from four places at a time, three of them guessed: that takes 8 % off what two threads take for messages of 150
-    bytes. A guess is true if those before it lead there.
-    """
-    cdef Chain chains[CHAINS]
-    cdef int64_t at
-    cdef int n = 1
-    cdef int k
-    cdef bint running = True
-    start_chain(&chains[0], start, end)
-    if small:
-        for k in range(1, CHAINS):
-            at = guess(road, start + k * (end - start) // CHAINS, end)
-            if at < 0:
-                break
-            chains[n - 1].end = at
-            start_chain(&chains[n], at, end)
-            n += 1
-    while running:
-        running = False
-        for k in range(n):
-            if chains[k].at < chains[k].end:
-                if hop(road, &chains[k]):
-                    running = True
-                else:
-                    chains[k].end = 0
-    whole[0] = chains[0]
-    for k in range(1, n):
-        if whole.at != chains[k].start:
-            break
-        whole.at = chains[k].at
-        whole.batches += chains[k].batches
-        whole.records += chains[k].records
 
 
 def scan(data not None, rows not None, int64_t first, int64_t end, int64_t position, int64_t origin):
@@ -225,80 +170,35 @@ def scan(data not None, rows not None, int64_t first, int64_t end, int64_t posit
         raise IndexError("rows out of range")
     with nogil:
         n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &position, origin, <BatchRow*>into.items + first,
-                      end - first, &stop, True)
+                      end - first, &stop)
     return n, position, stop.fault, stop.wanted, stop.found
-
-
-# What headers say about decoding: records to make room for, batches to decompress, and those that can't be decoded.
-cdef struct Surveyed:
-    int64_t records
-    int64_t packed
-    int64_t refused
-
-
-cdef void add_up(const BatchRow* rows, int64_t n, bint include_control, Surveyed* out) noexcept nogil:
-    cdef const BatchRow* row
-    cdef int64_t payload
-    cdef int64_t i
-    cdef int codec
-    for i in range(n):
-        row = &rows[i]
-        if row.status > BAD_CRC:
-            continue
-        codec = row.attributes & CODEC
-        if codec > (MAX_CODEC if row.magic == 2 else MAX_CODEC_LEGACY):
-            out.refused += 1
-            continue
-        if row.magic != 2:
-            if codec:
-                out.packed += 1
-                out.records += row.size // PACKED_RECORD
-            else:
-                out.records += 1
-            continue
-        if row.record_count <= 0 or (row.attributes & CONTROL and not include_control):
-            continue
-        payload = row.size - (LOG_OVERHEAD + MIN_LENGTH_V2)
-        if codec:
-            out.packed += 1
-            out.records += min(<int64_t>row.record_count, payload // PACKED_RECORD)
-        else:
-            out.records += min(<int64_t>row.record_count, payload // MIN_RECORD)
 
 
 def survey(rows not None, bint include_control):
     """What the headers say about decoding `rows`, in one pass over them.
 
-    Returns (records, packed, refused): how many records to make room for; how many batches have a payload to
-    decompress; how many can't be decoded, for their magic or codec. No count is believed that the bytes can't hold
-    (CNT-R7): a plain payload has seven bytes a record at least, and of a compressed one eight are guessed.
+    Returns (records, compressed): how many records to reserve, and how many batches have a payload to decompress. No
+    count is believed that the bytes can't hold (CNT-R7): an uncompressed payload has seven bytes a record at least, and
+    of a compressed one eight are guessed.
     """
     cdef Span span = Span(rows, sizeof(BatchRow), False)
-    cdef Surveyed total = Surveyed(0, 0, 0)
+    cdef const BatchRow* row = <const BatchRow*>span.items
+    cdef int64_t records = 0
+    cdef int64_t compressed = 0
+    cdef int64_t payload
+    cdef int codec
+    cdef int64_t i
     with nogil:
-        add_up(<const BatchRow*>span.items, span.length, include_control, &total)
-    return total.records, total.packed, total.refused
-
-
-def sample(data not None, int64_t position, int64_t most, int64_t enough, bint include_control):
-    """What the first batches of `data` from byte `position` on are like; nothing is kept.
-
-    There are `most` of them at most, and no more after the one with which they take `enough` bytes.
-
-    Returns (batches, bytes, records, packed, refused): how many they are, what they take, and what `survey` says.
-    """
-    cdef Span bytes_ = Span(data, 1, False)
-    cdef BatchRow row
-    cdef Surveyed total = Surveyed(0, 0, 0)
-    cdef Stop stop
-    cdef int64_t at = position
-    cdef int64_t count = 0
-    cdef int64_t n = 1
-    if position < 0:
-        raise ValueError("position must not be negative")
-    with nogil:
-        while n and count < most and at - position < enough:
-            n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &at, 0, &row, 1, &stop, False)
-            add_up(&row, n, include_control, &total)
-            count += n
-    return count, at - position, total.records, total.packed, total.refused
+        for i in range(span.length):
+            codec = row.attributes & CODEC
+            payload = row.size - (LOG_OVERHEAD + MIN_LENGTH_V2)
+            if row.status > BAD_CRC or codec > (MAX_CODEC if row.magic == 2 else MAX_CODEC_LEGACY):
+                pass
+            elif row.magic != 2:
+                compressed += codec != 0
+                records += row.size // PACKED_RECORD if codec else 1
+            elif row.record_count > 0 and (include_control or not row.attributes & CONTROL):
+                compressed += codec != 0
+                records += min(<int64_t>row.record_count, payload // (PACKED_RECORD if codec else MIN_RECORD))
+            row += 1
+    return records, compressed
