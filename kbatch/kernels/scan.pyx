@@ -78,12 +78,6 @@ cdef inline void fill_legacy(const uint8_t* p, int8_t magic, BatchRow* row) noex
 
 
 # Why no batch can begin somewhere.
-cdef struct Stop:
-    int fault
-    int64_t wanted
-    int64_t found
-
-
 cdef inline void fetch_ahead(const uint8_t* p, int64_t size) noexcept nogil:
     """Have the headers behind the batch of `size` bytes at `p` be on their way.
 
@@ -187,9 +181,9 @@ def survey(rows not None, bint include_control):
     cdef int64_t compressed = 0
     cdef int64_t payload
     cdef int codec
-    cdef int64_t i
+    cdef int64_t _
     with nogil:
-        for i in range(span.length):
+        for _ in range(span.length):
             codec = row.attributes & CODEC
             payload = row.size - (LOG_OVERHEAD + MIN_LENGTH_V2)
             if row.status > BAD_CRC or codec > (MAX_CODEC if row.magic == 2 else MAX_CODEC_LEGACY):

@@ -410,8 +410,7 @@ def follow_lengths(window not None, int64_t origin, int64_t position, int64_t st
                 if base[at + 22] & CONTROL:
                     start = 0
                     # Only the header is read, whether the window has the rest or not.
-                    used += scan_into(base + at, LOG_OVERHEAD + length, &start, origin + at, row + used, 1, &ignored,
-                                      False)
+                    used += scan_into(base + at, LOG_OVERHEAD + length, &start, origin + at, row + used, 1, &ignored)
             last = at
             at += LOG_OVERHEAD + length
     return origin + last, origin + at, holds, used
