@@ -17,7 +17,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -66,10 +66,20 @@ VIEW_COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers
 # The columns of Spark's own Kafka source, in its order; headers only where they are asked for (`includeHeaders`).
 SPARK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
-_INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
-# A view holds the position in its buffer as int32, so a buffer over the data starts every 2**_VIEW_SHIFT bytes.
-_VIEW_SHIFT = 30
+
+
+class Reach(NamedTuple):
+    """How far the int32 offsets of a column and the int32 positions of a view reach.
+
+    A buffer over the data starts every ``2**view_shift`` bytes.
+    """
+
+    offset: int = 2**31 - 1
+    view_shift: int = 30
+
+
+_INT32_REACH = Reach()
 
 
 def require(module: str, extra: str, wanted_by: str) -> ModuleType:
@@ -171,7 +181,13 @@ def _schema(pa: Any, columns: Sequence[str], types: dict[str, Any]) -> pa.Schema
     return pa.schema([pa.field(name, types[name]) for name in columns])
 
 
-def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pa.Table:
+def to_arrow(
+    table: RecordTable,
+    *,
+    columns: Sequence[str] | None = None,
+    binary: Binary = "binary",
+    reach: Reach = _INT32_REACH,
+) -> pa.Table:
     """Return a table's records as an Arrow table.
 
     Parameters
@@ -184,6 +200,8 @@ def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary
         How keys, values and what is in headers are given. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
         copy the bytes one after the other; ``"binary_view"`` copies nothing but values of up to 12 bytes, and keeps
         all of ``table.data`` alive.
+    reach : Reach
+        Smaller bounds than those of int32 are for tests.
 
     Returns
     -------
@@ -210,7 +228,7 @@ def to_arrow(table: RecordTable, *, columns: Sequence[str] | None = None, binary
     """
     pa = require("pyarrow", "arrow", "to_arrow()")
     schema = view_schema(_view_columns(table, columns, _default_columns(table)), binary=binary)
-    return pa.Table.from_batches(_record_batches(pa, table, schema), schema=schema)
+    return pa.Table.from_batches(_record_batches(pa, table, schema, reach=reach), schema=schema)
 
 
 def _view_columns(table: RecordTable, columns: Sequence[str] | None, default: Sequence[str]) -> Sequence[str]:
@@ -434,16 +452,17 @@ def _record_batches(
     max_bytes: int = _INT64_MAX,
     null_headers: bool = False,
     raise_overflow: bool = True,
+    reach: Reach = _INT32_REACH,
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of `schema`, whose names and types say what is wanted, as large as offsets and bounds allow."""
     names = schema.names
     # Of the rows only what is wanted: neither is the rest measured, nor does it count towards the bounds.
     rows = _fields(table.records, names)
     topic = (table.topic or "").encode() if "topic" in names else b""
-    max_rows = min(max_rows, _INT32_MAX // max(1, len(topic)))
+    max_rows = min(max_rows, reach.offset // max(1, len(topic)))
     views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
-    max_column_bytes = _INT64_MAX if views else _INT32_MAX
-    view = _View(pa, table, schema, null_headers, raise_overflow)
+    max_column_bytes = _INT64_MAX if views else reach.offset
+    view = _View(pa, table, schema, null_headers, raise_overflow, reach.view_shift)
     headers = None
     # Of Spark's few thousand rows what was measured is still in the cache when it is filled; to measure many rows first
     # would read all of them twice.
@@ -493,7 +512,7 @@ class _View:
     """Makes the batches of one view of a table."""
 
     def __init__(
-        self, pa: Any, table: RecordTable, schema: pa.Schema, null_headers: bool, raise_overflow: bool
+        self, pa: Any, table: RecordTable, schema: pa.Schema, null_headers: bool, raise_overflow: bool, view_shift: int
     ) -> None:
         self._pa = pa
         self._table = table
@@ -501,6 +520,7 @@ class _View:
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._null_headers = null_headers
         self._raise_overflow = raise_overflow
+        self._view_shift = view_shift
         self._scale = 1000 if "timestamp" in self._types and self._types["timestamp"].unit == "us" else 1
         self._constants = _Constants(pa, table, schema.names)
 
@@ -517,7 +537,7 @@ class _View:
             filled["timestamp"] = columns["timestamp"].slots.view(np.int64)
             filled["timestamp_valid"] = columns["timestamp"].valid
         binary = {
-            name: _BinaryColumn(pa, types[name], n, nbytes)
+            name: _BinaryColumn(pa, types[name], n, nbytes, self._view_shift)
             for name, nbytes in (("key", extent.key_bytes), ("value", extent.value_bytes))
             if name in types
         }
@@ -535,7 +555,9 @@ class _View:
         if "timestampType" in types:
             made["timestampType"] = self._constants.timestamp_types(rows, extent.start)
         if "headers" in types:
-            made["headers"] = _header_lists(pa, table, extent, headers, types["headers"], self._null_headers)
+            made["headers"] = _header_lists(
+                pa, table, extent, headers, types["headers"], self._null_headers, self._view_shift
+            )
         if "topic" in types:
             made["topic"] = self._constants.topic(n)
         if "partition" in types:
@@ -566,13 +588,14 @@ class _Column:
 class _BinaryColumn:
     """Memory for one binary column, and the Arrow array over it once a kernel has filled it."""
 
-    def __init__(self, pa: Any, kind: Any, rows: int, nbytes: int) -> None:
+    def __init__(self, pa: Any, kind: Any, rows: int, nbytes: int, view_shift: int) -> None:
         self._pa = pa
         views = pa.types.is_binary_view(kind)
         width = 16 if views else 8 if pa.types.is_large_binary(kind) else 4
         self._column = _Column(pa, kind, rows, width=width, slots=rows if views else rows + 1)
         self._content = None if views else _memory(nbytes + COPY_SLACK, np.uint8)
-        self.sink = BinarySink(rows, width, self._column.slots, self._content, self._column.valid, _VIEW_SHIFT)
+        self.sink = BinarySink(rows, width, self._column.slots, self._content, self._column.valid, view_shift)
+        self._view_shift = view_shift
 
     def array(self, data: npt.NDArray[np.uint8]) -> pa.Array:
         pa = self._pa
@@ -580,7 +603,7 @@ class _BinaryColumn:
             content = [pa.py_buffer(self._content[: self.sink.nbytes])]
         else:
             # Each reaches to the end of the data, so that a value may cross the place where the next one starts.
-            content = [pa.py_buffer(data[start:]) for start in range(0, max(1, len(data)), 1 << _VIEW_SHIFT)]
+            content = [pa.py_buffer(data[start:]) for start in range(0, max(1, len(data)), 1 << self._view_shift)]
         return self._column.array(self.sink.nulls, *content)
 
 
@@ -591,6 +614,7 @@ def _header_lists(
     headers: npt.NDArray[np.void] | None,
     kind: Any,
     null_headers: bool,
+    view_shift: int,
 ) -> pa.Array:
     n = extent.stop - extent.start
     if not extent.header_count or headers is None:
@@ -602,8 +626,8 @@ def _header_lists(
     rows = headers[extent.header_start : extent.header_stop]
     key_kind, value_kind = kind.value_type.field("key").type, kind.value_type.field("value").type
     text = pa.types.is_string(key_kind)
-    key = _BinaryColumn(pa, pa.binary() if text else key_kind, len(rows), extent.header_key_bytes)
-    value = _BinaryColumn(pa, value_kind, len(rows), extent.header_value_bytes)
+    key = _BinaryColumn(pa, pa.binary() if text else key_kind, len(rows), extent.header_key_bytes, view_shift)
+    value = _BinaryColumn(pa, value_kind, len(rows), extent.header_value_bytes, view_shift)
     offsets = _memory(n + 1, np.int32)
     valid = _memory((n + 7) // 8, np.uint8) if null_headers else None
     fill_headers(

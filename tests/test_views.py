@@ -268,21 +268,19 @@ def test_headers_are_not_made_where_there_are_none() -> None:
     assert table._headers is None
 
 
-def test_int32_offsets_are_kept_by_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int32_offsets_are_kept_by_several_chunks() -> None:
     """COL-R1: a column may pass 2 GiB; here the bound is small instead."""
-    monkeypatch.setattr(arrow, "_INT32_MAX", 1600)
     table = make(topic="orders")
-    made = arrow.to_arrow(table)
+    made = arrow.to_arrow(table, reach=arrow.Reach(offset=1600))
     made.validate(full=True)
     assert made["value"].num_chunks > 2
     assert max(len(b"".join(v for v in c.to_pylist() if v)) for c in made["value"].chunks) <= 1600
     assert made.select(arrow.VIEW_COLUMNS[:-2]).to_pylist() == expected(RECORDS)
 
 
-def test_views_reach_past_int32_by_several_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "_VIEW_SHIFT", 6)
+def test_views_reach_past_int32_by_several_buffers() -> None:
     table = make()
-    made = arrow.to_arrow(table, binary="binary_view")
+    made = arrow.to_arrow(table, binary="binary_view", reach=arrow.Reach(view_shift=6))
     made.validate(full=True)
     assert len(made["value"].chunk(0).buffers()) == 2 + -(-len(table.data) // 64)
     assert made.to_pylist() == expected(RECORDS)
