@@ -33,6 +33,9 @@ from kbatch.transactions import control_records
 
 __all__ = ["Cleaning", "Compaction", "Producers"]
 
+Mask = npt.NDArray[np.bool_]
+Attributes = npt.NDArray[np.int16]
+
 # Bits of the attributes that have a meaning; Kafka writes no others.
 _KNOWN_ATTRIBUTES = 0x7F
 _MARKERS = (ControlType.ABORT, ControlType.COMMIT)
@@ -131,10 +134,11 @@ class Producers:
         return out
 
 
+@dataclass(slots=True)
 class Cleaning:
     """The second reading: which batches and records stay, and as what.
 
-    Parameters
+    Attributes
     ----------
     keys : KeyOffsets
     end : int
@@ -145,29 +149,23 @@ class Cleaning:
     producers : Producers
     result : Compaction
         What is counted is counted there.
+    keeps_legacy_tombstones : bool
+        Whether tombstones of magic 0 and 1 stay, which have no delete horizon.
+    bytes_seen : int
+        Bytes of the batches so far.
     """
 
-    def __init__(
-        self,
-        keys: KeyOffsets,
-        end: int,
-        now: int,
-        horizon: int,
-        aborted: npt.NDArray[np.void],
-        producers: Producers,
-        result: Compaction,
-    ) -> None:
-        self.keeps_legacy_tombstones = True
-        self.bytes_seen = 0
-        self._keys = keys
-        self._end = end
-        self._now = now
-        self._horizon = horizon
-        self._aborted = aborted
-        self._producers = producers
-        self._result = result
-        # Producers of which a batch of data was seen since their last marker.
-        self._seen: set[int] = set()
+    keys: KeyOffsets
+    end: int
+    now: int
+    horizon: int
+    aborted: npt.NDArray[np.void]
+    producers: Producers
+    result: Compaction
+    keeps_legacy_tombstones: bool = True
+    bytes_seen: int = 0
+    # Producers of which a batch of data was seen since their last marker.
+    _seen: set[int] = field(default_factory=set)
 
     def copy(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
         """Write the batches of a table as they are."""
@@ -177,14 +175,14 @@ class Cleaning:
             return
         self._refuse(table, batches["status"] != BatchStatus.OK)
         first, last = int(batches["last_offset"][0]), int(batches["last_offset"][-1])
-        aborted = self._aborted
+        aborted = self.aborted
         writer.append_aborted(aborted[(aborted["last_offset"] >= first) & (aborted["last_offset"] <= last)])
         start, stop = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
         writer.append_scanned(segment.window(start, stop), batches, start)
-        self._result.batches_in += len(batches)
-        self._result.batches_out += len(batches)
-        self._result.records_in += len(table)
-        self._result.records_out += len(table)
+        self.result.batches_in += len(batches)
+        self.result.batches_out += len(batches)
+        self.result.records_in += len(table)
+        self.result.records_out += len(table)
 
     def clean(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
         """Write what stays of the batches of a table, decoded with their markers and without aborted batches."""
@@ -200,38 +198,32 @@ class Cleaning:
         fates, gets_horizon = self._fates(table, attributes, of_empty, stays)
         new, data = self._rewritten(table, stays, fates, gets_horizon)
 
-        writer.append_aborted(self._aborted[np.isin(self._aborted["last_offset"], aborts)])
+        writer.append_aborted(self.aborted[np.isin(self.aborted["last_offset"], aborts)])
         written = fates != _Fate.DROP
         is_new = fates[written] >= _Fate.REWRITE
         out = batches[written]
         out[is_new] = new
         if len(out):
             self._write(segment, writer, out, is_new, data)
-        self._result.batches_out += len(out)
-        self._result.batches_rewritten += len(new)
+        self.result.batches_out += len(out)
+        self.result.batches_rewritten += len(new)
         self._count(table, attributes, latest, stays)
 
-    def _staying(
-        self, table: RecordTable, attributes: npt.NDArray[np.int16], of_empty: npt.NDArray[np.bool_]
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def _staying(self, table: RecordTable, attributes: Attributes, of_empty: Mask) -> tuple[Mask, Mask]:
         """Return which records are the last of their key, and which stay (``shouldRetainRecord``)."""
         rows, batches = table.records, table.batches
         of = rows["batch"]
-        due = (attributes & ATTRIBUTE_DELETE_HORIZON != 0) & (batches["base_timestamp"] <= self._now)
+        due = (attributes & ATTRIBUTE_DELETE_HORIZON != 0) & (batches["base_timestamp"] <= self.now)
         discarded = (batches["status"] == BatchStatus.ABORTED) | (of_empty & due)
         keeps_tombstones = np.where(batches["magic"] == 2, ~due, self.keeps_legacy_tombstones)
         latest = np.empty(len(rows), np.bool_)
-        self._keys.latest(rows["offset"], rows["key_pos"], rows["key_len"], table.data, latest.view(np.uint8))
+        self.keys.latest(rows["offset"], rows["key_pos"], rows["key_len"], table.data, latest.view(np.uint8))
         valid = latest & ((rows["value_len"] >= 0) | keeps_tombstones[of])
         return latest, ~discarded[of] & (valid | (attributes & ATTRIBUTE_CONTROL != 0)[of])
 
     def _fates(
-        self,
-        table: RecordTable,
-        attributes: npt.NDArray[np.int16],
-        of_empty: npt.NDArray[np.bool_],
-        stays: npt.NDArray[np.bool_],
-    ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+        self, table: RecordTable, attributes: Attributes, of_empty: Mask, stays: Mask
+    ) -> tuple[npt.NDArray[np.int8], Mask]:
         """Return what becomes of each batch (`_Fate`), and which get a delete horizon (``MemoryRecords.filterTo``)."""
         rows, batches = table.records, table.batches
         of = rows["batch"]
@@ -241,8 +233,8 @@ class Cleaning:
         valueless = np.bincount(of[stays & (rows["value_len"] < 0)], minlength=len(batches)) > 0
         gets_horizon = (kept > 0) & (valueless | of_empty) & (attributes & ATTRIBUTE_DELETE_HORIZON == 0)
         is_same = (batches["magic"] == 2) & (kept == counts) & ~gets_horizon
-        kept_empty = self._producers.are_last(batches, attributes & ATTRIBUTE_CONTROL != 0)
-        kept_empty |= batches["last_offset"] + 1 == self._end
+        kept_empty = self.producers.are_last(batches, attributes & ATTRIBUTE_CONTROL != 0)
+        kept_empty |= batches["last_offset"] + 1 == self.end
         fates = np.where(
             kept > 0,
             np.where(is_same, _Fate.KEEP, _Fate.REWRITE),
@@ -250,15 +242,9 @@ class Cleaning:
         )
         return fates.astype(np.int8), gets_horizon
 
-    def _count(
-        self,
-        table: RecordTable,
-        attributes: npt.NDArray[np.int16],
-        latest: npt.NDArray[np.bool_],
-        stays: npt.NDArray[np.bool_],
-    ) -> None:
+    def _count(self, table: RecordTable, attributes: Attributes, latest: Mask, stays: Mask) -> None:
         """Add the records of a table to the counts of the compaction."""
-        rows, batches, result = table.records, table.batches, self._result
+        rows, batches, result = table.records, table.batches, self.result
         own = attributes[rows["batch"]]
         is_control = own & ATTRIBUTE_CONTROL != 0
         is_marker = is_control & (own & ATTRIBUTE_TRANSACTIONAL != 0)
@@ -274,7 +260,7 @@ class Cleaning:
         result.markers += int(np.count_nonzero(is_marker & stays))
         result.markers_removed += int(np.count_nonzero(is_marker & ~stays))
 
-    def _refuse(self, table: RecordTable, bad: npt.NDArray[np.bool_]) -> None:
+    def _refuse(self, table: RecordTable, bad: Mask) -> None:
         """Raise if batches are bad that a decode only marks."""
         if bad.any():
             row = table.batches[int(np.argmax(bad))]
@@ -285,9 +271,7 @@ class Cleaning:
                 position=int(row["position"]),
             )
 
-    def _follow_markers(
-        self, table: RecordTable, attributes: npt.NDArray[np.int16]
-    ) -> tuple[npt.NDArray[np.bool_], list[int]]:
+    def _follow_markers(self, table: RecordTable, attributes: Attributes) -> tuple[Mask, list[int]]:
         """Return the markers of which no batch of data is left, and the offsets of the other ones that abort.
 
         Empty batches are batches, too: as long as one of them is there, its marker says what became of it.
@@ -315,11 +299,7 @@ class Cleaning:
         return of_empty, aborts
 
     def _rewritten(
-        self,
-        table: RecordTable,
-        stays: npt.NDArray[np.bool_],
-        fates: npt.NDArray[np.int8],
-        gets_horizon: npt.NDArray[np.bool_],
+        self, table: RecordTable, stays: Mask, fates: npt.NDArray[np.int8], gets_horizon: Mask
     ) -> tuple[npt.NDArray[np.void], bytes]:
         """Make the batches that change, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader``; CMP-R3."""
         is_new = fates >= _Fate.REWRITE
@@ -346,7 +326,7 @@ class Cleaning:
         base = np.full(len(new), NO_TIMESTAMP, np.int64)
         base[full] = times[at]
         base[had_horizon] = new["base_timestamp"][had_horizon]
-        base[gets_horizon] = self._horizon
+        base[gets_horizon] = self.horizon
         new["base_timestamp"] = base
         created = full & (new["attributes"] & ATTRIBUTE_LOG_APPEND_TIME == 0)
         if created.any():
@@ -376,14 +356,7 @@ class Cleaning:
                 position=int(table.batches["position"][0]),
             ) from error
 
-    def _write(
-        self,
-        segment: Segment,
-        writer: LogWriter,
-        out: npt.NDArray[np.void],
-        is_new: npt.NDArray[np.bool_],
-        data: bytes,
-    ) -> None:
+    def _write(self, segment: Segment, writer: LogWriter, out: npt.NDArray[np.void], is_new: Mask, data: bytes) -> None:
         """Write batches in order: the new ones from `data`, the others from the segment."""
         starts = out["position"]
         ends = starts + out["size"]
