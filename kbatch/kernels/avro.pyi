@@ -2,9 +2,9 @@ import numpy as np
 import numpy.typing as npt
 
 class Columns:
-    def __init__(
-        self, nodes: npt.NDArray[np.int32], limits: npt.NDArray[np.uint64], children: npt.NDArray[np.int32]
-    ) -> None: ...
+    def __new__(
+        cls, nodes: npt.NDArray[np.int32], limits: npt.NDArray[np.uint64], children: npt.NDArray[np.int32]
+    ) -> Columns: ...
     def decode(
         self,
         offsets: npt.NDArray[np.int32],
