@@ -16,6 +16,7 @@ KERNELS = [
     "decode",
     "columns",
     "frames",
+    "batch_decoder",
     "pipeline",
     "encode",
     "repack",

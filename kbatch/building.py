@@ -21,7 +21,8 @@ from kbatch.format import (
     BatchStatus,
     record_dtype,
 )
-from kbatch.kernels.pipeline import Cause, Config, Outcome, Pipeline
+from kbatch.kernels.batch_decoder import Cause, Config, Outcome
+from kbatch.kernels.pipeline import Pipeline
 from kbatch.kernels.scan import survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.pooled import PooledRows

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import index
 
 from kbatch.codecs import own_codecs
-from kbatch.kernels.pipeline import Outcome, Pipeline
+from kbatch.kernels.batch_decoder import Outcome
+from kbatch.kernels.pipeline import Pipeline
 
 __all__ = ["run", "thread_count"]
 

@@ -9,4 +9,3 @@ cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil
 # crc(A || B) == shift(crc(A), length of B) ^ crc(B)
 cpdef uint32_t crc32c_shift(uint32_t crc, uint64_t nbytes) noexcept nogil
 cpdef uint32_t crc32_shift(uint32_t crc, uint64_t nbytes) noexcept nogil
-cdef uint32_t crc32c_joined(uint32_t first, uint32_t second, int64_t size) noexcept nogil

@@ -70,10 +70,6 @@ cpdef uint32_t crc32_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
     return kb_crc_shift(KB_CRC32, crc, nbytes)
 
 
-cdef uint32_t crc32c_joined(uint32_t first, uint32_t second, int64_t size) noexcept nogil:
-    return kb_crc_shift(KB_CRC32C, first, size) ^ second
-
-
 cdef inline uint32_t checksum_of(const uint8_t* p, const BatchRow* batch) noexcept nogil:
     """The checksum of the bytes of a batch, or message of magic 0 or 1, at `p`."""
     if batch.magic == 2:
