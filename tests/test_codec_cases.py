@@ -108,7 +108,7 @@ def agree(codec, payload, limit=LIMIT, magic=2) -> bool:
 
 
 def test_every_rule_has_a_case() -> None:
-    rules = {"COD": range(1, 9), "GZ": range(1, 6), "SN": range(1, 9), "L4": range(1, 12), "ZS": range(2, 8)}
+    rules = {"COD": range(1, 9), "GZ": range(1, 6), "SN": [*range(1, 9), 10], "L4": range(1, 12), "ZS": range(2, 8)}
     expected = {f"{name}-R{number}" for name, numbers in rules.items() for number in numbers} - {"COD-R7"}
     assert expected == {rule for case in CASES for rule in case.rules.split()}
 
@@ -116,7 +116,7 @@ def test_every_rule_has_a_case() -> None:
 @both_ways
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_payload(case: Case, way) -> None:
-    """COD-R1 to COD-R6, COD-R8, GZ-R1 to GZ-R5, SN-R1 to SN-R8, L4-R1 to L4-R11, ZS-R2 to ZS-R7."""
+    """COD-R1 to COD-R6, COD-R8, GZ-R1 to GZ-R5, SN-R1 to SN-R8, SN-R10, L4-R1 to L4-R11, ZS-R2 to ZS-R7."""
     arena = Arena()
     for payload in case.payloads:
         found = outcome(way, case.codec, payload, case.limit, case.magic, arena)

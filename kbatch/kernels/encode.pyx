@@ -710,10 +710,11 @@ cdef class Plan:
 
     cdef int magic
     cdef int attributes
-    cdef int64_t room
+    cdef int64_t limit
     cdef int64_t max_records
     cdef bint cut
     cdef bint strict
+    cdef bint bounded
     cdef bint has_horizon
     cdef int64_t horizon
 
@@ -721,16 +722,29 @@ cdef class Plan:
                  bint cut=False, bint strict=True, horizon=None):
         self.magic = magic
         self.attributes = attributes
-        self.room = room
-        self.max_records = max_records
+        # Uncompressed messages of magic 0 and 1 are entries of their own, so that there may be any number of them.
+        self.bounded = magic == 2 or attributes & CODEC
+        self.limit = room if cut else (INT32_MAX if self.bounded else INT64_MAX)
+        self.max_records = max_records if cut else INT32_MAX
         self.cut = cut
         self.strict = strict
         self.has_horizon = horizon is not None
         self.horizon = horizon if self.has_horizon else 0
 
 
-cdef inline void begin_batch(BatchRow* batch, Plan plan, int64_t row, int64_t offset,
-                             int64_t timestamp) noexcept nogil:
+# A batch as records are added to it. Its row is written when it is opened and closed, not with each record.
+cdef struct Growth:
+    int64_t total
+    int64_t records
+    int64_t base_offset
+    int64_t base_timestamp
+    int64_t last_offset
+    int64_t max_timestamp
+
+
+cdef inline Growth open_batch(BatchRow* batch, Plan plan, int64_t row, int64_t offset,
+                              int64_t timestamp) noexcept nogil:
+    """Begin a batch with the record in `row`, which is not added yet."""
     batch.magic = <int8_t>plan.magic
     batch.attributes = <int16_t>plan.attributes
     batch.base_offset = offset
@@ -740,15 +754,21 @@ cdef inline void begin_batch(BatchRow* batch, Plan plan, int64_t row, int64_t of
     batch.record_count = 0
     batch.last_offset_delta = 0
     batch.size = overhead(batch)
+    return reopen_batch(batch)
 
 
-cdef inline void put_totals(BatchRow* batch, int64_t size, int64_t records, int64_t last_offset,
-                            int64_t max_timestamp) noexcept nogil:
-    batch.size = size
-    batch.record_count = <int32_t>records
-    batch.last_offset = last_offset
-    batch.last_offset_delta = <int32_t>(<uint64_t>last_offset - <uint64_t>batch.base_offset)
-    batch.max_timestamp = max_timestamp
+cdef inline Growth reopen_batch(const BatchRow* batch) noexcept nogil:
+    return Growth(total=batch.size, records=batch.record_count, base_offset=batch.base_offset,
+                  base_timestamp=batch.base_timestamp, last_offset=batch.last_offset,
+                  max_timestamp=batch.max_timestamp)
+
+
+cdef inline void close_batch(BatchRow* batch, const Growth* growth) noexcept nogil:
+    batch.size = growth.total
+    batch.record_count = <int32_t>growth.records
+    batch.last_offset = growth.last_offset
+    batch.last_offset_delta = <int32_t>(<uint64_t>growth.last_offset - <uint64_t>batch.base_offset)
+    batch.max_timestamp = growth.max_timestamp
 
 
 cdef bint short_deltas(Numbers numbers, int64_t row, int64_t count, int64_t base, uint32_t* out) noexcept nogil:
@@ -784,16 +804,6 @@ cdef inline int32_t short_sizes(const int32_t* keys, const int32_t* values, int6
         for i in range(count):
             out[i] += (keys[i] > 63) + (values[i] > 63)
     return longest < SHORT_LENGTH
-
-
-# A batch as it grows.
-cdef struct Growth:
-    int64_t total
-    int64_t records
-    int64_t base_offset
-    int64_t base_timestamp
-    int64_t last_offset
-    int64_t max_timestamp
 
 
 cdef int64_t grow(const int32_t* sizes, int64_t row, int64_t count, Numbers offsets, Numbers timestamps, int64_t limit,
@@ -854,131 +864,132 @@ cdef int64_t grow(const int32_t* sizes, int64_t row, int64_t count, Numbers offs
     return count
 
 
+# Lengths of some rows, and what they need beside their deltas.
+cdef struct Block:
+    int32_t keys[BLOCK]
+    int32_t values[BLOCK]
+    int32_t sizes[BLOCK]
+    int64_t count
+    bint oversized  # some length does not fit an int32
+    bint short  # `grow` may take them
+
+
+cdef bint read_block(const Source* source, Plan plan, int64_t row, int64_t stop, Block* block) noexcept nogil:
+    """Read the lengths of the rows from `row` on, up to the first that is bad; False if that is `row`."""
+    cdef int64_t count = min(stop - row, <int64_t>BLOCK)
+    cdef int64_t i
+    cdef int32_t least = 0
+    block.count = min(fetch_lengths(source.keys, row, count, block.keys),
+                      fetch_lengths(source.values, row, count, block.values))
+    for i in range(block.count):
+        least = min(least, min(block.keys[i], block.values[i]))
+    block.oversized = least < -1
+    block.short = (plan.magic == 2 and source.header_count.items == NULL and least >= -1
+                   and short_sizes(block.keys, block.values, block.count, block.sizes))
+    return block.count > 0
+
+
+cdef inline int64_t size_in(const Growth* growth, Plan plan, int64_t timestamp, int64_t offset_delta, int64_t key,
+                            int64_t value, int64_t headers) noexcept nogil:
+    """Bytes of a record in the batch, or of a message."""
+    return record_size(plan.magic == 2, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>growth.base_timestamp),
+                       offset_delta, key, value, headers)
+
+
+cdef inline void refuse(Report* report, int trouble, int64_t found) noexcept nogil:
+    report.trouble = trouble
+    report.found = found
+
+
+cdef bint opens_next(Plan plan, const Growth* growth, int64_t size, int64_t delta, Report* report) noexcept nogil:
+    """Whether a record for which a batch has no room goes to the next one; otherwise that is reported."""
+    if not plan.cut:
+        if size > INT32_MAX:
+            refuse(report, RECORD_SIZE, size)
+        elif size > plan.limit - growth.total or growth.records >= plan.max_records:
+            refuse(report, BATCH_SIZE, growth.total + size)
+        else:
+            refuse(report, OFFSET_FAR, delta)
+    return plan.cut
+
+
 cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
                           int64_t* used, int64_t room, Report* report) noexcept nogil:
     """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
-    cdef int32_t keys[BLOCK]
-    cdef int32_t values[BLOCK]
-    cdef int32_t sizes[BLOCK]
+    cdef Block block
     cdef HeaderWindow window
     cdef Growth growth
-    # What changes with each record is kept here and not in the batch, which would be stored and loaded again each time.
-    cdef BatchRow* batch = batches + used[0] - 1
-    cdef int64_t total = 0
-    cdef int64_t records = 0
-    cdef int64_t base_offset = 0
-    cdef int64_t base_timestamp = 0
-    cdef int64_t last_offset = 0
-    cdef int64_t max_timestamp = 0
-    cdef Numbers offsets = source.offsets
-    cdef Numbers timestamps = source.timestamps
     cdef int64_t filled = used[0]
-    cdef int64_t count
-    cdef int64_t good
+    cdef bint is_open = filled > 0
+    cdef bint with_headers = plan.magic == 2 and source.header_count.items != NULL
     cdef int64_t i
+    cdef int64_t good
     cdef int64_t offset
     cdef int64_t timestamp
     cdef int64_t delta
     cdef int64_t headers = 1
     cdef int64_t size
-    cdef int32_t least
-    cdef bint short
-    cdef bint fresh = filled == 0
-    cdef bint modern = plan.magic == 2
-    cdef bint cut = plan.cut
-    cdef bint strict = plan.strict
-    cdef bint with_headers = modern and source.header_count.items != NULL
-    # Plain messages are framed each for itself, so that there may be any number of them.
-    cdef bint framed = modern or plan.attributes & CODEC
-    cdef int64_t limit = plan.room if cut else (INT32_MAX if framed else INT64_MAX)
-    cdef int64_t max_records = plan.max_records if cut else INT32_MAX
     window.start = window.stop = 0
-    if not fresh:
-        total, records = batch.size, batch.record_count
-        base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
-        last_offset, max_timestamp = batch.last_offset, batch.max_timestamp
+    if is_open:
+        growth = reopen_batch(batches + filled - 1)
     while row < stop:
-        count = min(stop - row, <int64_t>BLOCK)
-        good = min(fetch_lengths(source.keys, row, count, keys), fetch_lengths(source.values, row, count, values))
-        if kb_unlikely(good == 0):
+        if kb_unlikely(not read_block(source, plan, row, stop, &block)):
             report.trouble = OUTSIDE
             break
-        # Up to the bad row, if there is one, so that it is named.
-        count = good
-        least = 0
-        for i in range(count):
-            least = min(least, min(keys[i], values[i]))
-        short = modern and not with_headers and least >= -1 and short_sizes(keys, values, count, sizes)
         i = 0
-        while i < count:
-            if short and not fresh:
-                growth = Growth(total=total, records=records, base_offset=base_offset, base_timestamp=base_timestamp,
-                                last_offset=last_offset, max_timestamp=max_timestamp)
-                good = grow(sizes + i, row + i, min(count - i, max_records - records), offsets, timestamps, limit,
-                            strict, &growth)
-                total, records = growth.total, growth.records
-                last_offset, max_timestamp = growth.last_offset, growth.max_timestamp
-                short = good >= 0
+        while i < block.count:
+            if block.short and is_open:
+                good = grow(block.sizes + i, row + i, min(block.count - i, plan.max_records - growth.records),
+                            source.offsets, source.timestamps, plan.limit, plan.strict, &growth)
+                block.short = good >= 0
                 i += max(good, 0)
-                if i == count:
+                if i == block.count:
                     break
-            offset = number(&offsets, row + i)
-            timestamp = number(&timestamps, row + i)
-            if kb_unlikely(strict and timestamp < -1):
-                report.trouble = BAD_TIMESTAMP
-                report.found = timestamp
+            offset = number(&source.offsets, row + i)
+            timestamp = number(&source.timestamps, row + i)
+            if kb_unlikely(plan.strict and timestamp < -1):
+                refuse(report, BAD_TIMESTAMP, timestamp)
                 break
-            if kb_unlikely(least < -1 and (keys[i] < -1 or values[i] < -1)):
-                report.trouble = RECORD_SIZE
-                report.found = <int64_t>INT32_MAX + 1
+            if kb_unlikely(block.oversized and (block.keys[i] < -1 or block.values[i] < -1)):
+                refuse(report, RECORD_SIZE, <int64_t>INT32_MAX + 1)
                 break
             if with_headers:
                 headers = headers_size(source, &window, row + i, report)
                 if kb_unlikely(headers < 0):
                     break
-            if kb_likely(not fresh):
-                if kb_unlikely(strict and offset <= last_offset):
-                    report.trouble = OFFSET_ORDER
-                    report.found = offset
+            if kb_likely(is_open):
+                if kb_unlikely(plan.strict and offset <= growth.last_offset):
+                    refuse(report, OFFSET_ORDER, offset)
                     break
-                delta = <int64_t>(<uint64_t>offset - <uint64_t>base_offset)
-                size = record_size(modern, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp), delta,
-                                   keys[i], values[i], headers)
-                if kb_unlikely(size > limit - total or records >= max_records
-                               or (framed and not 0 <= delta <= INT32_MAX)):
-                    if not cut:
-                        report.trouble = RECORD_SIZE if size > INT32_MAX else (
-                            BATCH_SIZE if size > limit - total or records >= max_records else OFFSET_FAR)
-                        report.found = delta if report.trouble == OFFSET_FAR else (
-                            size if report.trouble == RECORD_SIZE else total + size)
+                delta = <int64_t>(<uint64_t>offset - <uint64_t>growth.base_offset)
+                size = size_in(&growth, plan, timestamp, delta, block.keys[i], block.values[i], headers)
+                if kb_unlikely(size > plan.limit - growth.total or growth.records >= plan.max_records
+                               or (plan.bounded and not 0 <= delta <= INT32_MAX)):
+                    if not opens_next(plan, &growth, size, delta, report):
                         break
-                    put_totals(batch, total, records, last_offset, max_timestamp)
-                    fresh = True
-            if kb_unlikely(fresh):
+                    close_batch(batches + filled - 1, &growth)
+                    is_open = False
+            if kb_unlikely(not is_open):
                 if filled == room:
                     break
-                batch = batches + filled
+                growth = open_batch(batches + filled, plan, row + i, offset, timestamp)
                 filled += 1
-                begin_batch(batch, plan, row + i, offset, timestamp)
-                total, records = batch.size, 0
-                base_offset, base_timestamp, max_timestamp = offset, batch.base_timestamp, timestamp
-                size = record_size(modern, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>base_timestamp), 0,
-                                   keys[i], values[i], headers)
-                if kb_unlikely(size > INT32_MAX - total):
-                    report.trouble = RECORD_SIZE if size > INT32_MAX else BATCH_SIZE
-                    report.found = size if size > INT32_MAX else total + size
+                size = size_in(&growth, plan, timestamp, 0, block.keys[i], block.values[i], headers)
+                if kb_unlikely(size > INT32_MAX - growth.total):
+                    refuse(report, RECORD_SIZE if size > INT32_MAX else BATCH_SIZE,
+                           size if size > INT32_MAX else growth.total + size)
                     break
-            fresh = False
-            total += size
-            last_offset = offset
-            records += 1
-            max_timestamp = max(max_timestamp, timestamp)
+                is_open = True
+            growth.total += size
+            growth.records += 1
+            growth.last_offset = offset
+            growth.max_timestamp = max(growth.max_timestamp, timestamp)
             i += 1
         row += i
-        if i < count:
+        if i < block.count:
             break
-    if filled and not fresh:
-        put_totals(batch, total, records, last_offset, max_timestamp)
+    if is_open:
+        close_batch(batches + filled - 1, &growth)
     used[0] = filled
     return row
 
