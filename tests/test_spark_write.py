@@ -200,7 +200,7 @@ def test_a_commit_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
         (["'a' as value", "1 as other"], {"topic": "t", "numPartitions": "1"}, "column 'other' has no place"),
         (["'a' as value", "map('a', 'b') as headers"], {"topic": "t", "numPartitions": "1"}, None),
         (["'a' as value", "array('a') as headers"], {"topic": "t", "numPartitions": "1"}, "column 'headers' must be"),
-        (["'a' as value"], {"subscribe": "t"}, "unknown option 'subscribe' for a write; known are batchSize"),
+        (["'a' as value"], {"subscribe": "t"}, "unknown option 'subscribe'. The options are batchSize"),
         (["'a' as value"], {"topic": "t", "compression": "lzo"}, "codec must be one of"),
     ],
 )
