@@ -130,9 +130,9 @@ def aiokafka_frame(spark: Any, given: Input) -> Any:
 
 
 def export(spark: Any, given: Input, out: str) -> None:
+    from kbatch.plan.read_options import ReadOptions
+    from kbatch.sinks.write_options import WriteOptions
     from kbatch.spark import export
-    from kbatch.spark.options import ReadOptions
-    from kbatch.spark.write_options import WriteOptions
 
     options = ReadOptions(assign={given.topic: list(given.partitions)})
     export(given.logs, out, options=options, writing=WriteOptions(compression=COMPRESSION))

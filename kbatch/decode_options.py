@@ -10,16 +10,19 @@ import numpy as np
 
 from kbatch import workers
 from kbatch.format import COLUMNS, DEFAULT_LIMITS, Limits, record_dtype
+from kbatch.options import choice
 from kbatch.table import checked_columns
 from kbatch.transactions import AbortedRanges
 
-__all__ = ["Crc", "DecodeOptions", "Isolation", "OnError"]
+__all__ = ["CRC", "ISOLATION", "ON_ERROR", "Crc", "DecodeOptions", "Isolation", "OnError"]
 
 Crc = Literal["verify", "mark", "skip"]
 OnError = Literal["raise", "stop", "skip"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
-_CHOICES = {"isolation": get_args(Isolation), "crc": get_args(Crc), "on_error": get_args(OnError)}
+# The kinds of these options, for every place that offers them.
+CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), choice(*get_args(Isolation))
+_CHOICES = {"isolation": ISOLATION.choices, "crc": CRC.choices, "on_error": ON_ERROR.choices}
 
 
 # Not frozen, though nothing changes one: that would take a tenth of all that is done before the kernels begin.

@@ -24,9 +24,8 @@ _NUMBERS = {
         ("--dedupe-buffer-bytes", 63),
     ),
     "dump": (("--producer", -2), ("--max-records", -1), ("--max-bytes-shown", -1)),
-    "export": (("--row-group-rows", 0),),
 }
-_REST = {"convert": [], "recompress": ["--codec", "lz4"], "compact": [], "dump": [], "export": []}
+_REST = {"convert": [], "recompress": ["--codec", "lz4"], "compact": [], "dump": []}
 
 
 @pytest.mark.parametrize("command", _NUMBERS)

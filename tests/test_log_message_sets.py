@@ -14,7 +14,7 @@ from tables import batches_of, records_of
 
 import kbatch
 from kbatch.log import Log
-from kbatch.spark.options import ReadOptions
+from kbatch.plan.read_options import ReadOptions
 from kbatch.spark.planning import open_logs, plan, task_tables
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"

@@ -25,6 +25,7 @@ HEAVY = ("pyarrow", "pandas", "polars", "pyspark")
 LAYERS = [
     {"format"},
     {"errors"},
+    {"options"},
     {"kernels"},
     {"libraries"},
     {"checksums", "codecs", "pooled"},
@@ -44,6 +45,8 @@ LAYERS = [
     {"stable"},
     {"streaming"},
     {"log"},
+    {"plan"},
+    {"sinks"},
     {"spark"},
     {"cli"},
     {"__main__"},

@@ -19,8 +19,8 @@ from kbatch.cli import main
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.spark.following import log_transactions
-from kbatch.spark.options import ReadOptions, parse_options
 from kbatch.spark.planning import open_logs, plan, task_tables
 
 pa = pytest.importorskip("pyarrow")

@@ -23,14 +23,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
+from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.outputs import Place  # noqa: E402
-from kbatch.spark.write_options import WriteOptions  # noqa: E402
 
 MAGIC_2 = ("codec-gzip", "codec-lz4", "codec-none", "codec-snappy", "codec-zstd", "compact-src", "txn", "prealloc")
 
 
 def options(**given: Any) -> Any:
-    from kbatch.spark.options import ReadOptions
+    from kbatch.plan.read_options import ReadOptions
 
     return ReadOptions(**{"topics": MAGIC_2, **given})
 

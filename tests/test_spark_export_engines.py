@@ -23,8 +23,8 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from kbatch.spark.options import ReadOptions  # noqa: E402
-from kbatch.spark.write_options import WriteOptions  # noqa: E402
+from kbatch.plan.read_options import ReadOptions  # noqa: E402
+from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
 pytestmark = [
     pytest.mark.spark,
@@ -412,17 +412,17 @@ def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixtu
         (["--from", "yesterday"], "--from must be a time such as 2026-03-01"),
         (["--to", "2026-01-01", "--ending-offsets", "{}"], "--to and --ending-offsets exclude each other"),
         (["--partitions", "x"], "--partitions must be numbers and ranges"),
-        (["--partitions", "7-5"], "--partitions '7-5' is no range of partitions"),
+        (["--partitions", "7-5"], "--partitions must be numbers and ranges such as 0,2,5-7; '7-5' is not a range"),
         (["--split-size", "lots"], "--split-size must be a number of bytes"),
-        (["--split-size", "0"], "--split-size must be a number of bytes"),
+        (["--split-size", "0"], "--split-size must be at least 1, got 0"),
         (["--row-group-size", "-1"], "--row-group-size must be a number of bytes"),
-        (["--key-partitions", "3"], "--key-partitions says where a key is: it needs --key"),
-        (["--key", "k", "--key-partitions", "0"], "--key-partitions must be a number, 1 or more"),
-        (["--file-size", "0"], "--file-size must be a number of bytes"),
-        (["--row-group-rows", "0"], "argument --row-group-rows: must be 1 to 9223372036854775807, got 0"),
+        (["--key-partitions", "3"], "--key-partitions requires --key"),
+        (["--key", "k", "--key-partitions", "0"], "--key-partitions must be at least 1, got 0"),
+        (["--file-size", "0"], "--file-size must be at least 1, got 0"),
+        (["--row-group-rows", "0"], "--row-group-rows must be at least 1, got 0"),
         (["--compression", "zstd:99"], "--compression zstd has levels 1 to 22"),
         (["--starting-offsets", "[]"], "--starting-offsets must be JSON"),
-        (["--ending-offsets", '{"t": {"0": -2}}'], "--ending-offsets offset -2 of t-0 is not allowed"),
+        (["--ending-offsets", '{"t": {"0": -2}}'], "--ending-offsets must not have offset -2, as it has for t-0"),
         (["--table", "a.b"], "--table and --catalog go with --format iceberg"),
         (["--format", "iceberg"], "--format iceberg needs --table"),
     ):

@@ -20,13 +20,13 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from kbatch.plan.read_options import ReadOptions  # noqa: E402
+from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark import files  # noqa: E402
 from kbatch.spark.export import _data_files  # noqa: E402
-from kbatch.spark.options import ReadOptions  # noqa: E402
 from kbatch.spark.outputs import Place  # noqa: E402
 from kbatch.spark.parquet import ExportJob, reports_of  # noqa: E402
 from kbatch.spark.planning import open_logs, plan  # noqa: E402
-from kbatch.spark.write_options import WriteOptions, parse_compression  # noqa: E402
 
 pytestmark = [
     pytest.mark.spark,
@@ -392,12 +392,12 @@ def failing(function: Any, after: int) -> Any:
 
 
 def test_options_that_can_not_be() -> None:
-    assert parse_compression("gzip:9") == ("gzip", 9)
+    assert WriteOptions(compression="gzip:9").compression == "gzip:9"
     for text in ("lzo", "zstd:0", "zstd:23", "snappy:1", "zstd:", "gzip:x", ""):
         with pytest.raises(ValueError, match="compression"):
-            parse_compression(text)
+            WriteOptions(compression=text)
     for given, message in (
-        ({"format": "orc"}, "format must be one of parquet, arrow, delta, iceberg"),
+        ({"format": "orc"}, "format must be one of 'parquet', 'arrow', 'delta', 'iceberg'"),
         ({"format": "arrow", "compression": "gzip"}, "zstd, lz4 or none, not gzip"),
         ({"row_group_rows": 0}, "row_group_rows must be at least 1"),
         ({"file_bytes": -1}, "file_bytes must be at least 1"),

@@ -19,7 +19,7 @@ import kbatch
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
-from kbatch.spark.options import ReadOptions
+from kbatch.plan.read_options import ReadOptions
 from kbatch.spark.source import KbatchReader
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")

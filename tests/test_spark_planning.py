@@ -22,7 +22,7 @@ from kbatch.log import logs as log_module
 from kbatch.log import storage
 from kbatch.log.segment import SegmentFile
 from kbatch.partitioner import key_partition, murmur2
-from kbatch.spark.options import Bound, ReadOptions, parse_options
+from kbatch.plan.read_options import Bound, ReadOptions, parse_options
 from kbatch.spark.planning import Split, choose_logs, open_logs, plan, resolve_bounds, task_tables
 
 HOUR = 3_600_000
@@ -288,14 +288,14 @@ def test_the_partition_of_a_key_is_that_of_kafkas_partitioner() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"key": "a", "keyHex": "61"}, "options key and keyHex exclude each other"),
-        ({"keyHex": "6"}, "keyHex must be hexadecimal digits, two a byte, got '6'"),
-        ({"keyPartitions": "3"}, "keyPartitions says where a key is; it needs option key or keyHex"),
-        ({"key": "a", "keyPartitions": "0"}, "keyPartitions must be a number, 1 or more, got '0'"),
-        ({"minPartitions": "-1"}, "minPartitions must be a number, 1 or more"),
-        ({"maxRecordsPerPartition": "many"}, "maxRecordsPerPartition must be a number, 1 or more"),
-        ({"maxRecordBytes": "3g"}, "maxRecordBytes must be from 1 to 2147482608"),
-        ({"key": "a", "table": "losses"}, "key chooses records; with table=losses there are none"),
+        ({"key": "a", "keyHex": "61"}, "key and keyHex exclude each other"),
+        ({"keyHex": "6"}, "keyHex must be hexadecimal digits, two for each byte, got '6'"),
+        ({"keyPartitions": "3"}, "keyPartitions requires key"),
+        ({"key": "a", "keyPartitions": "0"}, "keyPartitions must be at least 1, got 0"),
+        ({"minPartitions": "-1"}, "minPartitions must be at least 1, got -1"),
+        ({"maxRecordsPerPartition": "many"}, "maxRecordsPerPartition must be a whole number, got 'many'"),
+        ({"maxRecordBytes": "3g"}, "maxRecordBytes must be 1 to 2147482608"),
+        ({"key": "a", "table": "losses"}, "key chooses records; table losses has none"),
     ],
 )
 def test_bad_options_say_what_is_wrong(options: dict[str, str], message: str) -> None:

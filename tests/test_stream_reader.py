@@ -177,7 +177,7 @@ def test_starting_offsets(tmp_path: Path) -> None:
         ({"onError": "stop"}, "not valid in streaming"),
         ({"startingOffsets": "soon"}, "earliest, latest or JSON"),
         ({"startingOffsets": '{"t": {"0": -3}}'}, "earliest, latest or JSON"),
-        ({"maxOffsetsPerTrigger": "0"}, "positive"),
+        ({"maxOffsetsPerTrigger": "0"}, "must be at least 1"),
         ({"maxTriggerDelay": "soon"}, "a time such as"),
         ({"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "must not be more"),
         ({"nonsense": "1"}, "unknown option"),

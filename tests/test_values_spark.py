@@ -16,7 +16,7 @@ from value_tables import table_of, write_log
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.cli.values import add_value_arguments, value_options
-from kbatch.spark.value_options import FormatOptions, ValueOptions
+from kbatch.plan.value_options import FormatOptions, ValueOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
@@ -43,13 +43,13 @@ def test_options_say_what_does_not_fit() -> None:
     assert ValueOptions.parse({}) == ValueOptions()
     for options, message in [
         ({"valueFormat": "xml"}, "must be one of"),
-        ({"valueFormat": "avro"}, "needs a schema"),
-        ({"valueFormat": "string", "valueSchema": "a int"}, "format string takes no schema"),
-        ({"valueFormat": "json", "valueFraming": "confluent"}, "no framing"),
-        ({"keySchema": "a int"}, "keyFormat"),
+        ({"valueFormat": "avro"}, "requires valueSchema"),
+        ({"valueFormat": "string", "valueSchema": "a int"}, "valueFormat string does not take valueSchema"),
+        ({"valueFormat": "json", "valueFraming": "confluent"}, "valueFormat json does not take valueFraming"),
+        ({"keySchema": "a int"}, "keyFormat binary does not take keySchema"),
         ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude"),
-        ({"valueFormat": "json", "valueUnknownFields": "keep"}, "'ignore' or 'bad'"),
-        ({"valueFormat": "avro", "valueSchema": "{}", "valueFraming": "glue"}, "framing must be"),
+        ({"valueFormat": "json", "valueUnknownFields": "keep"}, "'ignore', 'bad'"),
+        ({"valueFormat": "avro", "valueSchema": "{}", "valueFraming": "glue"}, "valueFraming must be"),
     ]:
         with pytest.raises(ValueError, match=message):
             ValueOptions.parse(options)
@@ -76,7 +76,7 @@ def test_flags_of_the_command_line() -> None:
         )
     )
     assert made == ValueOptions(FormatOptions("struct", ">i8"), FormatOptions("avro", "x.avsc", framing="confluent"))
-    with pytest.raises(ValueError, match="--keys: format avro needs a schema"):
+    with pytest.raises(ValueError, match="--keys avro requires --key-schema"):
         value_options(parser.parse_args(["--keys", "avro"]))
 
 
@@ -102,7 +102,7 @@ def test_batches_as_the_export_hands_them_over() -> None:
     import pyarrow as pa
 
     from kbatch.arrow import spark_batches, spark_schema
-    from kbatch.spark.options import ReadOptions
+    from kbatch.plan.read_options import ReadOptions
     from kbatch.spark.values import value_columns
 
     assert value_columns(ValueOptions(), [], ReadOptions()) is None

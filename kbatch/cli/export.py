@@ -5,33 +5,36 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kbatch.cli.inputs import name_and_value, storage_options
 from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time
-from kbatch.cli.usage import usage, whole_number
+from kbatch.cli.usage import usage
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
+from kbatch.options import add_flags, as_named, from_flags, options_of
+from kbatch.plan.read_options import ReadOptions
+from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from kbatch.spark.options import ReadOptions
     from kbatch.spark.summary import ExportSummary
-    from kbatch.spark.write_options import WriteOptions
 
 __all__ = ["add_parser", "format_summary"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What options of the data source and of `WriteOptions` are called here, for their errors.
-_FLAGS = {
-    "subscribe": "--topic",
-    "partitions": "--partitions",
-    "keyPartitions": "--key-partitions",
-    "startingOffsets": "--starting-offsets",
-    "endingOffsets": "--ending-offsets",
-    "splitBytes": "--split-size",
-    "compression": "--compression",
+# The flags of `ReadOptions`, by group.
+_GROUPS = {
+    "which records": (
+        "topics",
+        "partitions",
+        "starting",
+        "ending",
+        "isolation",
+        "key",
+        "key_partitions",
+        "include_headers",
+        "include_control",
+    ),
+    "damage": ("on_error", "crc", "timestamp_overflow"),
 }
 
 _DESCRIPTION = """\
@@ -67,112 +70,18 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         help="directory to make, or a URL such as s3://bucket/directory; must not exist, unless as a table to add to",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    _add_records(parser.add_argument_group("which records"))
+    reading = {each.name: each for each in options_of(ReadOptions)}
+    for title, names in _GROUPS.items():
+        add_flags(parser.add_argument_group(title), [reading[name] for name in names])
     add_value_arguments(parser)
-    _add_damage(parser.add_argument_group("damage"))
-    _add_files(parser.add_argument_group("files"))
-    _add_running(parser.add_argument_group("running"))
-    parser.set_defaults(run=run)
-
-
-def _add_records(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--topic", action="append", metavar="T", help="only this topic; may be given more than once (default: all)"
-    )
-    group.add_argument("--partitions", metavar="N,N-N", help="only these partitions of each topic, such as 0,2,5-7")
-    group.add_argument(
-        "--from", dest="since", metavar="TIME", help="from the first record on that has this time, in ISO 8601; UTC if "
-        "it doesn't say"
-    )  # fmt: skip
-    group.add_argument(
-        "--to", dest="until", metavar="TIME", help="up to the first record that has this time or a later one"
-    )
-    group.add_argument(
-        "--starting-offsets", metavar="JSON", help='first offsets, as {"topic": {"0": 23}}; -2 is the earliest'
-    )
-    group.add_argument(
-        "--ending-offsets",
-        metavar="JSON",
-        help='offsets before which to stop, as {"topic": {"0": 45}}; -1 is the latest',
-    )
-    group.add_argument(
-        "--isolation",
-        choices=("read_uncommitted", "read_committed"),
-        default="read_uncommitted",
-        help="every record; or only those of committed transactions and of none, as far as all is decided "
-        "(default: %(default)s)",
-    )
-    group.add_argument("--key", metavar="TEXT", help="only the records of this key, taken as UTF-8")
-    group.add_argument(
-        "--key-partitions",
-        metavar="N",
-        help="with --key: look only where Kafka's default partitioner puts the key among so many partitions",
-    )
-    group.add_argument("--headers", action="store_true", help="write the column of record headers too")
-    group.add_argument("--control", action="store_true", help="write control records (transaction markers) too")
-
-
-def _add_damage(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--on-error",
-        choices=("raise", "stop", "skip"),
-        default="raise",
-        help="at damage, and at formats that aren't read: give up; end that partition there; or pass over it. What is "
-        "lost stands in the summary, and all of it in OUT/_losses (default: %(default)s)",
-    )
-    group.add_argument(
-        "--crc",
-        choices=("verify", "mark", "skip"),
-        default="verify",
-        help="check checksums; check but take bad batches, and count them; or don't (default: %(default)s)",
-    )
-    group.add_argument(
-        "--timestamp-overflow",
-        choices=("raise", "null"),
-        default="raise",
-        help="what becomes of a timestamp beyond the year 294247 (default: %(default)s)",
-    )
-
-
-def _add_files(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--format",
-        choices=("parquet", "arrow", "delta", "iceberg"),
-        default="parquet",
-        help="Parquet files, Arrow IPC files, or a Delta or Iceberg table, new or added to (default: %(default)s)",
-    )
-    group.add_argument("--table", metavar="DB.T", help="of --format iceberg: the table; OUT is where its files go")
-    group.add_argument(
+    files = parser.add_argument_group("files")
+    add_flags(files, options_of(WriteOptions))
+    files.add_argument("--table", metavar="DB.T", help="of --format iceberg: the table; OUT is where its files go")
+    files.add_argument(
         "--catalog", metavar="NAME", help="of --format iceberg: the catalog in pyiceberg's configuration"
     )
-    group.add_argument(
-        "--by-day",
-        action="store_true",
-        help="a directory date=YYYY-MM-DD for the day (UTC) of the timestamps; of Iceberg a partition field",
-    )
-    group.add_argument(
-        "--compression",
-        metavar="CODEC[:LEVEL]",
-        default="zstd",
-        help="zstd, snappy, gzip, lz4 or none, with a level such as zstd:3 (default: %(default)s)",
-    )
-    group.add_argument(
-        "--file-size",
-        metavar="SIZE",
-        help="aim for files of this size, such as 1g; tasks read about as much then (default: up to 512m, as large as "
-        "tasks of --split-size make them)",
-    )
-    group.add_argument(
-        "--row-group-size", metavar="SIZE", help="bytes of a row group before it is compressed (default: 64m)"
-    )
-    group.add_argument(
-        "--row-group-rows", type=whole_number(1), metavar="N", help="most rows of a row group (default: 1048576)"
-    )
-    group.add_argument(
-        "--dictionary",
-        metavar="COLUMN,...",
-        help="columns that Parquet may encode with a dictionary, or none (default: key,timestampType,headers)",
-    )
+    _add_running(parser.add_argument_group("running"))
+    parser.set_defaults(run=run)
 
 
 def _add_running(group: argparse._ArgumentGroup) -> None:
@@ -195,14 +104,14 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; may be given "
         "more than once",
     )
-    group.add_argument("--split-size", metavar="SIZE", help="most bytes of the log that a task reads (default: 128m)")
+    add_flags(group, [each for each in options_of(ReadOptions) if each.name == "split_bytes"])
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     from kbatch.spark.export import export
 
-    with usage(_FLAGS):
+    with usage():
         options, writing = _read_options(arguments), _write_options(arguments)
     with ProgressLine("starting Spark ...") as line:
         summary = export(
@@ -221,72 +130,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_options(arguments: argparse.Namespace) -> ReadOptions:
-    from kbatch.spark.options import parse_options
-
-    given = {
-        "subscribe": ",".join(arguments.topic) if arguments.topic else None,
-        "partitions": arguments.partitions,
-        "key": arguments.key,
-        "keyPartitions": arguments.key_partitions,
-        "startingTimestamp": _milliseconds("--from", arguments.since),
-        "endingTimestamp": _milliseconds("--to", arguments.until),
-        # A partition without a record that new has none to export.
-        "startingOffsetsByTimestampStrategy": "latest",
-        "startingOffsets": arguments.starting_offsets,
-        "endingOffsets": arguments.ending_offsets,
-        "isolationLevel": arguments.isolation,
-        "includeHeaders": str(arguments.headers).lower(),
-        "includeControl": str(arguments.control).lower(),
-        "onError": arguments.on_error,
-        "crc": arguments.crc,
-        "timestampOverflow": arguments.timestamp_overflow,
-        "splitBytes": arguments.split_size,
-    }
-    for time, offsets in (("since", "starting_offsets"), ("until", "ending_offsets")):
-        if getattr(arguments, time) is not None and getattr(arguments, offsets) is not None:
-            names = {"since": "--from", "until": "--to"}
-            raise ValueError(f"{names[time]} and --{offsets.replace('_', '-')} exclude each other")
-    if arguments.key_partitions is not None and arguments.key is None:
-        raise ValueError("--key-partitions says where a key is: it needs --key")
-    strings = {name: value for name, value in given.items() if value is not None}
+    given, names = from_flags(options_of(ReadOptions), arguments)
+    given["values"] = value_options(arguments)
     if is_url(arguments.logdir):
-        strings.update({f"storage.{name}": value for name, value in arguments.storage_options})
-    _, options = parse_options({"path": arguments.logdir, **strings})
-    return replace(options, values=value_options(arguments))
+        given["storage"] = {name.lower(): value for name, value in arguments.storage_options}
+    # A partition without a record that new has none to export.
+    return cast(ReadOptions, as_named(lambda: ReadOptions(latest_if_no_timestamp=True, **given), names))
 
 
 def _write_options(arguments: argparse.Namespace) -> WriteOptions:
-    from kbatch.spark.options import parse_size
-    from kbatch.spark.write_options import WriteOptions
-
-    if arguments.format == "iceberg" and arguments.table is None:
+    given, names = from_flags(options_of(WriteOptions), arguments)
+    writing: WriteOptions = as_named(lambda: WriteOptions(storage=storage_options(arguments), **given), names)
+    if writing.format == "iceberg" and arguments.table is None:
         raise ValueError("--format iceberg needs --table")
-    if arguments.format != "iceberg" and (arguments.table is not None or arguments.catalog is not None):
+    if writing.format != "iceberg" and (arguments.table is not None or arguments.catalog is not None):
         raise ValueError("--table and --catalog go with --format iceberg")
-    given: dict[str, Any] = {"storage": storage_options(arguments)}
-    if arguments.file_size is not None:
-        given["file_bytes"] = parse_size("--file-size", arguments.file_size)
-    if arguments.row_group_size is not None:
-        given["row_group_bytes"] = parse_size("--row-group-size", arguments.row_group_size)
-    if arguments.row_group_rows is not None:
-        given["row_group_rows"] = arguments.row_group_rows
-    if arguments.dictionary is not None:
-        names = arguments.dictionary.split(",")
-        given["dictionary"] = () if names == ["none"] else tuple(names)
-    return WriteOptions(arguments.format, arguments.compression, by_day=arguments.by_day, **given)
-
-
-def _milliseconds(name: str, text: str | None) -> str | None:
-    """Return an ISO time as milliseconds since the epoch, rounded up: no record before it counts."""
-    if text is None:
-        return None
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{name} must be a time such as 2026-03-01 or 2026-03-01T06:00:00Z, got {text!r}") from None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return str(-((_EPOCH - when) // timedelta(milliseconds=1)))
+    return writing
 
 
 def format_summary(summary: ExportSummary) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,20 +18,12 @@ class UsageError(Exception):
 
 
 @contextmanager
-def usage(names: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Take what is refused in the block, made of nothing but arguments, for wrong usage.
-
-    Parameters
-    ----------
-    names : mapping of str to str, optional
-        What the words are called on the command line with which errors may begin.
-    """
+def usage() -> Iterator[None]:
+    """Treat a `ValueError` in the block, which only combines arguments, as wrong usage."""
     try:
         yield
     except ValueError as error:
-        name, space, text = str(error).partition(" ")
-        called = (names or {}).get(name.removesuffix(":"), name)
-        raise UsageError(f"{called}{space}{text}") from None
+        raise UsageError(str(error)) from None
 
 
 def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -108,15 +108,17 @@ def write_log(
     """
     if mode not in ("append", "error", "overwrite"):
         raise ValueError(f"mode must be 'append', 'error' or 'overwrite', got {mode!r}")
-    codec, level = parse_compression(compression)
+    try:
+        compressed = parse_compression(compression)
+    except ValueError as error:
+        raise ValueError(f"compression {error}") from None
     options = RowOptions(
         topic=topic,
         num_partitions=num_partitions,
         offsets=offsets,
-        codec=codec,
-        level=level,
+        compression=compressed,
         batch_size=batch_size,
-        timestamp_type=Layout.of(magic=2, codec=codec, timestamp_type=timestamp_type).timestamp_type,
+        timestamp_type=Layout.of(magic=2, codec=compressed[0], timestamp_type=timestamp_type).timestamp_type,
     )
     stage = Stage(root)
     check_before(stage, mode)

@@ -13,85 +13,108 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from kbatch import options as opts
 from kbatch.codecs import check_level
 from kbatch.encoding import now, parse_codec
 from kbatch.format import Codec, TimestampType
+from kbatch.options import INT32_MAX, Kind, option
 from kbatch.partitioner import key_partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "RowOptions", "RowSplitter", "check_columns", "check_topic", "parse_compression"]
+__all__ = ["COLUMNS", "RowOptions", "RowSplitter", "check_columns", "parse_compression"]
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-_INT32_MAX = 2**31 - 1
+_TIMESTAMP_TYPES = {"createtime": TimestampType.CREATE_TIME, "logappendtime": TimestampType.LOG_APPEND_TIME}
 # Kafka's Topic.validate.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowOptions:
-    """How rows become batches of topic-partitions. Picklable, with plain values only.
-
-    Attributes
-    ----------
-    topic : str or None
-        Where all rows go, whatever their column says. None takes the column.
-    num_partitions : int or None
-        Partitions to choose from where the column partition is missing or null: by Kafka's default partitioner for a
-        key, in turn for a null key.
-    offsets : {"keep", "assign"}
-        Whether a column offset is kept, or offsets go on after the log's last as they do without the column.
-    codec, level, timestamp_type
-        As for `kbatch.encode`.
-    batch_size : int
-        As for `kbatch.BatchWriter`.
-    headers : bool
-        Whether a column of headers is written.
-    now : int
-        Milliseconds: of records without a column timestamp, and the append time.
-    """
-
-    topic: str | None = None
-    num_partitions: int | None = None
-    offsets: Literal["keep", "assign"] = "keep"
-    codec: Codec = Codec.NONE
-    level: int | None = None
-    batch_size: int = 16384
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    headers: bool = True
-    now: int = field(default_factory=now)
-
-    def __post_init__(self) -> None:
-        if self.topic is not None:
-            check_topic(self.topic)
-        if self.num_partitions is not None and not 1 <= self.num_partitions <= _INT32_MAX:
-            raise ValueError(f"the number of partitions must be 1 to {_INT32_MAX}, got {self.num_partitions}")
-        if self.offsets not in ("keep", "assign"):
-            raise ValueError(f"offsets must be 'keep' or 'assign', got {self.offsets!r}")
-        check_level(self.codec, self.level)
-        if not 0 <= self.batch_size <= _INT32_MAX:
-            raise ValueError(f"the batch size must be 0 to {_INT32_MAX}, got {self.batch_size}")
 
 
 def parse_compression(text: Codec | str | None) -> tuple[Codec, int | None]:
     """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default."""
     if not isinstance(text, str):
         return parse_codec(Codec.NONE if text is None else text), None
-    name, colon, level = text.strip().partition(":")
-    if colon and not re.fullmatch(r"-?\d{1,7}", level, re.ASCII):
-        raise ValueError(f"compression must be a codec, or one with a level such as zstd:3, got {text!r}")
-    codec = parse_codec(name.lower() if name.lower() != "uncompressed" else "none")
-    check_level(codec, int(level) if colon else None)
-    return codec, int(level) if colon else None
+    name, level = opts.parse_compression(text)
+    codec = parse_codec(name if name != "uncompressed" else "none")
+    check_level(codec, level)
+    return codec, level
 
 
-def check_topic(topic: str) -> None:
-    """Raise `ValueError` unless Kafka takes this for the name of a topic; it becomes that of a directory."""
+def _parse_timestamp_type(text: str) -> TimestampType:
+    try:
+        return _TIMESTAMP_TYPES[text.strip().replace("_", "").lower()]
+    except KeyError:
+        raise ValueError(f"must be CreateTime or LogAppendTime, got {text!r}") from None
+
+
+def _check_topic(topic: str) -> None:
     if topic in (".", "..") or not _TOPIC.fullmatch(topic):
         raise ValueError(
-            f"topic {topic!r} is none that Kafka allows: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
+            f"must be a name that Kafka allows: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', got {topic!r}"
         )
+
+
+_COMPRESSION = Kind(
+    parse_compression,
+    "zstd:3",
+    lambda value: check_level(*value),
+    metavar="CODEC[:LEVEL]",
+    show=lambda value: str(value[0].name.lower()),
+)
+_TIMESTAMP_TYPE = Kind(
+    _parse_timestamp_type,
+    "LogAppendTime",
+    metavar="{CreateTime,LogAppendTime}",
+    show=lambda value: "LogAppendTime" if value else "CreateTime",
+)
+
+
+@opts.documented
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """How rows become batches of topic-partitions. Picklable, with plain values only.
+
+    Attributes
+    ----------
+    {options}
+    now : int
+        Milliseconds: of records without a column timestamp, and the append time.
+    """
+
+    topic: str | None = option(
+        Kind(str, "orders", _check_topic), None, spark="topic", help="the topic of all rows, whatever their column has"
+    )
+    num_partitions: int | None = option(
+        opts.whole_number(1, INT32_MAX), None, spark="numPartitions",
+        help="partitions to choose from where the column partition is missing or null: by Kafka's default partitioner "
+        "for a key, in turn for a null key",
+    )  # fmt: skip
+    offsets: Literal["keep", "assign"] = option(
+        opts.choice("keep", "assign"), "keep", spark="offsets",
+        help="keep the offsets of a column offset, or assign new ones after the log's last",
+    )  # fmt: skip
+    compression: tuple[Codec, int | None] = option(
+        _COMPRESSION, (Codec.NONE, None), spark="compression",
+        help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:3",
+    )  # fmt: skip
+    batch_size: int = option(
+        opts.size(0, INT32_MAX),
+        16384,
+        spark="batchSize",
+        help="bytes of a batch, at most; see `BatchWriter`",
+    )
+    timestamp_type: TimestampType = option(
+        _TIMESTAMP_TYPE, TimestampType.CREATE_TIME, spark="timestampType",
+        help="whether batches have the time of their records, or that of the write",
+    )  # fmt: skip
+    headers: bool = option(
+        opts.BOOLEAN, True, spark="includeHeaders", help="write the column of headers, if there is one"
+    )
+    now: int = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        opts.check(self)
 
 
 def check_columns(schema: pa.Schema, options: RowOptions) -> None:
@@ -219,7 +242,7 @@ class RowSplitter:
         edges = np.searchsorted(groups, np.arange(len(chosen) + 1))
         for i, target in enumerate(chosen.tolist()):
             start, stop = int(edges[i]), int(edges[i + 1])
-            yield names[target >> 31], target & _INT32_MAX, batch.slice(start, stop - start)
+            yield names[target >> 31], target & INT32_MAX, batch.slice(start, stop - start)
 
     def _topics(self, batch: pa.RecordBatch) -> tuple[list[str], npt.NDArray[np.int64]]:
         if self._options.topic is not None:
@@ -231,7 +254,10 @@ class RowSplitter:
         encoded = column.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         for name in set(names) - self._checked:
-            check_topic(name)
+            try:
+                _check_topic(name)
+            except ValueError as error:
+                raise ValueError(f"topic {error}") from None
             self._checked.add(name)
         return names, encoded.indices.to_numpy().astype(np.int64)
 
@@ -243,10 +269,10 @@ class RowSplitter:
             column = batch.column("partition")
             missing = column.is_null().to_numpy(zero_copy_only=False)
             partitions = _integers(column, 0)
-            wrong = ((partitions < 0) | (partitions > _INT32_MAX)) & ~missing
+            wrong = ((partitions < 0) | (partitions > INT32_MAX)) & ~missing
             if wrong.any():
                 row = int(np.argmax(wrong))
-                raise ValueError(f"row {row} of a batch: partition {partitions[row]} must be 0 to {_INT32_MAX}")
+                raise ValueError(f"row {row} of a batch: partition {partitions[row]} must be 0 to {INT32_MAX}")
         if not missing.any():
             return partitions
         if most is None:

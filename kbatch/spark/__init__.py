@@ -10,18 +10,21 @@ except ImportError as error:
         f"kbatch.spark needs PySpark 4.0 or newer and pyarrow ({error}); pip install 'kbatch[spark]'"
     ) from error
 
+from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.export import export
 from kbatch.spark.functions import MapInArrow, decode_batches, decode_frame, decode_in_arrow
 from kbatch.spark.session import SparkStartError, spark_session
 from kbatch.spark.source import KbatchDataSource, register
 from kbatch.spark.summary import ExportSummary, PartitionSummary
-from kbatch.spark.write_options import WriteOptions
 
 __all__ = [
+    "Bound",
     "ExportSummary",
     "KbatchDataSource",
     "MapInArrow",
     "PartitionSummary",
+    "ReadOptions",
     "SparkStartError",
     "WriteOptions",
     "decode_batches",

@@ -23,11 +23,12 @@ from pyspark.sql import SparkSession
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.framing import scan_part
 from kbatch.log import Log
+from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
+from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.commit import Staging
 from kbatch.spark.following import log_transactions
 from kbatch.spark.interrupts import HeldInterrupts
 from kbatch.spark.jobs import Progress, run_job
-from kbatch.spark.options import DEFAULT_SPLIT_BYTES, ReadOptions
 from kbatch.spark.outputs import Place, open_place
 from kbatch.spark.parquet import LOSSES_SUFFIX, ExportJob, TaskReport, reports_of
 from kbatch.spark.planning import choose_logs, look_into, plan_logs, plan_ranges, resolve_bounds
@@ -37,7 +38,6 @@ from kbatch.spark.summary import ExportSummary, summarize
 from kbatch.spark.tables import CommittedFile, OutputTable, TableCommitError, open_table
 from kbatch.spark.transactions import pending_table
 from kbatch.spark.values import value_columns
-from kbatch.spark.write_options import WriteOptions
 from kbatch.transactions import Transactions
 
 __all__ = ["LOSSES", "MANIFEST", "TRANSACTIONS", "export"]

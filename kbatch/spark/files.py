@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from kbatch.errors import KbatchError
+from kbatch.options import parse_compression
+from kbatch.sinks.write_options import DEFAULT_FILE_BYTES, WriteOptions
 from kbatch.spark.outputs import Place
-from kbatch.spark.write_options import DEFAULT_FILE_BYTES, WriteOptions, parse_compression
 
 __all__ = ["HIVE_NULL", "DataFiles", "WrittenFile", "day_name"]
 

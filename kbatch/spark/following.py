@@ -21,7 +21,7 @@ from kbatch.log.committed import (
     segment_transactions,
 )
 from kbatch.log.segment import inode_of
-from kbatch.spark.options import ReadOptions
+from kbatch.plan.read_options import ReadOptions
 from kbatch.transactions import OpenTransaction, Transactions
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class FollowedLog:
     --------
     >>> import kbatch
     >>> from kbatch.spark.following import FollowedLog
-    >>> from kbatch.spark.options import ReadOptions
+    >>> from kbatch.plan.read_options import ReadOptions
     >>> followed = FollowedLog(ReadOptions(isolation="read_committed"))
     >>> followed.follow(kbatch.Log("tests/golden/logs/txn-0"), 300).last_stable_offset
     362

@@ -21,13 +21,13 @@ import pyarrow.parquet
 from kbatch.arrow import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
+from kbatch.plan.read_options import ReadOptions
+from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.files import DataFiles, WrittenFile
 from kbatch.spark.losses import LOSS_SCHEMA, LossRows
-from kbatch.spark.options import ReadOptions
 from kbatch.spark.outputs import Place
 from kbatch.spark.planning import Split, task_tables
 from kbatch.spark.rows import Transform
-from kbatch.spark.write_options import WriteOptions
 from kbatch.table import RecordTable
 
 __all__ = ["LOSSES_SUFFIX", "ExportJob", "TaskReport", "least", "most", "reports_of"]

@@ -30,8 +30,8 @@ from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
 from kbatch.log.segment import check_order, last_offset
 from kbatch.log.storage import identity, is_url, locate
+from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.spark.following import log_transactions
-from kbatch.spark.options import Bound, ReadOptions
 from kbatch.table import RecordTable, decoded_columns
 from kbatch.transactions import AbortedRanges, Transactions
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from kbatch.arrow import spark_batches
 from kbatch.errors import LimitExceededError
+from kbatch.plan.read_options import MOST_ROW_BYTES, ReadOptions
 from kbatch.spark.losses import LossLog
-from kbatch.spark.options import MOST_ROW_BYTES, ReadOptions
 from kbatch.spark.planning import Split
 from kbatch.table import RecordTable
 

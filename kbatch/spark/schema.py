@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from kbatch.arrow import SPARK_COLUMNS
-from kbatch.spark.options import Table
+from kbatch.plan.read_options import Table
 
 __all__ = ["LOSS_COLUMNS", "RECORD_COLUMNS", "columns_of", "kafka_schema", "table_schema"]
 

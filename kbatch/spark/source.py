@@ -16,8 +16,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.spark.losses import loss_batches
-from kbatch.spark.options import ReadOptions, parse_options
 from kbatch.spark.planning import choose_logs, plan, plan_logs, task_tables
 from kbatch.spark.rows import record_batches
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
@@ -40,7 +40,7 @@ class KbatchDataSource(DataSource):
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
     ``option("includeHeaders", "true")``. A schema given by the user chooses among them, in its order: what it leaves
-    out is not built. The options are those of `kbatch.spark.options.parse_options`.
+    out is not built. The options are those of `kbatch.plan.read_options.parse_options`.
 
     ``option("table", "losses")`` gives another table, of what damage costs a read with the same options (``onError`` is
     then ``skip`` unless it is ``stop``): a row for each range of bytes that gives no records, with topic, partition,
@@ -58,7 +58,7 @@ class KbatchDataSource(DataSource):
 
     ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) gives
     values in place of bytes, and a last column ``value_bad`` with the bytes of those that are none; the options that go
-    with it are those of `kbatch.spark.value_options.ValueOptions.parse`. A schema of json that isn't given, by
+    with it are those of `kbatch.plan.value_options.ValueOptions.parse`. A schema of json that isn't given, by
     ``valueSchema`` or a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
 
     Options prune what is read; the filters of a query do not, because PySpark reuses a reader with the filters of one

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from kbatch import options as opts
 from kbatch.errors import LogDirectoryError
 from kbatch.log import Log, Segment
 from kbatch.log.committed import segment_before
 from kbatch.log.segment import inode_of
+from kbatch.options import Kind, OptionError, option
+from kbatch.plan.read_options import EARLIEST, LATEST, PerPartition, ReadOptions, parse_options, parse_per_partition
 from kbatch.spark.following import FollowedLog
-from kbatch.spark.options import PerPartition, ReadOptions, parse_options, parse_size
 from kbatch.spark.planning import Split, plan_ranges, require_markers, task_tables
 from kbatch.spark.rows import Transform, record_batches
 from kbatch.spark.watching import LogState, TopicPartition, WatchedLogs, open_log
@@ -49,9 +49,7 @@ __all__ = ["KbatchStreamReader", "StreamOptions", "parse_stream_options"]
 
 _log = logging.getLogger(__name__)
 
-_STREAM_OPTIONS = ("maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
 _REFUSED = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "table")
-_EARLIEST, _LATEST = -2, -1
 # Spark's own default of maxTriggerDelay.
 _DEFAULT_DELAY = 15 * 60.0
 # The end of a query's first batch says under this key where it began. No topic has such a name.
@@ -62,12 +60,35 @@ _HINT = (
     "Some data may have been lost: retention, a truncated log or a deleted topic took it before it was read. "
     "option('failOnDataLoss', 'false') goes on from what there is"
 )
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "": 1e-3, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 Offsets = dict[TopicPartition, int]
 T = TypeVar("T")
 
 
+def _parse_starting(text: str) -> int | PerPartition:
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return EARLIEST if word == "earliest" else LATEST
+    try:
+        return parse_per_partition(text)
+    except ValueError:
+        raise ValueError(
+            f'must be earliest, latest or JSON such as {{"topic": {{"0": 23, "1": -2}}}}, got {text!r}'
+        ) from None
+
+
+def _check_starting(value: int | PerPartition) -> None:
+    numbers = [value] if isinstance(value, int) else [each for parts in value.values() for each in parts.values()]
+    if min(numbers, default=0) < EARLIEST:
+        raise ValueError(f"must be earliest, latest or JSON with offsets, -2 or -1, got {value}")
+
+
+def _check_delay(value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"must not be negative, got {value}")
+
+
+@opts.documented
 @dataclass(frozen=True)
 class StreamOptions:
     """What a stream is asked to do.
@@ -76,26 +97,44 @@ class StreamOptions:
     ----------
     read : ReadOptions
         As for a batch read; of its bounds only starting timestamps count.
-    fail_on_data_loss : bool
-        Whether it is an error if offsets are gone before they were read. Damage in what is there is ``read.on_error``.
-    starting : int
-        Where new queries begin: -2 earliest, -1 latest.
-    starting_offsets : dict of topic to dict of partition to int, or None
-        Or here, with the same meaning of -2 and -1.
-    max_offsets, min_offsets, max_bytes : int or None
-        For each micro-batch.
-    max_delay : float
-        Seconds after which a batch begins even if there is less than `min_offsets`.
+    {options}
     """
 
     read: ReadOptions
-    fail_on_data_loss: bool = True
-    starting: int = _LATEST
-    starting_offsets: PerPartition | None = None
-    max_offsets: int | None = None
-    min_offsets: int | None = None
-    max_bytes: int | None = None
-    max_delay: float = _DEFAULT_DELAY
+    fail_on_data_loss: bool = option(
+        opts.BOOLEAN, True, spark="failOnDataLoss",
+        help="offsets that are gone before they were read are an error; damage in what is there is onError, which is "
+        "skip with failOnDataLoss=false unless it is given",
+    )  # fmt: skip
+    starting: int | PerPartition = option(
+        Kind(_parse_starting, "earliest", _check_starting, metavar="JSON", show=lambda value: "latest"),
+        LATEST, spark="startingOffsets",
+        help="where a new query begins: earliest (-2), latest (-1), or offsets by topic and partition",
+    )  # fmt: skip
+    max_offsets: int | None = option(
+        opts.whole_number(1), None, spark="maxOffsetsPerTrigger", help="offsets of a micro-batch, at most"
+    )
+    min_offsets: int | None = option(
+        opts.whole_number(1), None, spark="minOffsetsPerTrigger",
+        help="a micro-batch waits for this number of offsets, up to maxTriggerDelay",
+    )  # fmt: skip
+    max_bytes: int | None = option(
+        opts.size(), None, spark="maxBytesPerTrigger", help="bytes of the files that a micro-batch reads, about"
+    )
+    # The default is that of Spark's Kafka source.
+    max_delay: float = option(
+        Kind(opts.parse_duration, "1m", _check_delay, metavar="TIME", show=lambda value: f"{value / 60:g}m"),
+        15 * 60.0, spark="maxTriggerDelay",
+        help="seconds (or a time such as 15m) after which a micro-batch begins with less than minOffsetsPerTrigger",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        opts.check(self)
+        if self.max_offsets is not None and self.min_offsets is not None and self.max_offsets < self.min_offsets:
+            raise OptionError("{min_offsets} must not be more than {max_offsets}")
+        outside = set(self.starting) - set(self.read.assign or self.starting) if isinstance(self.starting, dict) else ()
+        if outside:
+            raise OptionError("{starting} names {0}, which assign does not", ", ".join(sorted(outside)))
 
 
 def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamOptions]:
@@ -104,12 +143,9 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamO
     Parameters
     ----------
     options : mapping of str to str
-        Names in any case: those of `kbatch.spark.options.parse_options`, but for endings and ``table``. As for
-        Spark's Kafka source, ``startingOffsets`` (default ``latest``) may be ``earliest``, ``latest`` or JSON with -2
-        and -1 for them, and there are ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and ``maxTriggerDelay`` (such
-        as ``15m``). Ours: ``maxBytesPerTrigger``, of bytes in the files. ``failOnDataLoss`` is about offsets that are
-        gone before they were read; unless ``onError`` is given, ``false`` means ``onError=skip`` too. Before PySpark
-        4.2 limits don't go with ``Trigger.AvailableNow``: it ends after one batch there.
+        Names in any case; ``docs/options.md`` lists all of them. Those of a batch read are valid too, except endings
+        and ``table``. Before PySpark 4.2 limits cannot be combined with ``Trigger.AvailableNow``: it ends after one
+        batch there.
 
     Raises
     ------
@@ -128,62 +164,13 @@ def parse_stream_options(options: Mapping[str, str]) -> tuple[list[str], StreamO
     for name in _REFUSED:
         if name.lower() in given and not (name == "table" and given["table"] == "records"):
             raise ValueError(f"{name} is not valid in streaming queries")
-    own = {name: given.pop(name.lower(), None) for name in (*_STREAM_OPTIONS, "startingOffsets")}
-    fail = given.get("failondataloss", "true").strip().lower() != "false"
-    if "onerror" in given:
-        if given["onerror"] == "stop":
-            raise ValueError("onError=stop is not valid in streaming queries: choose raise or skip")
-        if given.get("failondataloss", "true").strip().lower() in ("true", "false"):
-            given.pop("failondataloss", None)
-    paths, read = parse_options(given)
-    starting, offsets = _starting(own["startingOffsets"])
-    if read.assign is not None:
-        offsets_outside = sorted(set(offsets or ()) - set(read.assign))
-        if offsets_outside:
-            raise ValueError(f"startingOffsets names {', '.join(offsets_outside)}, which assign doesn't")
-    most, least, size = own["maxOffsetsPerTrigger"], own["minOffsetsPerTrigger"], own["maxBytesPerTrigger"]
-    delay = own["maxTriggerDelay"]
-    stream = StreamOptions(
-        read,
-        fail,
-        starting,
-        offsets,
-        None if most is None else _count("maxOffsetsPerTrigger", most),
-        None if least is None else _count("minOffsetsPerTrigger", least),
-        None if size is None else parse_size("maxBytesPerTrigger", size),
-        _DEFAULT_DELAY if delay is None else _duration("maxTriggerDelay", delay),
-    )
-    if stream.max_offsets is not None and stream.min_offsets is not None and stream.max_offsets < stream.min_offsets:
-        raise ValueError("minOffsetsPerTrigger must not be more than maxOffsetsPerTrigger")
-    return paths, stream
-
-
-def _starting(text: str | None) -> tuple[int, PerPartition | None]:
-    word = (text or "latest").strip().lower()
-    if word in ("earliest", "latest"):
-        return _EARLIEST if word == "earliest" else _LATEST, None
-    wanted = f'startingOffsets must be earliest, latest or JSON such as {{"topic": {{"0": 23, "1": -2}}}}, got {text!r}'
-    try:
-        parsed = json.loads(text or "")
-        offsets = {str(topic): {int(p): offset for p, offset in parts.items()} for topic, parts in parsed.items()}
-    except (ValueError, AttributeError):
-        raise ValueError(wanted) from None
-    if not all(type(each) is int and each >= _EARLIEST for parts in offsets.values() for each in parts.values()):
-        raise ValueError(wanted)
-    return _LATEST, offsets
-
-
-def _count(name: str, text: str) -> int:
-    if not re.fullmatch(r"\s*\d{1,18}\s*", text) or int(text) < 1:
-        raise ValueError(f"{name} must be a positive number, got {text!r}")
-    return int(text)
-
-
-def _duration(name: str, text: str) -> float:
-    found = re.fullmatch(r"\s*(\d{1,15})\s*([a-z]*)\s*", text.lower())
-    if not found or found[2] not in _UNITS:
-        raise ValueError(f"{name} must be a time such as 500ms, 30s or 15m, got {text!r}")
-    return float(int(found[1]) * _UNITS[found[2]])
+    if given.get("onerror", "").strip().lower() == "stop":
+        raise ValueError("onError=stop is not valid in streaming queries: choose raise or skip")
+    values, names = opts.from_strings(opts.options_of(StreamOptions), given)
+    # failOnDataLoss is about onError too, unless that is given.
+    own = {name.lower() for name in names.values() if name != "failOnDataLoss" or "onerror" in given}
+    paths, read = parse_options({name: value for name, value in given.items() if name not in own})
+    return paths, opts.as_named(lambda: StreamOptions(read, **values), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +377,8 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self.options
         states = self._poll()
         bound = options.read.starting
-        given = options.starting_offsets if bound.timestamps is None else bound.timestamps
+        offsets = options.starting if isinstance(options.starting, dict) else None
+        given = offsets if bound.timestamps is None else bound.timestamps
         if given is not None and bound.timestamp is None:
             named = {(topic, number) for topic, numbers in given.items() for number in numbers}
             for text, names in (
@@ -415,14 +403,14 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         f"{state.path}: no record at or after timestamp {timestamp}; with "
                         "startingOffsetsByTimestampStrategy=latest such a partition begins at its end"
                     )
-                offset = _LATEST if offset is None else offset
-            elif options.starting_offsets is not None:
-                offset = options.starting_offsets[key[0]][key[1]]
+                offset = LATEST if offset is None else offset
+            elif isinstance(options.starting, dict):
+                offset = options.starting[key[0]][key[1]]
             else:
                 offset = options.starting
-            if offset == _EARLIEST:
+            if offset == EARLIEST:
                 offset = state.start_offset
-            elif offset == _LATEST:
+            elif offset == LATEST:
                 offset = self._latest_readable(key, state)
             starts[key] = offset
         return starts

@@ -9,8 +9,8 @@ from typing import Any
 
 from kbatch.decode_options import Isolation
 from kbatch.log import Log
+from kbatch.sinks.write_options import Format
 from kbatch.spark.parquet import TaskReport, least, most
-from kbatch.spark.write_options import Format
 from kbatch.transactions import Transactions
 
 __all__ = ["ExportSummary", "PartitionSummary", "summarize"]

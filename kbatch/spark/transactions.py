@@ -15,7 +15,7 @@ import pyarrow.compute
 
 from kbatch.format import NO_TIMESTAMP
 from kbatch.log import Log
-from kbatch.spark.options import ReadOptions
+from kbatch.plan.read_options import ReadOptions
 from kbatch.spark.planning import LogRange, require_markers
 from kbatch.transactions import Transactions
 

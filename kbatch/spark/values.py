@@ -13,9 +13,9 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from kbatch.log import Log
-from kbatch.spark.options import ReadOptions
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.value_options import ValueOptions
 from kbatch.spark.schema import columns_of, kafka_schema
-from kbatch.spark.value_options import ValueOptions
 from kbatch.values.parsed import On, Parser, parse_column, sample
 
 __all__ = ["ValueColumns", "columns_for", "parsers_of", "spark_type", "value_columns", "value_schema"]

@@ -18,7 +18,7 @@ from kbatch.log import Log, Segment
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
 from kbatch.log.state import start_offsets
-from kbatch.spark.options import ReadOptions
+from kbatch.plan.read_options import ReadOptions
 from kbatch.spark.planning import Selection
 
 __all__ = ["LogState", "TopicPartition", "WatchedLogs", "open_log"]

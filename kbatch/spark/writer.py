@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -31,11 +31,11 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.types import TimestampType as SparkTimestampType
 
-from kbatch.format import TimestampType
+from kbatch import options as opts
 from kbatch.log.commit import Mode, Stage, check_before, commit
 from kbatch.log.parts import Part, PartWriter
-from kbatch.log.rows import RowOptions, check_columns, parse_compression
-from kbatch.spark.options import parse_size
+from kbatch.log.rows import RowOptions, check_columns
+from kbatch.options import option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,21 +45,9 @@ __all__ = ["KbatchWriter", "SinkOptions", "parse_sink_options"]
 # Seconds to wait for the commit of another job: before the tasks begin, and when all of them have done their work.
 _WAIT_BEFORE = 30.0
 _WAIT = 600.0
-_OPTIONS = (
-    "batchSize",
-    "compression",
-    "includeHeaders",
-    "indexIntervalBytes",
-    "numPartitions",
-    "offsets",
-    "replaceLogs",
-    "segmentBytes",
-    "timestampType",
-    "topic",
-)
-_TIMESTAMP_TYPES = {"createtime": TimestampType.CREATE_TIME, "logappendtime": TimestampType.LOG_APPEND_TIME}
 
 
+@opts.documented
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
     """What a write is asked to do. Picklable, with plain values only.
@@ -67,16 +55,23 @@ class SinkOptions:
     Attributes
     ----------
     rows : RowOptions
-    segment_bytes, index_interval_bytes : int
-        As for `kbatch.log.LogWriter`.
-    replace : bool
-        Whether mode overwrite may remove logs that are there.
+    {options}
     """
 
     rows: RowOptions
-    segment_bytes: int = 1 << 30
-    index_interval_bytes: int = 4096
-    replace: bool = False
+    segment_bytes: int = option(
+        opts.size(1, opts.INT32_MAX), 1 << 30, spark="segmentBytes", help="bytes of a segment, at most"
+    )
+    index_interval_bytes: int = option(
+        opts.size(), 4096, spark="indexIntervalBytes", help="bytes of a segment between entries of its indexes"
+    )
+    replace: bool = option(
+        opts.BOOLEAN, False, spark="replaceLogs",
+        help="let mode overwrite remove **all** logs that are in the directory"
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        opts.check(self)
 
 
 def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:
@@ -85,81 +80,29 @@ def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:
     Parameters
     ----------
     options : mapping of str to str
-        Names in any case. ``topic``: where all rows go, whatever their column says, as in Spark's Kafka sink.
-        ``numPartitions``: how many there are to choose from, for rows whose partition is null or not there.
-        ``offsets``: ``keep`` (the default, where there is a column) or ``assign``. ``compression``: ``none``, ``gzip``,
-        ``snappy``, ``lz4``, ``zstd``, or with a level such as ``zstd:3``. ``batchSize`` (16k), ``segmentBytes`` (1g),
-        ``indexIntervalBytes`` (4096). ``timestampType``: ``CreateTime`` (the default) or ``LogAppendTime``.
-        ``includeHeaders``: ``false`` leaves out a column of headers. ``replaceLogs``: ``true`` lets mode overwrite
-        remove **all** logs that are in the directory.
+        Names in any case; ``docs/options.md`` lists all of them.
 
     Raises
     ------
     ValueError
-        An unknown option, or a value that isn't one of its option's.
+        An unknown option, or a value that an option cannot have.
 
     Examples
     --------
     >>> from kbatch.spark.writer import parse_sink_options
     >>> path, sink = parse_sink_options({"path": "/data", "topic": "orders", "compression": "zstd:3"})
-    >>> path, sink.rows.topic, sink.rows.codec, sink.rows.level
-    ('/data', 'orders', <Codec.ZSTD: 4>, 3)
+    >>> path, sink.rows.topic, sink.rows.compression
+    ('/data', 'orders', (<Codec.ZSTD: 4>, 3))
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in _OPTIONS}
-    unknown = sorted(set(given) - set(known) - {"path"})
-    if unknown:
-        raise ValueError(f"unknown option {', '.join(map(repr, unknown))} for a write; known are {', '.join(_OPTIONS)}")
+    definitions = [*opts.options_of(RowOptions), *opts.options_of(SinkOptions)]
+    opts.refuse_unknown(set(given) - {"path"}, [name for each in definitions for name in each.spark])
     if "path" not in given:
         raise ValueError("no path: name the log directory in save(...)")
-
-    def get(name: str, parse: Callable[[str, str], Any], default: Any = None) -> Any:
-        value = given.get(name.lower())
-        return default if value is None else parse(name, value)
-
-    codec, level = parse_compression(given.get("compression"))
-    rows = RowOptions(
-        topic=given.get("topic"),
-        num_partitions=get("numPartitions", _count),
-        offsets=cast('Literal["keep", "assign"]', get("offsets", _lower, "keep")),
-        codec=codec,
-        level=level,
-        batch_size=get("batchSize", parse_size, 16384),
-        timestamp_type=get("timestampType", _timestamp_type, TimestampType.CREATE_TIME),
-        headers=get("includeHeaders", _boolean, True),
-    )
-    sink = SinkOptions(
-        rows=rows,
-        segment_bytes=get("segmentBytes", parse_size, 1 << 30),
-        index_interval_bytes=get("indexIntervalBytes", parse_size, 4096),
-        replace=get("replaceLogs", _boolean, False),
-    )
-    if sink.segment_bytes > (1 << 31) - 1:
-        raise ValueError(f"segmentBytes must be 2147483647 at most, got {sink.segment_bytes}")
-    return given["path"], sink
-
-
-def _count(name: str, value: str) -> int:
-    if not (value.strip().isascii() and value.strip().isdigit()) or int(value) < 1:
-        raise ValueError(f"{name} must be a number, 1 or more, got {value!r}")
-    return int(value)
-
-
-def _boolean(name: str, value: str) -> bool:
-    if value.strip().lower() not in ("true", "false"):
-        raise ValueError(f"{name} must be true or false, got {value!r}")
-    return value.strip().lower() == "true"
-
-
-def _lower(name: str, value: str) -> str:
-    return value.strip().lower()
-
-
-def _timestamp_type(name: str, value: str) -> TimestampType:
-    try:
-        return _TIMESTAMP_TYPES[value.strip().replace("_", "").lower()]
-    except KeyError:
-        raise ValueError(f"{name} must be CreateTime or LogAppendTime, got {value!r}") from None
+    rows, row_names = opts.from_strings(opts.options_of(RowOptions), given)
+    values, names = opts.from_strings(opts.options_of(SinkOptions), given)
+    names |= row_names
+    return given["path"], opts.as_named(lambda: SinkOptions(rows=RowOptions(**rows), **values), names)
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -1,0 +1,416 @@
+"""What an option is. Each option is defined once, as a field of a dataclass, and every place that offers it uses that.
+
+A field that `option` makes has a default, a kind of value, and the names under which Spark (`Option.spark`) and the
+command line (`Option.flags`) know it. From that come the parser of Spark's strings (`from_strings`), the flags
+(`add_flags`, `from_flags`), the check of values (`check`), and the documentation (`documented`, `table_of`). The
+dataclasses stay in the modules that use their values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = [
+    "BOOLEAN",
+    "INT32_MAX",
+    "INT64_MAX",
+    "TEXT",
+    "Kind",
+    "Option",
+    "OptionError",
+    "add_flags",
+    "as_named",
+    "check",
+    "choice",
+    "documented",
+    "from_flags",
+    "from_strings",
+    "option",
+    "options_of",
+    "parse_compression",
+    "parse_duration",
+    "parse_size",
+    "refuse_unknown",
+    "size",
+    "table_of",
+    "whole_number",
+]
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+_METADATA = "kbatch.option"
+_DURATIONS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+C = TypeVar("C", bound=type)
+
+
+class OptionError(ValueError):
+    """An option that is not valid. Its text has ``{field}`` for names of options, so that each place can use its own.
+
+    Parameters
+    ----------
+    text : str
+        A format string: ``{0}``, ``{1}``, ... are `values`, any other name is the field of an option.
+    *values : object
+    """
+
+    def __init__(self, text: str, *values: object) -> None:
+        self.text, self.values = text, values
+        super().__init__(self.named({}))
+
+    def named(self, names: Mapping[str, str]) -> str:
+        """Return the message with these names of options, by field; other options keep the names of their fields."""
+        return string.Formatter().vformat(self.text, self.values, _Names(names))
+
+
+class _Names(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value: how it is written as text, and which values are allowed.
+
+    Attributes
+    ----------
+    parse : callable
+        Text to value. A `ValueError` reads as what follows the name of the option: "must be ..., got ...".
+    example : str
+        A valid text.
+    check : callable
+        Raises `ValueError` in the same way for a value that is not allowed.
+    choices : tuple of str
+        All texts, if there are only a few.
+    metavar : str
+        Stands for the text in the help of the command line.
+    help : str
+        What the name means, where an option has names of several kinds.
+    show : callable
+        Value to text, for defaults.
+    repeated : bool
+        Whether a flag may be given more than once; the text is then all of them with commas between.
+    """
+
+    parse: Callable[[str], Any]
+    example: str
+    check: Callable[[Any], None] = lambda value: None
+    choices: tuple[str, ...] = ()
+    metavar: str = "TEXT"
+    help: str = ""
+    show: Callable[[Any], str] = str
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Option:
+    """The definition of an option.
+
+    Attributes
+    ----------
+    name : str
+        The field's name.
+    kind : Kind
+    spark, flags : dict of str to Kind
+        Names that Spark and the command line have for it, and how each is written; the first is the usual one.
+    help : str
+    first_wins : bool
+        Whether several names may be given, of which the first in `spark` counts. Otherwise they exclude each other.
+    default : object
+    """
+
+    name: str
+    kind: Kind
+    spark: Mapping[str, Kind]
+    flags: Mapping[str, Kind]
+    help: str
+    first_wins: bool
+    default: Any
+
+    @property
+    def shown(self) -> str:
+        """The default as text."""
+        return "none" if self.default is None else self.kind.show(self.default)
+
+
+def option(
+    kind: Kind,
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    spark: str | Mapping[str, Kind] | None = None,
+    flag: str | Mapping[str, Kind] | None = None,
+    first_wins: bool = False,
+    default_factory: Any = dataclasses.MISSING,
+) -> Any:
+    """Make a field of a dataclass that is an option; `Option` explains the arguments.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from kbatch.options import from_strings, option, options_of, size
+    >>> @dataclass
+    ... class Reading:
+    ...     split_bytes: int = option(size(), 128 << 20, help="bytes per task", spark="splitBytes", flag="--split-size")
+    >>> from_strings(options_of(Reading), {"splitbytes": "64m"})
+    ({'split_bytes': 67108864}, {'split_bytes': 'splitBytes'})
+    """
+    names = [{} if each is None else {each: kind} if isinstance(each, str) else dict(each) for each in (spark, flag)]
+    metadata = {_METADATA: (kind, *names, help, first_wins)}
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
+
+
+def options_of(cls: type[Any], **prefixes: str) -> list[Option]:
+    """Return the options that a dataclass declares; `prefixes` are put into names such as ``{side}Format``."""
+
+    def filled(text: str) -> str:
+        for name, prefix in prefixes.items():
+            text = text.replace("{" + name + "}", prefix)
+        return text
+
+    found = []
+    for field in dataclasses.fields(cls):
+        if _METADATA not in field.metadata:
+            continue
+        kind, spark, flags, text, first_wins = field.metadata[_METADATA]
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        spark, flags = ({filled(name): each for name, each in names.items()} for names in (spark, flags))
+        found.append(Option(field.name, kind, spark, flags, text, first_wins, default))
+    return found
+
+
+def check(options: Any) -> None:
+    """Check the value of each option of a dataclass; None is allowed where it is the default.
+
+    Raises
+    ------
+    OptionError
+    """
+    for each in options_of(type(options)):
+        value = getattr(options, each.name)
+        if value is None and each.default is None:
+            continue
+        try:
+            each.kind.check(value)
+        except ValueError as error:
+            raise OptionError("{" + each.name + "} {0}", error) from None
+
+
+def as_named(make: Callable[[], Any], names: Mapping[str, str]) -> Any:
+    """Call `make`; the message of an `OptionError` gets these names of options."""
+    try:
+        return make()
+    except OptionError as error:
+        raise ValueError(error.named(names)) from None
+
+
+# -- Spark
+
+
+def from_strings(options: Sequence[Option], given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parse what Spark hands over.
+
+    Parameters
+    ----------
+    options : sequence of Option
+    given : mapping of str to str
+        By name in lower case. Other names are ignored; `refuse_unknown` is for them.
+
+    Returns
+    -------
+    values : dict
+        The values that were given, by field.
+    names : dict of str to str
+        The Spark name of each option, by field: the one that was given, or the usual one.
+
+    Raises
+    ------
+    ValueError
+        For a text that is not valid, and for two names of one option.
+    """
+    texts = {name: given[name.lower()] for each in options for name in each.spark if name.lower() in given}
+    return _parse([(each, each.spark, each.first_wins) for each in options], texts)
+
+
+def _parse(
+    options: Iterable[tuple[Option, Mapping[str, Kind], bool]], texts: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for each, kinds, first_wins in options:
+        found = [name for name in kinds if name in texts]
+        if len(found) > 1 and not first_wins:
+            raise ValueError(f"{' and '.join(found)} exclude each other")
+        if kinds:
+            names[each.name] = name = [*found, *kinds][0]
+        if found:
+            try:
+                values[each.name] = kinds[name].parse(texts[name])
+                each.kind.check(values[each.name])
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from None
+    return values, names
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `ValueError` for names, in lower case, that no option has; the message has the nearest name and all."""
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for name in known}
+    listed = ", ".join(names[name] for name in sorted(names))
+    for name in sorted(set(given) - set(names)):
+        near = get_close_matches(name, names, 1)
+        hint = f", did you mean {names[near[0]]!r}?" if near else "."
+        raise ValueError(f"unknown option {name!r}{hint} The options are {listed}")
+
+
+# -- the command line
+
+
+def add_flags(group: argparse._ActionsContainer, options: Iterable[Option]) -> None:
+    """Add the flags of options to a parser or a group. A flag that is not given leaves the default to the dataclass."""
+    for each in options:
+        for flag, kind in each.flags.items():
+            text = (kind.help or each.help).replace("%", "%%")
+            if kind is not BOOLEAN and each.default is not None and not kind.help:
+                text += f" (default: {each.kind.show(each.default)})"
+            if kind is BOOLEAN:
+                group.add_argument(flag, action="store_const", const="true", help=text)
+            else:
+                action = "append" if kind.repeated else "store"
+                group.add_argument(flag, action=action, metavar=kind.metavar, help=text)
+
+
+def from_flags(options: Iterable[Option], arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parse the flags of `add_flags`, as `from_strings` does for Spark; flags of one option exclude each other."""
+    options = list(options)
+    texts: dict[str, str] = {}
+    for flag in (flag for each in options for flag in each.flags):
+        given = getattr(arguments, flag.lstrip("-").replace("-", "_"))
+        if given is not None:
+            texts[flag] = ",".join(given) if isinstance(given, list) else given
+    return _parse([(each, each.flags, False) for each in options], texts)
+
+
+# -- documentation
+
+
+def documented(cls: C) -> C:
+    """Put the options into the docstring of a dataclass, in place of ``{options}``."""
+    lines = []
+    for each in options_of(cls):
+        lines += [f"{each.name} : {each.kind.metavar}, default {each.shown}", f"    {each.help}"]
+    cls.__doc__ = (cls.__doc__ or "").replace("{options}", "\n    ".join(lines))
+    return cls
+
+
+def table_of(options: Iterable[Option]) -> str:
+    """Return a table in Markdown: names, default and meaning of options."""
+    rows = ["| Spark | flag | default | |", "|---|---|---|---|"]
+    for each in options:
+        spark, flags = (", ".join(f"`{name}`" for name in names) for names in (each.spark, each.flags))
+        text = "; ".join([each.help, *(f"`{name}`: {kind.help}" for name, kind in each.spark.items() if kind.help)])
+        rows.append(f"| {spark} | {flags} | {each.shown} | {text} |".replace("|  |", "| |"))
+    return "\n".join(rows)
+
+
+# -- kinds of values
+
+
+def whole_number(minimum: int = 0, maximum: int = INT64_MAX, metavar: str = "N") -> Kind:
+    """Return the kind of integers within these bounds."""
+    return Kind(_parse_integer, str(minimum), _between(minimum, maximum), metavar=metavar)
+
+
+def size(minimum: int = 1, maximum: int = INT64_MAX) -> Kind:
+    """Return the kind of numbers of bytes within these bounds."""
+    return Kind(parse_size, "64k", _between(minimum, maximum), metavar="SIZE", show=_show_size)
+
+
+def choice(*names: str) -> Kind:
+    """Return the kind of these words, in any case."""
+
+    def test(value: Any) -> None:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(map(repr, names))}, got {value!r}")
+
+    folded = {name.lower(): name for name in names}
+    return Kind(lambda text: folded.get(text.strip().lower(), text), names[-1], test, names, f"{{{','.join(names)}}}")
+
+
+def _between(minimum: int, maximum: int) -> Callable[[Any], None]:
+    def test(value: Any) -> None:
+        if not minimum <= value <= maximum:
+            span = f"at least {minimum}" if maximum == INT64_MAX else f"{minimum} to {maximum}"
+            raise ValueError(f"must be {span}, got {value}")
+
+    return test
+
+
+def _parse_integer(text: str) -> int:
+    if not re.fullmatch(r"\s*[-+]?\d{1,20}\s*", text, re.ASCII):
+        raise ValueError(f"must be a whole number, got {text!r}")
+    return int(text)
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError(f"must be true or false, got {text!r}")
+    return text.strip().lower() == "true"
+
+
+TEXT = Kind(str, "text")
+BOOLEAN = Kind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower())
+
+
+def parse_size(text: str) -> int:
+    """Return a number of bytes: ``67108864``, ``64m``, ``64 MiB`` (powers of 1024, as in Spark's own settings).
+
+    Examples
+    --------
+    >>> from kbatch.options import parse_size
+    >>> parse_size("64m")
+    67108864
+    """
+    found = re.fullmatch(r"\s*(\d{1,18})\s*([kmgt]?)(?:i?b)?\s*", text.lower(), re.ASCII)
+    if not found:
+        raise ValueError(f"must be a number of bytes such as 67108864 or 64m, got {text!r}")
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
+
+
+def _show_size(value: int) -> str:
+    shift = next((shift for shift in (30, 20, 10) if value % (1 << shift) == 0), 0)
+    return f"{value >> shift}{ {30: 'g', 20: 'm', 10: 'k', 0: ''}[shift] }"
+
+
+def parse_duration(text: str) -> float:
+    """Return seconds: ``500ms``, ``30s``, ``15m``, ``1h``; a number without a unit is milliseconds, as in Spark."""
+    found = re.fullmatch(r"\s*(\d{1,15})\s*([a-z]*)\s*", text.lower(), re.ASCII)
+    if not found or found[2] not in _DURATIONS:
+        raise ValueError(f"must be a time such as 500ms, 30s or 15m, got {text!r}")
+    return float(int(found[1]) * _DURATIONS[found[2]])
+
+
+def parse_compression(text: str) -> tuple[str, int | None]:
+    """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default.
+
+    Which codecs and levels there are depends on what is written.
+
+    Examples
+    --------
+    >>> from kbatch.options import parse_compression
+    >>> parse_compression("zstd:3"), parse_compression("snappy")
+    (('zstd', 3), ('snappy', None))
+    """
+    found = re.fullmatch(r"\s*(\w+)(?::(-?\d{1,7}))?\s*", text.lower(), re.ASCII)
+    if not found:
+        raise ValueError(f"must be a codec, or a codec with a level such as zstd:3, got {text!r}")
+    return found[1], None if found[2] is None else int(found[2])

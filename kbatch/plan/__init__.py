@@ -1,0 +1,1 @@
+"""What is to be read: selection, bounds and formats. No PySpark in here."""

@@ -1,0 +1,415 @@
+"""What a read is asked to do: the options of Spark's own Kafka source, and those of damage and planning.
+
+No pyspark in here: the export, the data source and their tasks share it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, get_args
+
+from kbatch import options as opts
+from kbatch.arrow import Overflow
+from kbatch.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
+from kbatch.format import Limits
+from kbatch.options import Kind, OptionError, option
+from kbatch.partitioner import key_partition
+from kbatch.plan.value_options import ValueOptions
+
+__all__ = [
+    "DEFAULT_SPLIT_BYTES",
+    "EARLIEST",
+    "LATEST",
+    "MOST_ROW_BYTES",
+    "Bound",
+    "PerPartition",
+    "ReadOptions",
+    "Table",
+    "parse_options",
+    "parse_per_partition",
+]
+
+DEFAULT_SPLIT_BYTES = 128 << 20
+# UnsafeRow ends at 2^31 - 16 bytes (BufferHolder); of that the fixed part and the topic's name take less than a KiB.
+MOST_ROW_BYTES = (1 << 31) - 16 - 1024
+
+# Stand for the ends of a log among offsets, as in Spark's Kafka source.
+EARLIEST, LATEST = -2, -1
+# Options that begin so are those of the filesystem that a URL is in (`kbatch.log.storage.filesystem`).
+_STORAGE = "storage."
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# What the rows are.
+Table = Literal["records", "losses", "transactions"]
+PerPartition = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where reading begins or ends: at most one of the three is set; none means the log's own end.
+
+    Attributes
+    ----------
+    timestamp : int or None
+        Milliseconds since the epoch, for every partition.
+    timestamps, offsets : dict of topic to dict of partition to int, or None
+        Per partition; every partition that is read must be named. In `offsets` -2 is the earliest, -1 the latest.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> start = kbatch.spark.Bound(offsets={"orders": {0: 100, 1: -2}})
+    >>> kbatch.spark.ReadOptions(topics=("orders",), starting=start).starting.timestamp is None
+    True
+    """
+
+    timestamp: int | None = None
+    timestamps: PerPartition | None = None
+    offsets: PerPartition | None = None
+
+
+# -- kinds of values
+
+
+def parse_per_partition(text: str) -> PerPartition:
+    """Return numbers by topic and partition from JSON, as Spark's Kafka source writes them."""
+    message = f'must be JSON such as {{"topic": {{"0": 23, "1": 45}}}}, got {text!r}'
+    try:
+        result = {
+            str(topic): {int(partition): number for partition, number in partitions.items()}
+            for topic, partitions in json.loads(text).items()
+        }
+    except (ValueError, AttributeError):
+        raise ValueError(message) from None
+    if not all(type(number) is int for partitions in result.values() for number in partitions.values()):
+        raise ValueError(message)
+    return result
+
+
+def _parse_assignment(text: str) -> dict[str, list[int]]:
+    message = f'must be JSON such as {{"topic": [0, 1]}}, got {text!r}'
+    try:
+        result = {str(topic): list(partitions) for topic, partitions in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(message) from None
+    if not result or not all(type(number) is int for numbers in result.values() for number in numbers):
+        raise ValueError(message)
+    return result
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise ValueError(f"must be names with commas between, got {text!r}")
+    return names
+
+
+def _parse_partitions(text: str) -> frozenset[int]:
+    numbers: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if not found:
+            raise ValueError(f"must be numbers and ranges such as 0,2,5-7, got {text!r}")
+        first = int(found[1])
+        last = int(found[2]) if found[2] else first
+        # A partition is an int32; a typing error must not ask for a set of astronomic opts.size.
+        if last < first or last >= 1 << 31 or last - first > 100_000:
+            raise ValueError(f"must be numbers and ranges such as 0,2,5-7; {part.strip()!r} is not a range")
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
+
+
+def _parse_hexadecimal(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text.strip().removeprefix("0x"))
+    except ValueError:
+        raise ValueError(f"must be hexadecimal digits, two for each byte, got {text!r}") from None
+
+
+def _parse_milliseconds(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"must be milliseconds since the epoch, got {text!r}") from None
+
+
+def _parse_time(text: str) -> int:
+    """Return an ISO time as milliseconds since the epoch, rounded up, so that no earlier record counts."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"must be a time such as 2026-03-01 or 2026-03-01T06:00:00Z, got {text!r}") from None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return -((_EPOCH - when) // timedelta(milliseconds=1))
+
+
+def _check_pattern(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression, got {text!r}: {error}") from None
+
+
+def _parse_offsets(text: str, side: str) -> Bound:
+    own, other, forbidden = ("earliest", "latest", LATEST) if side == "starting" else ("latest", "earliest", EARLIEST)
+    word = text.strip().lower()
+    if word == own:
+        return Bound()
+    if word == other:
+        raise ValueError(f"can't be {other!r} in a batch read")
+    offsets = parse_per_partition(text)
+    for topic, partitions in offsets.items():
+        for partition, offset in partitions.items():
+            if offset == forbidden or offset < EARLIEST:
+                raise ValueError(f"must not have offset {offset}, as it has for {topic}-{partition}, in a batch read")
+    return Bound(offsets=offsets)
+
+
+def _bound(side: str, flag: str, moment: str, where: str) -> Any:
+    """Make the option of one end; a timestamp counts before timestamps per partition, and these before offsets."""
+    sides: dict[str, Callable[[str], Bound]] = {
+        f"{side}Timestamp": lambda text: Bound(timestamp=_parse_milliseconds(text)),
+        f"{side}OffsetsByTimestamp": lambda text: Bound(timestamps=parse_per_partition(text)),
+        f"{side}Offsets": lambda text: _parse_offsets(text, side),
+    }
+    examples = ("1700000000000", '{"topic": {"0": 1700000000000}}', '{"topic": {"0": 23}}')
+    spark = {name: Kind(parse, example) for (name, parse), example in zip(sides.items(), examples, strict=True)}
+    end = "-2 is the earliest" if side == "starting" else "-1 is the latest"
+    flags = {
+        flag: Kind(
+            lambda text: Bound(timestamp=_parse_time(text)),
+            "2023-11-14T22:13:20Z",
+            metavar="TIME",
+            help=f"{moment} with this time or a later one, in ISO 8601; UTC unless it has an offset",
+        ),
+        f"--{side}-offsets": Kind(
+            sides[f"{side}Offsets"],
+            examples[2],
+            metavar="JSON",
+            help=f'{where}, as {{"topic": {{"0": 23}}}}; {end}',
+        ),
+    }
+    text = f"{where}: by a time, by a time for each partition, or by an offset for each partition ({end})"
+    kind = Kind(str, "", show=lambda bound: "earliest" if side == "starting" else "latest")
+    return option(kind, spark=spark, flag=flags, first_wins=True, default_factory=Bound, help=text)
+
+
+_NAMES = Kind(_parse_names, "orders,users", metavar="T", repeated=True)
+_KEY = Kind(str.encode, "order-1")
+_STRATEGY = opts.choice("error", "latest")
+
+
+def _parse_late(text: str) -> bool:
+    word = _STRATEGY.parse(text)
+    _STRATEGY.check(word)
+    return bool(word == "latest")
+
+
+_LATE = Kind(
+    _parse_late, "latest", metavar=_STRATEGY.metavar, show=lambda is_latest: "latest" if is_latest else "error"
+)
+_FAILING = Kind(
+    lambda text: "raise" if opts.BOOLEAN.parse(text) else "skip", "false", help="false is `skip`, true is `raise`"
+)
+_KEY_HEX = Kind(_parse_hexadecimal, "00ff", help="bytes in hexadecimal")
+
+
+@opts.documented
+@dataclass(frozen=True)
+class ReadOptions:
+    """What to read, and what to do with damage; the parameters are in the order of ``docs/options.md``.
+
+    It is picklable, with plain values only.
+
+    Attributes
+    ----------
+    {options}
+    storage : dict of str to str
+        Options of the filesystem where the path is a URL. They may be secrets, and are not shown.
+    values : ValueOptions
+        How keys and values are parsed.
+
+    Raises
+    ------
+    OptionError
+        A `ValueError`: a value that an option cannot have, or options that contradict each other.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> kbatch.spark.ReadOptions(topics=("orders",), on_error="skip").split_bytes
+    134217728
+    """
+
+    topics: tuple[str, ...] | None = option(
+        _NAMES, None, spark={"subscribe": _NAMES, "topics": _NAMES}, flag="--topic",
+        help="only these topics; the flag may be given more than once",
+    )  # fmt: skip
+    topic_pattern: str | None = option(
+        Kind(str, "orders-.*", _check_pattern), None, spark="subscribePattern",
+        help="only topics whose whole name matches this regular expression",
+    )  # fmt: skip
+    assign: dict[str, list[int]] | None = option(
+        Kind(_parse_assignment, '{"topic": [0, 1]}', metavar="JSON"), None, spark="assign",
+        help='exactly these partitions, as {"topic": [0, 1]}',
+    )  # fmt: skip
+    partitions: frozenset[int] | None = option(
+        Kind(_parse_partitions, "0,2,5-7", metavar="N,N-N"), None, spark="partitions", flag="--partitions",
+        help="only these partitions of each topic, such as 0,2,5-7",
+    )  # fmt: skip
+    starting: Bound = _bound("starting", "--from", "from the first record", "where to begin")
+    ending: Bound = _bound("ending", "--to", "up to the first record", "where to stop, exclusive")
+    latest_if_no_timestamp: bool = option(
+        _LATE, False, spark="startingOffsetsByTimestampStrategy",
+        help="a partition without a record at or after the starting time is an error, or has nothing to read (latest)",
+    )  # fmt: skip
+    include_headers: bool = option(
+        opts.BOOLEAN, False, spark="includeHeaders", flag="--headers", help="include the column of record headers"
+    )
+    include_control: bool = option(
+        opts.BOOLEAN, False, spark="includeControl", flag="--control",
+        help="include control records (transaction markers)",
+    )  # fmt: skip
+    isolation: Isolation = option(
+        ISOLATION, "read_uncommitted", flag="--isolation",
+        spark={"isolationLevel": ISOLATION, "kafka.isolation.level": ISOLATION},
+        help="every record; or only records of committed transactions and records outside of transactions, up to the "
+        "first open transaction",
+    )  # fmt: skip
+    crc: Crc = option(
+        CRC, "verify", spark="crc", flag="--crc",
+        help="verify checksums; accept and count batches with a wrong checksum (mark); or do not compute checksums",
+    )  # fmt: skip
+    on_error: OnError = option(
+        ON_ERROR, "raise", flag="--on-error",
+        spark={
+            "onError": ON_ERROR,
+            "failOnDataLoss": _FAILING,
+        },
+        help="at damage, and at formats that cannot be read: fail; end that partition there (stop); or skip it. All "
+        "losses are listed",
+    )  # fmt: skip
+    timestamp_overflow: Overflow = option(
+        opts.choice("raise", "null"), "raise", spark="timestampOverflow", flag="--timestamp-overflow",
+        help="a timestamp beyond the year 294247 is an error, or null",
+    )  # fmt: skip
+    key: bytes | None = option(
+        _KEY, None, spark={"key": _KEY, "keyHex": _KEY_HEX}, flag="--key",
+        help="only records with this key: text, taken as UTF-8",
+    )  # fmt: skip
+    key_partitions: int | None = option(
+        opts.whole_number(1), None, spark="keyPartitions", flag="--key-partitions",
+        help="with a key: read only the partition that Kafka's default partitioner chooses for it among this number",
+    )  # fmt: skip
+    split_bytes: int = option(
+        opts.size(),
+        DEFAULT_SPLIT_BYTES,
+        spark="splitBytes",
+        flag="--split-size",
+        help="bytes of the log that a task reads",
+    )
+    min_partitions: int | None = option(
+        opts.whole_number(1), None, spark="minPartitions",
+        help="at least this number of tasks, as far as there are batches to divide",
+    )  # fmt: skip
+    max_records_per_partition: int | None = option(
+        opts.whole_number(1), None, spark="maxRecordsPerPartition",
+        help="at most this number of offsets in a task, except for a single batch that has more",
+    )  # fmt: skip
+    max_decompressed_bytes: int = option(
+        opts.size(), Limits().max_decompressed_bytes, spark="maxDecompressedBytes",
+        help="bytes that one batch may decompress to; see `kbatch.Limits`",
+    )  # fmt: skip
+    max_record_bytes: int = option(
+        opts.size(1, MOST_ROW_BYTES), MOST_ROW_BYTES, spark="maxRecordBytes",
+        help="a record with more bytes of key, value and headers is an error; the maximum is what a row of Spark can "
+        "hold, and an executor needs about four times its largest record in its heap",
+    )  # fmt: skip
+    table: Table = option(
+        opts.choice(*get_args(Table)), "records", spark="table",
+        help="the rows: records; losses, the ranges of bytes that damage costs (with onError=skip unless it is given); "
+        "or transactions, the aborted, undecided and open ones, whatever the isolation",
+    )  # fmt: skip
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
+    values: ValueOptions = field(default_factory=ValueOptions)
+
+    def __post_init__(self) -> None:
+        opts.check(self)
+        chosen = [name for name in ("topics", "topic_pattern", "assign") if getattr(self, name) is not None]
+        if len(chosen) > 1:
+            raise OptionError(" and ".join(f"{{{name}}}" for name in chosen) + " exclude each other")
+        if self.assign is not None and self.partitions is not None:
+            raise OptionError("{assign} and {partitions} exclude each other")
+        if self.table == "losses" and self.on_error == "raise":
+            raise OptionError("{table} losses requires {on_error} skip or stop; with raise, damage is an error")
+        if self.key_partitions is not None and self.key is None:
+            raise OptionError("{key_partitions} requires {key}")
+        if self.key is not None and self.table != "records":
+            raise OptionError("{key} chooses records; {table} {0} has none", self.table)
+
+    @property
+    def key_partition(self) -> int | None:
+        """The only partition that `key` can be in, as far as it is known."""
+        if self.key is None or self.key_partitions is None:
+            return None
+        return key_partition(self.key, self.key_partitions)
+
+    def leaves_out(self, partition: int | None) -> bool:
+        """Whether `key` cannot be in this partition."""
+        return self.key_partition is not None and partition != self.key_partition
+
+
+def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
+    """Return the paths to read and the options, from the strings that Spark hands over.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        Names in any case. ``docs/options.md`` lists all of them: those of Spark's Kafka source have its names and
+        values. ``storage.NAME`` is an option of the filesystem that a URL is in (`kbatch.log.storage.filesystem`).
+
+    Raises
+    ------
+    ValueError
+        An unknown option, a value that an option cannot have, or options that contradict each other.
+
+    Examples
+    --------
+    >>> from kbatch.plan.read_options import parse_options
+    >>> paths, read = parse_options({"path": "/data", "subscribe": "orders,users", "splitBytes": "64m"})
+    >>> paths, read.topics, read.split_bytes
+    (['/data'], ('orders', 'users'), 67108864)
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    storage = {name.removeprefix(_STORAGE): value for name, value in given.items() if name.startswith(_STORAGE)}
+    reading = opts.options_of(ReadOptions)
+    known = [name for each in (*reading, *ValueOptions.options()) for name in each.spark]
+    # load() puts its argument among the options.
+    own = (name for name in given if not name.startswith(_STORAGE) and name not in ("path", "paths"))
+    opts.refuse_unknown(own, [*known, "storage.*"])
+    if "onerror" in given and "failondataloss" in given:
+        fails, on_error = given.pop("failondataloss").strip().lower(), given["onerror"].strip().lower()
+        if (fails, on_error == "raise") not in (("true", True), ("false", False)):
+            raise ValueError(f"failOnDataLoss={fails} and onError={on_error} contradict each other")
+    values, names = opts.from_strings(reading, given)
+    names["on_error"] = "onError"
+    if values.get("table") == "losses":
+        values.setdefault("on_error", "skip")
+    parsed = ValueOptions.parse(given)
+    return _paths(given), opts.as_named(lambda: ReadOptions(**values, storage=storage, values=parsed), names)
+
+
+def _paths(given: dict[str, str]) -> list[str]:
+    paths: list[str] = []
+    if "path" in given:
+        paths.append(given["path"])
+    if "paths" in given:
+        paths += json.loads(given["paths"])
+    if not paths:
+        raise ValueError("no path: name the log directory in load(...)")
+    return paths

@@ -1,0 +1,1 @@
+"""Where an export goes. No PySpark in here."""

@@ -1,0 +1,356 @@
+"""Options are defined once: each has the same meaning, default and check wherever it is offered."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kbatch
+from kbatch.cli import export
+from kbatch.cli.values import add_value_arguments, value_options
+from kbatch.decode_options import DecodeOptions
+from kbatch.log.rows import RowOptions
+from kbatch.options import (
+    BOOLEAN,
+    Kind,
+    Option,
+    OptionError,
+    add_flags,
+    check,
+    from_flags,
+    from_strings,
+    option,
+    options_of,
+    parse_compression,
+    parse_duration,
+    parse_size,
+    refuse_unknown,
+    size,
+    table_of,
+    whole_number,
+)
+from kbatch.plan.read_options import ReadOptions, parse_options
+from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.sinks.write_options import WriteOptions
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+
+from kbatch.spark.stream import StreamOptions, parse_stream_options
+from kbatch.spark.writer import SinkOptions, parse_sink_options
+
+PAGE = Path(__file__).parents[1] / "docs" / "options.md"
+# What an option needs next to it, by field; a flag or a Spark name where another field is meant.
+NEEDS: dict[str, dict[str, str]] = {
+    "key_partitions": {"key": "k"},
+    "schema": {"format": "json"},
+    "schema_file": {"format": "json"},
+    "reader_schema": {"format": "avro", "schema": "x"},
+    "framing": {"format": "avro", "schema": "x"},
+    "message": {"format": "protobuf", "schema": "x"},
+    "unknown": {"format": "json"},
+}
+# These need something in turn where their example is given.
+EXAMPLES = {(FormatOptions, "format"): "string", (WriteOptions, "format"): "arrow"}
+
+# -- the places that offer options: they take texts by name, and return the dataclass
+
+
+def spark_read(texts: dict[str, str]) -> Any:
+    return parse_options({"path": "x", **texts})[1]
+
+
+def spark_stream(texts: dict[str, str]) -> Any:
+    return parse_stream_options({"path": "x", **texts})[1]
+
+
+def spark_write(texts: dict[str, str]) -> Any:
+    return parse_sink_options({"path": "x", **texts})[1]
+
+
+def command_line(texts: dict[str, str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    export.add_parser(parser.add_subparsers(), epilog="")
+    arguments = ["export", "logs", "out"]
+    for flag, text in texts.items():
+        arguments += [flag] if flag in ("--headers", "--control", "--by-day") else [f"{flag}={text}"]
+    return parser.parse_args(arguments)
+
+
+def flags_read(texts: dict[str, str]) -> Any:
+    made = export._read_options(command_line(texts))
+    # The export reads nothing of a partition without a record that new.
+    assert made.latest_if_no_timestamp
+    return replace(made, latest_if_no_timestamp=False)
+
+
+def flags_write(texts: dict[str, str]) -> Any:
+    return export._write_options(command_line(texts))
+
+
+Place = Callable[[dict[str, str]], Any]
+# Dataclass, words in its names, where it is offered, and what it is within the dataclass of that place.
+PLACES: list[tuple[type[Any], dict[str, str], str, Place, Callable[[Any], Any]]] = [
+    (ReadOptions, {}, "spark", spark_read, lambda made: made),
+    (ReadOptions, {}, "flags", flags_read, lambda made: made),
+    (StreamOptions, {}, "spark", spark_stream, lambda made: made),
+    (RowOptions, {}, "spark", spark_write, lambda made: made.rows),
+    (SinkOptions, {}, "spark", spark_write, lambda made: made),
+    (WriteOptions, {}, "flags", flags_write, lambda made: made),
+    *(
+        (FormatOptions, {"side": side}, kind, place, lambda made, side=side: getattr(made.values, side))
+        for side in ("key", "value")
+        for kind, place in (("spark", spark_read), ("flags", flags_read))
+    ),
+]
+CASES = [
+    pytest.param(cls, words, kind, place, part, each, name, id=f"{cls.__name__}-{name}")
+    for cls, words, kind, place, part in PLACES
+    for each in options_of(cls, **words)
+    for name in getattr(each, kind)
+]
+CASE = pytest.mark.parametrize(("cls", "words", "kind", "place", "part", "each", "name"), CASES)
+
+
+def texts_of(cls: type[Any], words: dict[str, str], kind: str, needed: dict[str, str]) -> dict[str, str]:
+    names = {each.name: next(iter(getattr(each, kind)), "") for each in options_of(cls, **words)}
+    return {names[field]: text for field, text in needed.items()}
+
+
+def others(cls: type[Any]) -> dict[str, Any]:
+    """Arguments without a default."""
+    return {"rows": RowOptions()} if cls is SinkOptions else {"read": ReadOptions()} if cls is StreamOptions else {}
+
+
+@CASE
+def test_meaning_is_the_same_everywhere(
+    cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any, each: Option, name: str
+) -> None:
+    """A text in Spark or on the command line is the same as its value in Python."""
+    used: Kind = getattr(each, kind)[name]
+    text = EXAMPLES.get((cls, each.name), "false" if each.default is True else used.example)
+    needed = NEEDS.get(each.name, {})
+    made = part(place({**texts_of(cls, words, kind, needed), name: text}))
+    values = {one.name: one.kind.parse(needed[one.name]) for one in options_of(cls) if one.name in needed}
+    wanted = cls(**others(cls), **values, **{each.name: used.parse(text)})
+    for field in fields(cls):
+        if field.name not in ("now", "read", "rows"):
+            assert getattr(made, field.name) == getattr(wanted, field.name), field.name
+    assert getattr(made, each.name) != each.default
+
+
+@CASE
+def test_check_is_the_same_everywhere(
+    cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any, each: Option, name: str
+) -> None:
+    """A value that is not allowed gets one message, which begins with the name that the option has in that place."""
+    used: Kind = getattr(each, kind)[name]
+    for bad in ("-5", "", "no such thing", "99999999999999999999", "\0"):
+        try:
+            value = used.parse(bad)
+            each.kind.check(value)
+        except ValueError as error:
+            message = str(error)
+        else:
+            continue
+        if used is BOOLEAN and kind == "flags":
+            continue
+        with pytest.raises(ValueError, match=r"^") as raised:
+            place({name: bad})
+        assert str(raised.value) == f"{name} {message}"
+        if bad == "-5" and message.endswith(", got -5"):
+            with pytest.raises(OptionError, match=r"^") as raised:
+                cls(**others(cls), **{each.name: value})
+            assert str(raised.value) == f"{each.name} {message}"
+
+
+@pytest.mark.parametrize(("cls", "words", "kind", "place", "part"), PLACES)
+def test_defaults_are_the_same_everywhere(
+    cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any
+) -> None:
+    made, wanted = part(place({})), cls(**others(cls))
+    for field in fields(cls):
+        if field.name not in ("now", "read", "rows"):
+            assert getattr(made, field.name) == getattr(wanted, field.name), field.name
+
+
+def test_names_are_unique_in_each_place() -> None:
+    reading = [*options_of(ReadOptions), *ValueOptions.options()]
+    for offered in (reading, [*options_of(RowOptions), *options_of(SinkOptions)]):
+        names = [name.lower() for each in offered for name in each.spark]
+        assert len(names) == len(set(names))
+    flags = [flag for each in (*reading, *options_of(WriteOptions)) for flag in each.flags]
+    assert len(flags) == len(set(flags))
+    # All flags of the definitions are there.
+    arguments = vars(command_line({}))
+    assert {flag.lstrip("-").replace("-", "_") for flag in flags} <= set(arguments)
+
+
+@pytest.mark.parametrize("name", ["isolation", "crc", "on_error", "include_control"])
+def test_options_of_decoding_are_those_of_reading(name: str) -> None:
+    (each,) = (each for each in options_of(ReadOptions) if each.name == name)
+    default = next(field.default for field in fields(DecodeOptions) if field.name == name)
+    signatures = [inspect.signature(function) for function in (kbatch.decode, kbatch.Log.tables)]
+    assert [each.default] * 2 == [signature.parameters[name].default for signature in signatures]
+    assert each.default == default
+    for value in each.kind.choices:
+        DecodeOptions(**{name: value})  # type: ignore[arg-type]
+    if each.kind.choices:
+        for make in (DecodeOptions, ReadOptions):
+            with pytest.raises(ValueError, match=r"^") as raised:
+                make(**{name: "bad"})  # type: ignore[arg-type]
+            assert str(raised.value).startswith(f"{name} must be one of {', '.join(map(repr, each.kind.choices))}, got")
+
+
+@pytest.mark.parametrize("cls", [ReadOptions, StreamOptions, RowOptions, SinkOptions, WriteOptions, FormatOptions])
+def test_docstrings_have_all_options(cls: type[Any]) -> None:
+    text = inspect.getdoc(cls) or ""
+    assert "{options}" not in text
+    for field in fields(cls):
+        assert f"\n{field.name}" in text
+    for each in options_of(cls):
+        assert f"\n    {each.help}\n" in f"{text}\n"
+        assert each.help
+
+
+def page() -> str:
+    """The documentation of all options: `python tests/test_options.py > docs/options.md` renews it."""
+    parts = [
+        "# Options\n",
+        "Names of Spark's options may be written in any case. In Python the options of a read are the attributes of",
+        "`kbatch.spark.ReadOptions` (for `export(options=...)`), those of files `kbatch.spark.WriteOptions`. Sizes are",
+        "bytes, or have a unit: `64m`, `1g` (powers of 1024).",
+    ]
+    for title, text, offered in (
+        ("Reading", '`spark.read.format("kbatch")` and `kbatch export`.', options_of(ReadOptions)),
+        (
+            "Keys and values",
+            "For keys, `key` (`--key-`, `--keys`) in place of `value`.",
+            options_of(FormatOptions, side="value"),
+        ),
+        (
+            "Streams",
+            '`spark.readStream.format("kbatch")`: those of reading without endings and `table`, and',
+            options_of(StreamOptions),
+        ),
+        (
+            "Writing logs",
+            '`df.write.format("kbatch")`.',
+            [*options_of(RowOptions), *options_of(SinkOptions)],
+        ),
+        ("Files of an export", "`kbatch export`.", options_of(WriteOptions)),
+    ):
+        parts.append(f"\n## {title}\n\n{text}\n\n{table_of(offered)}")
+    parts.append(
+        "\nOptions of a filesystem (a path that is a URL) are `storage.NAME` in Spark, `--storage-option NAME=VALUE` "
+        "on the command line.\n"
+    )
+    return "\n".join(parts)
+
+
+def test_the_documentation_has_all_options() -> None:
+    assert PAGE.read_text() == page()
+
+
+# -- the module itself
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(
+        ValueError, match=r"unknown option 'subscrib', did you mean 'subscribe'\? The options are assign, "
+    ):
+        parse_options({"path": "x", "subscrib": "a"})
+    with pytest.raises(ValueError, match=r"unknown option 'qqq'\. The options are a, B$"):
+        refuse_unknown({"qqq", "b"}, ["B", "a"])
+
+
+def test_errors_of_several_options_have_the_names_of_the_place() -> None:
+    for make, message in (
+        (lambda: ReadOptions(key_partitions=3), "key_partitions requires key"),
+        (lambda: spark_read({"keyPartitions": "3"}), "keyPartitions requires key"),
+        (lambda: flags_read({"--key-partitions": "3"}), "--key-partitions requires --key"),
+        (lambda: FormatOptions("avro"), "format avro requires schema"),
+        (lambda: spark_read({"keyFormat": "avro"}), "keyFormat avro requires keySchema"),
+        (lambda: flags_read({"--keys": "avro"}), "--keys avro requires --key-schema"),
+        (lambda: flags_write({"--format": "arrow", "--compression": "gzip"}), "--format arrow can be compressed with"),
+    ):
+        with pytest.raises(ValueError, match=r"^") as raised:
+            make()
+        assert str(raised.value).startswith(message)
+
+
+def test_names_of_one_option_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match=r"^key and keyHex exclude each other"):
+        spark_read({"key": "a", "keyHex": "61"})
+    with pytest.raises(ValueError, match=r"^isolationLevel and kafka.isolation.level exclude each other"):
+        spark_read({"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"})
+    with pytest.raises(ValueError, match=r"^--from and --starting-offsets exclude each other"):
+        flags_read({"--from": "2026-01-01", "--starting-offsets": '{"a": {"0": 1}}'})
+    assert spark_read({"topics": "a", "partitions": "0-2"}).topics == ("a",)
+
+
+def test_values_with_braces_are_shown_as_they_are() -> None:
+    assert str(OptionError("{a} must not be {0}", "{b}")) == "a must not be {b}"
+    assert OptionError("{a} must not be {0}", "{b}").named({"a": "--a", "b": "no"}) == "--a must not be {b}"
+
+
+def test_sizes() -> None:
+    assert [parse_size(text) for text in ("5", "64m", "64 MiB", "1GB")] == [5, 64 << 20, 64 << 20, 1 << 30]
+    for text in ("12 parsecs", "-1", "", "m", "٣"):
+        with pytest.raises(ValueError, match=r"must be a number of bytes such as 67108864 or 64m, got "):
+            parse_size(text)
+
+
+def test_durations() -> None:
+    texts = ("500ms", "30s", "15m", "1h", "2 min", "250", "1d", "7us")
+    assert [parse_duration(text) for text in texts] == [0.5, 30, 900, 3600, 120, 0.25, 86400, 7e-6]
+    for text in ("soon", "", "1 week", "-1s"):
+        with pytest.raises(ValueError, match=r"must be a time such as 500ms, 30s or 15m, got "):
+            parse_duration(text)
+
+
+def test_compression() -> None:
+    texts = ("zstd", "ZSTD:3", "zstd:-5", "none")
+    assert [parse_compression(text) for text in texts] == [("zstd", None), ("zstd", 3), ("zstd", -5), ("none", None)]
+    for text in ("zstd:", "gzip:x", "", "zstd:3:4"):
+        with pytest.raises(ValueError, match=r"must be a codec, or a codec with a level such as zstd:3, got "):
+            parse_compression(text)
+
+
+def test_a_dataclass_of_ones_own() -> None:
+    from dataclasses import dataclass
+
+    @dataclass
+    class Own:
+        count: int = option(whole_number(1, 9), 3, help="how many", spark="howMany", flag="--how-many")
+        bytes: int | None = option(size(0, 100), None, help="100% of it", flag="--bytes")
+        other: int = 0
+
+    assert [each.name for each in options_of(Own)] == ["count", "bytes"]
+    assert from_strings(options_of(Own), {"howmany": " 4 "}) == ({"count": 4}, {"count": "howMany"})
+    parser = argparse.ArgumentParser()
+    add_flags(parser, options_of(Own))
+    assert "how many (default: 3)" in parser.format_help()
+    assert "100% of it" in parser.format_help()
+    names = {"count": "--how-many", "bytes": "--bytes"}
+    assert from_flags(options_of(Own), parser.parse_args(["--bytes", "9"])) == ({"bytes": 9}, names)
+    check(Own())
+    with pytest.raises(OptionError, match=r"^count must be 1 to 9, got 10"):
+        check(Own(10))
+    with pytest.raises(OptionError, match=r"^bytes must be 0 to 100, got 101"):
+        check(Own(bytes=101))
+
+
+def test_flags_of_values_alone() -> None:
+    parser = argparse.ArgumentParser()
+    add_value_arguments(parser)
+    assert value_options(parser.parse_args([])) == ValueOptions()
+
+
+if __name__ == "__main__":
+    print(page(), end="")
