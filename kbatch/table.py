@@ -101,27 +101,7 @@ class RecordTable:
     Tables are made by `kbatch.decode` and `kbatch.Log.tables`. A table owns its buffers or holds the one it was decoded
     from; every array and view taken from it keeps that memory alive.
 
-    Attributes
-    ----------
-    data : ndarray of uint8, read-only
-        What every position of `records` and `headers` points into: the caller's own buffer where all of it was
-        uncompressed, else the payloads as they were decompressed. Empty where neither keys, values nor headers were
-        wanted.
-    columns : tuple of str
-        What the records were decoded to: all of offset, timestamp, timestampType, key, value and headers, or what
-        ``decode(columns=...)`` asked for. Views have these, and what asks for another raises `MissingColumnError`.
-    consumed : int
-        Bytes of the input that whole batches took. What follows is an incomplete batch, or was not wanted.
-    losses : list of Loss
-        Every range of the input that damage cost, in order of position.
-    pending : list of (int, int)
-        Under read_committed the transactions that no marker decides, as (producer id, first offset), by offset. Their
-        records are withheld, and everything else from `last_stable_offset` on (LSO-R1): from the first that has no
-        marker. One whose marker is lost to damage holds back nothing else.
-    last_stable_offset : int or None
-        The offset from which on everything is withheld for that; None if nothing is.
-    source, topic, partition
-        Where the table came from, as far as it is known: the file's path, and the topic-partition of a log.
+    A table is complete when it is made: its attributes can't be set.
 
     Examples
     --------
@@ -133,18 +113,18 @@ class RecordTable:
 
     __slots__ = (
         "_batches",
+        "_columns",
+        "_consumed",
+        "_data",
         "_derived",
         "_headers",
+        "_last_stable_offset",
+        "_losses",
+        "_partition",
+        "_pending",
         "_records",
-        "columns",
-        "consumed",
-        "data",
-        "last_stable_offset",
-        "losses",
-        "partition",
-        "pending",
-        "source",
-        "topic",
+        "_source",
+        "_topic",
     )
 
     def __init__(
@@ -165,20 +145,20 @@ class RecordTable:
         if columns is None:
             names = records.dtype.names or ()
             columns = tuple(column for column, fields in COLUMN_FIELDS.items() if all(name in names for name in fields))
-        self.columns = columns
+        self._columns = columns
         self._records = records
         self._batches = batches
         self._headers: npt.NDArray[np.void] | None = None
         # Of a slice or a selection, `first_record` has to be found anew when someone asks.
         self._derived = False
-        self.data = data
-        self.consumed = consumed
-        self.losses = list(losses)
-        self.pending = list(pending)
-        self.last_stable_offset = last_stable_offset
-        self.source = source
-        self.topic = topic
-        self.partition = partition
+        self._data = data
+        self._consumed = consumed
+        self._losses = list(losses)
+        self._pending = list(pending)
+        self._last_stable_offset = last_stable_offset
+        self._source = source
+        self._topic = topic
+        self._partition = partition
 
     @classmethod
     def _empty(cls, columns: tuple[str, ...] = COLUMNS, **arguments: Any) -> RecordTable:
@@ -196,6 +176,62 @@ class RecordTable:
         if table._records is self._records:
             table._headers = self._headers
         return table
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The read-only bytes that all positions of `records` and `headers` point into.
+
+        It is the caller's own buffer if all of it is uncompressed, otherwise the decompressed payloads. It is empty if
+        neither keys, values nor headers were decoded.
+        """
+        return self._data
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that were decoded: offset, timestamp, timestampType, key, value and headers, or some of them.
+
+        Views have these; a view of any other raises `MissingColumnError`.
+        """
+        return self._columns
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of the input that whole batches take; an incomplete batch may follow."""
+        return self._consumed
+
+    @property
+    def losses(self) -> list[Loss]:
+        """Every range of the input that was lost to damage, by position."""
+        return self._losses
+
+    @property
+    def pending(self) -> list[tuple[int, int]]:
+        """Under read_committed the transactions that no marker decides, as (producer id, first offset), by offset.
+
+        Their records are withheld, as is everything from `last_stable_offset` on (LSO-R1): from the first that has no
+        marker. One whose marker is lost to damage holds back nothing else.
+        """
+        return self._pending
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """The offset from which on everything is withheld because of open transactions; None if nothing is."""
+        return self._last_stable_offset
+
+    @property
+    def source(self) -> str | None:
+        """The file that the table was read from, if that is known."""
+        return self._source
+
+    @property
+    def topic(self) -> str | None:
+        """The topic of the log that the table was read from, if that is known."""
+        return self._topic
+
+    @property
+    def partition(self) -> int | None:
+        """The partition of the log that the table was read from, if that is known."""
+        return self._partition
 
     @property
     def records(self) -> npt.NDArray[np.void]:

@@ -338,3 +338,14 @@ def test_losses_come_with_the_columns_that_are_wanted(tmp_path: Path) -> None:
             "partition",
         ]
         assert sum(len(table.losses) for table in tables) == (2 if on_error == "stop" else 1)
+
+
+def test_the_attributes_of_a_table_cannot_be_set() -> None:
+    table = kbatch.decode(b"")
+    for name in ("records", "batches", "headers", "data", "columns", "consumed", "losses", "pending", "topic"):
+        with pytest.raises(AttributeError):
+            setattr(table, name, getattr(table, name))
+    named = table._with(topic="orders", partition=3, pending=[(7, 0)], last_stable_offset=0)
+    assert (named.topic, named.partition, named.pending, named.last_stable_offset) == ("orders", 3, [(7, 0)], 0)
+    assert (table.topic, table.pending) == (None, [])
+    assert named.records is table.records

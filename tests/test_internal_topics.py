@@ -206,8 +206,7 @@ def test_malformed_records_name_their_offset(
     read: Callable[[RecordTable], object], key: bytes | None, value: bytes | None, error: type[KbatchError], said: str
 ) -> None:
     good = {consumer_offsets: COMMIT_KEY, transaction_state: TRANSACTION_KEY, metadata_records: b""}[read]
-    table = made((good, b"\1\x14\0\0" if read is metadata_records else None), (key, value))
-    table.source = "x.log"
+    table = made((good, b"\1\x14\0\0" if read is metadata_records else None), (key, value))._with(source="x.log")
     with pytest.raises(error, match=re.escape(said)) as caught:
         read(table)
     assert str(caught.value).startswith("x.log, offset 101: ")

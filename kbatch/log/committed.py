@@ -50,7 +50,6 @@ class SegmentTransactions:
 
     Attributes
     ----------
-    base_offset : int
     end : int
         Byte up to which the headers were followed; 0 if it was by the bytes, over damage.
     events : ndarray of EVENT_DTYPE
@@ -61,7 +60,6 @@ class SegmentTransactions:
         Whether another segment follows, so that it isn't written any more.
     """
 
-    base_offset: int
     end: int
     events: npt.NDArray[np.void]
     index: npt.NDArray[np.void] = field(default_factory=_NO_ENTRIES.copy)
@@ -287,7 +285,7 @@ def segment_transactions(
     if damaged:
         recorder, end = _recorder(options), 0
         _follow_bytes(segment, recorder, options, index)
-    return SegmentTransactions(segment.base_offset or 0, end, recorder.events, index, below is not None)
+    return SegmentTransactions(end, recorder.events, index, below is not None)
 
 
 def _recorder(options: DecodeOptions, since: SegmentTransactions | None = None) -> TransactionRecorder:

@@ -199,7 +199,7 @@ class FollowedLog:
     def _forget(self, bases: Sequence[int], number: int) -> None:
         """Pass over the segments before `number`; what they leave open is kept."""
         first = bases.index(self._first or 0)
-        # Where damage is skipped, an index may still have to tell what it cost.
+        # Where damage is skipped, transactions of these segments may be undecided, and stay in `pending`.
         if number <= first or self._options.on_error == "skip":
             return
         passed = [self._parts.pop(base) for base in bases[first:number]]
