@@ -360,7 +360,8 @@ def test_missing_timestamps_are_none() -> None:
         {1: 2},
         [[1], [2, 3]],
     ],
-    ids=repr,
+    # No addresses: parallel test processes have to agree on the names.
+    ids=lambda value: f"{type(value).__name__} {value!s:.20}",
 )
 def test_what_is_no_timestamp(timestamps: Any) -> None:
     with pytest.raises(TypeError, match="timestamps must be"):
