@@ -123,30 +123,39 @@ def described(name: str) -> str:
 
 def child() -> None:
     """Run every step twice, the second time between two markers; print what they are."""
+    from kbatch.kernels import checksum
+
+    steps = work()
+    run_marked(function for _, function in steps.values())
+    inputs = {name: described(what) for name, (what, _) in steps.items()}
+    print(json.dumps({"crc_instructions": checksum.INSTRUCTIONS, "steps": inputs}))
+
+
+def run_marked(functions: Iterable[Callable[[], Any]]) -> None:
+    """Run each function twice, the second time between two calls of the marker."""
     import numpy as np
 
-    from kbatch.kernels import checksum
     from kbatch.kernels.murmur import murmur2
 
     def marker() -> None:
         murmur2(np.zeros(1, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.uint32))
 
-    steps = work()
-    for _, function in steps.values():
+    for function in functions:
         function()
         marker()
         result = function()
         marker()
         del result
-    inputs = {name: described(what) for name, (what, _) in steps.items()}
-    print(json.dumps({"crc_instructions": checksum.INSTRUCTIONS, "steps": inputs}))
 
 
 # -- what runs it
 
 
-def parse(lines: Iterable[str]) -> dict[str, int]:
-    """Return the instructions that each function of a kernel executed itself, from a part of a profile."""
+def parse(lines: Iterable[str], where: str = "/kbatch/kernels/") -> dict[str, int]:
+    """Return the instructions that each function of a kernel executed itself, from a part of a profile.
+
+    With `where` empty they are those of all functions, also of the interpreter and the libraries.
+    """
     names: dict[str, dict[str, str]] = {"ob": {}, "fn": {}}
     current = {"ob": "", "fn": ""}
     found: dict[str, int] = defaultdict(int)
@@ -164,7 +173,7 @@ def parse(lines: Iterable[str]) -> dict[str, int]:
         elif kind == "calls":
             inclusive = True
         elif line[:1] in "+-*0123456789" and line.strip():
-            if not inclusive and "/kbatch/kernels/" in current["ob"]:
+            if not inclusive and where in current["ob"]:
                 found[readable(current["fn"])] += int(line.split()[1])
             inclusive = False
     return dict(found)
@@ -188,21 +197,29 @@ def compiler() -> str:
     return f"{'gcc' if text.startswith('GCC') else 'clang'} {version[1]}" if version else text
 
 
+def profile(module: str, out: Path) -> Any:
+    """Run ``python -m module --child`` under callgrind; return what it prints, as JSON.
+
+    The profile of the function number i of `run_marked` is in the file `out` with the suffix ``.{2 * i + 2}``.
+    """
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", f"--dump-before={MARKER}"]
+    command += [sys.executable, "-m", module, "--child"]
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"valgrind ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return json.loads(done.stdout)
+
+
 def count() -> Run:
     """Run the steps under callgrind."""
     from bench.corpora import corpus
 
     for name in {what for what, _ in work().values()} - {""}:
         corpus(name, SIZE)  # made here, not there, where it takes fifty times as long
-    environment = os.environ | {"PYTHONHASHSEED": "0"}
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "profile"
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", f"--dump-before={MARKER}"]
-        command += [sys.executable, "-m", "bench.instructions", "--child"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"valgrind ended with {done.returncode}:\n{done.stderr[-4000:]}")
-        told = json.loads(done.stdout)
+        told = profile("bench.instructions", out)
         steps = {}
         for i, (name, what) in enumerate(told["steps"].items()):
             with out.with_name(f"profile.{2 * i + 2}").open() as lines:

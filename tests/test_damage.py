@@ -186,6 +186,54 @@ def test_selections_of_a_table() -> None:
         table[[[0, 1]]]
 
 
+# -- what stands before an entry
+
+
+def test_wrong_lengths_hide_no_entry_after_them() -> None:
+    """Headers that claim megabytes, before batches of 1 MiB: every valid batch is returned, by every route."""
+    large = oracle.build_batch([oracle.encode_record(value=bytes(1 << 20))], base_offset=10)
+    data = GOOD + b"\xff" * 20 + claim(8 << 20) * 30 + claim(2 << 20) * 130 + (GOOD + large) * 8 + GOOD
+    for table in (kbatch.decode(data, on_error="skip"), *streamed_at_once(data)):
+        assert len(table) == 18
+        assert [loss[:2] for loss in table.losses] == [(len(GOOD), 20 + 160 * 61)]
+
+
+def streamed_at_once(data: bytes) -> list[kbatch.RecordTable]:
+    decoder = kbatch.StreamDecoder(on_error="skip")
+    decoder.feed(data)
+    return [decoder.finish()]
+
+
+@pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
+def test_a_search_verifies_checksums_whatever_is_asked(crc: str) -> None:
+    """FRM-R13: in damage only a checksum tells a batch from bytes that look like one."""
+    data = b"\xff" * 20 + BAD_CRC + b"\xff" * 20 + GOOD
+    table = kbatch.decode(data, crc=crc, on_error="skip")  # type: ignore[arg-type]
+    assert lost(table) == [(0, len(data) - len(GOOD))]
+    assert len(table) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 20, 61, 100, 5000])
+def test_an_old_message_in_damage_is_no_entry_wherever_the_stream_is_cut(cut: int) -> None:
+    """LEG-R26: the offset of an uncompressed message has to follow the last good batch, also of an earlier flush."""
+    first, last = oracle.three(200), oracle.three(300)
+    old = oracle.build_message(None, b"old", magic=0, offset=100)
+    data = first + b"\xff" * 40 + old + b"\xff" * 40 + last
+    whole = kbatch.decode(data, on_error="skip")
+    assert offsets_of(whole) == [200, 201, 202, 300, 301, 302]
+    for at in range(0, len(data), 7):
+        decoder = kbatch.StreamDecoder(on_error="skip")
+        offsets, losses = [], []
+        for start, stop in ((0, at), (at, min(at + cut, len(data))), (min(at + cut, len(data)), len(data))):
+            decoder.feed(data[start:stop])
+            table = decoder.flush()
+            offsets += offsets_of(table)
+            losses += table.losses
+        table = decoder.finish()
+        assert offsets + offsets_of(table) == offsets_of(whole)
+        assert losses + table.losses == whole.losses
+
+
 # -- message sets
 
 MIXED = (Path(__file__).parent / "golden" / "logs" / "mixed-0" / "00000000000000000000.log").read_bytes()
