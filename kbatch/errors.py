@@ -374,8 +374,8 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.BATCH_TOO_LARGE: (
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
-        "header claims a batch of {found} bytes, the limit is {wanted}; raise Limits(max_batch_bytes=...) if such "
-        "batches are valid",
+        "header claims a batch of {found} bytes, above the limit of {wanted}; raise Limits(max_batch_bytes=...) if "
+        "such batches are valid",
     ),
 }
 

@@ -115,7 +115,8 @@ class BatchReader:
             return None
         self.damage.begin(self.position, "", is_tail=True)
         found = self.damage.resume(windows)
-        return found.position if found is not None and found.loss is not None else None
+        # A message whose key and value end with the source may be all that is wrong: nothing follows it.
+        return found.position if found is not None and found.loss and found.position < windows.end else None
 
     def first_byte(self) -> int:
         """Return the first byte that is still needed."""

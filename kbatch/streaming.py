@@ -308,7 +308,7 @@ class StreamDecoder:
             read_committed, if nothing that is decided comes before the damage.
         """
         table = self._read()
-        self._settle()
+        self._settle(table.consumed)
         if not len(table.batches) and not table.losses:
             self._raise_damage()
         return table
@@ -358,7 +358,7 @@ class StreamDecoder:
             # After a stop, everything that was fed since is lost too.
             losses.append(loss._replace(length=self._bytes.end - loss.position))
         consumed = self.position - self._reported
-        self._settle()
+        self._settle(consumed)
         self._finished = True
         return table._with(losses=losses, consumed=consumed)
 
@@ -409,7 +409,7 @@ class StreamDecoder:
         while self.position != before and not self.stopped:
             before = self.position
             table = self._read(max_bytes)
-            self._settle()
+            self._settle(table.consumed)
             if len(table.batches) or table.losses:
                 yield table
             # What the caller drops must be free for the next table: no reference is kept.
@@ -442,10 +442,10 @@ class StreamDecoder:
         reader, data = self._decoding, self._bytes
         return reader.position < stop and (data.is_final or data.end >= reader.needed)
 
-    def _settle(self) -> None:
-        """Drop the bytes that are not needed any more, and begin to count batches again."""
+    def _settle(self, consumed: int) -> None:
+        """Drop the bytes that are not needed after a table of so many, and begin to count batches again."""
         first = self._first_reader
-        consumed, self._reported = self.position - self._reported, self.position
+        self._reported += consumed
         kept = self._decoding.first_byte()
         if self._front is not None:
             self._front.release(self._decoding.position)

@@ -649,7 +649,7 @@ def test_what_was_followed_is_not_followed_again(tmp_path: Path, monkeypatch: py
 
     def noted(segment: Any, below: Any, options: Any, since: Any = None) -> Any:
         part = original(segment, below, options, since)
-        walked.append((part.base_offset, part.end - (0 if since is None else since.end)))
+        walked.append((segment.base_offset, part.end - (0 if since is None else since.end)))
         return part
 
     monkeypatch.setattr(following, "segment_transactions", noted)

@@ -264,7 +264,7 @@ def test_the_limit_of_a_batch_is_the_same_by_every_route() -> None:
     limits = kbatch.Limits(max_batch_bytes=1000)
     large = oracle.build_batch([oracle.encode_record(value=bytes(1000))], base_offset=10)
     data = A + large + C
-    with pytest.raises(kbatch.LimitExceededError, match="the limit is 1000"):
+    with pytest.raises(kbatch.LimitExceededError, match="above the limit of 1000"):
         kbatch.decode(data, limits=limits)
     table = kbatch.decode(data, limits=limits, on_error="skip")
     assert table.batches["base_offset"].tolist() == [0, 20]
@@ -282,7 +282,7 @@ def test_the_limit_of_a_claim_is_the_callers() -> None:
     decoder = kbatch.StreamDecoder(limits=limits)
     decoder.feed(A + large[:17])
     assert len(decoder.flush()) == 3
-    with pytest.raises(kbatch.LimitExceededError, match=rf"{len(large)} bytes, the limit is 1000; .*\(max_batch"):
+    with pytest.raises(kbatch.LimitExceededError, match=rf"{len(large)} bytes, above the limit of 1000; .*\(max_batch"):
         decoder.flush()
     found = streamed([A, large, C], on_error="skip", limits=limits)
     assert [batch.base_offset for batch, _ in found.batches] == [0, 20]
