@@ -46,14 +46,25 @@ class FileWindows:
         self._max_size = max(max_bytes * 3 // 8, _MIN_WINDOW)
         self._max_compressed_size = max(self._max_size // 2, _MIN_WINDOW)
         self._size = self._max_compressed_size
+        # The last window that was larger than a table asks for, and where it begins.
+        self._large: npt.NDArray[np.uint8] | None = None
+        self._large_start = 0
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` on, up to `stop` at least, as far as the stretch reaches."""
-        if stop - start > _MIN_WINDOW:
-            # Batches that are larger than a window, and damage: each further window is larger, so that few are read.
+        if self._large is not None:
+            if self._large_start <= start and stop <= self._large_start + len(self._large):
+                return self._large[start - self._large_start :]
+            self._large = None
+        is_large = stop - start > self._size
+        if is_large:
+            # A large batch, or damage in which headers claim much. With twice as much kept, the file is read at most
+            # a few times, whatever they claim.
             stop += stop - start
         stop = min(max(stop, start + self._size), self.end)
         window = self._file.window(start, stop)
+        if is_large:
+            self._large, self._large_start = window, start
         if len(window) < stop - start:
             # Cut since it was opened.
             self._file.size = self.end = start + len(window)
