@@ -1,7 +1,16 @@
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
+class Scanned(NamedTuple):
+    rows: int
+    position: int
+    fault: int
+    expected: int
+    found: int
+
 def scan(
     data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], first: int, end: int, position: int, origin: int
-) -> tuple[int, int, int, int, int]: ...
+) -> Scanned: ...
 def survey(rows: npt.NDArray[np.void], include_control: bool) -> tuple[int, int]: ...

@@ -1,5 +1,7 @@
 """Bytes to batch rows: the headers only, payloads untouched."""
 
+from collections import namedtuple
+
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbatch.kernels.spans cimport Span
@@ -39,6 +41,9 @@ cdef enum:
     ATTRIBUTES_V1 = 0x0F
     UNKNOWN = -1
     BAD_CRC = 1
+
+
+Scanned = namedtuple("Scanned", "rows position fault expected found")
 
 
 cdef inline void fill_v2(const uint8_t* p, BatchRow* row) noexcept nogil:
@@ -165,7 +170,7 @@ def scan(data not None, rows not None, int64_t first, int64_t end, int64_t posit
     with nogil:
         n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &position, origin, <BatchRow*>into.items + first,
                       end - first, &stop)
-    return n, position, stop.fault, stop.wanted, stop.found
+    return Scanned(n, position, stop.fault, stop.wanted, stop.found)
 
 
 def survey(rows not None, bint include_control):

@@ -1,5 +1,18 @@
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
+
+class Found(NamedTuple):
+    status: int
+    position: int
+    needed: int
+
+class Lengths(NamedTuple):
+    last: int
+    position: int
+    holds: bool
+    used: int
 
 class EntryChecksums:
     def first_byte(self, position: int) -> int: ...
@@ -17,7 +30,7 @@ class EntryChecksums:
         max_size: int,
         source_end: int | None,
         reached: int | None,
-    ) -> tuple[int, int, int]: ...
+    ) -> Found: ...
 
 def follow_lengths(
     window: npt.NDArray[np.uint8],
@@ -27,4 +40,4 @@ def follow_lengths(
     max_size: int,
     control: npt.NDArray[np.void] | None = None,
     used: int = 0,
-) -> tuple[int, int, bool, int]: ...
+) -> Lengths: ...

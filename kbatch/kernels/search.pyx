@@ -7,6 +7,8 @@ P(x) is the checksum of the bytes from an anchor to x, and that of any range fol
 a claim costs no more than summing 2 * STEP bytes, whatever it claims.
 """
 
+from collections import namedtuple
+
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -48,6 +50,10 @@ cdef enum:
     NOT_FOUND = 0
     FOUND = 1
     NEEDS_MORE = 2
+
+
+Found = namedtuple("Found", "status position needed")
+Lengths = namedtuple("Lengths", "last position holds used")
 
 
 cdef inline int64_t minimum_length(uint8_t magic) noexcept nogil:
@@ -317,7 +323,7 @@ cdef class EntryChecksums:
         cdef int64_t offset = reached if checks_offset else 0
         cdef int64_t found = -1
         cdef int64_t entry = 0
-        cdef int64_t end
+        cdef int64_t end, needed
         cdef int result
         if at < 0:
             raise IndexError("the search begins before the window")
@@ -338,19 +344,20 @@ cdef class EntryChecksums:
             if found >= 0:
                 if entry > size - found:
                     # Twice the bytes that are there: then more of the header shows whether the entry is plausible.
-                    return NEEDS_MORE, origin + found, origin + found + min(entry, max(FIRST_WAIT, 2 * (size - found)))
+                    needed = origin + found + min(entry, max(FIRST_WAIT, 2 * (size - found)))
+                    return Found(NEEDS_MORE, origin + found, needed)
                 if result < 0:
                     raise MemoryError
-                return FOUND, origin + found, origin + found + entry
+                return Found(FOUND, origin + found, origin + found + entry)
             if end >= size - MIN_ENTRY + 1:
                 break
             at = end
             PyErr_CheckSignals()
         if size >= known_end or last <= size - MIN_ENTRY + 1:
-            return NOT_FOUND, stop, origin + size
+            return Found(NOT_FOUND, stop, origin + size)
         # Too few bytes are left for the header of an entry: it takes these and more to be complete.
         at = max(position - origin, size - MIN_ENTRY + 1)
-        return NEEDS_MORE, origin + at, origin + max(at + MIN_SIZE, size + 1)
+        return Found(NEEDS_MORE, origin + at, origin + max(at + MIN_SIZE, size + 1))
 
 
 cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noexcept nogil:
@@ -413,4 +420,4 @@ def follow_lengths(window not None, int64_t origin, int64_t position, int64_t st
                     used += scan_into(base + at, LOG_OVERHEAD + length, &start, origin + at, row + used, 1, &ignored)
             last = at
             at += LOG_OVERHEAD + length
-    return origin + last, origin + at, holds, used
+    return Lengths(origin + last, origin + at, holds, used)
