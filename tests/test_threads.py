@@ -291,7 +291,7 @@ def test_cuts_of_tables(tmp_path, codec):
     data = b"".join(batches(np.random.default_rng(5), 800, codecs=(codec,), size=900))
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(data)
-    for max_bytes in (1, 3000, 1 << 16, 1 << 20):
+    for max_bytes in (1, 3000, 1 << 16, 1 << 20, 1 << 23):
         one = [seen(table) for table in kbatch.Log(path).tables(max_bytes=max_bytes)]
         for threads in COUNTS:
             assert [seen(table) for table in kbatch.Log(path).tables(max_bytes=max_bytes, threads=threads)] == one
