@@ -272,7 +272,9 @@ class TableBuilder:
             hi = min(hi, self._row_after(lo, self._serial_bytes))
             threads = 1
         size = self._end_of(hi - 1) - int(self.batches.array["position"][lo])
-        least = _THREAD_BYTES if self._arena is None else _THREAD_BYTES_COMPRESSED
+        least = self._options.thread_bytes
+        if least is None:
+            least = _THREAD_BYTES if self._arena is None else _THREAD_BYTES_COMPRESSED
         outcome = workers.run(self._pipeline(hi), min(threads, max(1, size // least)))
         self._accept(outcome)
         if self.decoded == hi:

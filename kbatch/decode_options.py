@@ -38,6 +38,8 @@ class DecodeOptions:
     or after its last stable offset.
     With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
     Then batches outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
+    `thread_bytes`, 1 or more, is how many stored bytes there have to be for each of the `threads`; None is what was
+    measured to be worth a thread.
     """
 
     isolation: Isolation = "read_uncommitted"
@@ -53,6 +55,7 @@ class DecodeOptions:
     framing_only: bool = False
     columns: Sequence[str] | None = None
     threads: int = 1
+    thread_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

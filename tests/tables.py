@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import bisect
 import sys
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import oracle
+from typing_extensions import Buffer
 
 import kbatch
 from kbatch.decode_options import DecodeOptions
-from kbatch.reader import BatchReader
+from kbatch.framing import byte_array
+from kbatch.isolation import decode_committed
+from kbatch.reader import BatchReader, decode_part
 from kbatch.windows import BufferWindows
 
 
 def first_table(data: npt.NDArray[np.uint8], options: DecodeOptions, max_bytes: int) -> kbatch.RecordTable:
     """Decode the first table of about `max_bytes` from a buffer."""
     return BatchReader(options).read(BufferWindows(data), max_bytes=max_bytes)
+
+
+def decode_by_threads(data: Buffer, *, threads: int, **options: Any) -> kbatch.RecordTable:
+    """Decode as `kbatch.decode` does, but by so many threads however few bytes there are."""
+    array = byte_array(data)
+    chosen = DecodeOptions(threads=threads, thread_bytes=1, **options)
+    if chosen.isolation == "read_uncommitted":
+        return decode_part(array, chosen)
+    return decode_committed(array, chosen, None)
 
 
 def batches_of(table: kbatch.RecordTable) -> list[oracle.Batch]:

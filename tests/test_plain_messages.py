@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tables import first_table
+from tables import decode_by_threads, first_table
 
 import kbatch
-from kbatch import building
 from kbatch.decode_options import DecodeOptions
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.framing import byte_array
@@ -19,11 +18,6 @@ COUNT = 100
 # The first and last of a run, and those beside.
 PLACES = [0, 1, 30, 31, 32, 33, 63, 64, 98, 99]
 every_way = pytest.mark.parametrize("threads", [1, 2], ids=["one thread", "two threads"])
-
-
-@pytest.fixture(autouse=True)
-def _several_threads_for_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "_THREAD_BYTES", 1)
 
 
 def values(count: int = COUNT) -> list[bytes | None]:
@@ -42,15 +36,15 @@ def encoded(magic: int, given: list[bytes | None] | None = None) -> bytes:
 def test_all_of_them_are_read(magic: int, threads: int) -> None:
     """LEG-R6."""
     data = encoded(magic)
-    table = kbatch.decode(data, threads=threads)
+    table = decode_by_threads(data, threads=threads)
     assert table.values() == values()
     assert table.records["offset"].tolist() == list(range(COUNT))
     assert table.records["timestamp"].tolist() == ([*range(1000, 1100)] if magic else [-1] * COUNT)
     assert table.records["batch"].tolist() == table.batches["first_record"].tolist() == list(range(COUNT))
-    narrow = kbatch.decode(data, columns=["offset", "value"], threads=threads)
+    narrow = decode_by_threads(data, columns=["offset", "value"], threads=threads)
     assert narrow.values() == values()
     assert narrow.records["offset"].tolist() == list(range(COUNT))
-    ranged = kbatch.decode(data, start_offset=31, stop_offset=71, threads=threads)
+    ranged = decode_by_threads(data, start_offset=31, stop_offset=71, threads=threads)
     assert ranged.values() == values()[31:71]
 
 
@@ -64,13 +58,13 @@ def test_a_bad_checksum_anywhere_in_a_run(magic: int, place: int, threads: int) 
     at = int(rows["position"][place])
     data[at + 12] ^= 1
     with pytest.raises(kbatch.CrcMismatchError) as error:
-        kbatch.decode(data, threads=threads)
+        decode_by_threads(data, threads=threads)
     assert (error.value.position, error.value.base_offset) == (at, place)
     left = [*range(place), *range(place + 1, COUNT)]
-    table = kbatch.decode(data, on_error="skip", threads=threads)
+    table = decode_by_threads(data, on_error="skip", threads=threads)
     assert table.records["offset"].tolist() == left
     assert [(loss.position, loss.length) for loss in table.losses] == [(at, int(rows["size"][place]))]
-    assert len(kbatch.decode(data, crc="skip", threads=threads)) == COUNT
+    assert len(decode_by_threads(data, crc="skip", threads=threads)) == COUNT
 
 
 @every_way
@@ -89,9 +83,9 @@ def test_a_length_that_is_too_large_anywhere_in_a_run(magic: int, place: int, th
         data[at : at + 4] = (1000).to_bytes(4, "big")
         data[start + 12 : start + 16] = checksum.crc32(data[start + 16 : start + size]).to_bytes(4, "big")
         with pytest.raises(kbatch.InvalidRecordError) as error:
-            kbatch.decode(data, threads=threads)
+            decode_by_threads(data, threads=threads)
         assert error.value.position == start
-        table = kbatch.decode(data, on_error="skip", threads=threads)
+        table = decode_by_threads(data, on_error="skip", threads=threads)
         assert table.records["offset"].tolist() == [*range(place), *range(place + 1, COUNT)]
 
 
@@ -103,7 +97,7 @@ def test_tables_end_with_the_message_that_makes_them_large_enough() -> None:
     for most in [1, *(int(cost) + step for cost in costs for step in (0, 1))]:
         last = min(int(np.searchsorted(costs, most)), COUNT - 1)
         for threads in (1, 2):
-            made = first_table(data, DecodeOptions(threads=threads), most)
+            made = first_table(data, DecodeOptions(threads=threads, thread_bytes=1), most)
             assert (made.consumed, len(made)) == (ends[last], last + 1), (most, threads)
 
 
@@ -115,8 +109,8 @@ def test_runs_among_batches_and_wrappers(threads: int) -> None:
         given = [b"%d" % i] * (i * 9 + 1)
         parts.append(kbatch.encode(given, magic=magic, codec=codec, **({"timestamps": i} if magic else {})))
         wanted += given
-    assert kbatch.decode(b"".join(parts), threads=threads).values() == wanted
+    assert decode_by_threads(b"".join(parts), threads=threads).values() == wanted
     plain = [part for i, part in enumerate(parts) if i % 5 != 3]
-    assert kbatch.decode(b"".join(plain), threads=threads).values() == [
+    assert decode_by_threads(b"".join(plain), threads=threads).values() == [
         value for i in range(15) if i % 5 != 3 for value in [b"%d" % i] * (i * 9 + 1)
     ]

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from kbatch.cli import main
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+from kbatch.decode_options import DecodeOptions, Isolation
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.spark.following import log_transactions
 from kbatch.spark.planning import open_logs, plan, task_tables
+from kbatch.spark.schema import RECORD_COLUMNS
 
 pa = pytest.importorskip("pyarrow")
 
@@ -564,16 +567,24 @@ def test_fields_of_a_list_go_by_their_names(spark: Any) -> None:
     assert [row.offset for row in decode(frame.collect())] == [0]
 
 
-def test_large_rows_are_decided_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_rows_are_decided_as_a_whole() -> None:
     """The marker may stand in a later table of the row than what it decides."""
-    from kbatch.spark import functions
+    from kbatch.spark.functions import _Decoder
 
-    monkeypatch.setattr(functions, "_TABLE_BYTES", 1)
+    def decoded(raw: bytes, isolation: Isolation = "read_committed", partial: str = "raise") -> list[list[int]]:
+        options = DecodeOptions(isolation=isolation)
+        decoder = _Decoder("value", RECORD_COLUMNS, options, partial, "records", None, table_bytes=1)
+        return [table.records["offset"].tolist() for table in decoder.tables(raw, None, 0)]
+
     golden = b"".join(path.read_bytes() for path in sorted((GOLDEN / "txn-0").glob("*.log")))
+    tables = decoded(golden)
+    assert len(tables) > 10
+    assert list(chain(*tables)) == COMMITTED
+    assert list(chain(*decoded(golden, "read_uncommitted"))) != COMMITTED
     decode = kbatch.spark.decode_batches(isolation="read_committed")
     assert [row.offset for row in decode([golden])] == COMMITTED
-    assert [row.offset for row in kbatch.spark.decode_batches()([golden])] != COMMITTED
     # A fetch response may end within a batch.
+    assert list(chain(*decoded(ONE[:-3], partial="drop"))) == [2]
     cut = kbatch.spark.decode_batches(isolation="read_committed", partial="drop")
     assert [row.offset for row in cut([ONE[:-3]])] == [2]
 

@@ -38,13 +38,20 @@ DAY = 86_400_000
 NOW = 1_699_999_200_000
 
 
-def run(root: Path, out: Path, options: ReadOptions | None = None, **writing: Any) -> list[Path]:
+def run(
+    root: Path,
+    out: Path,
+    options: ReadOptions | None = None,
+    *,
+    limits: files.FileLimits = files.FileLimits(),  # noqa: B008
+    **writing: Any,
+) -> list[Path]:
     """Do all tasks of an export here, without Spark; return the files by the order of their names in the output."""
     chosen = options or ReadOptions()
     wanted = WriteOptions(**writing)
     tasks = plan(open_logs([str(root)]), chosen)
     out.mkdir()
-    job = ExportJob(tasks, chosen, Place(str(out)), wanted)
+    job = ExportJob(tasks, chosen, Place(str(out)), wanted, limits=limits)
     (rows,) = ([row for batch in job([pa.record_batch({"id": [i]})]) for row in batch.column(0).to_pylist()]
                for i in [0] if len(tasks) == 1)  # fmt: skip
     committed = _data_files(reports_of(rows), "", wanted.suffix)
@@ -299,20 +306,19 @@ def test_days_at_random_open_few_files(tmp_path: Path, monkeypatch: pytest.Monke
     paths = run(root, tmp_path / "out", by_day=True)
     assert len(paths) == len({day(time) for time in times}) == 500
     # With little memory days take turns, and no record is lost or twice.
-    monkeypatch.setattr(files, "_HELD_BYTES", 100_000)
-    more = run(root, tmp_path / "more", by_day=True, row_group_bytes=50_000)
+    limits = files.FileLimits(held_bytes=100_000)
+    more = run(root, tmp_path / "more", limits=limits, by_day=True, row_group_bytes=50_000)
     assert 500 < len(more) < 20_000 / 8
     assert max(opened) == 32
     assert sorted(offset for each in by_date(more).values() for offset in each) == list(range(20_000))
     assert {date: sorted(each) for date, each in by_date(more).items()} == by_date(paths)
 
 
-def test_days_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_days_that_are_none(tmp_path: Path) -> None:
     """Producers that send nanoseconds, or noise: a clear error, and not a million directories."""
-    monkeypatch.setattr(files, "_MAX_DAYS", 50)
     root = log(tmp_path / "logs", [NOW + i * DAY for i in range(51)])
     with pytest.raises(kbatch.KbatchError, match=r"t-0: timestamps of more than 50 days.*write it without days"):
-        run(root, tmp_path / "out", by_day=True)
+        run(root, tmp_path / "out", limits=files.FileLimits(days=50), by_day=True)
     assert os.listdir(tmp_path / "out") == []
     far = log(tmp_path / "far", [253_402_300_800_000, 9_000_000_000_000_000], per_batch=1)
     paths = run(far, tmp_path / "far-out", by_day=True)
@@ -372,10 +378,9 @@ def test_a_transform_makes_what_is_written(tmp_path: Path) -> None:
 def test_an_error_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of the days that were written already."""
     root = log(tmp_path / "logs", TIMES["steady"])
-    monkeypatch.setattr(files, "_OPEN_FILES", 2)
     monkeypatch.setattr(pq.ParquetWriter, "write_table", failing(pq.ParquetWriter.write_table, 4))
     with pytest.raises(kbatch.KbatchError, match=r"while exporting .*t-0.*\.log: OSError: .*No space left"):
-        run(root, tmp_path / "out", by_day=True)
+        run(root, tmp_path / "out", limits=files.FileLimits(open_files=2), by_day=True)
     assert os.listdir(tmp_path / "out") == []
 
 

@@ -183,16 +183,15 @@ def test_columns_and_refusals(spark: Any, tmp_path: Path) -> None:
         run(spark, tmp_path / "logs", Sink(), tmp_path / "checkpoint", endingOffsets="latest")
 
 
-def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path) -> None:
     """As a Spark job, in threads, and one segment after the other: the same, for all and for some offsets."""
-    monkeypatch.setattr(following, "_JOB_BYTES", 0)
     logs = [generated(tmp_path / f"t-{seed}", seed) for seed in range(3)]
     for on_error in ("raise", "skip"):
         options = ReadOptions(isolation="read_committed", on_error=on_error)  # type: ignore[arg-type]
         follow = following.follow_options(options)
         for ranges in (None, [(None, None), (20, 40), (35, None)]):
             found = [
-                following.log_transactions(logs, options, ranges, session)  # type: ignore[arg-type]
+                following.log_transactions(logs, options, ranges, session, job_bytes=0)  # type: ignore[arg-type]
                 for session in (spark, None)
             ]
             for i, log in enumerate(logs):

@@ -20,26 +20,21 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import first_table
+from tables import decode_by_threads, first_table
 
 import kbatch
-from kbatch import Codec, building, workers
+from kbatch import Codec, workers
 from kbatch.checksums import write_crcs
 from kbatch.codecs import compress
 from kbatch.decode_options import DecodeOptions
 from kbatch.framing import byte_array
 from kbatch.kernels import decode as kernel
+from kbatch.log.reading import read_tables
 from kbatch.pooled import PooledRows
 
 GOLDEN = Path(__file__).parent / "golden"
 LOGS = sorted(GOLDEN.rglob("*.log"))
 COUNTS = (2, 3, 5)
-
-
-@pytest.fixture(autouse=True)
-def _many_threads_for_few_bytes(monkeypatch):
-    monkeypatch.setattr(building, "_THREAD_BYTES", 1)
-    monkeypatch.setattr(building, "_THREAD_BYTES_COMPRESSED", 1)
 
 
 def outcome(function, *args, **options):
@@ -68,7 +63,7 @@ def seen(table):
 def same(data, **options):
     one = outcome(kbatch.decode, data, **options)
     for threads in COUNTS:
-        assert outcome(kbatch.decode, data, threads=threads, **options) == one
+        assert outcome(decode_by_threads, data, threads=threads, **options) == one
     return one
 
 
@@ -264,7 +259,7 @@ def test_what_looks_like_batches(magic):
     for max_bytes in (10_000, 100_000, 300_000, 1_000_000):
         one = seen(first_table(array, DecodeOptions(), max_bytes))
         for threads in COUNTS:
-            assert seen(first_table(array, DecodeOptions(threads=threads), max_bytes)) == one
+            assert seen(first_table(array, DecodeOptions(threads=threads, thread_bytes=1), max_bytes)) == one
     damaged = bytearray(few)
     for at in rng.integers(0, len(few), 8).tolist():
         damaged[at] ^= 1 << int(rng.integers(8))
@@ -296,24 +291,29 @@ def test_cuts_of_tables(tmp_path, codec):
     data = b"".join(batches(np.random.default_rng(5), 800, codecs=(codec,), size=900))
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(data)
-    for max_bytes in (1, 3000, 1 << 16, 1 << 20):
+    for max_bytes in (1, 3000, 1 << 16, 1 << 20, 1 << 23):
         one = [seen(table) for table in kbatch.Log(path).tables(max_bytes=max_bytes)]
         for threads in COUNTS:
             assert [seen(table) for table in kbatch.Log(path).tables(max_bytes=max_bytes, threads=threads)] == one
+            options = DecodeOptions(threads=threads, thread_bytes=1)
+            assert [seen(table) for table in read_tables(kbatch.Segment(path), 0, len(data), options, max_bytes)] == one
     array = byte_array(data)
     for max_bytes in range(1, 60_000, 997):
         one = seen(first_table(array, DecodeOptions(), max_bytes))
-        assert seen(first_table(array, DecodeOptions(threads=3), max_bytes)) == one
+        assert seen(first_table(array, DecodeOptions(threads=3, thread_bytes=1), max_bytes)) == one
 
 
 def test_stream():
-    data = b"".join(batches(np.random.default_rng(6), 300, codecs=("none", "gzip"), size=500))
+    """In chunks that are large enough for all threads: 128 KiB for each."""
+    data = b"".join(batches(np.random.default_rng(6), 1500, codecs=("none", "gzip"), size=1000))
+    chunk = 500_001
+    assert len(data) > 3 * chunk
     told = []
     for threads in (1, 3):
         decoder = kbatch.StreamDecoder(threads=threads)
         tables = []
-        for at in range(0, len(data), 50_001):
-            decoder.feed(data[at : at + 50_001])
+        for at in range(0, len(data), chunk):
+            decoder.feed(data[at : at + chunk])
             tables.append(seen(decoder.flush()))
         tables.append(seen(decoder.finish()))
         told.append(tables)
@@ -348,7 +348,7 @@ def test_threads_at_once():
 
     def work(threads):
         for _ in range(10):
-            if [outcome(kbatch.decode, part, threads=threads) for part in (data, plain)] != wanted:
+            if [outcome(decode_by_threads, part, threads=threads) for part in (data, plain)] != wanted:
                 wrong.append(threads)
 
     callers = [threading.Thread(target=work, args=(1 + i,)) for i in range(6)]
@@ -441,7 +441,7 @@ def test_all_at_once(tmp_path):
     wanted = seen(table)
 
     def decodes(i):
-        assert seen(kbatch.decode(data, threads=1 + i % 3)) == wanted
+        assert seen(decode_by_threads(data, threads=1 + i % 3)) == wanted
 
     def reads(_):
         assert sum(len(part) for part in log.tables(max_bytes=1 << 15)) == len(table)
@@ -505,17 +505,17 @@ def test_threads_are_kept_for_the_next_call():
     wanted = outcome(kbatch.decode, data)
     workers._before_fork()
     for _ in range(50):
-        assert outcome(kbatch.decode, data, threads=5) == wanted
+        assert outcome(decode_by_threads, data, threads=5) == wanted
     kept = list(workers._pool.threads)
     assert 1 <= len(kept) <= workers._pool.size == max(4, os.cpu_count())
-    assert outcome(kbatch.decode, data, threads=2) == wanted
+    assert outcome(decode_by_threads, data, threads=2) == wanted
     assert workers._pool.threads[: len(kept)] == kept
     time.sleep(0.1)
     before = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - before < 0.1
     # A call that asks for more gets them, and those before end.
-    assert outcome(kbatch.decode, data, threads=40) == wanted
+    assert outcome(decode_by_threads, data, threads=40) == wanted
     for thread in kept:
         thread.join(10)
         assert not thread.is_alive()
@@ -524,8 +524,7 @@ def test_threads_are_kept_for_the_next_call():
 FORKS = """
 import os, sys, threading
 import kbatch
-from kbatch import building, workers
-building._THREAD_BYTES = building._THREAD_BYTES_COMPRESSED = 1
+from kbatch import workers
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec=codec) for i in range(200) for codec in ("none", "lz4"))
 wanted = kbatch.decode(data).records.tobytes()
 def decodes(threads=3):
@@ -565,9 +564,8 @@ counts = []
 # The last to be registered is the first to be called.
 os.register_at_fork(before=lambda: counts.append(sum(thread.is_alive() for thread in kept)))
 import kbatch
-from kbatch import building, workers
-building._THREAD_BYTES = building._THREAD_BYTES_COMPRESSED = 1
-data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec="lz4") for i in range(200))
+from kbatch import workers
+data = b"".join(kbatch.encode([os.urandom(3000)] * 9, codec="lz4") for i in range(200))
 for _ in range(40):
     kbatch.decode(data, threads=3)
     kept = list(workers._pool.threads)
@@ -598,7 +596,7 @@ def test_a_system_without_threads(monkeypatch):
 
     workers._before_fork()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert outcome(kbatch.decode, data, threads=4) == outcome(kbatch.decode, data)
+    assert outcome(decode_by_threads, data, threads=4) == outcome(kbatch.decode, data)
 
 
 class _Interrupted(BaseException):
@@ -640,7 +638,7 @@ def test_claims_of_records_get_no_memory(monkeypatch, threads):
     asked = []
     reserve = PooledRows.reserve
     monkeypatch.setattr(PooledRows, "reserve", lambda self, count: asked.append(count) or reserve(self, count))
-    table = kbatch.decode(b"".join([*parts, large]), crc="skip", on_error="skip", threads=threads)
+    table = decode_by_threads(b"".join([*parts, large]), crc="skip", on_error="skip", threads=threads)
     assert [loss.reason for loss in table.losses] == ["record count is 25000, the payload can hold 4287 at most"]
     assert max(asked, default=0) < 25_000
 
@@ -679,7 +677,7 @@ def test_wrappers_that_change_after_framing(magic):
 def test_input_can_change_after_the_call():
     data = bytearray(b"".join(batches(np.random.default_rng(12), 300, codecs=("lz4",))))
     for _ in range(20):
-        table = kbatch.decode(data, threads=4)
+        table = decode_by_threads(data, threads=4)
         assert len(table.records)
         del table
         data.append(0)

@@ -24,22 +24,41 @@ from kbatch.options import parse_compression
 from kbatch.sinks.write_options import DEFAULT_FILE_BYTES, WriteOptions
 from kbatch.spark.outputs import Place
 
-__all__ = ["HIVE_NULL", "DataFiles", "WrittenFile", "day_name"]
+__all__ = ["HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
 
 # What Spark and Hive call the directory of rows whose partition column is null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
-# Files of days that are open at a time; more days than that take turns.
-_OPEN_FILES = 32
-# What rows of all days together may take in memory before the largest of them are written: small row groups, but not a
-# file for every few rows, where timestamps go to and fro.
-_HELD_BYTES = 128 << 20
-# Days of one topic-partition in one task: 27 years. More of them are no times of records, but a directory each.
-_MAX_DAYS = 10_000
 _DAY = 86_400_000_000
 # Of a page of Parquet.
 _PAGE_BYTES = 1 << 20
 _PAGE_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class FileLimits:
+    """What writing by day may take, for one topic-partition in one task.
+
+    Attributes
+    ----------
+    open_files : int
+        Files of days that are open at a time; more days than that take turns.
+    held_bytes : int
+        What rows of all days together may take in memory before the largest of them are written: small row groups, but
+        not a file for every few rows, where timestamps go to and fro. Two row groups may be held in any case.
+    days : int
+        How many days there may be. Of the default, 27 years, more are no times of records, but a directory each.
+
+    Examples
+    --------
+    >>> from kbatch.spark.files import FileLimits
+    >>> FileLimits(open_files=2)
+    FileLimits(open_files=2, held_bytes=134217728, days=10000)
+    """
+
+    open_files: int = 32
+    held_bytes: int = 128 << 20
+    days: int = 10_000
 
 
 @dataclass
@@ -122,6 +141,7 @@ class DataFiles:
     options : WriteOptions
     source : str
         What errors name.
+    limits : FileLimits, optional
 
     Attributes
     ----------
@@ -129,13 +149,22 @@ class DataFiles:
         In the order in which they were begun; complete after the ``with`` block.
     """
 
-    def __init__(self, place: Place, prefix: str, schema: pa.Schema, options: WriteOptions, source: str) -> None:
+    def __init__(
+        self,
+        place: Place,
+        prefix: str,
+        schema: pa.Schema,
+        options: WriteOptions,
+        source: str,
+        limits: FileLimits = FileLimits(),
+    ) -> None:
         self.written: list[WrittenFile] = []
         self._place = place
         self._prefix = prefix
         self._schema = schema
         self._options = options
         self._source = source
+        self._limits = limits
         self._days: dict[int | None, _Day] = {}
         self._held = 0
         # The one that was written to last is the last.
@@ -189,10 +218,10 @@ class DataFiles:
     def _hold(self, key: int | None, piece: _Piece) -> None:
         day = self._days.get(key)
         if day is None:
-            if len(self._days) >= _MAX_DAYS:
+            if len(self._days) >= self._limits.days:
                 raise KbatchError(
-                    f"{self._source}: timestamps of more than {_MAX_DAYS} days, which would be as many directories; "
-                    "write it without days"
+                    f"{self._source}: timestamps of more than {self._limits.days} days, which would be as many "
+                    "directories; write it without days"
                 )
             day = self._days[key] = _Day()
         rows, size = piece.batch.num_rows, piece.batch.nbytes
@@ -203,7 +232,8 @@ class DataFiles:
         day.rows += rows
         day.nbytes += size
         self._held += size
-        while len(self._days) > 1 and self._held > max(_HELD_BYTES, 2 * self._options.row_group_bytes):
+        held = max(self._limits.held_bytes, 2 * self._options.row_group_bytes)
+        while len(self._days) > 1 and self._held > held:
             self._flush(max(self._days, key=lambda each: self._days[each].nbytes))
 
     def _flush(self, key: int | None) -> None:
@@ -220,7 +250,7 @@ class DataFiles:
             self._close(key)
             file = None
         if file is None:
-            if len(self._open) >= _OPEN_FILES:
+            if len(self._open) >= self._limits.open_files:
                 self._close(next(iter(self._open)))
             file = self._create(key, ascending)
         self._open.move_to_end(key)

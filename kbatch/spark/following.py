@@ -48,6 +48,8 @@ def log_transactions(
     options: ReadOptions,
     ranges: Sequence[tuple[int | None, int | None]] | None = None,
     spark: SparkSession | None = None,
+    *,
+    job_bytes: int = _JOB_BYTES,
 ) -> list[Transactions | None]:
     """Follow the transactions of logs over their headers.
 
@@ -59,6 +61,8 @@ def log_transactions(
         For each log the offsets that will be read: only what concerns them is followed. None is the log's own end.
     spark : SparkSession, optional
         Where the segments are walked if there is much of them; else in threads of this process.
+    job_bytes : int
+        Segments of more bytes than this, together, are much.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def log_transactions(
     known: dict[str, SegmentTransactions] = {}
     if spark is not None:
         wanted = [each for log, bounds in zip(logs, ranges, strict=True) for each in _needed(log, *bounds, follow)]
-        if sum(segment.size for segment, _ in wanted) > _JOB_BYTES:
+        if sum(segment.size for segment, _ in wanted) > job_bytes:
             known = _walk_in_tasks(wanted, follow, spark)
     threads = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:

@@ -73,6 +73,7 @@ class _Decoder:
     partial: str
     table: Table
     aborted_column: str | None
+    table_bytes: int = _TABLE_BYTES
 
     @property
     def schema(self) -> StructType:
@@ -88,7 +89,7 @@ class _Decoder:
             if aborted is None:
                 raise
             raise type(error)(f"row {row} of the partition, column {self.aborted_column!r}: {error}") from None
-        reader = yield from decode_tables(array, options, source=where, max_bytes=_TABLE_BYTES)
+        reader = yield from decode_tables(array, options, source=where, max_bytes=self.table_bytes)
         position, stopped = reader.position, reader.stopped
         left = len(array) - position
         if not left or stopped or self.partial == "drop":

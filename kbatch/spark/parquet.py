@@ -23,7 +23,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
 from kbatch.plan.read_options import ReadOptions
 from kbatch.sinks.write_options import WriteOptions
-from kbatch.spark.files import DataFiles, WrittenFile
+from kbatch.spark.files import DataFiles, FileLimits, WrittenFile
 from kbatch.spark.losses import LOSS_SCHEMA, LossRows
 from kbatch.spark.outputs import Place
 from kbatch.spark.planning import Split, task_tables
@@ -132,6 +132,7 @@ class ExportJob:
     writing : WriteOptions
     transform : Transform or None
         What each batch of records passes before it is written.
+    limits : FileLimits
     """
 
     tasks: list[tuple[Split, ...]]
@@ -139,6 +140,7 @@ class ExportJob:
     attempts: Place
     writing: WriteOptions = field(default_factory=WriteOptions)
     transform: Transform | None = None
+    limits: FileLimits = field(default_factory=FileLimits)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -188,7 +190,7 @@ class ExportJob:
                     assert split.topic is not None
                     assert split.partition is not None
                     reports.append(TaskReport(task, split.topic, split.partition))
-                    files = DataFiles(self.attempts, f"{task:05d}", self.schema, self.writing, log)
+                    files = DataFiles(self.attempts, f"{task:05d}", self.schema, self.writing, log, self.limits)
                     reports[-1].files = files.written
                     stack.enter_context(files)
                     losses = stack.enter_context(_LossFile(self, reports[-1]))
