@@ -127,7 +127,7 @@ def test_both_names_of_the_option_and_the_default(spark: Any) -> None:
     assert sorted(row.offset for row in load(spark, GOLDEN / "txn-0").collect()) == everything
     assert parse_options({"path": "/x"})[1].isolation == "read_uncommitted"
     for options, message in (
-        ({"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "give one of them"),
+        ({"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "isolationLevel and kafka.isolation.level exclude each other"),
         ({"isolationLevel": "serializable"}, "isolationLevel must be one of read_uncommitted, read_committed"),
         ({"kafka.isolation.level": "READ"}, "isolationLevel must be one of"),
     ):
