@@ -127,9 +127,9 @@ def test_both_names_of_the_option_and_the_default(spark: Any) -> None:
     assert sorted(row.offset for row in load(spark, GOLDEN / "txn-0").collect()) == everything
     assert parse_options({"path": "/x"})[1].isolation == "read_uncommitted"
     for options, message in (
-        ({"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "isolationLevel and kafka.isolation.level exclude each other"),
-        ({"isolationLevel": "serializable"}, "isolationLevel must be one of read_uncommitted, read_committed"),
-        ({"kafka.isolation.level": "READ"}, "isolationLevel must be one of"),
+        ({"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "exclude each other"),
+        ({"isolationLevel": "serializable"}, "isolationLevel must be one of 'read_uncommitted', 'read_committed'"),
+        ({"kafka.isolation.level": "READ"}, "kafka.isolation.level must be one of"),
     ):
         with pytest.raises(Exception, match=message):
             load(spark, GOLDEN / "txn-0", **options)
