@@ -217,7 +217,7 @@ cdef class EntryChecksums:
     # The checksum of the bytes that were looked at last.
     cdef uint32_t last_crc
 
-    def __init__(self):
+    def __cinit__(self):
         self.crc32c = RunningChecksum(True)
         self.crc32 = RunningChecksum(False)
 
