@@ -41,15 +41,12 @@ class Resumption(NamedTuple):
     position : int
     loss : Loss or None
         None if there turned out to be no damage: an incomplete last batch.
-    is_entry : bool
-        Whether an entry is known to begin there.
     markers : ndarray of BATCH_DTYPE
         The control batches in the damage, where only headers are read and their lengths lead to `position`.
     """
 
     position: int
     loss: Loss | None
-    is_entry: bool
     markers: npt.NDArray[np.void]
 
 
@@ -244,9 +241,9 @@ class DamageEngine:
         leads_there = search.chain_holds and position in (search.chain, search.last)
         markers = control[control["position"] < (position if leads_there else 0)]
         if search.is_tail and not is_entry:
-            return Resumption(search.start, None, False, markers)
+            return Resumption(search.start, None, markers)
         loss = Loss(search.start, position - search.start, search.reason, search.base_offset)
-        return Resumption(position, loss, is_entry, markers)
+        return Resumption(position, loss, markers)
 
     def _find(self, windows: Windows, search: _Search) -> tuple[int, bool]:
         """Return where the damage ends, and whether an entry is known to begin there."""
