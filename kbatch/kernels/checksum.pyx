@@ -10,16 +10,16 @@ cdef extern from "crc.h":
     enum:
         KB_CRC32C
         KB_CRC32
-    bint kb_instructions
+    int kb_level
     void kb_init_checksums() noexcept nogil
-    uint32_t kb_crc32c(uint32_t before, const uint8_t* p, size_t n, bint instructions) noexcept nogil
-    uint32_t kb_crc32(uint32_t before, const uint8_t* p, size_t n, bint instructions) noexcept nogil
+    uint32_t kb_crc32c(uint32_t before, const uint8_t* p, size_t n, int level) noexcept nogil
+    uint32_t kb_crc32(uint32_t before, const uint8_t* p, size_t n, int level) noexcept nogil
     uint32_t kb_crc_shift(int which, uint32_t crc, uint64_t nbytes) noexcept nogil
 
 kb_init_checksums()
 
-# Whether this processor has instructions for checksums; otherwise tables are used.
-INSTRUCTIONS = bool(kb_instructions)
+# What this processor offers: 0 nothing (tables are used), 1 instructions for checksums, 2 AVX-512 as well.
+LEVEL = kb_level
 
 # The checksum of magic 2 covers the batch from its attributes on (CRC-R1).
 cdef int64_t CRC_START = 21
@@ -27,34 +27,34 @@ cdef int64_t CRC_START = 21
 cdef int64_t CRC_START_LEGACY = 16
 
 
-def crc32c(const uint8_t[::1] data not None, bint instructions=True):
-    """Return the CRC-32C of `data`; by tables if not `instructions`, or if the processor has none."""
+def crc32c(const uint8_t[::1] data not None, int level=2):
+    """Return the CRC-32C of `data`; `level` is the highest to use, of those of `LEVEL`."""
     cdef size_t n = data.shape[0]
     cdef uint32_t crc
     with nogil:
-        crc = kb_crc32c(0, &data[0] if n else NULL, n, instructions and kb_instructions)
+        crc = kb_crc32c(0, &data[0] if n else NULL, n, min(level, kb_level))
     return crc
 
 
-def crc32(const uint8_t[::1] data not None, bint instructions=True):
+def crc32(const uint8_t[::1] data not None, int level=2):
     """Return the CRC-32 of `data`, as `zlib.crc32` does; the arguments are those of `crc32c`."""
     cdef size_t n = data.shape[0]
     cdef uint32_t crc
     with nogil:
-        crc = kb_crc32(0, &data[0] if n else NULL, n, instructions and kb_instructions)
+        crc = kb_crc32(0, &data[0] if n else NULL, n, min(level, kb_level))
     return crc
 
 
 cdef uint32_t crc32c_of(const uint8_t* data, int64_t size) noexcept nogil:
-    return kb_crc32c(0, data, size, kb_instructions)
+    return kb_crc32c(0, data, size, kb_level)
 
 
 cdef uint32_t crc32c_after(uint32_t before, const uint8_t* data, int64_t size) noexcept nogil:
-    return kb_crc32c(before, data, size, kb_instructions)
+    return kb_crc32c(before, data, size, kb_level)
 
 
 cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
-    return kb_crc32(0, data, size, kb_instructions)
+    return kb_crc32(0, data, size, kb_level)
 
 
 cpdef uint32_t crc32c_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
