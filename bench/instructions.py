@@ -54,7 +54,7 @@ class Run:
 
     machine: str
     compiler: str
-    crc_instructions: bool
+    crc_level: int
     steps: dict[str, Step]
 
     @classmethod
@@ -128,7 +128,7 @@ def child() -> None:
     steps = work()
     run_marked(function for _, function in steps.values())
     inputs = {name: described(what) for name, (what, _) in steps.items()}
-    print(json.dumps({"crc_instructions": checksum.INSTRUCTIONS, "steps": inputs}))
+    print(json.dumps({"crc_level": checksum.LEVEL, "steps": inputs}))
 
 
 def run_marked(functions: Iterable[Callable[[], Any]]) -> None:
@@ -227,7 +227,7 @@ def count() -> Run:
             total = sum(functions.values())
             most = sorted(functions.items(), key=lambda item: -item[1])
             steps[name] = Step(total, what, {function: n for function, n in most if n >= total / 100})
-    return Run(platform.machine(), compiler(), told["crc_instructions"], steps)
+    return Run(platform.machine(), compiler(), told["crc_level"], steps)
 
 
 def compare(run: Run, figures: Run) -> tuple[list[str], list[str]]:
@@ -237,12 +237,12 @@ def compare(run: Run, figures: Run) -> tuple[list[str], list[str]]:
     notes: list[str] = []
     if run.machine != figures.machine:
         return [], [f"the figures are of {figures.machine}, this is {run.machine}: nothing is compared"]
-    same = (run.compiler, run.crc_instructions) == (figures.compiler, figures.crc_instructions)
+    same = (run.compiler, run.crc_level) == (figures.compiler, figures.crc_level)
     tolerance = TOLERANCE if same else WIDE_TOLERANCE
     if not same:
         notes.append(
-            f"the figures are of {figures.compiler}{'' if figures.crc_instructions else ' with tables for checksums'}, "
-            f"this is {run.compiler}{'' if run.crc_instructions else ' with tables'}: "
+            f"the figures are of {figures.compiler}{'' if figures.crc_level else ' with tables for checksums'}, "
+            f"this is {run.compiler}{'' if run.crc_level else ' with tables'}: "
             f"the tolerance is {tolerance:.0%} instead of {TOLERANCE:.0%}"
         )
     for name in sorted(run.steps.keys() ^ figures.steps.keys()):

@@ -67,6 +67,8 @@ class DecodeOptions:
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits must be kbatch.Limits, got {self.limits!r}")
         self.threads = workers.thread_count(self.threads)
+        if self.thread_bytes is not None and self.thread_bytes < 1:
+            raise ValueError(f"thread_bytes must be 1 or more, got {self.thread_bytes!r}")
         if self.columns is not None:
             self.columns = checked_columns(self.columns)
 

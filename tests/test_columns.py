@@ -248,19 +248,19 @@ def test_errors_name_a_row_where_there_is_no_offset() -> None:
 def test_kernels_refuse_rows_that_are_no_records(mixed: bytes) -> None:
     table = kbatch.decode(mixed)
     data, batches = np.frombuffer(mixed, np.uint8), kbatch.scan(mixed)
+    positions = np.zeros(len(batches), np.int64)
     for dtype in ([("offset", "<i4")], [("offset", ">i8")], [("other", "<i8")], "<i8"):
         with pytest.raises(ValueError, match="rows of records have fields of RECORD_DTYPE"):
-            decode.decode(data, batches, 0, 1, 0, None, None, np.empty(9, dtype), 0, True, True, False, 0, 0)
+            decode.first_records(data, batches, positions, positions, np.empty(len(batches), dtype))
     packed = np.dtype([("batch", "<i4"), ("offset", "<i8")])
     with pytest.raises(ValueError, match="aligned"):
         columns.measure(np.zeros(3, packed))
     with pytest.raises(ValueError, match="aligned"):
         columns.measure(np.zeros(17, np.uint8)[1:].view(record_dtype(("offset",))))
     narrow = np.empty(9, record_dtype(("timestamp",)))
-    with pytest.raises(ValueError, match="no offset to trim by"):
-        decode.decode(data, batches, 0, 1, 0, None, None, narrow, 0, True, True, True, 0, 5)
+    spread = np.empty(2 * len(batches), narrow.dtype)[::2]
     with pytest.raises(ValueError, match="contiguous"):
-        decode.decode(data, batches, 0, 1, 0, None, None, np.empty(18, narrow.dtype)[::2], 0, True, True, False, 0, 0)
+        decode.first_records(data, batches, positions, positions, spread)
     with pytest.raises(ValueError, match="one dimension"):
         columns.measure(table.records[:4].reshape(2, 2))
     with pytest.raises(ValueError, match="the rows have no offset"):

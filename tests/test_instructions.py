@@ -83,7 +83,7 @@ def test_many_fewer_ask_for_new_figures() -> None:
     assert "--renew" in notes[0]
 
 
-@pytest.mark.parametrize("other", [replace(RUN, compiler="gcc 14"), replace(RUN, crc_instructions=False)])
+@pytest.mark.parametrize("other", [replace(RUN, compiler="gcc 14"), replace(RUN, crc_level=0)])
 def test_another_compiler_is_told_and_given_more_room(other: Run) -> None:
     failures, notes = compare(replace(other, steps=with_decode(replace(STEP, total=1290)).steps), RUN)
     assert failures == []

@@ -1,22 +1,13 @@
 import numpy as np
 import numpy.typing as npt
 
-def decode(
+def first_records(
     data: npt.NDArray[np.uint8],
     batches: npt.NDArray[np.void],
-    lo: int,
-    hi: int,
-    origin: int,
-    positions: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
+    positions: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
     out: npt.NDArray[np.void],
-    used: int,
-    include_control: bool,
-    check_crc: bool,
-    trimmed: bool,
-    first_offset: int,
-    last_offset: int,
-) -> tuple[int, int, int, int, int, int, int]: ...
+) -> int: ...
 def payloads(
     data: npt.NDArray[np.uint8],
     batches: npt.NDArray[np.void],

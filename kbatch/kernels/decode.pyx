@@ -787,95 +787,45 @@ cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, Batc
     return measured.count
 
 
-def decode(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin, positions, sizes, out not None,
-           int64_t used, bint include_control, bint check_crc, bint trimmed, int64_t first_offset,
-           int64_t last_offset):
-    """Decode the batches `lo` to `hi` into `out`, from row `used` on.
+def first_records(data not None, batches not None, const int64_t[::1] positions not None,
+                  const int64_t[::1] sizes not None, out not None):
+    """Decode the first record of each batch into `out`; return how many rows that makes.
 
-    The payload of batch `i` is ``sizes[i - lo]`` bytes of `data` at ``positions[i - lo]``; or, where `positions` is
-    None, what follows its header in `data`, of which `origin` is the position in the source; of a wrapper of magic 0
-    or 1 it is the set of messages in it. Batches with a bad status, and control batches unless `include_control`, give
-    no rows. `check_crc` is about the messages in wrappers; the batches' own checksums are no matter here. If `trimmed`,
-    only offsets from `first_offset` to `last_offset` stay. The dtype of `out` says which fields are wanted, where it is
-    trimmed the offset among them; whatever they are, all of a batch is checked.
-
-    Returns (batch, rows used, fault, record, at, wanted, found): the batch is `hi`, or the first that has a fault, or
-    with fault 0 the first for whose records `out` is too small.
+    The payload of batch `i` is ``sizes[i]`` bytes of `data` at ``positions[i]``, and the record count of its row is 1.
+    A batch that cannot be decoded gives no row: the field ``batch`` of a record is the row of its batch.
     """
     cdef Span data_span = Span(data, 1, False)
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
     cdef RecordSpan out_span = RecordSpan(out, True)
-    cdef Span position_span
-    cdef Span size_span
     cdef const uint8_t* base = <const uint8_t*>data_span.items
     cdef BatchRow* rows = <BatchRow*>batch_span.items
-    cdef const int64_t* given_positions = NULL
-    cdef const int64_t* given_sizes = NULL
-    cdef int64_t limit = data_span.length
-    cdef int64_t capacity = out_span.length
-    cdef int64_t i = lo
+    cdef int64_t n = batch_span.length
+    cdef int64_t used = 0
     cdef int64_t count
-    cdef int64_t position
-    cdef int64_t size
-    cdef int64_t header
+    cdef int64_t i
     cdef Wanted wanted
     cdef Measure measured
     cdef Report report
-    report.fault = FAULT_NONE
-    report.record = -1
-    report.at = -1
-    report.wanted = 0
-    report.found = 0
-    if lo < 0 or hi > batch_span.length or used < 0 or used > capacity:
-        raise IndexError("rows out of range")
-    if trimmed and out_span.fields.offset < 0:
-        raise ValueError("out has no offset to trim by")
-    if capacity and out_span.stride != out_span.fields.itemsize:
+    if positions.shape[0] < n or sizes.shape[0] < n or out_span.length < n:
+        raise IndexError("a position, a size and a row are needed for every batch")
+    if out_span.length and out_span.stride != out_span.fields.itemsize:
         raise ValueError("out must be contiguous")
-    if positions is not None:
-        position_span = Span(positions, sizeof(int64_t), False)
-        size_span = Span(sizes, sizeof(int64_t), False)
-        if position_span.length < hi - lo or size_span.length < hi - lo:
-            raise IndexError("a position and a size are needed for every batch")
-        given_positions = <const int64_t*>position_span.items
-        given_sizes = <const int64_t*>size_span.items
     wanted.fields = out_span.fields
     wanted.whole = out_span.whole
-    wanted.check_crc = check_crc
-    wanted.trimmed = trimmed
-    wanted.first_offset = first_offset
-    wanted.last_offset = last_offset
-    with nogil:
-        while i < hi:
-            rows[i].first_record = used
-            if not gives_rows(&rows[i], include_control):
-                i += 1
-                continue
-            if given_positions != NULL:
-                position = given_positions[i - lo]
-                size = given_sizes[i - lo]
-            else:
-                header = header_size(rows[i].magic)
-                position = rows[i].position - origin + header
-                size = rows[i].size - header
-            if position < 0 or size < 0 or size > limit or position > limit - size:
-                with gil:
-                    raise IndexError("payload out of range")
-            if not measure(base + position, size, &rows[i], check_crc, &measured, &report):
-                break
-            if measured.count > capacity - used:
-                # The caller asks the row of a wrapper how many they are.
-                rows[i].record_count = <int32_t>measured.count
-                break
-            count = read_rows(base, position, size, &rows[i], <int32_t>i,
-                              out_span.items + used * wanted.fields.itemsize, &measured, &wanted, &report)
-            if kb_unlikely(count < 0):
-                if rows[i].magic != 2 and rows[i].attributes & CODEC:
-                    rows[i].record_count = -1
-                break
-            used += count
-            i += 1
-    return i, used, report.fault, report.record, report.at, report.wanted, report.found
+    wanted.check_crc = False
+    wanted.trimmed = False
+    wanted.first_offset = 0
+    wanted.last_offset = 0
+    for i in range(n):
+        if (positions[i] < 0 or sizes[i] < 0 or sizes[i] > data_span.length
+                or positions[i] > data_span.length - sizes[i] or rows[i].record_count > 1):
+            raise IndexError("payload out of range")
+        if not measure(base + positions[i], sizes[i], &rows[i], False, &measured, &report):
+            continue
+        count = read_rows(base, positions[i], sizes[i], &rows[i], <int32_t>i,
+                          out_span.items + used * wanted.fields.itemsize, &measured, &wanted, &report)
+        used += max(count, 0)
+    return used
 
 
 cdef int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil:

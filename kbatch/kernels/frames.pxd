@@ -79,7 +79,6 @@ cdef class Codecs:
     cdef void* zstd
     cdef kb_zlib zlib
     cdef kb_isal* isal
-    cdef uint8_t* last_block
     cdef void* zstd_packer
     # That its packer, whichever there is, compresses by.
     cdef int zstd_level
@@ -100,11 +99,6 @@ cdef class Codecs:
 # magic is above 0 (L4-R5).
 cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
                            int64_t room, int64_t limit) noexcept nogil
-
-# How many bytes a payload says that it is decompressed, or -1 where that can't be told: a guess, which only
-# decompressing it proves. Without the GIL and without Python's memory, whatever the library.
-cdef int64_t declared(Codecs codecs, int codec, const uint8_t* p, int64_t size) noexcept nogil
-
 
 cdef inline int64_t packed_bound(int64_t size) noexcept nogil:
     """More bytes than any codec makes of `size`: snappy asks for a sixth more and 36 for each of its blocks."""

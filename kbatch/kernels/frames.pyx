@@ -21,7 +21,7 @@ from zstandard import ZstdCompressor
 from cpython.buffer cimport PyBUF_READ, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -58,7 +58,6 @@ cdef enum:
     LZ4F_INDEPENDENT = 1
     # What the header checksum of the frames that are written here is in magic 0 (L4-R5).
     LZ4_HEADER = 7
-    LZ4_BLOCK = 64 << 10
     LZ4_OLD_CHECKSUM = 0x1A
     ZSTD_LEVEL = 100
     # A block as Java writes it, and the most that snappy makes of one (SN-R9).
@@ -93,7 +92,6 @@ cdef class Codecs:
         self.zstd = NULL
         self.zstd_packer = NULL
         self.isal = NULL
-        self.last_block = NULL
         self.follow = NULL
 
     def __init__(self, functions not None):
@@ -128,7 +126,6 @@ cdef class Codecs:
         if self.zlib.state != NULL:
             self.functions.zlib_end(&self.zlib)
         free(self.isal)
-        free(self.last_block)
 
 
 cdef void* address(object functions, str name) except? NULL:
@@ -163,18 +160,6 @@ cdef int64_t plain_payload(Codecs codecs, int codec, bint check_header, const ui
         return snappy(codecs, p, size, out, room)
     if codec == GZIP:
         return gzip(codecs, p, size, out, room)
-    return -1
-
-
-cdef int64_t declared(Codecs codecs, int codec, const uint8_t* p, int64_t size) noexcept nogil:
-    if codec == LZ4:
-        return lz4_claim(codecs, p, size)
-    if codec == ZSTD:
-        return zstd_claim(p, size)
-    if codec == SNAPPY:
-        return snappy_claim(p, size)
-    if codec == GZIP:
-        return gzip_claim(p, size)
     return -1
 
 
@@ -301,26 +286,6 @@ cdef inline int64_t chunk_size(const uint8_t* p, const uint8_t* end) noexcept no
     return size if size <= end - p - 4 else -1
 
 
-cdef int64_t snappy_claim(const uint8_t* p, int64_t size) noexcept nogil:
-    cdef const uint8_t* end = p + size
-    cdef int64_t total = 0
-    cdef int64_t claim
-    if size < XERIAL_HEADER or memcmp(p, b"\x82SNAPPY\x00", 8) != 0:
-        return block_claim(p, size)
-    p += XERIAL_HEADER
-    while p < end:
-        size = chunk_size(p, end)
-        if size < 0:
-            return -1
-        p += 4
-        claim = block_claim(p, size)
-        if claim < 0:
-            return -1
-        total += claim
-        p += size
-    return total
-
-
 cdef int64_t snappy(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
     """A raw block, or one xerial stream of whole chunks."""
     cdef const uint8_t* start = p
@@ -388,44 +353,6 @@ cdef inline uint32_t descriptor_checksum(const uint8_t* p, int n) noexcept nogil
     x = (x ^ x >> 15) * 2246822519u
     x = (x ^ x >> 13) * 3266489917u
     return (x ^ x >> 16) >> 8 & 0xFF
-
-
-cdef int64_t lz4_claim(Codecs codecs, const uint8_t* p, int64_t size) noexcept nogil:
-    """The size that a frame tells; or that of several independent blocks of 64 KiB, of which only the last is less.
-
-    To know what that one comes to it has to be decompressed, which takes a thirtieth of the time of a frame of 1 MiB.
-    """
-    cdef const uint8_t* end = p + size
-    cdef const uint8_t* last = NULL
-    cdef int64_t blocks = 0
-    cdef int64_t length = 0
-    cdef uint32_t word
-    if size < 15 or memcmp(p, b"\x04\x22\x4d\x18", 4) != 0:
-        return -1
-    if p[4] & 0x08:
-        return <int64_t>min(load_le64(p + 6), <uint64_t>INT64_MAX)
-    if p[4] != 0x60 or p[5] != 0x40:
-        return -1
-    p += 7
-    while end - p >= 4:
-        word = load_le32(p)
-        if word == 0:
-            break
-        length = word & 0x7FFFFFFF
-        if length > LZ4_BLOCK or length > end - p - 4:
-            return -1
-        last = p
-        blocks += 1
-        p += 4 + length
-    if blocks < 2 or codecs.functions.lz4_decompress == NULL:
-        return -1
-    if not load_le32(last) >> 31:
-        if codecs.last_block == NULL:
-            codecs.last_block = <uint8_t*>malloc(LZ4_BLOCK)
-            if codecs.last_block == NULL:
-                return -1
-        length = codecs.functions.lz4_decompress(last + 4, codecs.last_block, <int>length, LZ4_BLOCK)
-    return (blocks - 1) * LZ4_BLOCK + length if length >= 0 else -1
 
 
 cdef int64_t lz4(Codecs codecs, bint check_header, const uint8_t* p, int64_t size, uint8_t* out,
@@ -514,11 +441,6 @@ cdef int64_t zstd_header(const uint8_t* p, int64_t size, int64_t* claim) noexcep
         return -1
     claim[0] = <int64_t>told if size_bytes else -1
     return at + size_bytes
-
-
-cdef int64_t zstd_claim(const uint8_t* p, int64_t size) noexcept nogil:
-    cdef int64_t claim
-    return claim if zstd_header(p, size, &claim) >= 0 else -1
 
 
 cdef int64_t zstd(Codecs codecs, const uint8_t* p, int64_t size, uint8_t* out, int64_t room) noexcept nogil:

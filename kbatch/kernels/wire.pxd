@@ -18,7 +18,6 @@ cdef extern from *:
       #define kb_likely(x) (x)
       #define kb_unlikely(x) (x)
       #define kb_prefetch(p)
-      #define kb_prefetch_far(p)
       #define kb_prefetch_around(p)
     #else
       #define kb_bswap16 __builtin_bswap16
@@ -27,8 +26,6 @@ cdef extern from *:
       #define kb_likely(x) __builtin_expect(!!(x), 1)
       #define kb_unlikely(x) __builtin_expect(!!(x), 0)
       #define kb_prefetch(p) __builtin_prefetch(p)
-      /* To the second level of the cache. */
-      #define kb_prefetch_far(p) __builtin_prefetch(p, 0, 2)
       /* Half a kilobyte. gcc leaves out a function or a loop of nothing but prefetches, as one that does nothing. */
       #define kb_prefetch_around(p) do { \
           const char *kb_p = (const char *)(p) - 256; \
@@ -45,7 +42,6 @@ cdef extern from *:
     bint kb_likely(bint) noexcept nogil
     bint kb_unlikely(bint) noexcept nogil
     void kb_prefetch(const void*) noexcept nogil
-    void kb_prefetch_far(const void*) noexcept nogil
     void kb_prefetch_around(const void*) noexcept nogil
 
 

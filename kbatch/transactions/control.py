@@ -175,7 +175,7 @@ def marker_types(
     positions = rows["position"] - (origin - BATCH_HEADER_SIZE)
     sizes = rows["size"] - BATCH_HEADER_SIZE
     uncompressed = np.flatnonzero((rows["record_count"] > 0) & ~is_compressed)
-    types[uncompressed] = _payload_types(data, rows[uncompressed], origin, positions[uncompressed], sizes[uncompressed])
+    types[uncompressed] = _payload_types(data, rows[uncompressed], positions[uncompressed], sizes[uncompressed])
     arena = Arena()
     for i in np.flatnonzero((rows["record_count"] > 0) & is_compressed).tolist():
         arena.used = 0
@@ -186,7 +186,7 @@ def marker_types(
         except PayloadError:
             continue
         whole = np.array([arena.used])
-        types[i] = _payload_types(arena.array(), rows[i : i + 1].copy(), 0, np.zeros(1, np.int64), whole)[0]
+        types[i] = _payload_types(arena.array(), rows[i : i + 1].copy(), np.zeros(1, np.int64), whole)[0]
     return types
 
 
@@ -217,7 +217,6 @@ def _first_record_sizes(
 def _payload_types(
     data: npt.NDArray[np.uint8],
     rows: npt.NDArray[np.void],
-    origin: int,
     positions: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int16]:
@@ -231,13 +230,7 @@ def _payload_types(
     rows["record_count"] = 1
     rows["status"] = 0
     records = np.empty(len(rows), RECORD_DTYPE)
-    at = used = 0
-    while at < len(rows):
-        at, used, fault, *_ = _kernel.decode(
-            data, rows, at, len(rows), origin, positions[at:], sizes[at:], records, used, True, False, False, 0, 0
-        )
-        at += fault != 0
-    records = records[:used]
+    records = records[: _kernel.first_records(data, rows, positions, sizes, records)]
     types = np.full(len(rows), -1, np.int16)
     types[records["batch"]] = _control_keys(records, data)[1]
     return types
