@@ -1,4 +1,4 @@
-"""The blocks of README.md and docs/performance.md that hold the benchmark's figures, which are never written by hand."""
+"""The blocks of README.md and docs/performance.md that hold the benchmark's figures: a run writes them."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _with_sums(results: Results) -> str:
     if fastest is None or fastest.with_sums is None:
         return ""
     return (
-        f" If kbatch sums its columns as well, the ratio to the fastest of them ({fastest.name}, values of 32 bytes) is "
-        f"{fastest.with_sums:.2f} instead of {fastest.ratio:.2f}."
+        f" If kbatch sums its columns as well, the ratio to the fastest of them ({fastest.name}, values of 32 bytes) "
+        f"is {fastest.with_sums:.2f} instead of {fastest.ratio:.2f}."
     )
 
 
@@ -68,12 +68,11 @@ def full_block(results: Results) -> str:
         f"Measured on {about(results)}",
         f"Each corpus has {results.document['size'] / 1e6:g} MB before compression. Times are medians of the CPU time "
         "of one run, on one thread, with checksums verified. Columns named after an alternative give its time divided "
-        "by kbatch's time: above 1, kbatch is faster. \"Library alone\" only decompresses the same payloads, with the "
-        "library that kbatch uses. \"One thread\" compares two threads of kbatch with one, by the clock.",
+        'by kbatch\'s time: above 1, kbatch is faster. "Library alone" only decompresses the same payloads, with the '
+        'library that kbatch uses. "One thread" compares two threads of kbatch with one, by the clock.',
         ratio_table(results),
         "### Floors",
-        "Each floor is a ratio that kbatch has to reach; a run that misses one is a regression. "
-        f"{summary(results)}",
+        f"Each floor is a ratio that kbatch has to reach; a run that misses one is a regression. {summary(results)}",
         floors_table(results),
     ]
     if results.live:
