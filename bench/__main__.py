@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--from", dest="read", type=Path, metavar="FILE", help="run nothing: read the results of an earlier run"
     )
     parser.add_argument("--readme", action="store_true",
-                        help="write table and chart into README.md and bench/, with the results")  # fmt: skip
+                        help="write tables and chart into README.md, docs/performance.md and bench/")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.readme and (options.quick or options.k):
         parser.error("--readme takes the figures of whole, timed runs only")

@@ -1,18 +1,20 @@
-"""The block of README.md that holds the benchmark's figures, which are never written by hand."""
+"""The blocks of README.md and docs/performance.md that hold the benchmark's figures: a run writes them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.chart import draw
-from bench.report import about, floors_table, live_table, ratio_table, report, summary
+from bench.report import about, floors_table, live_table, ratio_table, report, short_table, summary
 from bench.results import Results
 
-__all__ = ["BEGIN", "END", "block", "read_block", "renew", "replace_block"]
+__all__ = ["BEGIN", "BLOCKS", "END", "full_block", "read_block", "renew", "replace_block", "short_block"]
 
 ROOT = Path(__file__).parent.parent
 BEGIN = "<!-- benchmark: begin (written by `python -m bench --readme`) -->"
 END = "<!-- benchmark: end -->"
+QUICK = "**A quick run: its figures mean nothing.**"
 
 
 def read_block(text: str) -> str:
@@ -32,31 +34,68 @@ def _bounds(text: str) -> tuple[int, int]:
     return text.index(BEGIN) + len(BEGIN), text.index(END)
 
 
-def block(results: Results) -> str:
-    """Return the content of the block for a run."""
-    quick = ["**A quick run: its figures mean nothing.**"] if results.quick else []
+def short_block(results: Results) -> str:
+    """Return the block of README.md: the chart, and what users compare."""
     parts = [
-        *quick,
-        "![Records decoded per second, by corpus and contestant](bench/chart.svg)",
-        f"{about(results)} Corpora of {results.document['size'] / 1e6:g} MB; medians of CPU time of one run, one "
-        "thread, CRCs verified. The figures of contestants are their time divided by kbatch's: above 1, kbatch is "
-        'faster. "Library alone" only decompresses the same payloads, with the library that kbatch uses.',
-        ratio_table(results),
-        f"{summary(results)} Every contestant: [bench/RESULTS.md](bench/RESULTS.md).",
-        f"<details><summary>The floors</summary>\n\n{floors_table(results)}\n\n</details>",
+        *[QUICK] * results.quick,
+        "![Million records decoded per second, by input and decoder](bench/chart.svg)",
+        "How many times faster kbatch is than each alternative, on one thread with checksums verified; below 1, kbatch "
+        "is slower, and an empty cell was not measured "
+        f"({results.machine}, Python {results.versions.get('Python', '?')}):",
+        short_table(results),
+        "The clients in Python iterate their records and drop them, which is the least they can do. The decoders in "
+        "Java, Go and Rust are programs of their own, which sum offsets, timestamps and lengths; kbatch only builds "
+        f"its table.{_with_sums(results)}",
     ]
-    if results.live:
-        text = "From a broker on the same machine, fetching included, by the clock (`python -m bench.live`):"
-        parts += [text, live_table(results)]
     return "\n\n".join(parts)
 
 
+def _with_sums(results: Results) -> str:
+    """Return a sentence: the smallest ratio to a decoder in another language, if kbatch sums its columns too."""
+    fastest = results.foreign("small", "Java", "Go", "Rust")
+    if fastest is None or fastest.with_sums is None:
+        return ""
+    return (
+        f" If kbatch sums its columns as well, the ratio to the fastest of them ({fastest.name}, values of 32 bytes) "
+        f"is {fastest.with_sums:.2f} instead of {fastest.ratio:.2f}."
+    )
+
+
+def full_block(results: Results) -> str:
+    """Return the block of docs/performance.md: every ratio, and the floors."""
+    parts = [
+        *[QUICK] * results.quick,
+        "![Million records decoded per second, by input and decoder](../bench/chart.svg)",
+        f"Measured on {about(results)}",
+        f"Each corpus has {results.document['size'] / 1e6:g} MB before compression. Times are medians of the CPU time "
+        "of one run, on one thread, with checksums verified. Columns named after an alternative give its time divided "
+        'by kbatch\'s time: above 1, kbatch is faster. "Library alone" only decompresses the same payloads, with the '
+        'library that kbatch uses. "One thread" compares two threads of kbatch with one, by the clock.',
+        ratio_table(results),
+        "### Floors",
+        f"Each floor is a ratio that kbatch has to reach; a run that misses one is a regression. {summary(results)}",
+        floors_table(results),
+    ]
+    if results.live:
+        parts += [
+            "### From a broker",
+            "Read from a broker on the same machine, fetching included, by the clock (`python -m bench.live`):",
+            live_table(results),
+        ]
+    return "\n\n".join(parts)
+
+
+# The pages that hold a block, relative to the top of the repository.
+BLOCKS: dict[str, Callable[[Results], str]] = {"README.md": short_block, "docs/performance.md": full_block}
+
+
 def renew(results: Results, root: Path = ROOT) -> list[Path]:
-    """Rewrite the block of README.md, the chart, the full report and the results behind them; return the files."""
-    readme, figures, full = root / "README.md", root / "bench" / "results.json", root / "bench" / "RESULTS.md"
-    text = replace_block(readme.read_text(), block(results))
+    """Rewrite the blocks, the chart, the full report and the results that they are made from; return the files."""
+    pages = {root / name: replace_block((root / name).read_text(), block(results)) for name, block in BLOCKS.items()}
+    figures, full = root / "bench" / "results.json", root / "bench" / "RESULTS.md"
     results.write(figures)
     full.write_text(f"# Results\n\nWritten by `python -m bench --readme`.\n\n{report(results, detailed=True)}")
     charts = draw(results, root / "bench")
-    readme.write_text(text)
-    return [readme, figures, full, *charts]
+    for path, text in pages.items():
+        path.write_text(text)
+    return [*pages, figures, full, *charts]

@@ -7,9 +7,22 @@ from collections.abc import Iterable, Iterator
 from bench.floors import Floor, floors
 from bench.results import ALONE, IN_TURNS, KBATCH, PEERS, Result, Results
 
-__all__ = ["about", "details", "floors_table", "live_table", "ratio_table", "report", "summary"]
+__all__ = ["about", "details", "floors_table", "live_table", "ratio_table", "report", "short_table", "summary"]
 
 LANGUAGES = ("Java", "Go", "Rust")
+# The rows of README.md: a text, the stage and the corpus.
+SHORT_ROWS = (
+    ("decode, values of 32 bytes", "decode", "small"),
+    ("decode, values of 1 KiB", "decode", "large"),
+    ("decode, gzip, JSON of 100 bytes", "decode", "medium-16k-gzip"),
+    ("decode, snappy, JSON of 100 bytes", "decode", "medium-16k-snappy"),
+    ("decode, lz4, JSON of 100 bytes", "decode", "medium-16k-lz4"),
+    ("decode, zstd, JSON of 100 bytes", "decode", "medium-16k-zstd"),
+    ("decode, batches of one record", "decode", "single"),
+    ("decode to Arrow", "to Arrow", "small"),
+    ("decode to pandas (`ArrowDtype`)", "to pandas, ArrowDtype", "small"),
+    ("encode", "encode", "small"),
+)
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]], texts: int, last_texts: int = 0) -> str:
@@ -30,6 +43,27 @@ def about(results: Results) -> str:
     return f"{results.machine}. {versions}."
 
 
+def ratios_to_others(results: Results, stage: str, corpus: str) -> list[str]:
+    """Return the time of each client in Python, and of the fastest decoder in each language, divided by kbatch's."""
+    foreign = [results.foreign(corpus, language) if stage == "decode" else None for language in LANGUAGES]
+    return [
+        *(short(results.ratio(stage, corpus, peer)) for peer in PEERS),
+        *(short(found and found.ratio) for found in foreign),
+    ]
+
+
+def short_table(results: Results) -> str:
+    """Return the rate of kbatch, and how much faster it is than each alternative, for `SHORT_ROWS`."""
+    rows = []
+    for text, stage, corpus in SHORT_ROWS:
+        own = results.get(stage, corpus, KBATCH)
+        if own is not None:
+            rate = f"{own.records / own.seconds / 1e6:,.1f}"
+            rows.append([text, rate, *ratios_to_others(results, stage, corpus)])
+    heads = ["", "kbatch, million records/s", *PEERS, "Java (Kafka)", "Go", "Rust"]
+    return markdown(heads, rows, 1)
+
+
 def ratio_rows(results: Results) -> Iterator[list[str]]:
     for stage in results.stages():
         if stage == "foreign":
@@ -39,14 +73,12 @@ def ratio_rows(results: Results) -> Iterator[list[str]]:
             own = results.get(stage, corpus, who)
             if own is None:
                 continue
-            foreign = [results.foreign(corpus, language) if stage == "decode" else None for language in LANGUAGES]
             yield [
                 stage,
                 corpus,
                 f"{own.records / own.seconds / 1e6:,.1f}",
                 f"{own.payload_bytes / own.seconds / 1e6:,.0f}",
-                *(short(results.ratio(stage, corpus, peer)) for peer in PEERS),
-                *(short(found and found.ratio) for found in foreign),
+                *ratios_to_others(results, stage, corpus),
                 short(results.ratio(stage, corpus, ALONE)),
                 short(results.ratio(stage, corpus, "one thread", who)),
             ]

@@ -1,4 +1,4 @@
-"""The benchmark's report: what did not run is never reported as met, and README's figures are those of a run."""
+"""The benchmark's report: what did not run is never reported as met, and the documented figures are those of a run."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_clients_on_a_broker() -> None:
     live = {"small": {"kbatch": {"count": 2e6, "arrow": 1e6}, "raw": {"count": 3e6}}, "large": {"raw": {"count": 1e3}}}
     text = report.live_table(Results(document([], live=live)))
     assert text.splitlines()[2:] == ["| kbatch | 2,000 / 1,000 |  |", "| raw | 3,000 | 1 |"]
-    assert text in readme.block(Results(document([], live=live)))
+    assert text in readme.full_block(Results(document([], live=live)))
 
 
 def test_block() -> None:
@@ -166,10 +166,20 @@ def test_block_that_is_not_there(text: str) -> None:
         readme.replace_block(text, "new")
 
 
-def test_figures_in_readme_are_those_of_a_run() -> None:
+@pytest.mark.parametrize("page", readme.BLOCKS)
+def test_documented_figures_are_those_of_a_run(page: str) -> None:
     """After a change of the report's form: ``python -m bench --from bench/results.json --readme``."""
     results = Results.read(ROOT / "bench" / "results.json")
-    assert readme.read_block((ROOT / "README.md").read_text()) == readme.block(results)
+    assert readme.read_block((ROOT / page).read_text()) == readme.BLOCKS[page](results)
+
+
+def test_the_short_table_has_about_ten_rows() -> None:
+    table = report.short_table(Results.read(ROOT / "bench" / "results.json"))
+    assert len(table.splitlines()) == 2 + len(report.SHORT_ROWS) == 12
+    assert report.short_table(Results(document([]))).count("\n") == 1
+
+
+def test_the_chart_is_there() -> None:
     assert (ROOT / "bench" / "chart.svg").stat().st_size > 0
     assert (ROOT / "bench" / "chart.png").stat().st_size > 0
 

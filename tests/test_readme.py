@@ -1,43 +1,202 @@
-"""The README's snippets, run as they stand there."""
+"""README.md and docs/: their code runs as it is printed, their links lead somewhere, and CI finds its commands."""
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import public_api
 import pytest
 
+from kbatch.cli import main
+
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+README = ROOT / "README.md"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+CODE = [README, *DOCS]
+PAGES = [*CODE, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "bench" / "README.md"]
+# What a run of the benchmarks makes.
+MADE = "bench/corpora"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def run(snippets: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+class Block(NamedTuple):
+    """A fenced block of a page, and the number of the line after its fence."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [Block(page, text.count("\n", 0, at.start(2)) + 1, at[1], at[2]) for at in BLOCK.finditer(text)]
+
+
+def snippets(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language == "python"]
+
+
+def block_name(block: Block) -> str:
+    return f"{name_of(block.page)}:{block.line}"
+
+
+def needs_spark(block: Block) -> bool:
+    return "spark" in block.text
+
+
+def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    for snippet in snippets:
-        exec(compile(snippet, "README.md", "exec"), names)
+    for block in found:
+        # Blank lines before the code: an error then has the line of the page.
+        exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), names)
     return names
+
+
+# -- code
 
 
 @pytest.mark.parametrize("mark", ["main command", "test command"])
 def test_commands_are_one_line_each_where_ci_finds_them(mark: str) -> None:
-    command = re.findall(rf"^<!-- {mark} -->\n```\n(.*)\n```$", README, re.MULTILINE)
+    command = re.findall(rf"^<!-- {mark} -->\n```\n(.*)\n```$", README.read_text(), re.MULTILINE)
     assert len(command) == 1
     assert command[0].startswith("python3 -m venv .venv && .venv/bin/pip install")
 
 
 def test_quickstart(monkeypatch: pytest.MonkeyPatch) -> None:
-    snippets = [snippet for snippet in SNIPPETS if "spark" not in snippet]
-    assert len(snippets) >= 3
-    names = run(snippets, monkeypatch)
+    names = run([block for block in snippets(README) if not needs_spark(block)], monkeypatch)
     assert names["table"].consumed > 0
     assert names["arrow"].num_rows == len(names["table"])
 
 
+@pytest.mark.parametrize("page", [page for page in DOCS if snippets(page)], ids=name_of)
+def test_snippets(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run([block for block in snippets(page) if not needs_spark(block)], monkeypatch)
+
+
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-def test_quickstart_on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    run([SNIPPETS[0], *(snippet for snippet in SNIPPETS if "spark" in snippet)], monkeypatch)
+@pytest.mark.parametrize("page", [page for page in CODE if any(map(needs_spark, snippets(page)))], ids=name_of)
+def test_snippets_on_spark(
+    page: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(snippets(page), monkeypatch)
     assert "txn" in capsys.readouterr().out
+
+
+def test_snippets_are_found() -> None:
+    assert {name_of(page) for page in CODE if snippets(page)} >= {"README.md", "docs/reading.md", "docs/writing.md"}
+    assert {name_of(page) for page in CODE if any(map(needs_spark, snippets(page)))} == {"README.md", "docs/spark.md"}
+
+
+@pytest.mark.parametrize("block", [block for page in CODE for block in snippets(page)], ids=block_name)
+def test_snippets_import_public_modules_only(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom):
+            assert not str(node.module).startswith("kbatch") or node.module in public_api.MODULES
+        elif isinstance(node, ast.Import):
+            assert all(not name.name.startswith("kbatch") or name.name in public_api.MODULES for name in node.names)
+
+
+SHELL_BLOCKS = [block for page in CODE for block in blocks(page) if block.language == "sh"]
+
+
+@pytest.mark.parametrize("block", SHELL_BLOCKS, ids=block_name)
+def test_shell_blocks(block: Block, tmp_path: Path) -> None:
+    """They run next to `tests/`, with `kbatch` as the command of this interpreter."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "out").mkdir()
+    command = tmp_path / "bin" / "kbatch"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kbatch "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    environment = os.environ | {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-euc", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def kbatch_commands(page: Path) -> list[list[str]]:
+    """Return the arguments of the `kbatch` commands in blocks that are not run."""
+    found = []
+    for block in blocks(page):
+        for line in block.text.splitlines():
+            command = re.search(r"(?:^|/|[A-Z]=\S+ )kbatch ([a-z]+ [^|]+)", line)
+            if block.language == "" and command:
+                found.append(shlex.split(command[1]))
+    return found
+
+
+def test_commands_that_are_not_run_have_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [command for page in PAGES for command in kbatch_commands(page)]
+    assert len(commands) > 5
+    for name, *arguments in commands:
+        with pytest.raises(SystemExit, match="0"):
+            main([name, "--help"])
+        known = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+        assert {each for each in arguments if each.startswith("--")} <= known
+
+
+# -- links and sizes
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"`[^`\n]*`", "`code`", BLOCK.sub("", page.read_text()))
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT.resolve()), f"{link} leaves the repository"
+        assert target.exists(), f"{link} leads to nothing"
+        assert not anchor or anchor in anchors(target), f"{link}: {path or 'the page'} has no such heading"
+
+
+def test_readme_leads_to_every_page() -> None:
+    assert {f"docs/{page.name}" for page in DOCS} <= {link.partition("#")[0] for link in links(README)}
+    assert {"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= set(links(README))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_that_are_named_exist(page: Path) -> None:
+    """Paths of tests and tools; those of `kbatch/` are the concern of `docs/architecture.md`."""
+    named = set(re.findall(r"(?<![\w/.-])((?:tests|docs|bench|\.ci)/[\w./-]*\w)", page.read_text()))
+    assert not [path for path in sorted(named) if not path.startswith(MADE) and not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pages_are_short(page: Path) -> None:
+    assert page.read_text().count("\n") <= (200 if page == README else 400)
+
+
+def test_figures_of_spark_in_readme_are_those_of_the_documentation() -> None:
+    table = [row.split(" | ") for row in re.findall(r"^\| (.*) \|$", PERFORMANCE.read_text(), re.MULTILINE)]
+    text = " ".join(README.read_text().split())
+    for name in ("Spark's Kafka source", "`mapPartitions` with aiokafka"):
+        (ratio,) = (row[2] for row in table if row[0].startswith(name))
+        assert f"{ratio} times as fast as {name}" in text

@@ -89,7 +89,7 @@ class WriteOptions:
     file_bytes: int | None = option(
         opts.size(), None, flag="--file-size",
         help="size of files to aim for, such as 1g; tasks then read about as many bytes of the log (default: up to "
-        "512m, as large as tasks of --split-opts.size make them)",
+        "512m, as large as tasks of --split-size make them)",
     )  # fmt: skip
     by_day: bool = option(
         opts.BOOLEAN, False, flag="--by-day",
