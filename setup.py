@@ -2,10 +2,13 @@
 
 import os
 import sys
+import sysconfig
 from glob import glob
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, PlatformError
 
 KERNELS = [
     "spans",
@@ -25,27 +28,74 @@ KERNELS = [
     "keymap",
     "murmur",
 ]
+# Cython's own functions for typed memoryviews, compiled once for all kernels.
+SHARED = "kbatch.kernels._cython"
 
-# Kernels are plain C over pointers, so the portable -O3 is what pays. `KBATCH_SANITIZE=1` makes an
-# address- and undefined-behaviour-checked build for the tests of hostile input.
-flags = ["/O2"] if sys.platform == "win32" else ["-O3", "-fno-strict-aliasing", "-Wno-unreachable-code-fallthrough"]
-link: list[str] = []
-if os.environ.get("KBATCH_SANITIZE"):
-    flags += ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g"]
-    link += ["-fsanitize=address,undefined"]
+SANITIZE = bool(os.environ.get("KBATCH_SANITIZE"))
+JOBS = os.cpu_count() or 1
 
+
+def compiler_flags() -> tuple[list[str], list[str]]:
+    """Return the flags for the compiler and for the linker."""
+    if sys.platform == "win32":
+        return ["/O2"], []
+    # Kernels are plain C over pointers, where -O3 pays. Debug symbols are three quarters of a wheel.
+    flags = ["-O3", "-fno-strict-aliasing", "-g0"]
+    if sys.platform == "darwin":
+        flags.append("-Wno-unreachable-code-fallthrough")
+    if SANITIZE:
+        # For the tests of hostile input: addresses and undefined behaviour are checked.
+        flags = [*flags, "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g"]
+        return flags, ["-fsanitize=address,undefined"]
+    return flags, []
+
+
+INSTALL = (
+    "Install a C compiler and Python's headers: 'apt-get install gcc python3-dev' on Debian and Ubuntu, "
+    "'dnf install gcc python3-devel' on Fedora and RHEL, 'xcode-select --install' on macOS, the Visual Studio Build "
+    "Tools on Windows."
+)
+
+
+class ParallelBuild(build_ext):
+    """Compiles one kernel per processor at a time, and says what to install where the compiler is missing."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or JOBS
+
+    def build_extensions(self) -> None:
+        if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+            raise CompileError(f"kbatch's kernels are compiled from C, and Python.h was not found. {INSTALL}")
+        try:
+            super().build_extensions()
+        except (CompileError, PlatformError) as error:
+            if isinstance(error, CompileError) and "No such file or directory" not in str(error):
+                raise
+            raise CompileError(
+                f"kbatch's kernels are compiled from C, and no C compiler was found ({error}). {INSTALL}"
+            ) from None
+
+
+flags, link = compiler_flags()
+extensions = [
+    Extension(
+        f"kbatch.kernels.{name}",
+        [f"kbatch/kernels/{name}.pyx"],
+        depends=glob("kbatch/kernels/*.h"),
+        extra_compile_args=flags,
+        extra_link_args=link,
+    )
+    for name in KERNELS
+]
+extensions.append(Extension(SHARED, ["kbatch/kernels/_cython.c"], extra_compile_args=flags, extra_link_args=link))
 setup(
+    cmdclass={"build_ext": ParallelBuild},
     ext_modules=cythonize(
-        [
-            Extension(
-                f"kbatch.kernels.{name}",
-                [f"kbatch/kernels/{name}.pyx"],
-                depends=glob("kbatch/kernels/*.h"),
-                extra_compile_args=flags,
-                extra_link_args=link,
-            )
-            for name in KERNELS
-        ],
+        extensions,
+        # Processes that import this file again, as on macOS and Windows, would build again.
+        nthreads=JOBS if sys.platform == "linux" else 0,
+        shared_utility_qualified_name=SHARED,
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -56,5 +106,5 @@ setup(
             # Kernels keep no state between calls, but for the free list of `buffers`, which has a lock.
             "freethreading_compatible": True,
         },
-    )
+    ),
 )

@@ -7,6 +7,7 @@ import importlib.metadata
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -101,6 +102,27 @@ def test_every_kernel_has_a_stub() -> None:
     assert kernels == {path.stem for path in (PACKAGE / "kernels").glob("*.pyi")}
     assert kernels >= {"scan", "decode", "columns"}
     assert (PACKAGE / "py.typed").exists()
+
+
+SETUP = PACKAGE.parent / "setup.py"
+
+
+@pytest.mark.skipif(not SETUP.exists(), reason="not run in a checkout: there is no setup.py")
+def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE / "kernels", tmp_path / "kbatch" / "kernels", ignore=shutil.ignore_patterns("*.so", "*.c"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(SETUP.parent / name, tmp_path)
+    built = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext"],
+        cwd=tmp_path,
+        env=os.environ | {"CC": "no-such-compiler"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode != 0
+    assert "no C compiler was found" in built.stderr
+    assert "apt-get install gcc python3-dev" in built.stderr
 
 
 def test_faults_are_those_of_the_kernels() -> None:
