@@ -463,7 +463,7 @@ def plan_batches(records: _kernel.Records, plan: _kernel.Plan, open_batch: Batch
         batches["first_record"] = 0
         used = 1
     while True:
-        row, used, trouble, found = _kernel.measure(records, plan, row, batches, used)
+        used, row, trouble, found = _kernel.measure(records, plan, row, batches, used)
         raise_trouble(trouble, row, found)
         if row == records.count:
             return batches[:used]

@@ -162,22 +162,12 @@ class Recompression:
         made = rows.copy()
         largest = min(_ORDINARY_GROWTH * int(rows["size"].max()), self._ordinary_bytes)
         scratch = allocate(max(self._block_bytes, largest))
+        level, limit = level_of(self.codec, self.settings.level), self.settings.limits.max_decompressed_bytes
+        target = _repack.Target(own_codecs(), self.codec, level, limit)
         done = 0
         while done < len(rows):
             out = memory(self._block_bytes + largest)
-            last, used = _repack.repack(
-                run.data,
-                made,
-                done,
-                run.origin,
-                own_codecs(),
-                self.codec,
-                level_of(self.codec, self.settings.level),
-                self.settings.limits.max_decompressed_bytes,
-                scratch,
-                out,
-                self._block_bytes,
-            )
+            last, used = _repack.repack(target, run.data, made, done, run.origin, scratch, out, self._block_bytes)
             if last > done:
                 out = out[:used]
             else:

@@ -283,7 +283,8 @@ def repacked(batch, codec, *, limit=LIMIT, scratch=1 << 20, room=1 << 20, rows=N
     data = np.frombuffer(batch, np.uint8)
     level = codecs_module.level_of(codec, None)
     out, used = memory[GUARD : room + GUARD], spare[GUARD : scratch + GUARD]
-    last, size = repack.repack(data, rows, lo, 0, codecs, codec, level, limit, used, out, most)
+    target = repack.Target(codecs, codec, level, limit)
+    last, size = repack.repack(target, data, rows, lo, 0, used, out, most)
     for array in (memory, spare):
         assert (array[:GUARD] == 0xA5).all()
         assert (array[-GUARD:] == 0xA5).all()

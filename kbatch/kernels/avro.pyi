@@ -1,5 +1,13 @@
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
+
+class Contents(NamedTuple):
+    rows: int
+    valid: npt.NDArray[np.bool_]
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int32]
 
 class Columns:
     def __new__(
@@ -14,6 +22,4 @@ class Columns:
         verdicts: npt.NDArray[np.uint8],
         places: npt.NDArray[np.int32],
     ) -> None: ...
-    def column(
-        self, number: int
-    ) -> tuple[int, npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.int32]]: ...
+    def column(self, number: int) -> Contents: ...

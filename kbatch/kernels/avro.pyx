@@ -5,6 +5,8 @@ verdict. Counts and lengths are compared with the bytes that remain. Items that 
 are bounded by a datum's own size and a constant, since their count is bounded by nothing else.
 """
 
+from typing import NamedTuple
+
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
@@ -384,6 +386,15 @@ cdef void cut_back(Node* nodes, const int32_t* children, int32_t number, int64_t
     node.rows = rows
 
 
+class Contents(NamedTuple):
+    """The values of a node: how many there are, which of them are not null, their bytes, and where each begins."""
+
+    rows: int
+    valid: np.ndarray
+    data: np.ndarray
+    offsets: np.ndarray
+
+
 cdef class Columns:
     """The columns of a schema, which datums are appended to.
 
@@ -553,4 +564,4 @@ cdef class Columns:
             memcpy(&to_data[0], node.data, node.used)
         if node.offsets != NULL and node.rows:
             memcpy(&to_offsets[1], node.offsets, 4 * node.rows)
-        return node.rows, valid.view(np.bool_), data, offsets
+        return Contents(node.rows, valid.view(np.bool_), data, offsets)

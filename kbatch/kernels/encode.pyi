@@ -1,11 +1,17 @@
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.kernels.frames import Codecs
+
+class Outcome(NamedTuple):
+    used: int
+    row: int
+    trouble: int
+    found: int
 
 class Column:
     length: Final[int]
@@ -59,10 +65,8 @@ class Plan:
         horizon: int | None = None,
     ) -> None: ...
 
-def measure(
-    records: Records, plan: Plan, row: int, batches: npt.NDArray[np.void], used: int
-) -> tuple[int, int, int, int]: ...
-def measure_batches(records: Records, batches: npt.NDArray[np.void]) -> tuple[int, int, int, int]: ...
+def measure(records: Records, plan: Plan, row: int, batches: npt.NDArray[np.void], used: int) -> Outcome: ...
+def measure_batches(records: Records, batches: npt.NDArray[np.void]) -> Outcome: ...
 def payload(records: Records, batches: npt.NDArray[Any], i: int, skip: int, out: memoryview) -> tuple[int, int]: ...
 def write(
     records: Records | None,
@@ -70,7 +74,7 @@ def write(
     codecs: Codecs,
     levels: Sequence[int],
     out: memoryview,
-) -> tuple[int, int, int, int]: ...
+) -> Outcome: ...
 def packed_room(batches: npt.NDArray[np.void]) -> int: ...
 def frame(batches: npt.NDArray[np.void], out: memoryview) -> None: ...
 

@@ -8,6 +8,8 @@ What a column points to may be changed by another thread between the two passes:
 buffer in both, and every record against the room left for it.
 """
 
+from typing import NamedTuple
+
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
@@ -93,6 +95,15 @@ cdef enum Trouble:
     RECORD_SIZE = 6
     BATCH_SIZE = 7
     CHANGED = 8  # what is written isn't what was measured
+
+
+class Outcome(NamedTuple):
+    """How many batches or bytes are done; and where that is not all, the row with a `Trouble`, and what was found."""
+
+    used: int
+    row: int
+    trouble: int
+    found: int
 
 
 # Bytes of a key, value or header; a length of -1 is null.
@@ -1000,8 +1011,8 @@ def measure(Records records not None, Plan plan not None, int64_t row, batches n
     The last of those is continued. Set are what depends on the records, magic, attributes and `size`: that of the whole
     batch if it isn't compressed.
 
-    Returns (row, used, trouble, found): the row after the last that has its place, which is not the last of the records
-    where `batches` are full, or where there is trouble with that row.
+    Returns an `Outcome` of batches. Its row is the first without a place: it comes before the end of the records where
+    `batches` are full, or where there is trouble with that row.
     """
     cdef Span span = Span(batches, sizeof(BatchRow), True)
     cdef Report report = Report(trouble=NONE, row=0, found=0)
@@ -1010,13 +1021,13 @@ def measure(Records records not None, Plan plan not None, int64_t row, batches n
     with nogil:
         row = measure_rows(&records.source, plan, row, records.count, <BatchRow*>span.items, &used, span.length,
                            &report)
-    return row, used, report.trouble, report.found
+    return Outcome(used, row, report.trouble, report.found)
 
 
 def measure_batches(Records records not None, batches not None):
     """Set the size of each of `batches`, whose other fields are given.
 
-    Returns (batch, row, trouble, found): the number of batches, or the one whose row has trouble.
+    Returns an `Outcome` of batches.
     """
     cdef Span span = Span(batches, sizeof(BatchRow), True)
     cdef BatchRow* rows = <BatchRow*>span.items
@@ -1033,7 +1044,7 @@ def measure_batches(Records records not None, batches not None):
             if report.trouble:
                 break
             i += 1
-    return i, report.row, report.trouble, report.found
+    return Outcome(i, report.row, report.trouble, report.found)
 
 
 cdef int measure_batch(const Source* source, BatchRow* batch, Report* report) noexcept nogil:
@@ -1343,7 +1354,7 @@ def write(Records records, batches not None, Codecs codecs not None, levels not 
     room as `packed_room` says, and gets the size that it comes to. Sets size, position
     and crc.
 
-    Returns (used, row, trouble, found): how much of `out` is used, and if there is trouble, the row that has it.
+    Returns an `Outcome` of bytes.
     """
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
     cdef Span out_span = Span(out, 1, True)
@@ -1408,7 +1419,7 @@ def write(Records records, batches not None, Codecs codecs not None, levels not 
             if before:
                 write_header(row, p)
             p += row.size
-    return p - start, report.row, report.trouble, report.found
+    return Outcome(p - start, report.row, report.trouble, report.found)
 
 
 cdef inline bint is_packed(const BatchRow* row) noexcept nogil:

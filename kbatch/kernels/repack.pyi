@@ -4,15 +4,15 @@ from typing_extensions import Buffer
 
 from kbatch.kernels.frames import Codecs
 
+class Target:
+    def __init__(self, codecs: Codecs, codec: int, level: int, limit: int) -> None: ...
+
 def repack(
+    target: Target,
     data: npt.NDArray[np.uint8],
     batches: npt.NDArray[np.void],
     lo: int,
     origin: int,
-    codecs: Codecs,
-    codec: int,
-    level: int,
-    limit: int,
     scratch: Buffer,
     out: Buffer,
     most: int,

@@ -18,22 +18,40 @@ cdef enum:
     SIGNAL_BYTES = 256 << 10
 
 
-def repack(data not None, batches not None, int64_t lo, int64_t origin, Codecs codecs not None, int codec, int level,
-           int64_t limit, scratch not None, out not None, int64_t most):
-    """Write batches from the one at `lo` on to `out` with another codec, until so many bytes are written.
+cdef struct Room:
+    uint8_t* items
+    int64_t size
+
+
+cdef class Target:
+    """What batches are rewritten to: a codec, 0 only for magic 2, and its level; `limit` bounds what is decompressed."""
+
+    cdef Codecs codecs
+    cdef int codec
+    cdef int level
+    cdef int64_t limit
+
+    def __init__(self, Codecs codecs not None, int codec, int level, int64_t limit):
+        if codec < 0 or codec > CODEC:
+            raise IndexError("no such codec")
+        self.codecs = codecs
+        self.codec = codec
+        self.level = level
+        self.limit = limit
+
+
+def repack(Target target not None, data not None, batches not None, int64_t lo, int64_t origin, scratch not None,
+           out not None, int64_t most):
+    """Write batches from the one at `lo` on to `out`, until there are `most` bytes or more.
 
     Parameters
     ----------
     data : buffer
         With batches of magic 2, or of messages that are compressed, at the positions of their rows less `origin`.
     batches : ndarray of BATCH_DTYPE
-        Of those that are written, position, size, attributes and checksum become what they are in `out`.
-    codec, level : int
-        0 only for magic 2.
-    limit : int
-        The most that a payload may decompress to.
+        The rows of batches that are written get their position, size, attributes and checksum in `out`.
     scratch : buffer
-        For what is decompressed.
+        Holds a payload between decompression and compression.
 
     Returns
     -------
@@ -50,17 +68,23 @@ def repack(data not None, batches not None, int64_t lo, int64_t origin, Codecs c
     cdef int64_t used = 0
     cdef int64_t looked = 0
     cdef int64_t written = 0
+    cdef int64_t at
     cdef int64_t i = lo
-    if lo < 0 or lo > batch_span.length or codec < 0 or codec > CODEC:
+    cdef Room spare = Room(<uint8_t*>scratch_span.items, scratch_span.length)
+    cdef Room room
+    if lo < 0 or lo > batch_span.length:
         raise IndexError("rows out of range")
     with nogil:
         while i < batch_span.length and used < most:
-            written = repacked(<const uint8_t*>data_span.items, data_span.length, rows + i, origin, codecs, codec,
-                               level, limit, <uint8_t*>scratch_span.items, scratch_span.length, start + used,
-                               out_span.length - used, &looked)
+            at = rows[i].position - origin
+            if at < 0 or rows[i].size < 0 or rows[i].size > data_span.length - at:
+                break
+            room.items = start + used
+            room.size = out_span.length - used
+            written = repacked(target, <const uint8_t*>data_span.items + at, rows + i, &spare, &room, &looked)
             if written < 0:
                 break
-            rows[i].attributes = rows[i].attributes & ~CODEC | codec
+            rows[i].attributes = rows[i].attributes & ~CODEC | target.codec
             rows[i].position = used
             rows[i].size = written
             write_header(rows + i, start + used)
@@ -73,44 +97,41 @@ def repack(data not None, batches not None, int64_t lo, int64_t origin, Codecs c
     return i, used
 
 
-cdef int64_t repacked(const uint8_t* base, int64_t length, const BatchRow* row, int64_t origin, Codecs codecs,
-                      int codec, int level, int64_t limit, uint8_t* scratch, int64_t scratch_room, uint8_t* out,
-                      int64_t room, int64_t* looked) except? -1 nogil:
-    """Write the payload of a batch to where it belongs in `out`; the size of the batch, or -1."""
-    cdef int64_t at = row.position - origin
-    cdef int64_t size
-    cdef int64_t before
+cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, const Room* scratch, const Room* out,
+                      int64_t* looked) except? -1 nogil:
+    """Write the payload of the batch at `p` to where it belongs in `out`; return the size of the batch, or -1."""
     cdef int own = row.attributes & CODEC
+    cdef int codec = target.codec
+    cdef int64_t at = HEADER_V2
+    cdef int64_t size = row.size - at
+    cdef int64_t before
     cdef BatchRow after = row[0]
-    cdef const uint8_t* p
-    if at < 0 or row.size < 0 or row.size > length - at or (row.magic != 2 and not (own and codec)):
-        return -1
-    p = base + at
-    at = HEADER_V2
-    size = row.size - at
     if row.magic != 2:
+        if not (own and codec):
+            return -1
         at = wrapper_value(p, row.size, row.magic, &size)
     if at < 0 or size < 0:
         return -1
     p += at
     after.attributes = <int>(row.attributes & ~CODEC | codec)
     before = overhead(&after)
-    if before > room:
+    if before > out.size:
         return -1
     if own and codec:
-        size = plain_payload(codecs, own, row.magic > 0, p, size, scratch, scratch_room, limit)
-        p = scratch
+        size = plain_payload(target.codecs, own, row.magic > 0, p, size, scratch.items, scratch.size, target.limit)
+        p = scratch.items
     elif own:
-        size = plain_payload(codecs, own, True, p, size, out + before, room - before, limit)
+        size = plain_payload(target.codecs, own, True, p, size, out.items + before, out.size - before, target.limit)
     elif not codec:
-        if size > room - before:
+        if size > out.size - before:
             return -1
-        memcpy(out + before, p, size)
+        memcpy(out.items + before, p, size)
     if size < 0:
         return -1
     looked[0] += size
     if codec:
-        if packed_bound(size) > room - before:
+        if packed_bound(size) > out.size - before:
             return -1
-        size = packed_payload(codecs, codec, level, row.magic, p, size, out + before, room - before)
+        size = packed_payload(target.codecs, codec, target.level, row.magic, p, size, out.items + before,
+                              out.size - before)
     return -1 if size > INT32_MAX - before else before + size
