@@ -14,8 +14,9 @@ from tables import assert_accounted, lost, offsets_of
 
 import kbatch
 from kbatch.framing import scan_part
-from kbatch.kernels.buffers import pool_stats
+from kbatch.kernels.buffers import pool_stats, trim
 from kbatch.kernels.search import EntryChecksums
+from kbatch.log.storage import bytes_read
 
 GOOD = oracle.build_batch([oracle.encode_record(value=b"v")])
 BAD_CRC = oracle.with_crc(GOOD, 1)
@@ -116,6 +117,22 @@ def test_claims_in_a_log_take_linear_time(tmp_path: Path, max_bytes: int, unit: 
     assert lost_bytes == path.stat().st_size - count * len(GOOD)
 
 
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("max_bytes", [64 << 10, 64 << 20])
+@pytest.mark.parametrize("unit", [GOOD + b"\xff" * 30, GOOD + BAD_CRC, GOOD + claim(100_000), GOOD + claim(1 << 20)])
+def test_damage_in_a_log_is_read_a_few_times_at_most(tmp_path: Path, unit: bytes, max_bytes: int, live: bool) -> None:
+    """Whatever is asked about damage comes from the window that is there, of a live file as of a mapped one."""
+    for count in (3000, 12_000):
+        directory = tmp_path / f"{count}-0"
+        path = write_segment(directory, 0, [], tail=unit * count + GOOD)
+        if not live:
+            write_segment(directory, 1 << 40, [])
+        before = bytes_read()
+        tables = kbatch.Log(directory).tables(on_error="skip", max_bytes=max_bytes)
+        assert sum(map(len, tables)) == count + 1
+        assert bytes_read() - before < 7 * path.stat().st_size
+
+
 @pytest.mark.parametrize("crc", ["mark", "skip"])
 @pytest.mark.parametrize("max_bytes", [64 << 10, 256 << 10, 64 << 20])
 def test_lengths_are_followed_alike_in_every_window(tmp_path: Path, crc: str, max_bytes: int) -> None:
@@ -150,6 +167,8 @@ def test_a_damaged_length_in_a_live_log_is_not_its_end(tmp_path: Path) -> None:
 def test_claims_of_compressed_batches_get_no_memory() -> None:
     """CNT-R7: forged record counts must not keep the good batch after them from being read."""
     forged = oracle.build_batch(payload=bytes(1000), record_count=2**31 - 1, attributes=4)
+    # Free blocks that are larger than what is asked for count as a whole where they are used again.
+    trim()
     before = pool_stats().live_bytes
     table = kbatch.decode(forged * 2000 + GOOD, on_error="skip")
     assert len(table) == 1
