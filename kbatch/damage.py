@@ -18,9 +18,9 @@ from kbatch.pooled import PooledRows
 from kbatch.table import Loss
 from kbatch.windows import Windows
 
-__all__ = ["DamageEngine", "Resumption", "Verdict"]
+__all__ = ["LENGTH_TOO_LONG", "DamageEngine", "Resumption", "Verdict"]
 
-_LENGTH_TOO_LONG = "length field reaches beyond batches that are whole"
+LENGTH_TOO_LONG = "length field reaches beyond batches that are whole"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
 _CONTROL_ROWS = 64
 
@@ -198,7 +198,7 @@ class DamageEngine:
     def begin(
         self,
         position: int,
-        reason: str,
+        reason: str = LENGTH_TOO_LONG,
         *,
         base_offset: int | None = None,
         size: int | None = None,
@@ -213,9 +213,8 @@ class DamageEngine:
         base_offset, size : int, optional
             Of the bad batch there, if it could be framed.
         is_tail : bool
-            Whether it is an entry that the source ends within.
+            Whether it is an entry that the source ends within, and may end within: no damage unless another follows.
         """
-        reason = _LENGTH_TOO_LONG if is_tail else reason
         self._search = _Search(position, reason, base_offset, is_tail, position + 1)
         if size is not None:
             self._search.last, self._search.chain, self._search.chain_holds = position, position + size, True
@@ -244,6 +243,15 @@ class DamageEngine:
             return Resumption(search.start, None, markers)
         loss = Loss(search.start, position - search.start, search.reason, search.base_offset)
         return Resumption(position, loss, markers)
+
+    def entry_after_tail(self, windows: Windows, position: int) -> int | None:
+        """Return where an entry begins after the one at `position`, which the source ends within; None if none does.
+
+        It is the end of the source, if the damaged entry itself shows that it ends there.
+        """
+        self.begin(position, is_tail=True)
+        found = self.resume(windows)
+        return None if found is None or found.loss is None else found.position
 
     def _find(self, windows: Windows, search: _Search) -> tuple[int, bool]:
         """Return where the damage ends, and whether an entry is known to begin there."""

@@ -7,6 +7,7 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.damage import LENGTH_TOO_LONG
 from kbatch.decode_options import DecodeOptions
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import LOG_OVERHEAD
@@ -23,7 +24,6 @@ _MIN_WINDOW = 64 << 10
 # By how much a window about damage may begin before that of the table: `DamageEngine` resumes its checksums there.
 _OVERLAP = 128
 _NOTHING: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-_TOO_LONG = "length field reaches beyond batches that are whole"
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
 
@@ -45,6 +45,7 @@ class FileWindows:
         self._file = file
         self.end = min(end, file.size)
         self.is_bounded = end < file.size
+        self.may_be_cut = file.live and not self.is_bounded
         # Compressed batches become tables of twice their size or more, and are decompressed to memory besides.
         self._max_size = max(max_bytes * 3 // 8, _MIN_WINDOW)
         self._max_compressed_size = max(self._max_size // 2, _MIN_WINDOW)
@@ -165,7 +166,7 @@ def _read_tail(
     options, position = reader.options, reader.position
     stop = windows.end
     found = reader.entry_after_tail(windows)
-    if found is None and not windows.is_bounded and segment.live:
+    if found is None and windows.may_be_cut:
         return False
     if found is None and not windows.is_bounded:
         tail = file.tail_at(position)
@@ -181,10 +182,10 @@ def _read_tail(
         reason = _CUT if tail.finding is None else finding_text(tail.finding)
     else:
         stop = windows.end if found is None else found
-        reason = _TOO_LONG
+        reason = LENGTH_TOO_LONG
         if options.on_error == "raise":
             raise CorruptBatchError(
-                f"{segment.path}, byte {position}: {_TOO_LONG} (the next one at byte {stop}); "
+                f"{segment.path}, byte {position}: {LENGTH_TOO_LONG} (the next one at byte {stop}); "
                 "on_error='skip' loses this batch only",
                 source=segment.path,
                 position=position,
