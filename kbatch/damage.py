@@ -104,12 +104,19 @@ class DamageEngine:
     **The result does not depend on windows, cuts and flushes.** Each decision is a function of the bytes of the source,
     of where it ends, and of what came before. Where a byte that it needs is not known yet, the answer is to wait:
     nothing is decided by how much is there. State is kept across windows, so that it is the same engine that goes
-    through the source however it is cut. The size limit is applied to the length field, before anything is asked for.
+    through the source however it is cut. One exception is outside of this class: under read_committed the offsets of
+    batches have to ascend, since a stream does not take back what it has returned (`StreamDecoder`).
+
+    **The size limit is the same for every source.** It is applied to the length field, before anything is asked for: an
+    entry that claims more is damage. The exception is an entry that a fetch response or a file that is being written
+    ends within, if no valid entry follows its header: it is incomplete, whatever it claims (FRM-R6). A stream, whose
+    end is not known, and a file that is no longer written have no such entry.
 
     **An entry whose length, magic and checksum are valid is returned, whatever came before it.** A search looks at
     every position after the start of the damage, in order, and ends at the first valid entry. There is no budget that
-    wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values
-    may hold batches; an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot
+    wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values may
+    hold batches (one forged header suffices, if its length ends where the source does or where a good batch begins: see
+    `judge`); an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot
     follow the last good one, since codecs keep stretches of what they compress (`EntryChecksums.find`). The search
     verifies checksums also under ``crc="skip"``.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import oracle
@@ -131,6 +133,73 @@ def test_damage_in_a_log_is_read_a_few_times_at_most(tmp_path: Path, unit: bytes
         tables = kbatch.Log(directory).tables(on_error="skip", max_bytes=max_bytes)
         assert sum(map(len, tables)) == count + 1
         assert bytes_read() - before < 7 * path.stat().st_size
+
+
+def outcome(tables: Iterator[kbatch.RecordTable]) -> tuple[list[int], list[kbatch.Loss], type[Exception] | None]:
+    """Return the offsets and losses of tables, and the class of the error that ends them."""
+    offsets, losses, error = [], [], None
+    try:
+        for table in tables:
+            offsets += offsets_of(table)
+            losses += table.losses
+    except kbatch.KbatchError as caught:
+        error = type(caught)
+    return offsets, losses, error
+
+
+def fed(data: bytes, size: int, **options: Any) -> Iterator[kbatch.RecordTable]:
+    decoder = kbatch.StreamDecoder(**options)
+    for at in range(0, len(data), size):
+        decoder.feed(data[at : at + size])
+        # The table before the damage, then the error.
+        yield decoder.flush()
+        yield decoder.flush()
+    yield decoder.finish()
+
+
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+@pytest.mark.parametrize("crc", ["verify", "skip"])
+@pytest.mark.parametrize("kind", ["forged", "forged, default limit", "complete", "complete and last", "cut and last"])
+def test_a_batch_above_the_limit_is_the_same_damage_by_every_route(
+    tmp_path: Path, kind: str, crc: str, on_error: str
+) -> None:
+    """FRM-R6, FRM-R14: also where the source ends before the batch would. Only a last one may be just incomplete."""
+    first, last = oracle.three(0), oracle.three(20)
+    large = oracle.build_batch([oracle.encode_record(value=bytes(500))], base_offset=10)
+    forged = oracle.three(10)
+    forged = forged[:8] + b"\x40" + forged[9:]
+    data = {
+        "forged": first + forged + last,
+        "forged, default limit": first + forged + last,
+        "complete": first + large + last,
+        "complete and last": first + large,
+        "cut and last": first + large[:-100],
+    }[kind]
+    limits = kbatch.Limits() if "default" in kind else kbatch.Limits(max_batch_bytes=200)
+    options: dict[str, Any] = {"on_error": on_error, "crc": crc, "limits": limits}
+    paths = [write_segment(tmp_path / name, 0, [], tail=data) for name in ("live-0", "closed-0")]
+    write_segment(tmp_path / "closed-0", 1000, [])
+    length = data.find(last) - len(first) if on_error == "skip" and last in data else len(data) - len(first)
+    offsets = [0, 1, 2, 20, 21, 22] if on_error == "skip" and last in data else [0, 1, 2]
+    routes = {
+        "file": kbatch.Log(paths[1].parent).tables(**options),
+        "small tables": kbatch.Log(paths[1].parent).tables(max_bytes=1, **options),
+        "stream": kbatch.decode_stream([data], **options),
+        "chunks": fed(data, 50, **options),
+        "one chunk": fed(data, len(data), **options),
+        "live file": kbatch.Log(paths[0].parent).tables(**options),
+        "buffer": (kbatch.decode(part, **options) for part in [data]),
+    }
+    for name, tables in routes.items():
+        found, losses, error = outcome(tables)
+        if kind == "cut and last" and name in ("live file", "buffer"):
+            assert (found, losses, error) == (offsets, [], None)
+        elif on_error == "raise":
+            # One table cannot be returned before the error is raised.
+            assert (found, losses, error) == ([] if name == "buffer" else offsets, [], kbatch.LimitExceededError), name
+        else:
+            assert (found, [loss[:2] for loss in losses], error) == (offsets, [(len(first), length)], None), name
+            assert f"above the limit of {limits.max_batch_bytes or 256 << 20};" in losses[0].reason
 
 
 @pytest.mark.parametrize("crc", ["mark", "skip"])
