@@ -31,6 +31,7 @@ class ChunkBuffer:
     """
 
     is_bounded = False
+    may_be_cut = False
 
     def __init__(self, origin: int) -> None:
         self.start = self.end = origin

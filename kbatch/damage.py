@@ -18,9 +18,9 @@ from kbatch.pooled import PooledRows
 from kbatch.table import Loss
 from kbatch.windows import Windows
 
-__all__ = ["DamageEngine", "Resumption", "Verdict"]
+__all__ = ["LENGTH_TOO_LONG", "DamageEngine", "Resumption", "Verdict"]
 
-_LENGTH_TOO_LONG = "length field reaches beyond batches that are whole"
+LENGTH_TOO_LONG = "length field reaches beyond batches that are whole"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
 _CONTROL_ROWS = 64
 
@@ -104,12 +104,19 @@ class DamageEngine:
     **The result does not depend on windows, cuts and flushes.** Each decision is a function of the bytes of the source,
     of where it ends, and of what came before. Where a byte that it needs is not known yet, the answer is to wait:
     nothing is decided by how much is there. State is kept across windows, so that it is the same engine that goes
-    through the source however it is cut. The size limit is applied to the length field, before anything is asked for.
+    through the source however it is cut. One exception is outside of this class: under read_committed the offsets of
+    batches have to ascend, since a stream does not take back what it has returned (`StreamDecoder`).
+
+    **The size limit is the same for every source.** It is applied to the length field, before anything is asked for: an
+    entry that claims more is damage. The exception is an entry that a fetch response or a file that is being written
+    ends within, if no valid entry follows its header: it is incomplete, whatever it claims (FRM-R6). A stream, whose
+    end is not known, and a file that is no longer written have no such entry.
 
     **An entry whose length, magic and checksum are valid is returned, whatever came before it.** A search looks at
     every position after the start of the damage, in order, and ends at the first valid entry. There is no budget that
-    wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values
-    may hold batches; an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot
+    wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values may
+    hold batches (one forged header suffices, if its length ends where the source does or where a good batch begins: see
+    `judge`); an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot
     follow the last good one, since codecs keep stretches of what they compress (`EntryChecksums.find`). The search
     verifies checksums also under ``crc="skip"``.
 
@@ -198,7 +205,7 @@ class DamageEngine:
     def begin(
         self,
         position: int,
-        reason: str,
+        reason: str = LENGTH_TOO_LONG,
         *,
         base_offset: int | None = None,
         size: int | None = None,
@@ -213,9 +220,8 @@ class DamageEngine:
         base_offset, size : int, optional
             Of the bad batch there, if it could be framed.
         is_tail : bool
-            Whether it is an entry that the source ends within.
+            Whether it is an entry that the source ends within, and may end within: no damage unless another follows.
         """
-        reason = _LENGTH_TOO_LONG if is_tail else reason
         self._search = _Search(position, reason, base_offset, is_tail, position + 1)
         if size is not None:
             self._search.last, self._search.chain, self._search.chain_holds = position, position + size, True
@@ -244,6 +250,15 @@ class DamageEngine:
             return Resumption(search.start, None, markers)
         loss = Loss(search.start, position - search.start, search.reason, search.base_offset)
         return Resumption(position, loss, markers)
+
+    def entry_after_tail(self, windows: Windows, position: int) -> int | None:
+        """Return where an entry begins after the one at `position`, which the source ends within; None if none does.
+
+        It is the end of the source, if the damaged entry itself shows that it ends there.
+        """
+        self.begin(position, is_tail=True)
+        found = self.resume(windows)
+        return None if found is None or found.loss is None else found.position
 
     def _find(self, windows: Windows, search: _Search) -> tuple[int, bool]:
         """Return where the damage ends, and whether an entry is known to begin there."""

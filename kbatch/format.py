@@ -309,9 +309,10 @@ class Limits:
         batch that would pass it never gets the memory (COD-R8). The default is far above what brokers accept
         (``message.max.bytes`` is 1 MiB before decompression) and far below what would hurt.
     max_batch_bytes : int, optional
-        The largest batch, in bytes as stored, that `kbatch.StreamDecoder` waits for, and that a search after damage
-        believes in: a header that claims more is damage there (FRM-R14). For sockets, where a wrong length makes a
-        reader wait for what never comes, the ``message.max.bytes`` of the topic and some more is a good choice.
+        The largest batch, in bytes as stored: a header that claims more is damage (FRM-R14), except that of an
+        incomplete last batch in a fetch response or a file that is being written, after which no valid batch follows.
+        For sockets, where a wrong length makes a reader wait for what never comes, the ``message.max.bytes`` of the
+        topic and some more is a good choice.
         None stands for the larger of `max_decompressed_bytes` and 64 MiB.
 
     Examples

@@ -113,10 +113,9 @@ class BatchReader:
         if self.options.on_error == "skip" or windows.end - self.position < MIN_ENTRY_SIZE:
             # `read` has looked for one.
             return None
-        self.damage.begin(self.position, "", is_tail=True)
-        found = self.damage.resume(windows)
+        found = self.damage.entry_after_tail(windows, self.position)
         # A message whose key and value end with the source may be all that is wrong: nothing follows it.
-        return found.position if found is not None and found.loss and found.position < windows.end else None
+        return None if found == windows.end else found
 
     def first_byte(self) -> int:
         """Return the first byte that is still needed."""
@@ -170,8 +169,7 @@ class _TableReader:
                 # Damage ended after the window, or the window did: the rest is for the next table.
                 break
             goes_on = self._step()
-        if (offset := self.builder.last_good_offset) is not None:
-            self.damage.reached = offset
+        self._note_offset()
         reader.decompressed = self.builder.decompresses
         return self.builder.finish(consumed=reader.position - self.begin, losses=self.losses, source=reader.source)
 
@@ -231,10 +229,7 @@ class _TableReader:
         if rows.used == first and finding is None and len(data) < len(self.window):
             # A batch that begins before `stop` may reach beyond it.
             end, finding = frame(self.window, rows, origin=self.origin, position=at, max_batches=1, max_size=max_size)
-        end += self.origin
-        if finding is not None and finding.fault == Fault.BATCH_TOO_LARGE and self._is_last(end, finding.found):
-            finding = None
-        return end, finding
+        return end + self.origin, finding
 
     def _is_last(self, position: int, size: int) -> bool:
         """Whether the source ends within an entry: it is incomplete, whatever its length field is (FRM-R6)."""
@@ -315,8 +310,7 @@ class _TableReader:
             builder.mark_bad(row, fault_status(finding.fault))
             builder.drop_batches_from(row + 1)
             return self._stop(position, reason, base_offset)
-        if (offset := builder.last_good_offset) is not None:
-            self.damage.reached = offset
+        self._note_offset()
         verdict = self.damage.judge(self.windows, position, size, finding.fault)
         if verdict is Verdict.WAIT:
             builder.drop_batches_from(row)
@@ -333,12 +327,23 @@ class _TableReader:
     def _bad_framing(self, finding: Finding) -> bool:
         """Do with bytes that no batch begins with what `on_error` says."""
         reader = self.reader
+        # Above the limit, an incomplete last entry is damage where none may be, and where another follows (FRM-R6).
+        is_tail = (
+            finding.fault == Fault.BATCH_TOO_LARGE
+            and self.windows.may_be_cut
+            and self._is_last(reader.position, finding.found)
+        )
+        if is_tail and self.options.on_error != "skip":
+            self._note_offset()
+            if self.damage.entry_after_tail(self.windows, reader.position) is None:
+                reader.needed = reader.position + finding.found
+                return False
         if self.options.on_error == "raise":
             error = finding_to_error(finding, source=reader.source, position=reader.position)
             return self._raise_later(error, reader.position, self.builder.batches.used)
         if self.options.on_error == "stop":
             return self._stop(reader.position, finding_text(finding), None)
-        self.damage.begin(reader.position, finding_text(finding))
+        self.damage.begin(reader.position, finding_text(finding), is_tail=is_tail)
         return self._resume()
 
     def _incomplete(self) -> bool:
@@ -355,8 +360,12 @@ class _TableReader:
         reader.needed = reader.position + max(size, left + 1)
         if self.options.on_error != "skip" or not windows.is_final or windows.end - reader.position < MIN_ENTRY_SIZE:
             return False
-        self.damage.begin(reader.position, "", is_tail=True)
+        self.damage.begin(reader.position, is_tail=True)
         return self._resume()
+
+    def _note_offset(self) -> None:
+        if (offset := self.builder.last_good_offset) is not None:
+            self.damage.reached = offset
 
     def _raise_later(self, error: KbatchError, position: int, row: int) -> bool:
         self.builder.drop_batches_from(row)
@@ -375,8 +384,7 @@ class _TableReader:
     def _resume(self) -> bool:
         """Search for the end of the damage. False if it is not known yet, or the source ends in an incomplete entry."""
         reader = self.reader
-        if (offset := self.builder.last_good_offset) is not None:
-            self.damage.reached = offset
+        self._note_offset()
         found = self.damage.resume(self.windows)
         if found is None:
             reader.position, reader.needed = self.damage.search_position, self.damage.needed

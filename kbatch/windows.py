@@ -25,6 +25,10 @@ class Windows(Protocol):
     def is_bounded(self) -> bool:
         """Whether a batch is known to begin there."""
 
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether the source may end within a batch, as a fetch response does: that is no damage."""
+
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` on, up to `stop` at least, as far as they are known."""
 
@@ -48,6 +52,7 @@ class BufferWindows:
         self._origin = origin
         self.end = origin + len(data)
         self.is_bounded = is_bounded
+        self.may_be_cut = not is_bounded
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` on."""

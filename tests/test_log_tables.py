@@ -17,6 +17,7 @@ import kbatch
 from kbatch.errors import (
     CorruptBatchError,
     CrcMismatchError,
+    LimitExceededError,
     LogDirectoryError,
     TruncatedBatchError,
 )
@@ -289,7 +290,7 @@ def test_skipping_loses_one_batch_wherever_windows_fall(
     assert offsets(log, on_error="skip", max_bytes=max_bytes) == kept
     lost = losses(log, on_error="skip", max_bytes=max_bytes)
     assert lost == [(bad * SIZE, SIZE)]
-    with pytest.raises((CorruptBatchError, CrcMismatchError)) as caught:
+    with pytest.raises((CorruptBatchError, CrcMismatchError, LimitExceededError)) as caught:
         offsets(log, max_bytes=max_bytes)
     assert (caught.value.source, caught.value.position) == (str(path), bad * SIZE)
     assert offsets(log, on_error="stop", max_bytes=max_bytes) == kept[:bad]

@@ -7,6 +7,7 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.damage import LENGTH_TOO_LONG
 from kbatch.decode_options import DecodeOptions
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import LOG_OVERHEAD
@@ -20,7 +21,9 @@ __all__ = ["NOT_REACHED", "lost_table", "read_tables"]
 NOT_REACHED = "not read: on_error='stop' met damage before it"
 
 _MIN_WINDOW = 64 << 10
-_TOO_LONG = "length field reaches beyond batches that are whole"
+# By how much a window about damage may begin before that of the table: `DamageEngine` resumes its checksums there.
+_OVERLAP = 128
+_NOTHING: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 _CUT = "batch is cut: only the last segment of a log may end with an incomplete one"
 
 
@@ -42,29 +45,45 @@ class FileWindows:
         self._file = file
         self.end = min(end, file.size)
         self.is_bounded = end < file.size
+        self.may_be_cut = file.live and not self.is_bounded
         # Compressed batches become tables of twice their size or more, and are decompressed to memory besides.
         self._max_size = max(max_bytes * 3 // 8, _MIN_WINDOW)
         self._max_compressed_size = max(self._max_size // 2, _MIN_WINDOW)
         self._size = self._max_compressed_size
-        # The last window that was larger than a table asks for, and where it begins.
-        self._large: npt.NDArray[np.uint8] | None = None
-        self._large_start = 0
+        # The last window, unless it was a look at a few bytes elsewhere, and whether it was asked for beyond this size.
+        self._held = _NOTHING
+        self._begin = 0
+        self._is_large = False
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes from `start` on, up to `stop` at least, as far as the stretch reaches."""
-        if self._large is not None:
-            if self._large_start <= start and stop <= self._large_start + len(self._large):
-                return self._large[start - self._large_start :]
-            self._large = None
-        is_large = stop - start > self._size
-        if is_large:
+        """Return the bytes from `start` on, up to `stop` at least, as far as the stretch reaches.
+
+        If nothing is asked for beyond `start`, the window is for a table. What is asked for otherwise is about damage:
+        it begins near the table's position, or is a look at a few bytes where a length leads to.
+        """
+        is_table = stop <= start
+        wanted = min(start + self._size, self.end) if is_table else stop
+        begin, end = self._begin, self._begin + len(self._held)
+        if begin <= start and wanted <= end:
+            return self._held[start - begin : wanted - begin if is_table and not self._is_large else None]
+        is_near = begin - _OVERLAP <= start <= end
+        if not is_table and not is_near and stop - start <= _MIN_WINDOW:
+            return self._read(start, min(stop, self.end))
+        self._is_large = stop - start > self._size
+        if self._is_large:
             # A large batch, or damage in which headers claim much. With twice as much kept, the file is read at most
             # a few times, whatever they claim.
             stop += stop - start
         stop = min(max(stop, start + self._size), self.end)
+        if start < begin and is_near:
+            stop = max(stop, end)
+        # The memory is free for the next window, unless a table points into it.
+        self._held = _NOTHING
+        self._held, self._begin = self._read(start, stop), start
+        return self._held
+
+    def _read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         window = self._file.window(start, stop)
-        if is_large:
-            self._large, self._large_start = window, start
         if len(window) < stop - start:
             # Cut since it was opened.
             self._file.size = self.end = start + len(window)
@@ -147,7 +166,7 @@ def _read_tail(
     options, position = reader.options, reader.position
     stop = windows.end
     found = reader.entry_after_tail(windows)
-    if found is None and not windows.is_bounded and segment.live:
+    if found is None and windows.may_be_cut:
         return False
     if found is None and not windows.is_bounded:
         tail = file.tail_at(position)
@@ -163,10 +182,10 @@ def _read_tail(
         reason = _CUT if tail.finding is None else finding_text(tail.finding)
     else:
         stop = windows.end if found is None else found
-        reason = _TOO_LONG
+        reason = LENGTH_TOO_LONG
         if options.on_error == "raise":
             raise CorruptBatchError(
-                f"{segment.path}, byte {position}: {_TOO_LONG} (the next one at byte {stop}); "
+                f"{segment.path}, byte {position}: {LENGTH_TOO_LONG} (the next one at byte {stop}); "
                 "on_error='skip' loses this batch only",
                 source=segment.path,
                 position=position,
