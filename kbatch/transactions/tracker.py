@@ -30,6 +30,8 @@ _LOST = -2
 _NOTHING = -1
 _DATA = 2
 _INDEXED_ABORT = 3
+# Damage that may have cost the markers of all that is open; it has no producer.
+_INTERRUPTED = 4
 
 # What opens transactions and what ends them, in the order of a log: the base offset of a batch and its last; of an
 # entry of a .txnindex the transaction's first offset and that of its marker.
@@ -299,6 +301,11 @@ class TransactionTracker:
             if kind == _INDEXED_ABORT:
                 self.abort(producer_id, offset, last_offset)
                 continue
+            if kind == _INTERRUPTED:
+                for still in sorted(is_open.values()):
+                    del is_open[still[1]]
+                    self._record(self._undecided, still, offset)
+                continue
             ended = is_open.pop(producer_id, None)
             if ended is not None and kind == ControlType.ABORT:
                 self._record(self._aborted, ended, offset)
@@ -440,3 +447,8 @@ class TransactionRecorder(TransactionTracker):
         event = (producer_id, first_offset, last_offset, NO_TIMESTAMP, _INDEXED_ABORT)
         self.replay(np.array([event], EVENT_DTYPE))
         return False
+
+    def interrupt(self, offset: int) -> None:
+        """Record damage that may have cost any markers: what is open stays undecided, and ends at `offset`."""
+        self._parts.append(np.array([(_NOTHING, offset, offset, NO_TIMESTAMP, _INTERRUPTED)], EVENT_DTYPE))
+        self._open.clear()
