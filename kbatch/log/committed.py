@@ -23,7 +23,7 @@ from kbatch.format import (
     ATTRIBUTE_TRANSACTIONAL,
     NO_TIMESTAMP,
 )
-from kbatch.framing import first_offsets
+from kbatch.framing import first_offsets, scan_part
 from kbatch.isolation import counts_for_transactions, tracking_options
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
@@ -107,7 +107,7 @@ def follow_transactions(
     Each segment is framed as for decoding, and each checksum computed, as `options.crc` says. Where ``on_error="skip"``
     passes over damage, what counts behind it is what the decoding finds there. With "raise" and "stop" a read ends at
     damage, but it may begin after it. So damage is passed over too, and what is open where it begins stays undecided,
-    unless it is a single batch that its own length leads past.
+    unless the lengths of batches lead from there to its end.
 
     A marker that is lost leaves its transaction undecided, unless the segment's ``.txnindex`` lists it: where an
     offset is missing between good batches, and bytes between them are damaged, an entry of that offset counts as the
@@ -284,7 +284,7 @@ def segment_transactions(
         elif skips:
             steps = _lost_aborts(table, good, lost, entries, reached, ends_damaged)
         else:
-            steps = _interruptions(table, good | lost, table.batches[good], reached)
+            steps = _interruptions(segment, table, good | lost, table.batches[good], reached)
         _record(segment, recorder, table, good | lost, lost, steps)
         bad_positions = [loss.position for loss in table.losses] + table.batches["position"][~good].tolist()
         if good.any():
@@ -351,16 +351,15 @@ def _lost_aborts(
 
 
 def _interruptions(
-    table: RecordTable, is_followed: npt.NDArray[np.bool_], good: npt.NDArray[np.void], reached: int
+    segment: Segment, table: RecordTable, is_followed: npt.NDArray[np.bool_], good: npt.NDArray[np.void], reached: int
 ) -> list[_Step]:
     """Return the last good offsets before damage that may hold any number of markers, and the rows it stands before.
 
-    A single bad batch, which its own length leads past, has a row, and is a lost marker or none.
+    Where lengths lead from its beginning to its end, there are no more batches than those: the markers have rows.
     """
-    single = set(zip(table.batches["position"].tolist(), table.batches["size"].tolist(), strict=True))
     steps: list[_Step] = []
     for loss in table.losses:
-        if (loss.position, loss.length) in single:
+        if scan_part(segment.window(loss.position, loss.position + loss.length)).consumed == loss.length:
             continue
         before = int(np.searchsorted(good["position"], loss.position))
         offset = reached if before == 0 else int(good["last_offset"][before - 1])

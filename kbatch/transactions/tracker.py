@@ -101,6 +101,22 @@ class Transactions:
         return sorted([*still, *lost], key=lambda pair: pair[1])
 
 
+class Drained(NamedTuple):
+    """What ended in a part of a log: see `TransactionTracker.drain`.
+
+    Attributes
+    ----------
+    aborted, undecided : ndarray of ABORTED_DTYPE
+        As in `Transactions`.
+    abort_markers : (producer ids, offsets)
+        As in `TransactionTracker.abort_markers`.
+    """
+
+    aborted: npt.NDArray[np.void]
+    undecided: npt.NDArray[np.void]
+    abort_markers: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
 def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """Return the order that brings the rows of a producer together and keeps them in theirs."""
     least = producer_ids.min()
@@ -361,22 +377,19 @@ class TransactionTracker:
         """Producer ids and offsets of all ABORT markers so far, also of those that ended nothing (TXN-R6)."""
         return np.array(self._marker_producers, np.int64), np.array(self._marker_offsets, np.int64)
 
-    def drain(self) -> tuple[npt.NDArray[np.void], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Hand over what was decided since the last call, and forget it: for logs without end.
+    def drain(self) -> Drained:
+        """Hand over what ended since the last call, and forget it: for logs without end.
 
-        What lost markers left undecided is kept.
-
-        Returns
-        -------
-        aborted : ndarray of ABORTED_DTYPE
-            As in `result`, which has them no more.
-        abort_markers : (producer ids, offsets)
-            As in the property, which has them no more.
+        `result` and `abort_markers` then have none of it.
         """
-        aborted, markers = np.array(self._aborted, np.int64).view(ABORTED_DTYPE), self.abort_markers
-        for column in (self._aborted, self._marker_producers, self._marker_offsets):
+        drained = Drained(
+            np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
+            np.array(self._undecided, np.int64).view(ABORTED_DTYPE),
+            self.abort_markers,
+        )
+        for column in (self._aborted, self._undecided, self._marker_producers, self._marker_offsets):
             del column[:]
-        return aborted, markers
+        return drained
 
 
 class TransactionRecorder(TransactionTracker):
