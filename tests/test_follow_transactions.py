@@ -151,8 +151,8 @@ def test_snapshots_missing_damaged_and_stale(tmp_path: Path) -> None:
         bases = [segment.base_offset or 0 for segment in log.segments]
 
         def restored(files: dict[Path, bytes] = files) -> None:
-            for path, data in files.items():
-                path.write_bytes(data)
+            for path, content in files.items():
+                path.write_bytes(content)
 
         for path in files:
             path.unlink()
