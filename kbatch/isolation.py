@@ -29,8 +29,13 @@ Aborted = Iterable[tuple[int, int]] | npt.NDArray[np.void]
 
 
 def tracking_options(options: DecodeOptions) -> DecodeOptions:
-    """Make the options of a pass that only follows transactions, over the batches that `options` would decode."""
-    return replace(options, aborted=None, undecided=None, stable_offset=None, framing_only=True)
+    """Make the options of a pass that only follows transactions, over the batches that `options` would decode.
+
+    Under ``on_error="skip"`` it does not depend on the offsets that are asked for: damage outside of them may hide
+    markers, and is passed over as anywhere else. With "raise" and "stop" only damage within them ends the pass.
+    """
+    options = replace(options, aborted=None, undecided=None, stable_offset=None, framing_only=True)
+    return replace(options, start_offset=None, stop_offset=None) if options.on_error == "skip" else options
 
 
 def counts_for_transactions(

@@ -22,11 +22,44 @@ from kbatch.windows import Windows
 __all__ = ["StableFront"]
 
 
+class _Ended:
+    """Transactions that have ended, as rows of ABORTED_DTYPE in the order of their ends, until they are released."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty(64, ABORTED_DTYPE)
+        self._first = self._stop = 0
+        # Before which positions the data of how many lies.
+        self._counts: deque[tuple[int, int]] = deque()
+
+    def __len__(self) -> int:
+        return self._stop - self._first
+
+    def rows(self) -> npt.NDArray[np.void]:
+        return self._rows[self._first : self._stop]
+
+    def add(self, rows: npt.NDArray[np.void], end: int) -> None:
+        """Add rows whose data lies before position `end`."""
+        if not len(rows):
+            return
+        if self._stop + len(rows) > len(self._rows):
+            grown = np.empty(2 * (len(self) + len(rows)), ABORTED_DTYPE)
+            grown[: len(self)] = self.rows()
+            self._rows, self._first, self._stop = grown, 0, len(self)
+        self._rows[self._stop : self._stop + len(rows)] = rows
+        self._stop += len(rows)
+        self._counts.append((end, len(rows)))
+
+    def release(self, position: int) -> None:
+        """Drop the rows whose data lies before `position`."""
+        while self._counts and self._counts[0][0] <= position:
+            self._first += self._counts.popleft()[1]
+
+
 class StableFront:
     """Follows the transactions of a stream, ahead of its decoding.
 
-    What it keeps is in proportion to the batches that were followed and not released, and to open transactions
-    and those whose marker was lost.
+    What it keeps is in proportion to what was followed and not released, to open transactions, and, for `finish`, to
+    those whose marker was lost.
 
     Parameters
     ----------
@@ -64,9 +97,11 @@ class StableFront:
         self._positions = array("q")
         self._reach = array("q")
         self._first = 0
-        # Rows of ABORTED_DTYPE as they were found; and of how many of them the data lies before which position.
-        self._aborted = array("q")
-        self._found: deque[tuple[int, int]] = deque()
+        # Of what was not released: the aborted transactions, and those whose markers are lost.
+        self._aborted = _Ended()
+        self._undecided = _Ended()
+        # Producer ids and first offsets of all whose markers are lost.
+        self._all_undecided = array("q")
 
     def follow(self, windows: Windows) -> None:
         """Follow the transactions over the batches that are complete by now."""
@@ -87,7 +122,10 @@ class StableFront:
         """Return `options` that leave out what is known to be aborted, and what stays undecided."""
         # Before the end of what is decided no batch is undecided, unless that is the end of the stream.
         stable = self.last_stable_offset if self._returns_all(is_final) else None
-        return replace(options, aborted=self._ranges(), undecided=self._undecided(), stable_offset=stable)
+        if self._listed is not None:
+            return replace(options, aborted=self._listed.ranges(), undecided=None, stable_offset=stable)
+        undecided = self._ranges(self._undecided) if len(self._undecided) else None
+        return replace(options, aborted=self._ranges(self._aborted), undecided=undecided, stable_offset=stable)
 
     def _returns_all(self, is_final: bool) -> bool:
         """Whether what is undecided by now stays so, and gets rows with that status."""
@@ -100,13 +138,19 @@ class StableFront:
         cut = self._cut()
         return self.reader.position if cut is None else min(cut, self.reader.position)
 
-    @property
-    def pending(self) -> dict[str, Any]:
-        """What is withheld by now, as arguments of RecordTable."""
+    def pending(self, *, is_finished: bool = False) -> dict[str, Any]:
+        """Return what is withheld by now, as arguments of RecordTable.
+
+        Of transactions whose markers are lost these are the ones that have not been released, or all at the end.
+        """
         if self._listed is not None:
             return {}
-        transactions = self._transactions
-        return {"pending": transactions.pending, "last_stable_offset": transactions.last_stable_offset}
+        if is_finished:
+            lost = np.frombuffer(self._all_undecided.tobytes(), np.int64).reshape(-1, 2).tolist()
+        else:
+            lost = self._undecided.rows()[["producer_id", "first_offset"]].tolist()
+        pending = sorted([*self._transactions.pending, *map(tuple, lost)], key=lambda pair: pair[1])
+        return {"pending": pending, "last_stable_offset": self._transactions.last_stable_offset}
 
     @property
     def last_stable_offset(self) -> int | None:
@@ -137,14 +181,15 @@ class StableFront:
         self._tracker.add(data, batches, origin, lost)
         # What else their headers say isn't believed.
         batches = batches[~lost]
-        aborted, markers = self._tracker.drain()
+        ended = self._tracker.drain()
         if self._listed is not None:
-            self._listed.close(markers)
+            self._listed.close(ended.abort_markers)
             return
         self._transactions = self._tracker.result()
-        if len(aborted):
-            self._aborted.frombytes(aborted.tobytes())
-            self._found.append((end, len(aborted)))
+        self._aborted.add(ended.aborted, end)
+        self._undecided.add(ended.undecided, end)
+        pairs = np.stack([ended.undecided["producer_id"], ended.undecided["first_offset"]], axis=1)
+        self._all_undecided.frombytes(pairs.tobytes())
         if len(batches):
             reach = np.maximum.accumulate(batches["last_offset"])
             if self._reach:
@@ -160,21 +205,10 @@ class StableFront:
         at = bisect_left(self._reach, stable, self._first)
         return self._positions[at] if at < len(self._positions) else None
 
-    def _ranges(self) -> AbortedRanges:
-        """Return which batches are left out, of those that are decided and not released."""
-        if self._listed is not None:
-            return self._listed.ranges()
-        aborted = np.frombuffer(self._aborted.tobytes(), ABORTED_DTYPE)
-        stable = self.last_stable_offset
-        if stable is not None:
-            aborted = aborted[aborted["first_offset"] < stable]
-        return AbortedRanges.from_rows(aborted)
-
-    def _undecided(self) -> AbortedRanges | None:
-        """Return which batches are withheld because the markers of their transactions are lost."""
-        if self._listed is not None or not len(self._transactions.undecided):
-            return None
-        return AbortedRanges.from_rows(self._transactions.undecided)
+    def _ranges(self, ended: _Ended) -> AbortedRanges:
+        """Return the offsets of transactions that are decided and not released."""
+        rows, stable = ended.rows(), self.last_stable_offset
+        return AbortedRanges.from_rows(rows if stable is None else rows[rows["first_offset"] < stable])
 
     def release(self, position: int) -> None:
         """Forget what lies before `position`: it has been handed out."""
@@ -182,7 +216,5 @@ class StableFront:
         if 2 * self._first >= len(self._positions):
             del self._positions[: self._first], self._reach[: self._first]
             self._first = 0
-        past = 0
-        while self._found and self._found[0][0] <= position:
-            past += self._found.popleft()[1]
-        del self._aborted[: past * (ABORTED_DTYPE.itemsize // self._aborted.itemsize)]
+        self._aborted.release(position)
+        self._undecided.release(position)

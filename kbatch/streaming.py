@@ -79,9 +79,11 @@ class StreamDecoder:
     what was fed, without aborted batches. Everything from the first transaction on that no marker has decided is kept,
     as bytes, until a marker decides it (LSO-R1); `finish` returns what is still undecided as batches of status
     `BatchStatus.UNDECIDED` without records. ``pending`` and ``last_stable_offset`` of each table list what is open by
-    then. With `aborted` nothing is withheld: entries of a fetch response end at their markers as these come. Each
-    checksum is computed twice, and each payload decoded once. Damage that is an error, or that ends the stream, ends
-    the reading of markers too: what is undecided before it stays so, under ``"raise"`` inside the decoder.
+    then. Transactions whose markers are lost stand in ``pending`` until a flush has returned what comes before the
+    markers, and all of them in that of `finish`. With `aborted` nothing is withheld: entries of a fetch response end at
+    their markers as these come. Each checksum is computed twice, and each payload decoded once. Damage that is an
+    error, or that ends the stream, ends the reading of markers too: what is undecided before it stays so, under
+    ``"raise"`` inside the decoder.
 
     **Copies.** Chunks are copied when they are fed, to memory of the decoder that tables point into; `read_from` saves
     the copy, since it lets a socket or file write to that memory.
@@ -341,6 +343,7 @@ class StreamDecoder:
         self._bytes.is_final = True
         try:
             table = self._read()
+            pending = {} if self._front is None else self._front.pending(is_finished=True)
             left = self._bytes.end - self.position
             if raises:
                 self._raise_damage()
@@ -360,7 +363,7 @@ class StreamDecoder:
         consumed = self.position - self._reported
         self._settle(consumed)
         self._finished = True
-        return table._with(losses=losses, consumed=consumed)
+        return table._with(losses=losses, consumed=consumed, **pending)
 
     def tables(self, chunks: Iterable[Buffer], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
         """Feed chunk by chunk, and finish: for sources that give their bytes by iteration.
@@ -420,15 +423,16 @@ class StreamDecoder:
         """Read the next table of what is complete and decided."""
         data, reader, front = self._bytes, self._decoding, self._front
         if self.stopped:
-            return RecordTable._empty(reader.options.record_columns, **({} if front is None else front.pending))
+            return RecordTable._empty(reader.options.record_columns, **({} if front is None else front.pending()))
         stop = data.end
         if front is not None:
             front.follow(data)
-            reader.options = front.restrict(reader.options, is_final=data.is_final)
             stop = front.decided_end(data)
         if reader.error is not None or not self._can_read(stop):
             table = RecordTable._empty(reader.options.record_columns)
         else:
+            if front is not None:
+                reader.options = front.restrict(reader.options, is_final=data.is_final)
             table = reader.read(data, stop=stop, max_bytes=max_bytes)
         if self.stopped:
             self._drop_all()
@@ -436,7 +440,7 @@ class StreamDecoder:
             # It keeps no bytes of the stream.
             table = RecordTable._empty(table.columns, losses=table.losses)
         consumed = reader.position - self._reported
-        return table._with(consumed=consumed, **({} if front is None else front.pending))
+        return table._with(consumed=consumed, **({} if front is None else front.pending()))
 
     def _can_read(self, stop: int) -> bool:
         reader, data = self._decoding, self._bytes

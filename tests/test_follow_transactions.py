@@ -7,16 +7,18 @@ import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from crc32c import crc32c
 from log_batches import segment_path
 from oracle import three
-from transaction_logs import ABORT, COMMIT, damaged, marker, txn
+from tables import offsets_of
+from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 
 import kbatch
-from kbatch.decode_options import DecodeOptions
+from kbatch.decode_options import Crc, DecodeOptions
 from kbatch.log import Segment, committed
 from kbatch.log.committed import (
     follow_transactions,
@@ -149,15 +151,15 @@ def test_snapshots_missing_damaged_and_stale(tmp_path: Path) -> None:
         bases = [segment.base_offset or 0 for segment in log.segments]
 
         def restored(files: dict[Path, bytes] = files) -> None:
-            for path, data in files.items():
-                path.write_bytes(data)
+            for path, content in files.items():
+                path.write_bytes(content)
 
         for path in files:
             path.unlink()
             check_ranges(log, step=95)
             restored()
-        for path, data in files.items():
-            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        for path, content in files.items():
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
             check_ranges(log, step=95)
             restored()
         # Of another segment: of the one before, of the first, of the last.
@@ -268,3 +270,108 @@ def test_lost_markers_in_parts(tmp_path: Path) -> None:
     for options in (DecodeOptions(on_error="skip"), DecodeOptions()):
         assert follow_transactions(log.segments, options).undecided.tolist() == [(7, 3, 4, 5)]
         check_ranges(log, options)
+
+
+# -- the same as decoding
+
+
+def over(batch: bytes, hidden: bytes) -> bytes:
+    """Return the batch with a length that covers what follows it; its checksum does not hold then."""
+    return batch[:8] + (len(batch) + len(hidden) - 12).to_bytes(4, "big") + batch[12:]
+
+
+BAD = damaged(data(20))
+# By what a walk over headers alone would get wrong: it misses what a length covers, and believes what is damaged.
+ROUTES = {
+    "hidden data": over(data(0), txn(1, 7)) + txn(1, 7) + BAD + marker(21, 7, ABORT) + data(22),
+    "hidden ABORT": txn(0, 7) + over(data(1), marker(2, 7, ABORT)) + marker(2, 7, ABORT) + BAD + data(22),
+    "hidden COMMIT": txn(0, 7) + over(data(1), marker(2, 7, COMMIT)) + marker(2, 7, COMMIT) + BAD + data(22) + data(23),
+    "hidden ABORT, then COMMIT": txn(0, 7)
+    + over(data(1), marker(2, 7, ABORT))
+    + marker(2, 7, ABORT)
+    + BAD
+    + txn(22, 7)
+    + marker(23, 7, COMMIT),
+    "bad opening": damaged(txn(0, 7)) + data(1) + txn(2, 7) + marker(3, 7, ABORT) + data(4),
+    "bad marker": txn(0, 7) + damaged(marker(1, 7, ABORT)) + txn(2, 7) + marker(3, 7, COMMIT),
+    "too large": data(0) + txn(1, 7, 40) + data(41) + txn(42, 8) + marker(43, 8, ABORT) + data(44),
+    "no entry": txn(0, 7) + b"\xff" * 90 + marker(1, 7, COMMIT) + data(2),
+}
+
+
+def routes(tmp_path: Path, content: bytes, **options: Any) -> list[list[int]]:
+    """Decode in one piece, from a stream in small chunks, and from a log."""
+    options |= {"isolation": "read_committed", "limits": kbatch.Limits(max_batch_bytes=400)}
+    decoder = kbatch.StreamDecoder(**options)
+    tables = []
+    for i in range(0, len(content), 50):
+        decoder.feed(content[i : i + 50])
+        tables.append(decoder.flush())
+    tables.append(decoder.finish())
+    path = tmp_path / "t-0"
+    path.mkdir(exist_ok=True)
+    segment_path(path, 0).write_bytes(content)
+    segment_path(path, 100).write_bytes(b"")
+    return [
+        offsets_of(kbatch.decode(content, **options)),
+        [offset for table in tables for offset in offsets_of(table)],
+        [offset for table in kbatch.Log(path).tables(**options) for offset in offsets_of(table)],
+    ]
+
+
+@pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
+@pytest.mark.parametrize("name", ROUTES)
+def test_a_log_follows_transactions_as_decode_does(tmp_path: Path, name: str, crc: Crc) -> None:
+    """Over damage as well: what a wrong length covers counts, and what is damaged or too large does not."""
+    decoded, streamed, logged = routes(tmp_path, ROUTES[name], on_error="skip", crc=crc)
+    assert streamed == decoded
+    assert logged == decoded
+
+
+def test_transactions_over_damage_are_those_that_are_left(tmp_path: Path) -> None:
+    expected = {
+        "hidden data": [22],
+        "hidden ABORT": [22],
+        "hidden COMMIT": [0, 22, 23],
+        "hidden ABORT, then COMMIT": [22],
+        "bad opening": [1, 4],
+        "bad marker": [2],
+        "too large": [0, 41, 44],
+        "no entry": [0, 2],
+    }
+    for name, content in ROUTES.items():
+        assert routes(tmp_path, content, on_error="skip")[2] == expected[name], name
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_markers_after_damage_that_ends_a_read_return_no_aborted_record(tmp_path: Path, name: str) -> None:
+    """With "stop" a log gives no record that `decode` leaves out or withholds."""
+    decoded, streamed, logged = routes(tmp_path, ROUTES[name], on_error="stop")
+    assert streamed == decoded
+    assert set(logged) <= set(decoded)
+
+
+@pytest.mark.parametrize("start_offset", [None, 1, 3, 4, 22, 23])
+@pytest.mark.parametrize("name", ROUTES)
+def test_what_is_committed_does_not_depend_on_the_offsets_that_are_asked_for(
+    tmp_path: Path, name: str, start_offset: int | None
+) -> None:
+    """Damage outside of them may hide markers: it is passed over as anywhere else."""
+    content = ROUTES[name]
+    everything = routes(tmp_path, content, on_error="skip")[0]
+    expected = [offset for offset in everything if start_offset is None or offset >= start_offset]
+    assert routes(tmp_path, content, on_error="skip", start_offset=start_offset) == [expected] * 3
+    if start_offset is not None:
+        before = [offset for offset in everything if offset < start_offset]
+        assert routes(tmp_path, content, on_error="skip", stop_offset=start_offset) == [before] * 3
+
+
+def test_what_is_open_at_damage_that_ends_a_read_stays_undecided(tmp_path: Path) -> None:
+    """Its marker may be lost. What begins after the damage is decided by the markers there."""
+    path = segment_path(tmp_path, 0)
+    path.write_bytes(txn(0, 7) + b"\xff" * 90 + txn(3, 7) + marker(4, 7, COMMIT) + txn(5, 8) + marker(6, 8, ABORT))
+    for on_error in ("raise", "stop"):
+        found = kbatch.Log(path).transactions(on_error=on_error)  # type: ignore[arg-type]
+        assert found.undecided[["producer_id", "first_offset", "last_offset"]].tolist() == [(7, 0, 0)]
+        assert found.aborted[["producer_id", "first_offset"]].tolist() == [(8, 5)]
+        assert found.open == []

@@ -24,6 +24,8 @@ from transaction_logs import ABORT, COMMIT, marker, txn
 
 import kbatch
 from kbatch.kernels import buffers
+from kbatch.stable import StableFront
+from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker
 
 TXN = Path(__file__).parent / "golden" / "logs" / "txn-0"
 TRUTH: dict[str, Any] = json.loads((TXN / "READ_COMMITTED.json").read_text())
@@ -399,7 +401,7 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
     for each in (decoder, listed):
         front = each._front
         assert front is not None
-        kept = (front._positions, front._reach, front._aborted, front._found, front._tracker._aborted)
+        kept = (front._positions, front._reach, front._aborted, front._undecided, front._tracker._aborted)
         assert sum(map(len, kept)) == 0
         assert len(front._tracker._marker_offsets) == 0
         assert len(front._tracker._queue) < 100
@@ -442,6 +444,74 @@ def test_a_transaction_that_stays_open_takes_linear_time() -> None:
     assert records == 10_001
     assert most > 10_000 * 60
     assert took < 30 * short + 1
+
+
+def rows_rebuilt(stream: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Feed and flush in chunks of 1 KiB: how many rows of transactions are looked at in all, and by one flush at most.
+
+    These are rows that are searched in, listed as pending, and copied out of the tracker.
+    """
+    counted: list[int] = []
+    from_rows, result, pending = AbortedRanges.from_rows, TransactionTracker.result, StableFront.pending
+
+    def counted_ranges(rows: np.ndarray[Any, Any]) -> AbortedRanges:
+        counted[-1] += len(rows)
+        return from_rows(rows)
+
+    def counted_result(self: TransactionTracker) -> Transactions:
+        found = result(self)
+        counted[-1] += len(found.aborted) + len(found.undecided)
+        return found
+
+    def counted_pending(self: StableFront, **options: Any) -> dict[str, Any]:
+        found = pending(self, **options)
+        counted[-1] += len(found["pending"])
+        return found
+
+    counted.append(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(AbortedRanges, "from_rows", counted_ranges)
+        patched.setattr(TransactionTracker, "result", counted_result)
+        patched.setattr(StableFront, "pending", counted_pending)
+        decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED)
+        for chunk in bytewise(stream, 1 << 10):
+            counted.append(0)
+            decoder.feed(chunk)
+            decoder.flush()
+            front = decoder._front
+            assert front is not None
+            counted[-1] += len(front._undecided)
+        most = max(counted)
+        counted.append(0)
+        decoder.finish()
+    return sum(counted), most
+
+
+def lost_markers(count: int) -> bytes:
+    return b"".join(txn(2 * i, i) + logs.damaged(marker(2 * i + 1, i, ABORT)) for i in range(count))
+
+
+def aborted_behind_an_open_one(count: int) -> bytes:
+    return txn(0, 1 << 20) + b"".join(txn(2 * i + 1, i) + marker(2 * i + 2, i, ABORT) for i in range(count))
+
+
+@pytest.mark.parametrize("make", [lost_markers, aborted_behind_an_open_one])
+def test_a_flush_looks_at_no_transaction_that_was_released(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor at those that are held back anyway: the work is linear, whatever their number."""
+    short, most_of_short = rows_rebuilt(make(100), monkeypatch)
+    long, most_of_long = rows_rebuilt(make(400), monkeypatch)
+    assert long <= 4.2 * short + 8
+    assert most_of_long <= most_of_short + 4 < 50
+
+
+def test_lost_markers_are_pending_until_their_data_is_out_and_at_the_end() -> None:
+    decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED)
+    listed = []
+    for part in (txn(0, 7), logs.damaged(marker(1, 7, ABORT)), logs.data(2), logs.data(3)):
+        decoder.feed(part)
+        listed.append(decoder.flush().pending)
+    assert listed == [[(7, 0)], [(7, 0)], [(7, 0)], []]
+    assert decoder.finish().pending == [(7, 0)]
 
 
 def test_transactions_that_overlap_without_end_take_linear_time() -> None:

@@ -680,8 +680,9 @@ def test_what_is_drained_is_forgotten_and_the_rest_goes_on() -> None:
     rows = scan_part(array).batches
     tracker = TransactionTracker()
     tracker.add(array, rows)
-    aborted, (producers, offsets) = tracker.drain()
+    aborted, undecided, (producers, offsets) = tracker.drain()
     assert aborted.tolist() == [(7, 0, 2, 1)]
+    assert len(undecided) == 0
     assert (producers.tolist(), offsets.tolist()) == ([7], [2])
     assert len(tracker.result().aborted) == len(tracker.abort_markers[0]) == 0
     assert tracker.result().open == [(8, 1, 1000)]
@@ -689,3 +690,7 @@ def test_what_is_drained_is_forgotten_and_the_rest_goes_on() -> None:
     tracker.add(more, scan_part(more).batches)
     assert tracker.drain()[0].tolist() == [(8, 1, 3, 4)]
     assert len(tracker.drain()[0]) == 0
+    lost = byte_array(txn(4, 9) + damaged(marker(5, 9, ABORT)))
+    tracker.add(lost, scan_part(lost).batches)
+    assert tracker.drain().undecided.tolist() == [(9, 4, 5, 6)]
+    assert len(tracker.result().undecided) == 0

@@ -1,14 +1,14 @@
 """The transactions of a whole log, for read_committed.
 
-A marker may be in a later table, segment or task than the records that it decides. So the log's headers are followed
-before anything is decoded: each segment by itself (`segment_transactions`), in threads or tasks, and the results are
-joined in the order of the log (`join_transactions`).
+A marker may be in a later table, segment or task than the records that it decides. So the log's batches are followed
+before anything is decoded, without their records: each segment by itself (`segment_transactions`), in threads or tasks,
+and the results are joined in the order of the log (`join_transactions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,11 @@ from kbatch.format import (
     ATTRIBUTE_TRANSACTIONAL,
     NO_TIMESTAMP,
 )
-from kbatch.framing import first_offsets
-from kbatch.isolation import counts_for_transactions
+from kbatch.framing import first_offsets, scan_part
+from kbatch.isolation import counts_for_transactions, tracking_options
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionRecorder, Transactions, TransactionTracker
 
 __all__ = [
@@ -43,6 +44,10 @@ _WINDOW = 16 << 20
 _MOST_OFFSETS = (1 << 63) - 1
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
 
+# What happens before the row of a batch: an entry of a .txnindex counts as an ABORT marker (producer id, first and last
+# offset), or damage after an offset leaves undecided whatever is open.
+_Step = tuple[int, tuple[int, int, int] | int]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentTransactions:
@@ -51,18 +56,15 @@ class SegmentTransactions:
     Attributes
     ----------
     end : int
-        Byte up to which the headers were followed; 0 if it was by the bytes, over damage.
+        Byte up to which the batches were followed; 0 if there is damage: then it cannot be resumed from.
     events : ndarray of EVENT_DTYPE
         What opens transactions and what ends them.
-    index : ndarray of ABORTED_DTYPE
-        Under ``on_error="skip"`` the entries of its ``.txnindex`` that can be true.
     is_closed : bool
         Whether another segment follows, so that it isn't written any more.
     """
 
     end: int
     events: npt.NDArray[np.void]
-    index: npt.NDArray[np.void] = field(default_factory=_NO_ENTRIES.copy)
     is_closed: bool = True
 
 
@@ -78,7 +80,7 @@ def follow_transactions(
     stop_offset: int | None = None,
     walk: Walk = map,
 ) -> Transactions:
-    """Follow the transactions of a log over its batch headers.
+    """Follow the transactions of a log over its batches.
 
     Parameters
     ----------
@@ -102,9 +104,10 @@ def follow_transactions(
 
     Notes
     -----
-    Of the bytes between the headers only those of markers, and of batches that open a transaction, are looked at. Where
-    ``on_error="skip"`` passes over damage, the segment that has it is followed by the bytes, checksums and all, so that
-    markers behind it are found just as the decoding finds them. With "raise" and "stop" nothing after damage is read.
+    Each segment is framed as for decoding, and each checksum computed, as `options.crc` says. Where ``on_error="skip"``
+    passes over damage, what counts behind it is what the decoding finds there. With "raise" and "stop" a read ends at
+    damage, but it may begin after it. So damage is passed over too, and what is open where it begins stays undecided,
+    unless the lengths of batches lead from there to its end.
 
     A marker that is lost leaves its transaction undecided, unless the segment's ``.txnindex`` lists it: where an
     offset is missing between good batches, and bytes between them are damaged, an entry of that offset counts as the
@@ -252,7 +255,7 @@ def _batch_at(segments: Sequence[Segment], offset: int, options: DecodeOptions) 
 def segment_transactions(
     segment: Segment, below: int | None, options: DecodeOptions, since: SegmentTransactions | None = None
 ) -> SegmentTransactions:
-    """Follow the headers of one segment of a log.
+    """Follow the transactions of one segment of a log.
 
     Parameters
     ----------
@@ -263,34 +266,38 @@ def segment_transactions(
     since : SegmentTransactions, optional
         What this returned when the segment's file was shorter, to resume from.
     """
-    index = _read_index(segment, below) if options.on_error == "skip" else _NO_ENTRIES
-    entries = index
-    if since is not None and since.end and since.index.tolist() == index[: len(since.index)].tolist():
-        recorder, end = _recorder(options, since), since.end
-        entries = index[len(since.index) :]
-    else:
-        recorder, end = _recorder(options), 0
-    there = np.zeros(len(entries), np.bool_)
-    with segment.open() as file:
-        for window, rows in file.walk_windows(end):
-            start = int(rows["position"][0])
-            recorder.add(window, rows, start)
-            end = int(rows["position"][-1] + rows["size"][-1])
-            if len(entries):
-                markers = rows[np.isin(rows["last_offset"], entries["last_offset"])]
-                good = markers[good_crcs(window, markers, start)] if len(markers) else markers
-                there |= np.isin(entries["last_offset"], good["last_offset"])
-        # The walk has missed something if it doesn't reach the end, or a marker of the index isn't there.
-        damaged = options.on_error == "skip" and not (there.all() and file.tail_at(end).kind in ("none", "zeros"))
-    if damaged:
-        recorder, end = _recorder(options), 0
-        _follow_bytes(segment, recorder, options, index)
-    return SegmentTransactions(end, recorder.events, index, below is not None)
-
-
-def _recorder(options: DecodeOptions, since: SegmentTransactions | None = None) -> TransactionRecorder:
-    events = None if since is None else since.events
-    return TransactionRecorder(check_crc=options.crc == "verify", limits=options.limits, events=events)
+    start, events = (0, None) if since is None or not since.end else (since.end, since.events)
+    recorder = TransactionRecorder(check_crc=False, limits=options.limits, events=events)
+    skips = options.on_error == "skip"
+    entries = _read_index(segment, below) if skips else _NO_ENTRIES
+    reached = -1 if segment.base_offset is None else segment.base_offset - 1
+    tracking = tracking_options(replace(options, on_error="skip"))
+    end, is_damaged, ends_damaged = start, False, False
+    for table in read_tables(segment, start, segment.size, tracking, _WINDOW):
+        good, lost = counts_for_transactions(table.batches, tracking)
+        is_damaged |= bool(table.losses) or not good.all()
+        if is_damaged and start:
+            # What stands before damage decides what is found in it.
+            return segment_transactions(segment, below, options)
+        if not is_damaged:
+            steps: list[_Step] = []
+        elif skips:
+            steps = _lost_aborts(table, good, lost, entries, reached, ends_damaged)
+        else:
+            steps = _interruptions(segment, table, good | lost, table.batches[good], reached)
+        _record(segment, recorder, table, good | lost, lost, steps)
+        bad_positions = [loss.position for loss in table.losses] + table.batches["position"][~good].tolist()
+        if good.any():
+            last = table.batches[good][-1]
+            reached, ends_damaged = int(last["last_offset"]), max(bad_positions, default=-1) > int(last["position"])
+        else:
+            ends_damaged |= bool(bad_positions)
+        end += table.consumed
+    if ends_damaged:
+        # The entries are all below the next segment.
+        for entry in entries[entries["last_offset"] > reached]:
+            recorder.abort(*_as_abort(entry))
+    return SegmentTransactions(0 if is_damaged else end, recorder.events, below is not None)
 
 
 def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
@@ -305,50 +312,60 @@ def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
     return entries[sound]
 
 
-def _follow_bytes(
-    segment: Segment,
-    tracker: TransactionTracker,
-    options: DecodeOptions,
+def _as_abort(entry: np.void) -> tuple[int, int, int]:
+    return int(entry["producer_id"]), int(entry["first_offset"]), int(entry["last_offset"])
+
+
+def _lost_aborts(
+    table: RecordTable,
+    is_good: npt.NDArray[np.bool_],
+    is_lost: npt.NDArray[np.bool_],
     entries: npt.NDArray[np.void],
-) -> None:
-    """Follow the bytes of a segment over its damage; entries whose markers are lost count as ABORT markers."""
-    options = DecodeOptions(crc=options.crc, on_error="skip", limits=options.limits, framing_only=True)
-    reached = -1 if segment.base_offset is None else segment.base_offset - 1
+    reached: int,
+    begins_damaged: bool,
+) -> list[_Step]:
+    """Return the entries of a ``.txnindex`` that count as ABORT markers, and the rows before which they stood.
+
+    `reached` is the last good offset before the table, and `begins_damaged` whether damage follows it.
+    """
+    good = table.batches[is_good]
+    followed = table.batches[is_good | is_lost]
+    good_rows = np.flatnonzero(is_good[is_good | is_lost])
+    damage = np.concatenate(
+        [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]
+    )
+    # There is damage before these good rows; `len(good)`: after the last.
+    cuts = np.unique(np.searchsorted(good["position"], damage))
+    if begins_damaged:
+        cuts = np.union1d(cuts, [0])
+    lasts = np.append(reached, good["last_offset"])
+    gaps = _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good))
+    steps: list[_Step] = [(int(good_rows[cut]), _as_abort(entry)) for cut, entry in gaps]
+    # If the marker still has its header, the entry is applied first: the header alone would leave it undecided.
     by_marker = {(entry["producer_id"], entry["last_offset"]): entry for entry in entries}
-    damaged = False
-    for table in read_tables(segment, 0, segment.size, options, _WINDOW):
-        is_good, is_lost = counts_for_transactions(table.batches, options)
-        good = table.batches[is_good]
-        followed = table.batches[is_good | is_lost]
-        good_rows = np.flatnonzero(is_good[is_good | is_lost])
-        lost_rows = np.flatnonzero(is_lost[is_good | is_lost])
-        damage = np.concatenate(
-            [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]
-        )
-        # There is damage before these good rows; `len(good)`: after the last.
-        cuts = np.unique(np.searchsorted(good["position"], damage))
-        if damaged:
-            cuts = np.union1d(cuts, [0])
-        damaged = len(cuts) > 0 and cuts[-1] == len(good)
-        lasts = np.append(reached, good["last_offset"])
-        gaps = _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good))
-        aborts = [(int(good_rows[cut]), entry) for cut, entry in gaps]
-        # If the marker still has its header, the entry is applied first: the header alone would leave it undecided.
-        for row in lost_rows.tolist():
-            entry = by_marker.get((followed["producer_id"][row], followed["base_offset"][row]))
-            if entry is not None:
-                aborts.append((row, entry))
-        done = 0
-        for row, entry in sorted(aborts, key=lambda each: each[0]):
-            _add(segment, tracker, followed[done:row])
-            done = row
-            tracker.abort(*entry.tolist()[:3])
-        _add(segment, tracker, followed[done:])
-        reached = int(lasts[-1])
-    if damaged:
-        # The entries are all below the next segment.
-        for entry in entries[entries["last_offset"] > reached]:
-            tracker.abort(*entry.tolist()[:3])
+    for row in np.flatnonzero(is_lost[is_good | is_lost]).tolist():
+        entry = by_marker.get((followed["producer_id"][row], followed["base_offset"][row]))
+        if entry is not None:
+            steps.append((row, _as_abort(entry)))
+    return sorted(steps, key=lambda each: each[0])
+
+
+def _interruptions(
+    segment: Segment, table: RecordTable, is_followed: npt.NDArray[np.bool_], good: npt.NDArray[np.void], reached: int
+) -> list[_Step]:
+    """Return the last good offsets before damage that may hold any number of markers, and the rows it stands before.
+
+    Where lengths lead from its beginning to its end, there are no more batches than those: the markers have rows.
+    """
+    steps: list[_Step] = []
+    for loss in table.losses:
+        if scan_part(segment.window(loss.position, loss.position + loss.length)).consumed == loss.length:
+            continue
+        before = int(np.searchsorted(good["position"], loss.position))
+        offset = reached if before == 0 else int(good["last_offset"][before - 1])
+        row = np.searchsorted(table.batches["position"][is_followed], loss.position + loss.length)
+        steps.append((int(row), offset))
+    return steps
 
 
 def _lost_markers(
@@ -370,7 +387,31 @@ def _lost_markers(
             yield int(cuts[place]), entry
 
 
-def _add(segment: Segment, tracker: TransactionTracker, rows: npt.NDArray[np.void]) -> None:
-    if len(rows):
-        start = int(rows["position"][0])
-        tracker.add(segment.window(start, int(rows["position"][-1] + rows["size"][-1])), rows, start)
+def _record(
+    segment: Segment,
+    recorder: TransactionRecorder,
+    table: RecordTable,
+    is_followed: npt.NDArray[np.bool_],
+    is_lost: npt.NDArray[np.bool_],
+    steps: list[_Step],
+) -> None:
+    """Record the rows of a table that are followed, and each step before its row."""
+    rows, lost = table.batches[is_followed], is_lost[is_followed]
+    done = 0
+    for row, step in [*steps, (len(rows), None)]:
+        part = rows[done:row]
+        markers = part[(part["attributes"] & ATTRIBUTE_CONTROL) != 0]
+        # Of the bytes only those of markers are looked at.
+        data, start = table.data[:0], 0
+        if len(markers) and not table.losses:
+            # The bytes of a table without losses begin with its first batch.
+            data, start = table.data, int(table.batches["position"][0])
+        elif len(markers):
+            start = int(markers["position"][0])
+            data = segment.window(start, int(markers["position"][-1] + markers["size"][-1]))
+        recorder.add(data, part, start, lost[done:row])
+        done = row
+        if isinstance(step, int):
+            recorder.interrupt(step)
+        elif step is not None:
+            recorder.abort(*step)

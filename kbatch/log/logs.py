@@ -330,7 +330,7 @@ class Log:
             `start_timestamp` also passes over what lies, by index and batch headers, wholly before it.
         isolation : {"read_uncommitted", "read_committed"}
             As for `kbatch.decode`; the markers of the whole log decide, wherever they stand. Before the first table its
-            headers are followed once, see `transactions`.
+            batches are followed once, see `transactions`.
         include_control, crc, on_error, limits, columns, threads
             As for `kbatch.decode`. What is "stop"ped by damage goes on in no later segment.
         max_bytes : int

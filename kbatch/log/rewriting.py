@@ -219,7 +219,7 @@ class _Rewriting:
             aborted = [stored]
             for data, rows in self._windows(segment):
                 self._tracker.add(data, rows, int(rows["position"][0]))
-                followed, _ = self._tracker.drain()
+                followed = self._tracker.drain().aborted
                 aborted.append(followed[~np.isin(followed["last_offset"], stored["last_offset"])])
                 for piece in rewrite_batches(self._rewriter, data, rows, int(rows["position"][0]), segment.path):
                     if not rolled:

@@ -314,7 +314,7 @@ class LogWriter:
         self._check_offsets(rows)
         if self._tracker is not None:
             self._tracker.add(data, rows, origin)
-            aborted, _ = self._tracker.drain()
+            aborted = self._tracker.drain().aborted
             if len(aborted):
                 self._aborted.append(aborted)
         self._follow_epochs(rows)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FollowedLog", "follow_options", "log_transactions"]
 
-# From so many bytes on, and with a session at hand, segments are walked as a Spark job: about a quarter of a second of
-# work for a core if the headers are in memory, far more if a disk has to find them.
+# From so many bytes on, and with a session at hand, segments are walked as a Spark job: a fraction of a second of
+# work for a core if the files are in memory, seconds if a disk has to read them.
 _JOB_BYTES = 1 << 30
 # Segments of so many bytes make a task.
 _TASK_BYTES = 1 << 30
@@ -51,7 +51,7 @@ def log_transactions(
     *,
     job_bytes: int = _JOB_BYTES,
 ) -> list[Transactions | None]:
-    """Follow the transactions of logs over their headers.
+    """Follow the transactions of logs over their batches.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ _MOST_MILLISECONDS = ((1 << 63) - 1) // 1000
 def transaction_batches(
     ranges: Sequence[LogRange], columns: Sequence[str], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the aborted, the undecided and the open transactions of logs, which are followed by their headers.
+    """Yield the aborted, the undecided and the open transactions of logs, which are followed over their batches.
 
     Parameters
     ----------

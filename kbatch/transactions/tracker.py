@@ -30,6 +30,8 @@ _LOST = -2
 _NOTHING = -1
 _DATA = 2
 _INDEXED_ABORT = 3
+# Damage that may have cost the markers of all that is open; it has no producer.
+_INTERRUPTED = 4
 
 # What opens transactions and what ends them, in the order of a log: the base offset of a batch and its last; of an
 # entry of a .txnindex the transaction's first offset and that of its marker.
@@ -97,6 +99,22 @@ class Transactions:
         still = [(each.producer_id, each.first_offset) for each in self.open]
         lost = zip(self.undecided["producer_id"].tolist(), self.undecided["first_offset"].tolist(), strict=True)
         return sorted([*still, *lost], key=lambda pair: pair[1])
+
+
+class Drained(NamedTuple):
+    """What ended in a part of a log: see `TransactionTracker.drain`.
+
+    Attributes
+    ----------
+    aborted, undecided : ndarray of ABORTED_DTYPE
+        As in `Transactions`.
+    abort_markers : (producer ids, offsets)
+        As in `TransactionTracker.abort_markers`.
+    """
+
+    aborted: npt.NDArray[np.void]
+    undecided: npt.NDArray[np.void]
+    abort_markers: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
@@ -299,6 +317,11 @@ class TransactionTracker:
             if kind == _INDEXED_ABORT:
                 self.abort(producer_id, offset, last_offset)
                 continue
+            if kind == _INTERRUPTED:
+                for still in sorted(is_open.values()):
+                    del is_open[still[1]]
+                    self._record(self._undecided, still, offset)
+                continue
             ended = is_open.pop(producer_id, None)
             if ended is not None and kind == ControlType.ABORT:
                 self._record(self._aborted, ended, offset)
@@ -354,22 +377,19 @@ class TransactionTracker:
         """Producer ids and offsets of all ABORT markers so far, also of those that ended nothing (TXN-R6)."""
         return np.array(self._marker_producers, np.int64), np.array(self._marker_offsets, np.int64)
 
-    def drain(self) -> tuple[npt.NDArray[np.void], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Hand over what was decided since the last call, and forget it: for logs without end.
+    def drain(self) -> Drained:
+        """Hand over what ended since the last call, and forget it: for logs without end.
 
-        What lost markers left undecided is kept.
-
-        Returns
-        -------
-        aborted : ndarray of ABORTED_DTYPE
-            As in `result`, which has them no more.
-        abort_markers : (producer ids, offsets)
-            As in the property, which has them no more.
+        `result` and `abort_markers` then have none of it.
         """
-        aborted, markers = np.array(self._aborted, np.int64).view(ABORTED_DTYPE), self.abort_markers
-        for column in (self._aborted, self._marker_producers, self._marker_offsets):
+        drained = Drained(
+            np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
+            np.array(self._undecided, np.int64).view(ABORTED_DTYPE),
+            self.abort_markers,
+        )
+        for column in (self._aborted, self._undecided, self._marker_producers, self._marker_offsets):
             del column[:]
-        return aborted, markers
+        return drained
 
 
 class TransactionRecorder(TransactionTracker):
@@ -440,3 +460,8 @@ class TransactionRecorder(TransactionTracker):
         event = (producer_id, first_offset, last_offset, NO_TIMESTAMP, _INDEXED_ABORT)
         self.replay(np.array([event], EVENT_DTYPE))
         return False
+
+    def interrupt(self, offset: int) -> None:
+        """Record damage that may have cost any markers: what is open stays undecided, and ends at `offset`."""
+        self._parts.append(np.array([(_NOTHING, offset, offset, NO_TIMESTAMP, _INTERRUPTED)], EVENT_DTYPE))
+        self._open.clear()
