@@ -267,11 +267,14 @@ def segment_transactions(
         What this returned when the segment's file was shorter, to resume from.
     """
     start, events = (0, None) if since is None or not since.end else (since.end, since.events)
-    recorder = TransactionRecorder(check_crc=False, limits=options.limits, events=events)
     skips = options.on_error == "skip"
+    # With "raise" a read ends with an error at the first bad checksum, so that headers and markers are enough: payloads of
+    # a closed segment are not read. Else a batch with a wrong length that hides a marker must not be believed.
+    headers_only = options.on_error == "raise" and options.crc == "verify"
+    recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=events)
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
     reached = -1 if segment.base_offset is None else segment.base_offset - 1
-    tracking = tracking_options(replace(options, on_error="skip"))
+    tracking = tracking_options(replace(options, on_error="skip", crc="skip" if headers_only else options.crc))
     end, is_damaged, ends_damaged = start, False, False
     for table in read_tables(segment, start, segment.size, tracking, _WINDOW):
         good, lost = counts_for_transactions(table.batches, tracking)
@@ -400,15 +403,15 @@ def _record(
     done = 0
     for row, step in [*steps, (len(rows), None)]:
         part = rows[done:row]
-        markers = part[(part["attributes"] & ATTRIBUTE_CONTROL) != 0]
-        # Of the bytes only those of markers are looked at.
+        # The recorder reads markers, and if it verifies checksums, also batches that begin a transaction.
+        read = part if recorder.check_crc else part[(part["attributes"] & ATTRIBUTE_CONTROL) != 0]
         data, start = table.data[:0], 0
-        if len(markers) and not table.losses:
+        if len(read) and not table.losses:
             # The bytes of a table without losses begin with its first batch.
             data, start = table.data, int(table.batches["position"][0])
-        elif len(markers):
-            start = int(markers["position"][0])
-            data = segment.window(start, int(markers["position"][-1] + markers["size"][-1]))
+        elif len(read):
+            start = int(read["position"][0])
+            data = segment.window(start, int(read["position"][-1] + read["size"][-1]))
         recorder.add(data, part, start, lost[done:row])
         done = row
         if isinstance(step, int):

@@ -199,7 +199,7 @@ class TransactionTracker:
     def __init__(
         self, open: Iterable[OpenTransaction] = (), *, check_crc: bool = True, limits: Limits | None = None
     ) -> None:
-        self._check_crc = check_crc
+        self.check_crc = check_crc
         self._limits = limits if limits is not None else Limits()
         # (first offset, producer id, first timestamp) by producer id. The queue gives the least of them; it holds
         # some that are decided already.
@@ -247,7 +247,7 @@ class TransactionTracker:
         rows, kinds = rows[order], kinds[order]
         ordered = batches[rows]
         runs = _runs_of_data(ordered["producer_id"], kinds)
-        opening = self._first_valid(data, ordered, origin, runs) if self._check_crc else runs.start
+        opening = self._first_valid(data, ordered, origin, runs) if self.check_crc else runs.start
         events = np.append(opening, np.flatnonzero(kinds != _DATA))
         events = events[np.argsort(rows[events])]
         self.replay(_events(ordered[events], kinds[events]))
@@ -270,7 +270,7 @@ class TransactionTracker:
         if len(control):
             markers = batches[rows[control]]
             good = np.ones(len(markers), np.bool_)
-            if self._check_crc:
+            if self.check_crc:
                 good = batches_are_good(data, markers, origin)
             types = np.full(len(markers), _NOTHING, np.int16)
             types[good] = marker_types(data, markers[good], origin, self._limits.max_decompressed_bytes)
