@@ -268,8 +268,8 @@ def segment_transactions(
     """
     start, events = (0, None) if since is None or not since.end else (since.end, since.events)
     skips = options.on_error == "skip"
-    # With "raise" a read ends with an error at the first bad checksum, so that headers and markers are enough: payloads of
-    # a closed segment are not read. Else a batch with a wrong length that hides a marker must not be believed.
+    # With "raise" a read ends with an error at the first bad checksum: headers and markers are enough, and payloads of a
+    # closed segment are not read. Else a batch with a wrong length that hides a marker must not be believed.
     headers_only = options.on_error == "raise" and options.crc == "verify"
     recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=events)
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
