@@ -18,7 +18,7 @@ KERNELS = [
     "search",
     "decode",
     "columns",
-    "frames",
+    "codecs",
     "batch_decoder",
     "pipeline",
     "encode",

@@ -1,9 +1,8 @@
 """Kafka's record batches to NumPy, Arrow, pandas, Polars and Spark."""
 
-from kbatch.appending import TopicConfig, accept_batch, assign_offsets, validate_batch
-from kbatch.conversion import convert
-from kbatch.decoding import decode
-from kbatch.encoding import encode, encode_empty, encode_marker, encode_table
+from kbatch.batches.framing import scan
+from kbatch.broker.appending import TopicConfig, accept_batch, assign_offsets, validate_batch
+from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import (
     CodecError,
     ConversionLossError,
@@ -36,15 +35,16 @@ from kbatch.format import (
     Limits,
     TimestampType,
 )
-from kbatch.framing import scan
 from kbatch.log import Log, Segment, Tail, find_logs
-from kbatch.producers import SequenceChecker
-from kbatch.recompression import recompress
-from kbatch.rewriting import RewriteReport
-from kbatch.streaming import StreamDecoder, decode_stream
+from kbatch.read.decoding import decode
+from kbatch.read.stream import StreamDecoder, decode_stream
+from kbatch.rewrite.conversion import convert
+from kbatch.rewrite.recompression import recompress
+from kbatch.rewrite.rewriter import RewriteReport
 from kbatch.table import Loss, RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
-from kbatch.writing import BatchWriter
+from kbatch.write.batch_writer import BatchWriter
+from kbatch.write.encoding import encode, encode_empty, encode_marker, encode_table
 
 __version__ = "0.1.0"
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.pooled import PooledRows
 from kbatch.errors import InvalidRecordError, MissingColumnError
 from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, record_dtype
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.columns import gather_fixed, record_keys, record_values
-from kbatch.pooled import PooledRows
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
 
-    from kbatch.arrow import Binary
+    from kbatch.records.arrow import Binary
     from kbatch.values.avro import Schema
     from kbatch.values.framing import Framing
     from kbatch.values.json import Unknown
@@ -620,27 +620,27 @@ class RecordTable:
         return ParsedValues.of(self, on, TextParser())
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, binary: Binary = "binary") -> pyarrow.Table:
-        """Return the records as an Arrow table; see `kbatch.arrow.to_arrow`."""
-        from kbatch import arrow
+        """Return the records as an Arrow table; see `kbatch.records.arrow.to_arrow`."""
+        from kbatch.records import arrow
 
         return arrow.to_arrow(self, columns=columns, binary=binary)
 
     def to_pandas(
         self, *, columns: Sequence[str] | None = None, dtype_backend: Literal["numpy", "pyarrow"] = "numpy"
     ) -> pandas.DataFrame:
-        """Return the records as a pandas DataFrame; see `kbatch.arrow.to_pandas`."""
-        from kbatch import arrow
+        """Return the records as a pandas DataFrame; see `kbatch.records.arrow.to_pandas`."""
+        from kbatch.records import arrow
 
         return arrow.to_pandas(self, columns=columns, dtype_backend=dtype_backend)
 
     def to_polars(self, *, columns: Sequence[str] | None = None) -> polars.DataFrame:
-        """Return the records as a Polars DataFrame; see `kbatch.arrow.to_polars`."""
-        from kbatch import arrow
+        """Return the records as a Polars DataFrame; see `kbatch.records.arrow.to_polars`."""
+        from kbatch.records import arrow
 
         return arrow.to_polars(self, columns=columns)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Give the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...)."""
-        from kbatch import arrow
+        from kbatch.records import arrow
 
         return arrow.c_stream(self, requested_schema)

@@ -12,11 +12,11 @@ import oracle
 from typing_extensions import Buffer
 
 import kbatch
-from kbatch.decode_options import DecodeOptions
-from kbatch.framing import byte_array
-from kbatch.isolation import decode_committed
-from kbatch.reader import BatchReader, decode_part
-from kbatch.windows import BufferWindows
+from kbatch.batches.framing import byte_array
+from kbatch.read.committed import decode_committed
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.reader import BatchReader, decode_part
+from kbatch.read.windows import BufferWindows
 
 
 def first_table(data: npt.NDArray[np.uint8], options: DecodeOptions, max_bytes: int) -> kbatch.RecordTable:

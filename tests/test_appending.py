@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import kbatch
 from kbatch import ErrorCode, TimestampType, TopicConfig
-from kbatch.checksums import good_crcs, write_crcs
+from kbatch.batches.checksums import good_crcs, write_crcs
 
 NOW = 1_700_000_000_000
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

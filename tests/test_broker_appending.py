@@ -12,7 +12,7 @@ import pytest
 
 import kbatch
 from kbatch import ErrorCode, TimestampType, TopicConfig
-from kbatch.checksums import write_crcs
+from kbatch.batches.checksums import write_crcs
 
 try:
     from broker.clients import librdkafka

@@ -13,8 +13,8 @@ import pytest
 from crc32c import crc32c
 
 import kbatch
-from kbatch import checksums
-from kbatch.framing import scan_part
+from kbatch.batches import checksums
+from kbatch.batches.framing import scan_part
 from kbatch.kernels import checksum
 
 # A level that the processor does not have is replaced by the highest it has, which is then tested twice.

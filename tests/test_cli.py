@@ -207,7 +207,7 @@ class TestExport:
         monkeypatch: pytest.MonkeyPatch,
         number: signal.Signals,
     ) -> None:
-        from kbatch.spark.commit import Staging
+        from kbatch.sinks.staging import Staging
 
         publish = Staging.publish
 

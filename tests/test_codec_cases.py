@@ -42,13 +42,13 @@ from tables import assert_accounted, lost, offsets_of, records_of
 
 import kbatch
 from kbatch import BatchStatus, Limits
-from kbatch.codecs import Arena, PayloadError, decompress, decompress_carefully
+from kbatch.batches.codecs import Arena, PayloadError, decompress, decompress_carefully
+from kbatch.batches.native import addresses
 from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
-from kbatch.kernels import frames
+from kbatch.kernels import codecs
 from kbatch.kernels.buffers import pool_stats, trim
-from kbatch.kernels.frames import Codecs
-from kbatch.libraries import addresses
+from kbatch.kernels.codecs import Codecs
 
 GUARD = 64
 NATIVE = Codecs(addresses())
@@ -86,7 +86,7 @@ def outcome(way, codec, payload, limit=LIMIT, magic=2, arena=None) -> bytes | Fi
 def kernel(codec, payload, capacity=8 << 20, limit=LIMIT, magic=2, by=NATIVE) -> bytes | None:
     """Return what the kernel makes of a payload, None if it leaves it; and check that it keeps to its room."""
     memory = np.full(capacity + 2 * GUARD, 0xA5, np.uint8)
-    size = frames.plain(by, codec, magic > 0, memoryview(payload), memory[GUARD : capacity + GUARD].data, limit)
+    size = codecs.plain(by, codec, magic > 0, memoryview(payload), memory[GUARD : capacity + GUARD].data, limit)
     assert (memory[:GUARD] == 0xA5).all()
     assert (memory[capacity + GUARD :] == 0xA5).all()
     assert size <= min(limit, capacity)
@@ -195,7 +195,7 @@ def test_batch(case: Case) -> None:
 def test_the_switch() -> None:
     """With KBATCH_NATIVE_CODECS=0 nothing is decompressed by C functions, and whole batches have equal outcomes."""
     environment = os.environ | {"KBATCH_NATIVE_CODECS": "0"}
-    program = "from kbatch.libraries import addresses; assert addresses() == {}"
+    program = "from kbatch.batches.native import addresses; assert addresses() == {}"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command += [__file__, "-k", "test_batch or cod_r1 or cod_r9"]
@@ -304,7 +304,7 @@ def test_cod_r8_a_bomb_leaves_the_process_small(name: str, switch: str) -> None:
     pytest.importorskip("resource")
     program = (
         "import base64, resource, sys\n"
-        "from kbatch.codecs import *\n"
+        "from kbatch.batches.codecs import *\n"
         "batch = open(sys.argv[1], 'rb').read()\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "plain = {1: 'H4sIAAAAAAACAwMAAAAAAAAAAAA=', 2: 'AA==', 3: 'BCJNGGBAggAAAAA=', 4: 'KLUv/QA4AQAA'}\n"

@@ -1,4 +1,4 @@
-"""The libraries that kernels call, what kernels compress, and what they recompress (`frames`, `repack`)."""
+"""The libraries that kernels call, what kernels compress, and what they recompress (`codecs`, `repack`)."""
 
 import random
 import signal
@@ -14,16 +14,17 @@ import zstandard
 from codec_cases import LARGE, LIMIT, NOISE, ORDINARY, SMALL, as_xerial, gzip_member
 
 import kbatch
-from kbatch import codecs as codecs_module
-from kbatch import libraries
-from kbatch.checksums import write_crcs
-from kbatch.codecs import Arena, decompress_carefully
+from kbatch.batches import codecs as codecs_module
+from kbatch.batches import native
+from kbatch.batches.checksums import write_crcs
+from kbatch.batches.codecs import Arena, decompress_carefully
+from kbatch.batches.native import addresses
 from kbatch.format import Codec
-from kbatch.kernels import frames, repack
-from kbatch.kernels.frames import Codecs
-from kbatch.libraries import addresses
-from kbatch.recompression import Recompression
-from kbatch.rewriting import rewrite_bytes
+from kbatch.kernels import codecs as codecs_kernel
+from kbatch.kernels import repack
+from kbatch.kernels.codecs import Codecs
+from kbatch.rewrite.recompression import Recompression
+from kbatch.rewrite.rewriter import rewrite_bytes
 
 GUARD = 64
 CODEC_NAMES = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -38,7 +39,7 @@ both_compressors = pytest.mark.parametrize("codecs", [CODECS, PACKAGES], ids=["f
 def gunzipped(member, by):
     """Return what the kernel makes of a gzip member, None if it leaves it."""
     memory = np.empty(1 << 20, np.uint8)
-    size = frames.plain(by, Codec.GZIP, True, memoryview(member), memory.data, LIMIT)
+    size = codecs_kernel.plain(by, Codec.GZIP, True, memoryview(member), memory.data, LIMIT)
     return None if size < 0 else memory[:size].tobytes()
 
 
@@ -81,16 +82,16 @@ def test_a_library_that_cannot_be_opened_is_left_alone(error, monkeypatch):
     def refuse(*_):
         raise error
 
-    monkeypatch.setattr(libraries.ctypes, "CDLL", refuse)
-    assert libraries.addresses.__wrapped__() == {}
+    monkeypatch.setattr(native.ctypes, "CDLL", refuse)
+    assert native.addresses.__wrapped__() == {}
 
 
 @pytest.mark.parametrize(
     ("package", "name", "functions"),
     [
-        (libraries.lz4.frame, "compress", {"LZ4F_compressFrame"}),
+        (native.lz4.frame, "compress", {"LZ4F_compressFrame"}),
         (
-            libraries.zstandard,
+            native.zstandard,
             "ZstdCompressor",
             {"ZSTD_createCCtx", "ZSTD_CCtx_setParameter", "ZSTD_compress2", "ZSTD_freeCCtx"},
         ),
@@ -101,9 +102,9 @@ def test_functions_that_write_something_else_than_the_package_are_left_alone(pac
         def __new__(cls, *_, **__):
             return b"something else"
 
-    found = libraries.addresses()
+    found = native.addresses()
     monkeypatch.setattr(package, name, Other)
-    assert libraries.addresses.__wrapped__() == {key: value for key, value in found.items() if key not in functions}
+    assert native.addresses.__wrapped__() == {key: value for key, value in found.items() if key not in functions}
 
 
 # -- gzip
@@ -204,15 +205,15 @@ def by_package(codec, level, data):
 @both_compressors
 def test_cod_r10_compressed_is_what_the_package_writes(codecs, codec, level):
     for data in TEXTS:
-        assert frames.packed(codecs, codec, level, 2, memoryview(data)) == by_package(codec, level, data)
+        assert codecs_kernel.packed(codecs, codec, level, 2, memoryview(data)) == by_package(codec, level, data)
 
 
 @both_compressors
 def test_l4_r5_the_header_checksum_of_magic_0(codecs):
     for data in TEXTS:
         frame = by_package(Codec.LZ4, 0, data)
-        assert frames.packed(codecs, 3, 0, 1, memoryview(data)) == frame
-        assert frames.packed(codecs, 3, 0, 0, memoryview(data)) == frame[:6] + b"\x1a" + frame[7:]
+        assert codecs_kernel.packed(codecs, 3, 0, 1, memoryview(data)) == frame
+        assert codecs_kernel.packed(codecs, 3, 0, 0, memoryview(data)) == frame[:6] + b"\x1a" + frame[7:]
 
 
 @every_ordinary
@@ -221,8 +222,8 @@ def test_every_length_has_room_for_what_it_is_compressed_to(codec, write):
     arena = Arena()
     for length in [*range(300), *(size + more for size in (32 << 10, 64 << 10, 128 << 10) for more in (-1, 0, 1))]:
         data = (NOISE * 2)[:length]
-        packed = frames.packed(CODECS, codec, 1, 2, memoryview(data))
-        assert frames.packed(PACKAGES, codec, 1, 2, memoryview(data)) == packed
+        packed = codecs_kernel.packed(CODECS, codec, 1, 2, memoryview(data))
+        assert codecs_kernel.packed(PACKAGES, codec, 1, 2, memoryview(data)) == packed
         arena.used = 0
         decompress_carefully(codec, memoryview(packed), arena, LIMIT)
         assert arena.array().tobytes() == data
@@ -244,7 +245,7 @@ def test_what_a_package_raises_is_raised(name, codec, monkeypatch):
     monkeypatch.setattr(codecs_module._contexts, "codecs", Codecs({}))
     assert kbatch.encode(values, timestamps=5, codec=codec) == packed
     with monkeypatch.context() as patched:
-        patched.setattr(frames, name, refuse)
+        patched.setattr(codecs_kernel, name, refuse)
         patched.setattr(codecs_module._contexts, "codecs", Codecs({}))
         for write in (
             lambda: kbatch.encode(values, timestamps=5, codec=codec),
@@ -257,14 +258,14 @@ def test_what_a_package_raises_is_raised(name, codec, monkeypatch):
 
 
 def test_a_package_that_writes_more_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(frames, "lz4_compress", lambda *_, **__: bytes(200))
+    monkeypatch.setattr(codecs_kernel, "lz4_compress", lambda *_, **__: bytes(200))
     with pytest.raises(RuntimeError, match="has made 200 bytes"):
-        frames.packed(PACKAGES, 3, 0, 2, memoryview(b"plain"))
-    monkeypatch.setattr(frames, "lz4_compress", lambda *_, **__: b"\x04\x22\x4d\x18\x60\x40")
+        codecs_kernel.packed(PACKAGES, 3, 0, 2, memoryview(b"plain"))
+    monkeypatch.setattr(codecs_kernel, "lz4_compress", lambda *_, **__: b"\x04\x22\x4d\x18\x60\x40")
     for magic in (1, 2):
-        assert len(frames.packed(PACKAGES, 3, 0, magic, memoryview(b"plain"))) == 6
+        assert len(codecs_kernel.packed(PACKAGES, 3, 0, magic, memoryview(b"plain"))) == 6
     with pytest.raises(RuntimeError, match="a frame of another kind: 04224d186040"):
-        frames.packed(PACKAGES, 3, 0, 0, memoryview(b"plain"))
+        codecs_kernel.packed(PACKAGES, 3, 0, 0, memoryview(b"plain"))
 
 
 # -- rewriting by the same functions

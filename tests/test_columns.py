@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch.arrow import spark_batches
-from kbatch.decode_options import DecodeOptions
 from kbatch.format import COLUMN_FIELDS, RECORD_DTYPE, record_dtype
 from kbatch.kernels import buffers, columns, decode
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.records.arrow import spark_batches
 
 LOGS = Path(__file__).parent / "golden" / "logs"
 NAMES = tuple(COLUMN_FIELDS)

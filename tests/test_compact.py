@@ -401,7 +401,7 @@ def test_interrupted_command_leaves_nothing(tmp_path: Path) -> None:
     one = kbatch.encode([b"v" * 20] * 200_000, keys=[b"k"] * 200_000, timestamps=NOW, batch_size=200)
     write_log(tmp_path / "in-0", {0: one})
     code = (
-        "import os, signal, sys, kbatch.cli, kbatch.log.compaction as c\n"
+        "import os, signal, sys, kbatch.cli, kbatch.log.write.compaction as c\n"
         "plain = c.Cleaning.clean\n"
         "def clean(self, *a):\n"
         "    plain(self, *a)\n"

@@ -15,7 +15,7 @@ from log_batches import write_segment
 from tables import assert_accounted, lost, offsets_of
 
 import kbatch
-from kbatch.framing import scan_part
+from kbatch.batches.framing import scan_part
 from kbatch.kernels.buffers import pool_stats, trim
 from kbatch.kernels.search import EntryChecksums
 from kbatch.log.storage import bytes_read

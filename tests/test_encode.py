@@ -31,7 +31,7 @@ from test_differential import (
 )
 
 import kbatch
-from kbatch.codecs import compress
+from kbatch.batches.codecs import compress
 
 GOLDEN = Path(__file__).parent / "golden"
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

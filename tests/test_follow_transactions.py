@@ -18,7 +18,6 @@ from tables import offsets_of
 from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 
 import kbatch
-from kbatch.decode_options import Crc, DecodeOptions
 from kbatch.log import Segment, committed
 from kbatch.log.committed import (
     follow_transactions,
@@ -28,6 +27,7 @@ from kbatch.log.committed import (
     within_offsets,
 )
 from kbatch.log.state import read_producer_snapshot
+from kbatch.read.decode_options import Crc, DecodeOptions
 from kbatch.transactions import Transactions
 
 RAISE = DecodeOptions()

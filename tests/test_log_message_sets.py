@@ -15,7 +15,7 @@ from tables import batches_of, records_of
 import kbatch
 from kbatch.log import Log
 from kbatch.plan.read_options import ReadOptions
-from kbatch.spark.planning import open_logs, plan, task_tables
+from kbatch.plan.split import open_logs, plan, task_tables
 
 GOLDEN = Path(__file__).parent / "golden" / "logs"
 NAMES = ["magic0-0", "magic1-0", "mixed-0", "upconvert-0"]

@@ -19,9 +19,9 @@ from oracle import build_message, build_wrapper
 import kbatch
 from kbatch.cli import main
 from kbatch.log import LogWriter, convert_log, recompress_log
-from kbatch.log.rewriting import rewrite_logs
 from kbatch.log.verification import verify_log
-from kbatch.recompression import Recompression
+from kbatch.log.write.rewriting import rewrite_logs
+from kbatch.rewrite.recompression import Recompression
 
 LOGS = sorted(path.name for path in (Path(__file__).parent / "golden/logs").iterdir())
 

@@ -14,8 +14,8 @@ import pytest
 import kbatch
 from kbatch.format import ABORTED_DTYPE
 from kbatch.log import LogWriter, read_leader_epochs, read_transaction_index
-from kbatch.log.staging import staged
 from kbatch.log.verification import verify_log
+from kbatch.log.write.staging import staged
 
 # What a broker with log.index.interval.bytes=1024 wrote, each batch by an append of its own.
 NAMES = [

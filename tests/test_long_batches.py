@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch.checksums import write_crcs
+from kbatch.batches.checksums import write_crcs
 from kbatch.format import BATCH_DTYPE
 
 HEADER = 61

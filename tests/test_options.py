@@ -14,8 +14,7 @@ import pytest
 import kbatch
 from kbatch.cli import export
 from kbatch.cli.values import add_value_arguments, value_options
-from kbatch.decode_options import DecodeOptions
-from kbatch.log.rows import RowOptions
+from kbatch.log.write.rows import RowOptions
 from kbatch.options import (
     BOOLEAN,
     Kind,
@@ -37,12 +36,13 @@ from kbatch.options import (
 )
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.sinks.write_options import WriteOptions
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
+from kbatch.spark.datasink import SinkOptions, parse_sink_options
 from kbatch.spark.stream import StreamOptions, parse_stream_options
-from kbatch.spark.writer import SinkOptions, parse_sink_options
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 # What an option needs next to it, by field; a flag or a Spark name where another field is meant.

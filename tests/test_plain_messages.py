@@ -9,10 +9,10 @@ import pytest
 from tables import decode_by_threads, first_table
 
 import kbatch
-from kbatch.decode_options import DecodeOptions
+from kbatch.batches.framing import byte_array
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
-from kbatch.framing import byte_array
 from kbatch.kernels import checksum
+from kbatch.read.decode_options import DecodeOptions
 
 COUNT = 100
 # The first and last of a run, and those beside.

@@ -1,4 +1,4 @@
-"""Rows that grow (`kbatch.pooled`), and how room for them is made before they are known."""
+"""Rows that grow (`kbatch.batches.pooled`), and how room for them is made before they are known."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch import workers
-from kbatch.decode_options import DecodeOptions
+from kbatch.batches.framing import byte_array, frame, scan_part
+from kbatch.batches.pooled import PooledRows
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
-from kbatch.framing import byte_array, frame, scan_part
 from kbatch.kernels.buffers import pool_stats
 from kbatch.kernels.scan import scan, survey
-from kbatch.pooled import PooledRows
-from kbatch.reader import BatchReader
-from kbatch.windows import BufferWindows
+from kbatch.read import workers
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.reader import BatchReader
+from kbatch.read.windows import BufferWindows
 
 
 def encoded(sizes: list[tuple[int, int]], **options: object) -> bytes:

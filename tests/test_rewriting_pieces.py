@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import kbatch
-from kbatch import rewriting
-from kbatch.conversion import Conversion
 from kbatch.kernels import encode
-from kbatch.recompression import Recompression
-from kbatch.rewriting import rewrite_bytes
+from kbatch.rewrite import rewriter
+from kbatch.rewrite.conversion import Conversion
+from kbatch.rewrite.recompression import Recompression
+from kbatch.rewrite.rewriter import rewrite_bytes
 
 
 def messages(count: int, size: int = 20, **fields: Any) -> bytes:
@@ -199,7 +199,7 @@ def test_first_bytes_unlike_the_rest_make_no_large_demand(monkeypatch: pytest.Mo
             demands.append(expected)
             super().append(piece, expected)
 
-    monkeypatch.setattr(rewriting, "Growing", Growing)
+    monkeypatch.setattr(rewriter, "Growing", Growing)
     dense = kbatch.encode([bytes(1 << 20)], timestamps=5, codec="gzip")
     noise = kbatch.encode([random.Random(1).randbytes(100_000)], timestamps=5, codec="gzip", base_offset=1)
     made = rewrite_bytes(Recompression("none"), dense + noise, run_bytes=4000)

@@ -12,8 +12,8 @@ from oracle import CONTROL, build_batch, encode_record, three
 from transaction_logs import ABORT, COMMIT, control, control_record, marker, txn
 
 import kbatch
+from kbatch.batches.framing import byte_array, scan_part
 from kbatch.format import CONTROL_DTYPE, ControlType
-from kbatch.framing import byte_array, scan_part
 from kbatch.transactions import OpenTransaction, TransactionTracker, control_records
 
 VECTORS = Path(__file__).parent / "golden" / "vectors"

@@ -341,7 +341,7 @@ def test_skip_resumes_only_where_the_checksum_holds() -> None:
 def test_skip_resumes_at_message_sets(junk: bytes, magic: int, codec: str) -> None:
     """FRM-R13: a search after damage looks for every magic."""
     messages = oracle.build_message_set([(b"k", b"a"), (None, b"b" * 40)], codec=codec, magic=magic, base_offset=20)
-    rows = kbatch.framing.scan_part(np.frombuffer(messages, np.uint8), origin=SIZE + len(junk)).batches
+    rows = kbatch.batches.framing.scan_part(np.frombuffer(messages, np.uint8), origin=SIZE + len(junk)).batches
     data = A + junk + messages + junk + C
     table = kbatch.decode(data, on_error="skip")
     assert table.batches["position"].tolist() == [0, *rows["position"].tolist(), len(data) - SIZE]

@@ -20,10 +20,10 @@ from kbatch.cli import main
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
-from kbatch.decode_options import DecodeOptions, Isolation
+from kbatch.plan.following import log_transactions
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.spark.following import log_transactions
-from kbatch.spark.planning import open_logs, plan, task_tables
+from kbatch.plan.split import open_logs, plan, task_tables
+from kbatch.read.decode_options import DecodeOptions, Isolation
 from kbatch.spark.schema import RECORD_COLUMNS
 
 pa = pytest.importorskip("pyarrow")

@@ -23,8 +23,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
+from kbatch.sinks.outputs import Place  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
-from kbatch.spark.outputs import Place  # noqa: E402
 
 MAGIC_2 = ("codec-gzip", "codec-lz4", "codec-none", "codec-snappy", "codec-zstd", "compact-src", "txn", "prealloc")
 
@@ -225,8 +225,8 @@ def test_every_loss_is_in_the_side_table(spark: Any, many: Path, tmp_path: Path)
 
 
 def test_reports_are_small_however_many_losses(many: Path, tmp_path: Path) -> None:
-    from kbatch.spark.parquet import ExportJob, reports_of
-    from kbatch.spark.planning import open_logs, plan
+    from kbatch.plan.split import open_logs, plan
+    from kbatch.sinks.task import ExportJob, reports_of
 
     chosen = options(topics=None, on_error="skip")
     job = ExportJob(plan(open_logs([str(many)]), chosen), chosen, Place(str(tmp_path)))
@@ -252,10 +252,10 @@ def test_the_table_of_losses_is_not_exported(golden: Path, tmp_path: Path) -> No
 
 def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path) -> None:
     """Spark may start a task again, or twice: files count only if their report is the one that reached the driver."""
-    from kbatch.spark.commit import Staging
-    from kbatch.spark.export import _data_files
-    from kbatch.spark.parquet import ExportJob, reports_of
-    from kbatch.spark.planning import open_logs, plan
+    from kbatch.plan.split import open_logs, plan
+    from kbatch.sinks.staging import Staging
+    from kbatch.sinks.task import ExportJob, reports_of
+    from kbatch.spark.export_job import _data_files
 
     tasks = plan(open_logs([str(golden / "logs" / "codec-zstd-0")]), options())
     with Staging(Place(str(tmp_path / "out")), in_place=False) as staging:
@@ -275,8 +275,8 @@ def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path)
 
 
 def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
-    from kbatch.spark.parquet import ExportJob
-    from kbatch.spark.planning import open_logs, plan
+    from kbatch.plan.split import open_logs, plan
+    from kbatch.sinks.task import ExportJob
 
     tasks = plan(open_logs([str(golden / "logs" / "codec-zstd-0")]), options())
     job = ExportJob(tasks, options(), Place(str(tmp_path / "elsewhere")))

@@ -554,7 +554,7 @@ def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: 
 def test_a_failure_leaves_nothing_in_an_object_store(
     spark: Any, logs: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kbatch.spark.commit import Staging
+    from kbatch.sinks.staging import Staging
 
     options, client = s3
     writing = WriteOptions(storage=options)
@@ -572,7 +572,7 @@ def test_a_failure_leaves_nothing_in_an_object_store(
 
 def test_a_delta_table_in_an_object_store(spark: Any, logs: Path, s3: Any) -> None:
     deltalake = pytest.importorskip("deltalake")
-    from kbatch.spark.tables import _delta_storage
+    from kbatch.sinks.tables import _delta_storage
 
     options, _ = s3
     writing = WriteOptions(format="delta", storage=options)
@@ -588,8 +588,8 @@ def test_a_delta_table_in_an_object_store(spark: Any, logs: Path, s3: Any) -> No
 
 def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
     """Workers wrote to a directory of the same name on another machine, say: nothing is published."""
-    from kbatch.spark.commit import Staging
-    from kbatch.spark.outputs import open_place
+    from kbatch.sinks.outputs import open_place
+    from kbatch.sinks.staging import Staging
 
     for url, storage in ((str(tmp_path / "out"), {}), ("s3://bucket/unseen", s3[0])):
         place = open_place(url, storage)
@@ -605,8 +605,8 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
 
 def test_a_run_leaves_what_another_has_written(tmp_path: Path) -> None:
     """Two runs begin a table in one directory: the one that fails takes nothing of the other with it."""
-    from kbatch.spark.commit import Staging
-    from kbatch.spark.outputs import Place
+    from kbatch.sinks.outputs import Place
+    from kbatch.sinks.staging import Staging
 
     out = tmp_path / "out"
     with Staging(Place(str(out)), in_place=True) as staging:
@@ -620,7 +620,7 @@ def test_a_run_leaves_what_another_has_written(tmp_path: Path) -> None:
 
 
 def test_secrets_are_not_told(tmp_path: Path) -> None:
-    from kbatch.spark.outputs import open_place
+    from kbatch.sinks.outputs import open_place
 
     storage = {"access_key": "a", "secret_key": "hush", "endpoint_override": "http://127.0.0.1:1"}
     writing = WriteOptions(storage=storage)

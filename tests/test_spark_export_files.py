@@ -21,12 +21,12 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
+from kbatch.plan.split import open_logs, plan  # noqa: E402
+from kbatch.sinks import files  # noqa: E402
+from kbatch.sinks.outputs import Place  # noqa: E402
+from kbatch.sinks.task import ExportJob, reports_of  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
-from kbatch.spark import files  # noqa: E402
-from kbatch.spark.export import _data_files  # noqa: E402
-from kbatch.spark.outputs import Place  # noqa: E402
-from kbatch.spark.parquet import ExportJob, reports_of  # noqa: E402
-from kbatch.spark.planning import open_logs, plan  # noqa: E402
+from kbatch.spark.export_job import _data_files  # noqa: E402
 
 pytestmark = [
     pytest.mark.spark,

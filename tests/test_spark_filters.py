@@ -20,7 +20,7 @@ import kbatch
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.plan.read_options import ReadOptions
-from kbatch.spark.source import KbatchReader
+from kbatch.spark.datasource import KbatchReader
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
@@ -134,7 +134,7 @@ def test_key_options_of_the_source(spark: Any, logs: Logs) -> None:
     # A schema without the key: the filter doesn't need the column.
     without = reader.schema("topic string, partition int, offset bigint").load(logs.root)
     assert collected(without) == want
-    partition = kbatch.partitioner.key_partition(b"x", 3)
+    partition = kbatch.broker.partitioner.key_partition(b"x", 3)
     of_partition = [row for row in want if row[1] == partition]
     assert collected(reader.option("keyPartitions", "3").load(logs.root)) == of_partition
     assert reader.option("minPartitions", "20").load(logs.root).rdd.getNumPartitions() >= 10

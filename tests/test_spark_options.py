@@ -21,8 +21,8 @@ from kbatch.errors import MissingDependencyError
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
-from kbatch.spark import java
-from kbatch.spark.planning import Split, choose_logs, open_logs, plan, task_tables
+from kbatch.plan.split import Split, choose_logs, open_logs, plan, task_tables
+from kbatch.spark.driver import java
 
 
 def read(**options: str) -> ReadOptions:
@@ -385,7 +385,7 @@ def test_without_pyspark_the_extra_is_named() -> None:
 
 
 def test_readers_hold_plain_values_only(golden: Path) -> None:
-    from kbatch.spark.source import KbatchReader
+    from kbatch.spark.datasource import KbatchReader
 
     reader = KbatchReader([str(golden / "logs" / "txn-0")], read(), ("offset",))
     reader = pickle.loads(pickle.dumps(reader))

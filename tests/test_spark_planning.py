@@ -17,13 +17,13 @@ import pytest
 from log_batches import batch, segment_path, write_segment
 
 import kbatch
+from kbatch.broker.partitioner import key_partition, murmur2
 from kbatch.kernels.columns import keys_equal
 from kbatch.log import logs as log_module
 from kbatch.log import storage
 from kbatch.log.segment import SegmentFile
-from kbatch.partitioner import key_partition, murmur2
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
-from kbatch.spark.planning import Split, choose_logs, open_logs, plan, resolve_bounds, task_tables
+from kbatch.plan.split import Split, choose_logs, open_logs, plan, resolve_bounds, task_tables
 
 HOUR = 3_600_000
 # Bytes of a batch of the topics that are two days long.

@@ -206,7 +206,7 @@ def test_filters_on_a_loaded_relation_are_never_wrong(spark: Any, logs: str) -> 
     """PySpark keeps a reader that has been given filters, so this one must not take any."""
     from pyspark.sql.datasource import DataSourceReader
 
-    from kbatch.spark.source import KbatchReader
+    from kbatch.spark.datasource import KbatchReader
 
     assert KbatchReader.pushFilters is DataSourceReader.pushFilters
     frame = load(spark, logs, topics="codec-none")
@@ -363,7 +363,7 @@ def test_wrong_options_for_losses(spark: Any, logs: str, options: dict[str, str]
 
 
 def test_a_read_of_records_warns_of_losses_and_points_to_the_table(hit: str, caplog: pytest.LogCaptureFixture) -> None:
-    from kbatch.spark.source import KbatchDataSource
+    from kbatch.spark.datasource import KbatchDataSource
 
     source = KbatchDataSource({"path": hit, "onError": "skip", "topics": "codec-none"})
     reader = source.reader(source.schema())

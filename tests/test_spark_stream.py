@@ -18,8 +18,8 @@ from test_stream_reader import Writer
 from transaction_logs import ABORT, COMMIT
 
 from kbatch.log.committed import follow_transactions
+from kbatch.plan import following
 from kbatch.plan.read_options import ReadOptions
-from kbatch.spark import following
 
 pytestmark = pytest.mark.spark
 

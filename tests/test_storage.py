@@ -25,7 +25,7 @@ from kbatch.errors import LogDirectoryError, UnsupportedFormatError
 from kbatch.log import read_transaction_index
 from kbatch.log.storage import bytes_read, filesystem, locate
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.spark.planning import open_logs, plan, task_tables
+from kbatch.plan.split import open_logs, plan, task_tables
 
 pytest.importorskip("pyarrow.fs")
 fsspec = pytest.importorskip("fsspec")

@@ -24,7 +24,7 @@ from transaction_logs import ABORT, COMMIT, marker, txn
 
 import kbatch
 from kbatch.kernels import buffers
-from kbatch.stable import StableFront
+from kbatch.read.stable import StableFront
 from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker
 
 TXN = Path(__file__).parent / "golden" / "logs" / "txn-0"

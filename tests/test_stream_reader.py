@@ -21,9 +21,9 @@ import kbatch
 
 pytest.importorskip("pyspark")
 
-from kbatch.partitioner import key_partition
-from kbatch.spark import following
-from kbatch.spark.source import KbatchDataSource
+from kbatch.broker.partitioner import key_partition
+from kbatch.plan import following
+from kbatch.spark.datasource import KbatchDataSource
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
 
 COLUMNS = ("topic", "partition", "offset")

@@ -23,14 +23,15 @@ from hypothesis import strategies as st
 from tables import decode_by_threads, first_table
 
 import kbatch
-from kbatch import Codec, workers
-from kbatch.checksums import write_crcs
-from kbatch.codecs import compress
-from kbatch.decode_options import DecodeOptions
-from kbatch.framing import byte_array
+from kbatch import Codec
+from kbatch.batches.checksums import write_crcs
+from kbatch.batches.codecs import compress
+from kbatch.batches.framing import byte_array
+from kbatch.batches.pooled import PooledRows
 from kbatch.kernels import decode as kernel
 from kbatch.log.reading import read_tables
-from kbatch.pooled import PooledRows
+from kbatch.read import workers
+from kbatch.read.decode_options import DecodeOptions
 
 GOLDEN = Path(__file__).parent / "golden"
 LOGS = sorted(GOLDEN.rglob("*.log"))
@@ -524,7 +525,7 @@ def test_threads_are_kept_for_the_next_call():
 FORKS = """
 import os, sys, threading
 import kbatch
-from kbatch import workers
+from kbatch.read import workers
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec=codec) for i in range(200) for codec in ("none", "lz4"))
 wanted = kbatch.decode(data).records.tobytes()
 def decodes(threads=3):
@@ -564,7 +565,7 @@ counts = []
 # The last to be registered is the first to be called.
 os.register_at_fork(before=lambda: counts.append(sum(thread.is_alive() for thread in kept)))
 import kbatch
-from kbatch import workers
+from kbatch.read import workers
 data = b"".join(kbatch.encode([os.urandom(3000)] * 9, codec="lz4") for i in range(200))
 for _ in range(40):
     kbatch.decode(data, threads=3)

@@ -20,8 +20,8 @@ from oracle import CONTROL, DELETE_HORIZON, INT64_MAX, TRANSACTIONAL, build_batc
 from transaction_logs import ABORT, COMMIT, Fold, consume, control, control_record, damaged, data, fold, marker, txn
 
 import kbatch
+from kbatch.batches.framing import byte_array, scan_part
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE
-from kbatch.framing import byte_array, scan_part
 from kbatch.transactions import AbortedRanges, OpenTransaction, Transactions, TransactionTracker
 
 GOLDEN = Path(__file__).parent / "golden"

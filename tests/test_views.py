@@ -23,7 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch import arrow
 from kbatch.format import HEADER_DTYPE, RECORD_DTYPE
 from kbatch.kernels.columns import (
     COPY_SLACK,
@@ -37,6 +36,7 @@ from kbatch.kernels.columns import (
     header_values,
     measure,
 )
+from kbatch.records import arrow
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Header: TypeAlias = tuple[bytes, bytes | None]
@@ -798,7 +798,7 @@ def run(code: str) -> str:
 
 def test_importing_kbatch_imports_no_optional_package() -> None:
     wanted = "('pyarrow', 'pandas', 'polars', 'duckdb', 'pyspark')"
-    assert run(f"import sys, kbatch, kbatch.arrow; print([m for m in {wanted} if m in sys.modules])") == "[]\n"
+    assert run(f"import sys, kbatch, kbatch.records.arrow; print([m for m in {wanted} if m in sys.modules])") == "[]\n"
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from log_batches import batch as one_batch
 from log_batches import write_segment
 
 import kbatch
+from kbatch.broker.partitioner import key_partition, key_partitions, murmur2
 from kbatch.errors import LogDirectoryError
-from kbatch.log import commit as commit_module
 from kbatch.log import roll_back, write_log
-from kbatch.log.rows import parse_compression
 from kbatch.log.verification import verify_log
-from kbatch.partitioner import key_partition, key_partitions, murmur2
+from kbatch.log.write import commit as commit_module
+from kbatch.log.write.rows import parse_compression
 
 pa = pytest.importorskip("pyarrow")
 
@@ -607,7 +607,7 @@ def test_a_part_that_was_changed_is_not_put_in_place(tmp_path: Path, monkeypatch
             change(path, path.read_bytes())
             return commit_module.commit(stage, parts, **options)
 
-        monkeypatch.setattr("kbatch.log.frames.commit", changed)
+        monkeypatch.setattr("kbatch.log.write.dataframes.commit", changed)
         with pytest.raises(kbatch.KbatchError, match=message):
             write_log(tmp_path / "logs", frame())
         assert os.listdir(tmp_path) == []

@@ -7,8 +7,8 @@ from typing import Any
 
 from kbatch.cli.rewrite import PATHS, add_arguments, run_rewriter
 from kbatch.cli.usage import argument, usage
-from kbatch.conversion import Conversion
-from kbatch.log.rows import parse_compression
+from kbatch.log.write.rows import parse_compression
+from kbatch.rewrite.conversion import Conversion
 
 __all__ = ["add_parser"]
 

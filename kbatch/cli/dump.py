@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.checksums import crc_holds
+from kbatch.batches.checksums import crc_holds
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
 from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
 from kbatch.cli.usage import argument, whole_number
-from kbatch.decode_options import DecodeOptions
 from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
 from kbatch.log.indexes import stored_entries
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 
 __all__ = ["add_parser"]

@@ -17,7 +17,7 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from kbatch.spark.summary import ExportSummary
+    from kbatch.sinks.summary import ExportSummary
 
 __all__ = ["add_parser", "format_summary"]
 
@@ -109,7 +109,7 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    from kbatch.spark.export import export
+    from kbatch.spark.export_job import export
 
     with usage():
         options, writing = _read_options(arguments), _write_options(arguments)

@@ -7,8 +7,8 @@ from typing import Any
 
 from kbatch.cli.rewrite import PATHS, add_arguments, run_rewriter
 from kbatch.cli.usage import argument, usage
-from kbatch.log.rows import parse_compression
-from kbatch.recompression import Recompression
+from kbatch.log.write.rows import parse_compression
+from kbatch.rewrite.recompression import Recompression
 
 __all__ = ["add_parser"]
 

@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from kbatch.kernels.decode cimport Measure, Report, Wanted
-from kbatch.kernels.frames cimport Codecs
+from kbatch.kernels.codecs cimport Codecs
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport BatchRow
 

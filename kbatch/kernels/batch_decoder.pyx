@@ -23,7 +23,7 @@ from kbatch.kernels.decode cimport (
     read_rows,
     wrapper_value,
 )
-from kbatch.kernels.frames cimport Codecs, plain_payload
+from kbatch.kernels.codecs cimport Codecs, plain_payload
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport (
     BatchRow,

@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.kernels.frames import Codecs
+from kbatch.kernels.codecs import Codecs
 
 class Outcome(NamedTuple):
     used: int

@@ -22,8 +22,8 @@ from libc.string cimport memcpy, memmove
 
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.checksum cimport crc32_legacy
-from kbatch.kernels.frames cimport Codecs, packed_bound, packed_payload
-from kbatch.kernels.put cimport (
+from kbatch.kernels.codecs cimport Codecs, packed_bound, packed_payload
+from kbatch.kernels.wire_out cimport (
     CODEC,
     CRC_START_LEGACY,
     LOG_OVERHEAD,
@@ -84,7 +84,7 @@ cdef enum:
     # From here on a call of memcpy is worth its price.
     SHORT_CONTENT = 256
 
-# What stops `measure` or a writer; `kbatch.encoding` has the words.
+# What stops `measure` or a writer; `kbatch.write.encoding` has the words.
 cdef enum Trouble:
     NONE = 0
     OUTSIDE = 1  # a slice is not within its buffer

@@ -1,5 +1,5 @@
 from kbatch.kernels.batch_decoder import BatchDecoder, Outcome
-from kbatch.kernels.frames import Codecs
+from kbatch.kernels.codecs import Codecs
 
 class Pipeline(BatchDecoder):
     def run(self, codecs: Codecs) -> Outcome: ...

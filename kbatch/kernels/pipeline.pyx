@@ -30,7 +30,7 @@ from kbatch.kernels.batch_decoder cimport (
 )
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.decode cimport BAD_INNER_CRC, CODEC, Measure, Report, gives_rows, measure, read_rows
-from kbatch.kernels.frames cimport Codecs
+from kbatch.kernels.codecs cimport Codecs
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport BatchRow, FAULT_NONE, kb_unlikely
 

@@ -2,7 +2,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.kernels.frames import Codecs
+from kbatch.kernels.codecs import Codecs
 
 class Target:
     def __init__(self, codecs: Codecs, codec: int, level: int, limit: int) -> None: ...

@@ -8,8 +8,8 @@ from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from kbatch.kernels.decode cimport wrapper_value
-from kbatch.kernels.frames cimport Codecs, packed_bound, packed_payload, plain_payload
-from kbatch.kernels.put cimport CODEC, overhead, write_header
+from kbatch.kernels.codecs cimport Codecs, packed_bound, packed_payload, plain_payload
+from kbatch.kernels.wire_out cimport CODEC, overhead, write_header
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport HEADER_V2, BatchRow
 

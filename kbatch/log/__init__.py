@@ -3,13 +3,9 @@
 Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
 """
 
-from kbatch.log.commit import Written, roll_back
-from kbatch.log.compaction import Compaction, compact_log
 from kbatch.log.control import control_value
-from kbatch.log.frames import write_log
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.logs import Log, find_logs
-from kbatch.log.rewriting import convert_log, recompress_log
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     read_leader_epochs,
@@ -19,7 +15,11 @@ from kbatch.log.state import (
     read_producer_snapshot,
     read_transaction_index,
 )
-from kbatch.log.writing import LogWriter
+from kbatch.log.write.commit import Written, roll_back
+from kbatch.log.write.compaction import Compaction, compact_log
+from kbatch.log.write.dataframes import write_log
+from kbatch.log.write.log_writer import LogWriter
+from kbatch.log.write.rewriting import convert_log, recompress_log
 
 __all__ = [
     "Compaction",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.checksums import good_crcs
-from kbatch.decode_options import DecodeOptions
+from kbatch.batches.checksums import good_crcs
+from kbatch.batches.framing import first_offsets, scan_part
 from kbatch.errors import KbatchError
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -23,10 +23,10 @@ from kbatch.format import (
     ATTRIBUTE_TRANSACTIONAL,
     NO_TIMESTAMP,
 )
-from kbatch.framing import first_offsets, scan_part
-from kbatch.isolation import counts_for_transactions, tracking_options
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.read.committed import counts_for_transactions, tracking_options
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionRecorder, Transactions, TransactionTracker
 
@@ -268,8 +268,8 @@ def segment_transactions(
     """
     start, events = (0, None) if since is None or not since.end else (since.end, since.events)
     skips = options.on_error == "skip"
-    # With "raise" a read ends with an error at the first bad checksum: headers and markers are enough, and payloads of a
-    # closed segment are not read. Else a batch with a wrong length that hides a marker must not be believed.
+    # With "raise" a read ends with an error at the first bad checksum: headers and markers are enough, and payloads of
+    # a closed segment are not read. Else a batch with a wrong length that hides a marker must not be believed.
     headers_only = options.on_error == "raise" and options.crc == "verify"
     recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=events)
     entries = _read_index(segment, below) if skips else _NO_ENTRIES

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kbatch.arrow import require
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError
 from kbatch.format import ATTRIBUTE_CONTROL
 from kbatch.protocol.primitives import Reader, WireError
+from kbatch.records.arrow import require
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.format import BATCH_DTYPE, Limits
-from kbatch.isolation import committed
 from kbatch.log.committed import follow_transactions
 from kbatch.log.names import (
     is_remote_name,
@@ -37,7 +35,9 @@ from kbatch.log.state import (
     start_offsets,
 )
 from kbatch.log.storage import Entry, Storage, locate
-from kbatch.reader import decode_part
+from kbatch.read.committed import committed
+from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.read.reader import decode_part
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 

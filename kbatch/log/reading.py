@@ -7,12 +7,12 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.damage import LENGTH_TOO_LONG
-from kbatch.decode_options import DecodeOptions
 from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import LOG_OVERHEAD
 from kbatch.log.segment import Segment, SegmentFile
-from kbatch.reader import BatchReader
+from kbatch.read.damage import LENGTH_TOO_LONG
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.reader import BatchReader
 from kbatch.table import Loss, RecordTable
 
 __all__ = ["NOT_REACHED", "lost_table", "read_tables"]

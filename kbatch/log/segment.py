@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.checksums import crc_holds
+from kbatch.batches.checksums import crc_holds
+from kbatch.batches.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.errors import Finding, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchStatus
-from kbatch.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index

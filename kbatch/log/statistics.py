@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decode_options import DecodeOptions
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -23,6 +22,7 @@ from kbatch.format import (
 )
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import TransactionTracker
 

@@ -21,8 +21,8 @@ from urllib.parse import urlencode
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.framing import byte_array
 from kbatch.errors import LogDirectoryError, MissingDependencyError
-from kbatch.framing import byte_array
 from kbatch.kernels.buffers import allocate
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.decode_options import DecodeOptions
+from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError, LogDirectoryError
 from kbatch.format import BatchStatus, Limits
 from kbatch.log.indexes import stored_entries
@@ -23,7 +23,7 @@ from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Storage
-from kbatch.producers import SequenceChecker
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
 

@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 from kbatch import options as opts
-from kbatch.arrow import Overflow
-from kbatch.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
+from kbatch.broker.partitioner import key_partition
 from kbatch.format import Limits
 from kbatch.options import Kind, OptionError, option
-from kbatch.partitioner import key_partition
 from kbatch.plan.value_options import ValueOptions
+from kbatch.read.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
+from kbatch.records.arrow import Overflow
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",

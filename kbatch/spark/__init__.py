@@ -11,12 +11,12 @@ except ImportError as error:
     ) from error
 
 from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.sinks.summary import ExportSummary, PartitionSummary
 from kbatch.sinks.write_options import WriteOptions
-from kbatch.spark.export import export
+from kbatch.spark.datasource import KbatchDataSource, register
+from kbatch.spark.driver.session import SparkStartError, spark_session
+from kbatch.spark.export_job import export
 from kbatch.spark.functions import MapInArrow, decode_batches, decode_frame, decode_in_arrow
-from kbatch.spark.session import SparkStartError, spark_session
-from kbatch.spark.source import KbatchDataSource, register
-from kbatch.spark.summary import ExportSummary, PartitionSummary
 
 __all__ = [
     "Bound",

@@ -15,14 +15,14 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, StructField, StructType
 
-from kbatch.arrow import spark_batches
-from kbatch.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.batches.framing import byte_array
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import Limits
-from kbatch.framing import byte_array
-from kbatch.isolation import Aborted, decide
-from kbatch.reader import decode_tables
-from kbatch.spark.losses import LOSS_SCHEMA, LossLog
+from kbatch.plan.losses import LOSS_SCHEMA, LossLog
+from kbatch.read.committed import Aborted, decide
+from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.read.reader import decode_tables
+from kbatch.records.arrow import spark_batches
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import Loss, RecordTable, decoded_columns
 
@@ -39,7 +39,7 @@ Table = Literal["records", "losses"]
 # The names of the two fields in a list of aborted transactions: Kafka's, and as they are written in SQL.
 _ABORTED_FIELDS = (("producer_id", "first_offset"), ("producerId", "firstOffset"))
 
-# Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.arrow.spark_batches`).
+# Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.records.arrow.spark_batches`).
 _MAX_ROWS = 16_000
 _MAX_BYTES = 4 << 20
 _TABLE_BYTES = 16 << 20

@@ -14,8 +14,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kbatch.arrow import SPARK_COLUMNS
 from kbatch.plan.read_options import Table
+from kbatch.records.arrow import SPARK_COLUMNS
 
 __all__ = ["LOSS_COLUMNS", "RECORD_COLUMNS", "columns_of", "kafka_schema", "table_schema"]
 

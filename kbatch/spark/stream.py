@@ -17,11 +17,11 @@ from kbatch.log import Log, Segment
 from kbatch.log.committed import segment_before
 from kbatch.log.segment import inode_of
 from kbatch.options import Kind, OptionError, option
+from kbatch.plan.following import FollowedLog
 from kbatch.plan.read_options import EARLIEST, LATEST, PerPartition, ReadOptions, parse_options, parse_per_partition
-from kbatch.spark.following import FollowedLog
-from kbatch.spark.planning import Split, plan_ranges, require_markers, task_tables
-from kbatch.spark.rows import Transform, record_batches
-from kbatch.spark.watching import LogState, TopicPartition, WatchedLogs, open_log
+from kbatch.plan.rows import Transform, record_batches
+from kbatch.plan.split import Split, plan_ranges, require_markers, task_tables
+from kbatch.plan.watching import LogState, TopicPartition, WatchedLogs, open_log
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
@@ -278,7 +278,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         LogDirectoryError
             If offsets between are gone, with ``failOnDataLoss``.
         CorruptBatchError, TruncatedBatchError, CrcMismatchError
-            As `kbatch.spark.planning.require_markers`, under read_committed with ``onError=raise``.
+            As `kbatch.plan.split.require_markers`, under read_committed with ``onError=raise``.
         """
         self._reached = end
         if start == end:

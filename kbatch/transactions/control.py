@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.checksums import good_crcs
-from kbatch.codecs import Arena, PayloadError, decompress
+from kbatch.batches.checksums import good_crcs
+from kbatch.batches.codecs import Arena, PayloadError, decompress
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.arrow import require
+from kbatch.records.arrow import require
 
 if TYPE_CHECKING:
     import pyarrow as pa

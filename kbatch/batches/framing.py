@@ -1,0 +1,239 @@
+"""Bytes to batches: what begins where, and where to go on after damage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from kbatch.batches.pooled import PooledRows
+from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
+from kbatch.format import (
+    BATCH_DTYPE,
+    BATCH_HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MESSAGE_HEADER_SIZES,
+    MIN_ENTRY_SIZE,
+    Limits,
+)
+from kbatch.kernels import scan as _kernel
+
+__all__ = [
+    "Scan",
+    "byte_array",
+    "entry_size",
+    "first_offsets",
+    "frame",
+    "header_size",
+    "max_entry_size",
+    "put_values",
+    "scan",
+    "scan_part",
+    "scan_whole",
+    "size_by_fields",
+]
+
+_FIRST_BATCHES = 1024
+_MAX_ENTRY_SIZE = 64 << 20
+# The least size of an entry, by magic.
+_MIN_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
+
+
+class Scan(NamedTuple):
+    """Whole batches, where the last of them ends in the input, and what stands there if no batch can."""
+
+    batches: npt.NDArray[np.void]
+    consumed: int
+    finding: Finding | None
+
+
+def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
+    """View anything with the buffer protocol as a read-only array of bytes, without a copy.
+
+    The array holds the buffer, so that a ``bytearray`` can't be resized underneath.
+    """
+    try:
+        return np.frombuffer(memoryview(data).toreadonly(), np.uint8)
+    except TypeError:
+        raise TypeError(
+            f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
+        ) from None
+    except (ValueError, BufferError) as error:
+        raise ValueError(f"data must be a contiguous buffer: {error}") from None
+
+
+def frame(
+    data: npt.NDArray[np.uint8],
+    rows: PooledRows,
+    *,
+    origin: int = 0,
+    position: int = 0,
+    max_batches: int | None = None,
+    max_size: int | None = None,
+) -> tuple[int, Finding | None]:
+    """Append the batches of `data` from `position` on to `rows`; the other arguments are those of `scan_part`.
+
+    Returns
+    -------
+    position : int
+        Where the last whole batch ends.
+    finding : Finding or None
+        What stands there, if no batch can.
+    """
+    first, begun = rows.used, position
+    rows.reserve(_FIRST_BATCHES if max_batches is None else max_batches)
+    finding = None
+    while True:
+        end = len(rows.array) if max_batches is None else first + max_batches
+        n, position, fault, wanted, found = _kernel.scan(data, rows.array, rows.used, end, position, origin)
+        rows.used += n
+        if fault:
+            finding = Finding(Fault(fault), wanted=wanted, found=found)
+        if fault or rows.used < end or max_batches is not None:
+            break
+        # As many more as there will be if the rest is like what was seen.
+        rows.reserve(int(1.1 * (rows.used - first) * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
+    if max_size is not None:
+        if len(data) > max_size:
+            larger = np.flatnonzero(rows.filled()["size"][first:] > max_size)
+            if len(larger):
+                rows.used = first + int(larger[0])
+                position = int(rows.array["position"][rows.used]) - origin
+                finding = None
+        if finding is None and rows.used - first != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
+            size = entry_size(data, position)
+            if size > max_size:
+                finding = Finding(Fault.BATCH_TOO_LARGE, wanted=max_size, found=size)
+    return position, finding
+
+
+def scan_part(
+    data: npt.NDArray[np.uint8],
+    *,
+    origin: int = 0,
+    position: int = 0,
+    max_batches: int | None = None,
+    max_size: int | None = None,
+) -> Scan:
+    """Frame the batches of `data` from `position` on.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+    origin : int
+        Position of ``data[0]`` in the source; it is added to the positions in the rows.
+    position : int
+        Where to begin in `data`.
+    max_batches : int, optional
+        Stop after so many.
+    max_size : int, optional
+        What a header may claim at most, in bytes. More is damage, whether the bytes are there or not.
+
+    Returns
+    -------
+    Scan
+        ``consumed`` counts from the beginning of `data`.
+    """
+    rows = PooledRows(BATCH_DTYPE)
+    consumed, finding = frame(data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size)
+    return Scan(rows.filled(), consumed, finding)
+
+
+def scan_whole(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+    """Frame all of `data`; CorruptBatchError or TruncatedBatchError where it isn't whole batches."""
+    scan = scan_part(data)
+    if scan.finding is not None:
+        raise finding_to_error(scan.finding, source=None, position=scan.consumed)
+    if scan.consumed != len(data):
+        left = len(data) - scan.consumed
+        raise TruncatedBatchError(
+            f"byte {scan.consumed}: the batch isn't whole, of {left} bytes", position=scan.consumed
+        )
+    return scan.batches
+
+
+def put_values(
+    out: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], values: npt.NDArray[np.int64], dtype: str
+) -> None:
+    """Store a value at each position, such as a field of each batch."""
+    width = np.dtype(dtype).itemsize
+    out[positions[:, None] + np.arange(width)] = values.astype(dtype).view(np.uint8).reshape(-1, width)
+
+
+def scan(data: Buffer) -> npt.NDArray[np.void]:
+    """Read the batch headers of `data`; nothing is decompressed and no checksum computed.
+
+    Parameters
+    ----------
+    data : buffer
+        Record batches one after the other, as in a fetch response or a segment file.
+
+    Returns
+    -------
+    ndarray of BATCH_DTYPE, shape (batches,)
+        One row a batch, ``position`` and ``size`` in bytes. An incomplete batch at the end has no row (FRM-R3). Of a
+        compressed message of magic 0 or 1 the headers tell the last offset only: ``base_offset`` and ``record_count``
+        are -1 until it is decoded (LEG-R23).
+
+    Raises
+    ------
+    CorruptBatchError
+        At bytes that no batch can begin with.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> batches = kbatch.scan(b"")
+    >>> len(batches)
+    0
+    """
+    array = byte_array(data)
+    result = scan_part(array)
+    if result.finding is not None:
+        raise finding_to_error(result.finding, source=None, position=result.consumed)
+    return result.batches
+
+
+def first_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the base offset of each batch; of compressed message sets, whose headers hide it, the last (LEG-R23)."""
+    hidden = (rows["magic"] < 2) & (rows["base_offset"] < 0)
+    return np.where(hidden, rows["last_offset"], rows["base_offset"])
+
+
+def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:
+    """Return the bytes that the entry at ``data[position]`` says it takes; its first 12 must be there (FRM-R1)."""
+    return LOG_OVERHEAD + int.from_bytes(data.data[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
+
+
+def header_size(data: npt.NDArray[np.uint8], position: int) -> int | None:
+    """Return the bytes that the entry takes whose first 17 are at ``data[position]``; None if no entry begins so."""
+    magic = int(data[position + MAGIC_AT])
+    size = entry_size(data, position)
+    return size if magic <= 2 and size >= _MIN_SIZES[magic] else None
+
+
+def max_entry_size(limits: Limits) -> int:
+    """Return the largest size of a batch, in bytes, that is accepted from its length field: more is damage.
+
+    Unless the limits say it, that is what decodes, and what brokers take.
+    """
+    if limits.max_batch_bytes is not None:
+        return limits.max_batch_bytes
+    return max(limits.max_decompressed_bytes, _MAX_ENTRY_SIZE)
+
+
+def size_by_fields(data: npt.NDArray[np.uint8], position: int) -> tuple[int | None, int]:
+    """Return the bytes that the message of magic 0 or 1 at `position` takes by the lengths of its key and value.
+
+    The second number is how many of its bytes have to be known for that: where `data` has fewer, the first is None.
+    """
+    view = data.data[position:]
+    at = MESSAGE_HEADER_SIZES[view[MAGIC_AT]]
+    for _ in range(2):
+        if len(view) < at + 4:
+            return None, at + 4
+        at += 4 + max(int.from_bytes(view[at : at + 4], "big", signed=True), 0)
+    return at, at

@@ -1,0 +1,1 @@
+"""What a broker does to a produced batch: validation, offsets, sequence numbers; and the partitioner."""

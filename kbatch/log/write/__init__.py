@@ -1,0 +1,1 @@
+"""Write, rewrite and compact log directories."""

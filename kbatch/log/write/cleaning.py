@@ -1,0 +1,375 @@
+"""What Kafka's log cleaner makes of the batches of a log, once the last offset of every key is known.
+
+The rules are those of Kafka 4's ``Cleaner`` (``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
+``MemoryRecords.filterTo``; CMP-R1 to CMP-R9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.errors import CrcMismatchError, InvalidRecordError
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    NO_TIMESTAMP,
+    BatchStatus,
+    ControlType,
+)
+from kbatch.kernels.encode import measure_batches
+from kbatch.kernels.keymap import KeyOffsets
+from kbatch.log.segment import Segment
+from kbatch.log.write.log_writer import LogWriter
+from kbatch.table import Loss, RecordTable
+from kbatch.transactions import control_records
+from kbatch.write.encoding import compose, raise_trouble, table_records
+
+__all__ = ["Cleaning", "Compaction", "Producers"]
+
+Mask = npt.NDArray[np.bool_]
+Attributes = npt.NDArray[np.int16]
+
+# Bits of the attributes that have a meaning; Kafka writes no others.
+_KNOWN_ATTRIBUTES = 0x7F
+_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
+
+
+class _Fate(IntEnum):
+    """What becomes of a batch: it goes, stays byte for byte, stays with other records, or without any."""
+
+    DROP = 0
+    KEEP = 1
+    REWRITE = 2
+    EMPTY = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Compaction:
+    """What a compaction has done; counts are of the whole log, whatever part of it was cleaned.
+
+    Attributes
+    ----------
+    first_dirty_offset, end_offset : int
+        The offsets whose keys were looked at, the second exclusive. From `end_offset` on all is as it was.
+    keys : int
+        Different keys between them.
+    records_in, records_out : int
+        Control records count. Those of aborted transactions count by their headers.
+    batches_in, batches_out, bytes_in, bytes_out, segments_in, segments_out : int
+    batches_rewritten : int
+        Batches of `batches_out` that aren't byte for byte those of the source; with them those left empty.
+    tombstones : int
+        Records without a value that stay, between the log's beginning and `end_offset`.
+    tombstones_removed : int
+        The last ones of their key that were dropped, since their time was over.
+    markers, markers_removed : int
+        Markers of transactions that stay, and that were dropped.
+    aborted : int
+        Records of aborted transactions, all dropped.
+    keyless : int
+        Records without a key, all dropped; a compacted topic should have none.
+    tail_bytes : int
+        Bytes after the last whole batch, an incomplete one or zeros, that were not copied.
+    damage : list of Loss
+        Producer snapshots and leader epochs, files that stand beside the segments, that can't be read and were not
+        copied. They can be made anew from the log.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kbatch.log import compact_log
+    >>> with tempfile.TemporaryDirectory() as where:
+    ...     done = compact_log("tests/golden/logs/txn-0", f"{where}/txn-0")
+    >>> done.records_in, done.records_out, done.aborted, done.damage
+    (371, 138, 72, [])
+    """
+
+    first_dirty_offset: int = 0
+    end_offset: int = 0
+    keys: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    batches_in: int = 0
+    batches_out: int = 0
+    batches_rewritten: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    segments_in: int = 0
+    segments_out: int = 0
+    tombstones: int = 0
+    tombstones_removed: int = 0
+    markers: int = 0
+    markers_removed: int = 0
+    aborted: int = 0
+    keyless: int = 0
+    tail_bytes: int = 0
+    damage: list[Loss] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Producers:
+    """Active producers by id: their epoch, and the offset of their last data; -1 where there is none."""
+
+    producer_id: npt.NDArray[np.int64]
+    producer_epoch: npt.NDArray[np.int16]
+    last_data_offset: npt.NDArray[np.int64]
+
+    def are_last(self, batches: npt.NDArray[np.void], control: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which batches hold what a broker has to know of a producer: its last sequence, or last epoch."""
+        out = np.zeros(len(batches), np.bool_)
+        if not len(self.producer_id):
+            return out
+        at = np.minimum(np.searchsorted(self.producer_id, batches["producer_id"]), len(self.producer_id) - 1)
+        known = (self.producer_id[at] == batches["producer_id"]) & (batches["magic"] == 2)
+        offsets = self.last_data_offset[at]
+        epoch = control & (batches["producer_epoch"] == self.producer_epoch[at])
+        out[known] = np.where(offsets >= 0, batches["last_offset"] == offsets, epoch)[known]
+        return out
+
+
+@dataclass(slots=True)
+class Cleaning:
+    """The second reading: which batches and records stay, and as what.
+
+    Attributes
+    ----------
+    keys : KeyOffsets
+    end : int
+        Where the cleaned part ends.
+    now, horizon : int
+        Time of the compaction, and until when what could go from now on is kept.
+    aborted : ndarray of ABORTED_DTYPE
+    producers : Producers
+    result : Compaction
+        What is counted is counted there.
+    keeps_legacy_tombstones : bool
+        Whether tombstones of magic 0 and 1 stay, which have no delete horizon.
+    bytes_seen : int
+        Bytes of the batches so far.
+    """
+
+    keys: KeyOffsets
+    end: int
+    now: int
+    horizon: int
+    aborted: npt.NDArray[np.void]
+    producers: Producers
+    result: Compaction
+    keeps_legacy_tombstones: bool = True
+    bytes_seen: int = 0
+    # Producers of which a batch of data was seen since their last marker.
+    _seen: set[int] = field(default_factory=set)
+
+    def copy(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
+        """Write the batches of a table as they are."""
+        batches = table.batches
+        self.bytes_seen += table.consumed
+        if not len(batches):
+            return
+        self._refuse(table, batches["status"] != BatchStatus.OK)
+        first, last = int(batches["last_offset"][0]), int(batches["last_offset"][-1])
+        aborted = self.aborted
+        writer.append_aborted(aborted[(aborted["last_offset"] >= first) & (aborted["last_offset"] <= last)])
+        start, stop = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
+        writer.append_scanned(segment.window(start, stop), batches, start)
+        self.result.batches_in += len(batches)
+        self.result.batches_out += len(batches)
+        self.result.records_in += len(table)
+        self.result.records_out += len(table)
+
+    def clean(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
+        """Write what stays of the batches of a table, decoded with their markers and without aborted batches."""
+        batches = table.batches
+        self.bytes_seen += table.consumed
+        if not len(batches):
+            return
+        self._refuse(table, (batches["status"] != BatchStatus.OK) & (batches["status"] != BatchStatus.ABORTED))
+        # Magic 0 and 1 have no such attributes.
+        attributes = np.where(batches["magic"] == 2, batches["attributes"], 0)
+        of_empty, aborts = self._follow_markers(table, attributes)
+        latest, stays = self._staying(table, attributes, of_empty)
+        fates, gets_horizon = self._fates(table, attributes, of_empty, stays)
+        new, data = self._rewritten(table, stays, fates, gets_horizon)
+
+        writer.append_aborted(self.aborted[np.isin(self.aborted["last_offset"], aborts)])
+        written = fates != _Fate.DROP
+        is_new = fates[written] >= _Fate.REWRITE
+        out = batches[written]
+        out[is_new] = new
+        if len(out):
+            self._write(segment, writer, out, is_new, data)
+        self.result.batches_out += len(out)
+        self.result.batches_rewritten += len(new)
+        self._count(table, attributes, latest, stays)
+
+    def _staying(self, table: RecordTable, attributes: Attributes, of_empty: Mask) -> tuple[Mask, Mask]:
+        """Return which records are the last of their key, and which stay (``shouldRetainRecord``)."""
+        rows, batches = table.records, table.batches
+        of = rows["batch"]
+        due = (attributes & ATTRIBUTE_DELETE_HORIZON != 0) & (batches["base_timestamp"] <= self.now)
+        discarded = (batches["status"] == BatchStatus.ABORTED) | (of_empty & due)
+        keeps_tombstones = np.where(batches["magic"] == 2, ~due, self.keeps_legacy_tombstones)
+        latest = np.empty(len(rows), np.bool_)
+        self.keys.latest(rows["offset"], rows["key_pos"], rows["key_len"], table.data, latest.view(np.uint8))
+        valid = latest & ((rows["value_len"] >= 0) | keeps_tombstones[of])
+        return latest, ~discarded[of] & (valid | (attributes & ATTRIBUTE_CONTROL != 0)[of])
+
+    def _fates(
+        self, table: RecordTable, attributes: Attributes, of_empty: Mask, stays: Mask
+    ) -> tuple[npt.NDArray[np.int8], Mask]:
+        """Return what becomes of each batch (`_Fate`), and which get a delete horizon (``MemoryRecords.filterTo``)."""
+        rows, batches = table.records, table.batches
+        of = rows["batch"]
+        counts = np.bincount(of, minlength=len(batches))
+        kept = np.bincount(of[stays], minlength=len(batches))
+        # Any record without a value counts, as in filterBatch.
+        valueless = np.bincount(of[stays & (rows["value_len"] < 0)], minlength=len(batches)) > 0
+        gets_horizon = (kept > 0) & (valueless | of_empty) & (attributes & ATTRIBUTE_DELETE_HORIZON == 0)
+        is_same = (batches["magic"] == 2) & (kept == counts) & ~gets_horizon
+        kept_empty = self.producers.are_last(batches, attributes & ATTRIBUTE_CONTROL != 0)
+        kept_empty |= batches["last_offset"] + 1 == self.end
+        fates = np.where(
+            kept > 0,
+            np.where(is_same, _Fate.KEEP, _Fate.REWRITE),
+            np.where(kept_empty, _Fate.EMPTY, _Fate.DROP),
+        )
+        return fates.astype(np.int8), gets_horizon
+
+    def _count(self, table: RecordTable, attributes: Attributes, latest: Mask, stays: Mask) -> None:
+        """Add the records of a table to the counts of the compaction."""
+        rows, batches, result = table.records, table.batches, self.result
+        own = attributes[rows["batch"]]
+        is_control = own & ATTRIBUTE_CONTROL != 0
+        is_marker = is_control & (own & ATTRIBUTE_TRANSACTIONAL != 0)
+        is_tombstone = ~is_control & (rows["value_len"] < 0)
+        lost = int(batches["record_count"][batches["status"] == BatchStatus.ABORTED].sum())
+        result.batches_in += len(batches)
+        result.aborted += lost
+        result.records_in += len(rows) + lost
+        result.records_out += int(np.count_nonzero(stays))
+        result.keyless += int(np.count_nonzero(~is_control & (rows["key_len"] < 0)))
+        result.tombstones += int(np.count_nonzero(is_tombstone & stays))
+        result.tombstones_removed += int(np.count_nonzero(is_tombstone & latest & ~stays))
+        result.markers += int(np.count_nonzero(is_marker & stays))
+        result.markers_removed += int(np.count_nonzero(is_marker & ~stays))
+
+    def _refuse(self, table: RecordTable, bad: Mask) -> None:
+        """Raise if batches are bad that a decode only marks."""
+        if bad.any():
+            row = table.batches[int(np.argmax(bad))]
+            raise CrcMismatchError(
+                f"{table.source}, byte {row['position']}: the batch is damaged "
+                f"({BatchStatus(int(row['status'])).name}); `kbatch verify` tells more",
+                source=table.source,
+                position=int(row["position"]),
+            )
+
+    def _follow_markers(self, table: RecordTable, attributes: Attributes) -> tuple[Mask, list[int]]:
+        """Return the markers of which no batch of data is left, and the offsets of the other ones that abort.
+
+        Empty batches are batches, too: as long as one of them is there, its marker says what became of it.
+        """
+        batches = table.batches
+        of_empty = np.zeros(len(batches), np.bool_)
+        aborts: list[int] = []
+        producers = batches["producer_id"]
+        is_data = attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL) == ATTRIBUTE_TRANSACTIONAL
+        done = 0
+        found = control_records(table)
+        _, first = np.unique(found["batch"], return_index=True)
+        for at, kind in zip(found["batch"][first].tolist(), found["type"][first].tolist(), strict=True):
+            if kind not in _MARKERS:
+                continue
+            self._seen.update(np.unique(producers[done:at][is_data[done:at]]).tolist())
+            producer, done = int(producers[at]), at
+            if producer not in self._seen:
+                of_empty[at] = True
+                continue
+            self._seen.remove(producer)
+            if kind == ControlType.ABORT:
+                aborts.append(int(batches["last_offset"][at]))
+        self._seen.update(np.unique(producers[done:][is_data[done:]]).tolist())
+        return of_empty, aborts
+
+    def _rewritten(
+        self, table: RecordTable, stays: Mask, fates: npt.NDArray[np.int8], gets_horizon: Mask
+    ) -> tuple[npt.NDArray[np.void], bytes]:
+        """Make the batches that change, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader``; CMP-R3."""
+        is_new = fates >= _Fate.REWRITE
+        new = table.batches[is_new]
+        if not len(new):
+            return new, b""
+        part = table[stays & is_new[table.records["batch"]]]
+        rows = part.records
+        counts = np.bincount(rows["batch"], minlength=len(fates))[is_new]
+        gets_horizon = gets_horizon[is_new]
+        new["record_count"] = counts
+        new["first_record"] = first = np.cumsum(counts) - counts
+        full = fates[is_new] == _Fate.REWRITE
+        at = first[full]
+        times = rows["timestamp"]
+
+        legacy = new["magic"] < 2
+        known = np.where(legacy, ATTRIBUTE_CODEC, _KNOWN_ATTRIBUTES)
+        known[new["magic"] == 1] |= ATTRIBUTE_LOG_APPEND_TIME
+        known[~full] &= ~(ATTRIBUTE_CODEC | ATTRIBUTE_DELETE_HORIZON)
+        new["attributes"] &= known.astype(np.int16)
+        new["attributes"][gets_horizon] |= ATTRIBUTE_DELETE_HORIZON
+        had_horizon = (new["attributes"] & ATTRIBUTE_DELETE_HORIZON != 0) & ~gets_horizon
+        base = np.full(len(new), NO_TIMESTAMP, np.int64)
+        base[full] = times[at]
+        base[had_horizon] = new["base_timestamp"][had_horizon]
+        base[gets_horizon] = self.horizon
+        new["base_timestamp"] = base
+        created = full & (new["attributes"] & ATTRIBUTE_LOG_APPEND_TIME == 0)
+        if created.any():
+            largest = np.full(len(new), NO_TIMESTAMP, np.int64)
+            largest[full] = np.maximum.reduceat(times, at)
+            new["max_timestamp"][created] = largest[created]
+
+        # A message set has only the offsets of what is in it, and no producer.
+        new["magic"] = 2
+        ends = first + counts - 1
+        new["base_offset"][legacy & full] = rows["offset"][first[legacy & full]]
+        new["last_offset"][legacy & full] = rows["offset"][ends[legacy & full]]
+        unknown = new["base_offset"] < 0
+        new["base_offset"][unknown] = new["last_offset"][unknown]
+        for name in ("producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch"):
+            new[name][legacy] = -1
+        new["last_offset_delta"] = new["last_offset"] - new["base_offset"]
+        records = table_records(part, timestamps=times)
+        try:
+            _, row, trouble, found = measure_batches(records, new)
+            raise_trouble(trouble, row, found)
+            return new, compose(records, new, None)
+        except ValueError as error:
+            raise InvalidRecordError(
+                f"{table.source}, batches from byte {table.batches['position'][0]} on: can't be written again: {error}",
+                source=table.source,
+                position=int(table.batches["position"][0]),
+            ) from error
+
+    def _write(self, segment: Segment, writer: LogWriter, out: npt.NDArray[np.void], is_new: Mask, data: bytes) -> None:
+        """Write batches in order: the new ones from `data`, the others from the segment."""
+        starts = out["position"]
+        ends = starts + out["size"]
+        # Runs of batches that lie together.
+        breaks = np.flatnonzero((is_new[1:] != is_new[:-1]) | (starts[1:] != ends[:-1])) + 1
+        firsts, lasts = np.append(0, breaks), np.append(breaks, len(out)) - 1
+        runs = zip(is_new[firsts].tolist(), starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
+        with segment.open() as file:
+            same = out[~is_new]
+            origin = int(same["position"][0]) if len(same) else 0
+            window = file.window(origin, int(same["position"][-1] + same["size"][-1]) if len(same) else 0).data
+            made = memoryview(data)
+            parts = [made[a:b] if new else window[a - origin : b - origin] for new, a, b in runs]
+            whole = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+            out["position"] = np.cumsum(out["size"]) - out["size"]
+            writer.append_scanned(whole, out)

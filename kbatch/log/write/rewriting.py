@@ -1,0 +1,335 @@
+"""Logs of any size -> the same logs in another magic or with another codec.
+
+Segments keep their base offsets, so that what else a broker keeps for them stays true (`kbatch.log.write.side_files`).
+A segment is read, rewritten and written by the window: memory doesn't depend on its size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.format import ABORTED_DTYPE, Codec, Limits
+from kbatch.log.logs import Log, find_logs
+from kbatch.log.reading import read_tables
+from kbatch.log.segment import Segment
+from kbatch.log.storage import is_url, locate
+from kbatch.log.write.log_writer import LogWriter
+from kbatch.log.write.side_files import copy_beside, names_beside
+from kbatch.log.write.staging import staged
+from kbatch.rewrite.conversion import Conversion, Lossy
+from kbatch.rewrite.recompression import Recompression
+from kbatch.rewrite.rewriter import OnError, Rewriter, RewriteReport, good_batches, rewrite_batches
+from kbatch.transactions import TransactionTracker
+
+__all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
+
+_INT32_MAX = 2**31 - 1
+_MAX_BYTES = 16 << 20
+# Of a broker's log directory. Without a recovery point and a mark of a clean shutdown it looks at all logs.
+_COPIED = ("meta.properties", "log-start-offset-checkpoint", "replication-offset-checkpoint")
+_MOST_COPIED = 256 << 20
+
+Progress = Callable[[int], None]
+
+
+def convert_log(
+    log: Log | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    magic: int = 2,
+    *,
+    codec: Codec | str | None = None,
+    level: int | None = None,
+    lossy: Lossy = "raise",
+    batch_size: int = 16384,
+    on_error: OnError = "raise",
+    limits: Limits | None = None,
+    **options: Any,
+) -> RewriteReport:
+    """Convert a log to another magic, as `kbatch.convert` does with bytes, with memory that doesn't depend on its size.
+
+    Parameters
+    ----------
+    log : Log, str or path
+        A topic-partition's directory or a ``.log`` file.
+    out : str or path
+        A directory that isn't there or is empty, or a ``.log`` file that isn't there. It comes into being whole.
+    magic, codec, level, lossy, batch_size, on_error, limits
+        As for `kbatch.convert`.
+    **options
+        As for `rewrite_log`.
+
+    Returns
+    -------
+    RewriteReport
+
+    Raises
+    ------
+    ConversionLossError, LogDirectoryError, ...
+        As `kbatch.convert` and `rewrite_log`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import kbatch
+    >>> from kbatch.log import convert_log
+    >>> with tempfile.TemporaryDirectory() as where:
+    ...     report = convert_log("tests/golden/logs/magic1-0", f"{where}/magic1-0")
+    ...     set(kbatch.Log(f"{where}/magic1-0").batches()["magic"].tolist())
+    {2}
+    """
+    rewriter = Conversion(
+        magic, codec=codec, level=level, lossy=lossy, batch_size=batch_size, on_error=on_error, limits=limits
+    )
+    return rewrite_log(log, out, rewriter, **options)
+
+
+def recompress_log(
+    log: Log | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    codec: Codec | str,
+    *,
+    level: int | None = None,
+    batch_size: int = 16384,
+    on_error: OnError = "raise",
+    limits: Limits | None = None,
+    **options: Any,
+) -> RewriteReport:
+    """Compress a log with another codec, as `kbatch.recompress` does with bytes.
+
+    Parameters
+    ----------
+    log, out
+        As for `convert_log`.
+    codec, level, batch_size, on_error, limits
+        As for `kbatch.recompress`.
+    **options
+        As for `rewrite_log`.
+
+    Returns
+    -------
+    RewriteReport
+
+    Raises
+    ------
+    ConversionLossError, LogDirectoryError, ...
+        As `kbatch.recompress` and `rewrite_log`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from kbatch.log import recompress_log
+    >>> with tempfile.TemporaryDirectory() as where:
+    ...     report = recompress_log("tests/golden/logs/codec-none-0", f"{where}/codec-none-0", "zstd")
+    >>> report.bytes_written < report.bytes / 3
+    True
+    """
+    rewriter = Recompression(codec, level=level, batch_size=batch_size, on_error=on_error, limits=limits)
+    return rewrite_log(log, out, rewriter, **options)
+
+
+def rewrite_log(
+    log: Log | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    rewriter: Rewriter,
+    *,
+    max_bytes: int = _MAX_BYTES,
+    segment_bytes: int = _INT32_MAX,
+    index_interval_bytes: int = 4096,
+    sync: bool = True,
+    progress: Progress | None = None,
+) -> RewriteReport:
+    """Write a log as `rewriter` makes it.
+
+    Parameters
+    ----------
+    log : Log, str or path
+    out : str or path
+        As for `convert_log`.
+    rewriter : Rewriter
+        It says what is done at damage too.
+    max_bytes : int
+        What of the log is in memory at a time, about.
+    segment_bytes, index_interval_bytes, sync
+        As for `LogWriter`. A segment of the log is one of the output, unless it becomes larger than `segment_bytes`.
+    progress : callable, optional
+        Is called with the bytes that were read.
+
+    Returns
+    -------
+    RewriteReport
+        That of `rewriter`. Positions of damage count from the beginning of the file that its reason names.
+
+    Raises
+    ------
+    LogDirectoryError
+        If something is at `out` already, if it lies in the log, or if a log of several segments is to be one file.
+    """
+    log = log if isinstance(log, Log) else Log(log)
+    path = os.fspath(out)
+    check_out(log, path)
+    with LogWriter(
+        path,
+        base_offset=log.segments[0].base_offset,
+        segment_bytes=segment_bytes,
+        index_interval_bytes=index_interval_bytes,
+        follow_transactions=False,
+        sync=sync,
+    ) as writer:
+        _Rewriting(log, writer, rewriter, max_bytes, progress).run()
+        if not path.endswith(".log") and not log.path.endswith(".log"):
+            names = names_beside(log).items()
+            kept = [name for name, snapshot in names if snapshot is None or rewriter.keeps_producers]
+            rewriter.settings.report.damage += copy_beside(log, kept, writer)
+    return rewriter.settings.report
+
+
+class _Rewriting:
+    """The way of a log through a rewriter into a writer."""
+
+    def __init__(
+        self, log: Log, writer: LogWriter, rewriter: Rewriter, max_bytes: int, progress: Progress | None
+    ) -> None:
+        if max_bytes <= 0:
+            raise ValueError(f"max_bytes must be positive, got {max_bytes}")
+        self._log = log
+        self._writer = writer
+        self._rewriter = rewriter
+        self._max_bytes = max_bytes
+        self._progress = progress
+        self._keeps_markers = rewriter.keeps_producers
+        self._tracker = TransactionTracker(check_crc=False, limits=rewriter.settings.limits)
+        self._done = 0
+
+    def run(self) -> None:
+        last = len(self._log.segments) - 1
+        for number, segment in enumerate(self._log.segments):
+            # A segment of which nothing is left has no file, unless the log ends with it: it tells the end offset.
+            rolled = number == 0
+            if number == last and not rolled:
+                self._writer.roll(segment.base_offset)
+                rolled = True
+            # The writer has to know of aborted transactions before it parts the segment at their markers.
+            stored = self._stored(segment)
+            aborted = [stored]
+            for data, rows in self._windows(segment):
+                self._tracker.add(data, rows, int(rows["position"][0]))
+                followed = self._tracker.drain().aborted
+                aborted.append(followed[~np.isin(followed["last_offset"], stored["last_offset"])])
+                for piece in rewrite_batches(self._rewriter, data, rows, int(rows["position"][0]), segment.path):
+                    if not rolled:
+                        self._writer.roll(segment.base_offset)
+                        rolled = True
+                    self._tell(aborted)
+                    self._writer.append(piece)
+            if rolled:
+                self._tell(aborted)
+            self._done += segment.size
+
+    def _tell(self, aborted: list[npt.NDArray[np.void]]) -> None:
+        """Hand aborted transactions to the writer, where it keeps them."""
+        while aborted:
+            rows = aborted.pop()
+            if self._keeps_markers:
+                self._writer.append_aborted(rows)
+
+    def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
+        """Yield the good batches of a segment, and the bytes from the first of them on."""
+        settings = self._rewriter.settings
+        consumed = 0
+        for table in read_tables(segment, 0, segment.size, settings.framing, self._max_bytes):
+            settings.add_damage(table.losses, segment.path)
+            rows = good_batches(table)
+            consumed += table.consumed
+            if len(rows):
+                end = int(rows["position"][-1] + rows["size"][-1])
+                yield segment.window(int(rows["position"][0]), end), rows
+                if self._progress is not None:
+                    self._progress(self._done + end)
+            del table
+        settings.report.tail_bytes += segment.size - consumed
+
+    def _stored(self, segment: Segment) -> npt.NDArray[np.void]:
+        """Return the entries of the segment's ``.txnindex``, one a marker.
+
+        The log may begin within a transaction, and only the index knows where that began.
+        """
+        rows = np.empty(0, ABORTED_DTYPE)
+        if self._keeps_markers:
+            try:
+                rows = segment.transaction_index()
+            except KbatchError:
+                if self._rewriter.settings.on_error == "raise":
+                    raise
+        return rows[np.unique(rows["last_offset"], return_index=True)[1]]
+
+
+def rewrite_logs(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    rewriter: Rewriter,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    sync: bool = True,
+    progress: Progress | None = None,
+    **options: Any,
+) -> RewriteReport:
+    """Write all logs of a broker's log directory as `rewriter` makes them: all of them, or nothing.
+
+    Parameters
+    ----------
+    path : str or path
+        A directory with topic-partitions in it.
+    out : str or path
+        Nothing, or an empty directory, may be there.
+    storage_options : mapping of str to str, optional
+        Where `path` is a URL: as for `find_logs`.
+    rewriter, sync, progress, **options
+        As for `rewrite_log`.
+
+    Returns
+    -------
+    RewriteReport
+    """
+    storage, root = locate(path, storage_options)
+    check_apart(root, os.fspath(out))
+    logs = find_logs(path, storage_options=storage_options)
+    done = 0
+    with staged(out, sync=sync) as stage:
+        for log in logs:
+            # Tiered storage has other names for the directories.
+            name = f"{log.topic}-{log.partition}"
+
+            def tell(read: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + read)
+
+            rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=tell, **options)
+            done += log.size
+        for name in set(storage.list(root)).intersection(_COPIED):
+            stage.write_file(name, storage.read(storage.join(root, name), _MOST_COPIED)[0])
+    return rewriter.settings.report
+
+
+def check_out(log: Log, out: str) -> None:
+    """Refuse to write into a log that is read, and one file for several segments."""
+    check_apart(log.path, out)
+    if out.endswith(".log") and len(log.segments) > 1:
+        raise LogDirectoryError(
+            f"{out}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
+            source=out,
+        )
+
+
+def check_apart(path: str, out: str) -> None:
+    """Refuse to write into a directory that is read."""
+    if is_url(path):
+        return
+    read, written = os.path.realpath(path), os.path.realpath(out)
+    if written == read or (os.path.isdir(read) and os.path.commonpath([read, written]) == read):
+        raise LogDirectoryError(f"{out}: lies in {path}, which is read; name another place", source=out)

@@ -1,0 +1,340 @@
+"""Rows of a DataFrame -> the topic-partitions that they go to: columns, their types, and Kafka's default partitioner.
+
+The columns are those of Spark's Kafka sink, with what a log can keep beside: timestamp and offset.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch import options as opts
+from kbatch.batches.codecs import check_level
+from kbatch.broker.partitioner import key_partitions
+from kbatch.format import Codec, TimestampType
+from kbatch.options import INT32_MAX, Kind, option
+from kbatch.write.encoding import now, parse_codec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "RowOptions", "RowSplitter", "check_columns", "parse_compression"]
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+_TIMESTAMP_TYPES = {"createtime": TimestampType.CREATE_TIME, "logappendtime": TimestampType.LOG_APPEND_TIME}
+# Kafka's Topic.validate.
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+
+
+def parse_compression(text: Codec | str | None) -> tuple[Codec, int | None]:
+    """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default."""
+    if not isinstance(text, str):
+        return parse_codec(Codec.NONE if text is None else text), None
+    name, level = opts.parse_compression(text)
+    codec = parse_codec(name if name != "uncompressed" else "none")
+    check_level(codec, level)
+    return codec, level
+
+
+def _parse_timestamp_type(text: str) -> TimestampType:
+    try:
+        return _TIMESTAMP_TYPES[text.strip().replace("_", "").lower()]
+    except KeyError:
+        raise ValueError(f"must be CreateTime or LogAppendTime, got {text!r}") from None
+
+
+def _check_topic(topic: str) -> None:
+    if topic in (".", "..") or not _TOPIC.fullmatch(topic):
+        raise ValueError(
+            f"must be a name that Kafka allows: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', got {topic!r}"
+        )
+
+
+_COMPRESSION = Kind(
+    parse_compression,
+    "zstd:3",
+    lambda value: check_level(*value),
+    metavar="CODEC[:LEVEL]",
+    show=lambda value: str(value[0].name.lower()),
+)
+_TIMESTAMP_TYPE = Kind(
+    _parse_timestamp_type,
+    "LogAppendTime",
+    metavar="{CreateTime,LogAppendTime}",
+    show=lambda value: "LogAppendTime" if value else "CreateTime",
+)
+
+
+@opts.documented
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """How rows become batches of topic-partitions. Picklable, with plain values only.
+
+    Attributes
+    ----------
+    {options}
+    now : int
+        Milliseconds: of records without a column timestamp, and the append time.
+    """
+
+    topic: str | None = option(
+        Kind(str, "orders", _check_topic), None, spark="topic", help="the topic of all rows, whatever their column has"
+    )
+    num_partitions: int | None = option(
+        opts.whole_number(1, INT32_MAX), None, spark="numPartitions",
+        help="partitions to choose from where the column partition is missing or null: by Kafka's default partitioner "
+        "for a key, in turn for a null key",
+    )  # fmt: skip
+    offsets: Literal["keep", "assign"] = option(
+        opts.choice("keep", "assign"), "keep", spark="offsets",
+        help="keep the offsets of a column offset, or assign new ones after the log's last",
+    )  # fmt: skip
+    compression: tuple[Codec, int | None] = option(
+        _COMPRESSION, (Codec.NONE, None), spark="compression",
+        help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:3",
+    )  # fmt: skip
+    batch_size: int = option(
+        opts.size(0, INT32_MAX),
+        16384,
+        spark="batchSize",
+        help="bytes of a batch, at most; see `BatchWriter`",
+    )
+    timestamp_type: TimestampType = option(
+        _TIMESTAMP_TYPE, TimestampType.CREATE_TIME, spark="timestampType",
+        help="whether batches have the time of their records, or that of the write",
+    )  # fmt: skip
+    headers: bool = option(
+        opts.BOOLEAN, True, spark="includeHeaders", help="write the column of headers, if there is one"
+    )
+    now: int = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        opts.check(self)
+
+
+def check_columns(schema: pa.Schema, options: RowOptions) -> None:
+    """Check that rows of this schema can be written.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, there twice or unknown.
+    TypeError
+        If a column has a type that can't be written.
+    """
+    from pyarrow import types
+
+    names = schema.names
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise ValueError(
+            f"column {', '.join(map(repr, unknown))} has no place in a record; select what is to be written "
+            f"among {', '.join(COLUMNS)}"
+        )
+    if len(set(names)) != len(names):
+        raise ValueError(f"each column can be there once, got {', '.join(names)}")
+    if "value" not in names:
+        raise ValueError("required column 'value' is missing")
+    if "topic" not in names and options.topic is None:
+        raise ValueError("there is no column 'topic': add one, or name the topic of all rows with option topic")
+    if "partition" not in names and options.num_partitions is None:
+        raise ValueError(
+            "there is no column 'partition': add one, or say how many partitions there are to choose from, with option "
+            "numPartitions (num_partitions)"
+        )
+    for name in names:
+        kind = schema.field(name).type
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        if types.is_null(kind):
+            continue
+        if name in ("key", "value"):
+            if not (_is_binary(kind) or _is_string(kind)):
+                raise TypeError(f"column {name!r} must be binary or string, not {kind}; cast it")
+        elif name == "topic":
+            if not _is_string(kind):
+                raise TypeError(f"column 'topic' must be string, not {kind}")
+        elif name in ("partition", "offset"):
+            if not types.is_integer(kind):
+                raise TypeError(f"column {name!r} must be an integer, not {kind}")
+        elif name == "timestamp":
+            if not (types.is_timestamp(kind) or types.is_int64(kind)):
+                raise TypeError(f"column 'timestamp' must be a timestamp, or milliseconds as int64, not {kind}")
+        elif name == "headers" and options.headers and not _is_headers(kind):
+            raise TypeError(f"column 'headers' must be array<struct<key: string, value: binary>>, not {kind}")
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+    )
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    if types.is_map(kind):
+        pair = [kind.key_type, kind.item_type]
+    elif (types.is_list(kind) or types.is_large_list(kind)) and types.is_struct(kind.value_type):
+        fields = kind.value_type
+        if {fields.field(i).name for i in range(fields.num_fields)} != {"key", "value"}:
+            return False
+        pair = [fields.field(name).type for name in ("key", "value")]
+    else:
+        return False
+    return all(_is_binary(each) or _is_string(each) or types.is_null(each) for each in pair)
+
+
+class RowSplitter:
+    """Shares out rows among topic-partitions; rows of each stay in order.
+
+    Parameters
+    ----------
+    options : RowOptions
+    turn : int
+        Where the turn of null keys begins, so that tasks don't all begin with the same partition.
+    """
+
+    def __init__(self, options: RowOptions, turn: int = 0) -> None:
+        self._options = options
+        self._turn = turn
+        self._checked: set[str] = set()
+        self._schema: pa.Schema | None = None
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yield topic, partition, and the rows that go there.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `check_columns`; for a topic that is null or none, or a partition that is negative, or null with no
+            number of partitions given.
+        """
+        if self._schema is None or batch.schema != self._schema:
+            check_columns(batch.schema, self._options)
+            self._schema = batch.schema
+        if not batch.num_rows:
+            return
+        batch = _movable(batch)
+        names, codes = self._topics(batch)
+        partitions = self._partitions(batch)
+        targets = codes << 31 | partitions
+        chosen, groups = np.unique(targets, return_inverse=True)
+        if len(chosen) > 1 and (groups[1:] < groups[:-1]).any():
+            order = np.argsort(groups, kind="stable")
+            batch, groups = batch.take(_int64(order)), groups[order]
+        edges = np.searchsorted(groups, np.arange(len(chosen) + 1))
+        for i, target in enumerate(chosen.tolist()):
+            start, stop = int(edges[i]), int(edges[i + 1])
+            yield names[target >> 31], target & INT32_MAX, batch.slice(start, stop - start)
+
+    def _topics(self, batch: pa.RecordBatch) -> tuple[list[str], npt.NDArray[np.int64]]:
+        if self._options.topic is not None:
+            return [self._options.topic], np.zeros(batch.num_rows, np.int64)
+        column = batch.column("topic")
+        if column.null_count:
+            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise ValueError(f"row {row} of a batch: its topic is null; give it one, or name one with option topic")
+        encoded = column.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        for name in set(names) - self._checked:
+            try:
+                _check_topic(name)
+            except ValueError as error:
+                raise ValueError(f"topic {error}") from None
+            self._checked.add(name)
+        return names, encoded.indices.to_numpy().astype(np.int64)
+
+    def _partitions(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        count, most = batch.num_rows, self._options.num_partitions
+        missing = np.ones(count, np.bool_)
+        partitions = np.zeros(count, np.int64)
+        if "partition" in batch.schema.names:
+            column = batch.column("partition")
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            partitions = _integers(column, 0)
+            wrong = ((partitions < 0) | (partitions > INT32_MAX)) & ~missing
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise ValueError(f"row {row} of a batch: partition {partitions[row]} must be 0 to {INT32_MAX}")
+        if not missing.any():
+            return partitions
+        if most is None:
+            raise ValueError(
+                f"row {int(np.argmax(missing))} of a batch: its partition is null; say how many partitions there are "
+                "to choose from, with option numPartitions (num_partitions)"
+            )
+        keyless = missing
+        if "key" in batch.schema.names:
+            keys = batch.column("key")
+            keyless = missing & keys.is_null().to_numpy(zero_copy_only=False)
+            hashed = missing & ~keyless
+            if hashed.any():
+                partitions = np.where(hashed, key_partitions(keys, most), partitions)
+        turns = int(np.count_nonzero(keyless))
+        partitions = partitions.copy()
+        partitions[keyless] = (self._turn + np.arange(turns)) % most
+        self._turn = (self._turn + turns) % most
+        return partitions
+
+
+def _movable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with columns that pyarrow can pick rows of, as it can't of views."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    columns = []
+    for column in batch.columns:
+        if types.is_dictionary(column.type):
+            dictionary = column.dictionary.cast(_unviewed(column.dictionary.type))
+            column = dictionary.take(column.indices)
+        kind = _unviewed(column.type)
+        columns.append(column if kind == column.type else column.cast(kind))
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _unviewed(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        inner = kind.value_type
+        if types.is_struct(inner):
+            fields = [inner.field(i) for i in range(inner.num_fields)]
+            inner = pa.struct([each.with_type(_unviewed(each.type)) for each in fields])
+        if inner != kind.value_type:
+            return (pa.list_ if types.is_list(kind) else pa.large_list)(kind.value_field.with_type(inner))
+    return kind
+
+
+def _integers(column: pa.Array, null: int) -> npt.NDArray[np.int64]:
+    import pyarrow as pa
+
+    column = column.cast(pa.int64())
+    return np.asarray((column.fill_null(null) if column.null_count else column).to_numpy(zero_copy_only=False))
+
+
+def _int64(values: npt.NDArray[np.int64]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values, pa.int64())

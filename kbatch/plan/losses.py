@@ -1,0 +1,120 @@
+"""Losses as rows: what damage costs, for the data source's table ``losses`` and the export's side table.
+
+No pyspark in here: the export's tasks share it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from kbatch.plan.split import Split
+from kbatch.table import Loss, RecordTable
+
+__all__ = ["LOSS_SCHEMA", "LossLog", "LossRows", "loss_batches"]
+
+LOSS_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("length", pa.int64()),
+        ("reason", pa.string()),
+        ("base_offset", pa.int64()),
+    ]
+)
+# Rows of an Arrow batch, and so of a row group: some megabytes with the longest of reasons.
+_MAX_ROWS = 8_000
+# Losses that a task tells in its log, one by one.
+_MAX_LINES = 100
+
+
+class LossRows:
+    """Gathers losses for a batch of `LOSS_SCHEMA`."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in LOSS_SCHEMA.names}
+
+    def __len__(self) -> int:
+        return len(self._columns["position"])
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time for `take`."""
+        return len(self) >= _MAX_ROWS
+
+    def add(self, split: Split, losses: Sequence[Loss]) -> None:
+        """Add the losses of a table that came from `split`."""
+        n = len(losses)
+        same = {"topic": split.topic, "partition": split.partition, "file": split.path}
+        for name, value in same.items():
+            self._columns[name] += [value] * n
+        for name in Loss._fields:
+            self._columns[name] += [getattr(loss, name) for loss in losses]
+
+    def take(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield what there is, with some of the columns in the order that is wanted, and begin anew."""
+        schema = pa.schema([LOSS_SCHEMA.field(name) for name in columns or LOSS_SCHEMA.names])
+        arrays = [pa.array(self._columns[field.name], field.type) for field in schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        for values in self._columns.values():
+            values.clear()
+        for start in range(0, batch.num_rows, _MAX_ROWS):
+            yield batch.slice(start, _MAX_ROWS)
+
+
+def loss_batches(
+    tables: Iterable[tuple[Split, RecordTable]], columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the losses of a task's tables (`kbatch.plan.split.task_tables`) as Arrow batches, in their order.
+
+    Parameters
+    ----------
+    tables : iterable of (Split, RecordTable)
+        Their records are not looked at.
+    columns : sequence of str, optional
+        Some of the columns of `LOSS_SCHEMA`, in the order wanted.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+    """
+    rows = LossRows()
+    for split, table in tables:
+        rows.add(split, table.losses)
+        del table
+        if rows.full:
+            yield from rows.take(columns)
+    yield from rows.take(columns)
+
+
+class LossLog:
+    """Warns of losses where rows can't: in a worker's log, of the first ones by themselves and then of their number.
+
+    Parameters
+    ----------
+    log : Logger
+    where_all : str
+        How to get all of them.
+    """
+
+    def __init__(self, log: logging.Logger, where_all: str) -> None:
+        self._log = log
+        self._where_all = where_all
+        self._count = 0
+
+    def add(self, source: str, losses: Sequence[Loss]) -> None:
+        """Tell the losses of a table."""
+        for loss in islice(losses, max(0, _MAX_LINES - self._count)):
+            self._log.warning("%s, byte %d: %d bytes lost: %s", source, loss.position, loss.length, loss.reason)
+        self._count += len(losses)
+
+    def close(self) -> None:
+        """Tell how many there were, and where all of them are."""
+        if self._count:
+            self._log.warning("%d losses in this task; %s", self._count, self._where_all)

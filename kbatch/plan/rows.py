@@ -1,0 +1,110 @@
+"""A task's tables -> the Arrow batches that Spark takes, for batch reads and streams.
+
+No pyspark in here, as in everything that tasks do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from kbatch.errors import LimitExceededError
+from kbatch.plan.losses import LossLog
+from kbatch.plan.read_options import MOST_ROW_BYTES, ReadOptions
+from kbatch.plan.split import Split
+from kbatch.records.arrow import spark_batches
+from kbatch.table import RecordTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Transform", "record_batches"]
+
+_log = logging.getLogger(__name__)
+
+# From so many bytes on a record is told of: 300 MiB pass through a heap of 1 GiB, and 400 MiB end the JVM.
+_LARGE = 64 << 20
+_SIZED = ("key", "value", "headers")
+
+
+class Transform(Protocol):
+    """What is made of each batch of records, row by row: parsed values, say. It is pickled."""
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of what `apply` makes of batches of a schema."""
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch of as many rows in the same order."""
+
+
+def record_batches(
+    tables: Iterable[tuple[Split, RecordTable]],
+    columns: tuple[str, ...],
+    options: ReadOptions,
+    transform: Transform | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task's tables (`kbatch.plan.split.task_tables`) as Arrow batches, in their order.
+
+    What is lost is told in the worker's log.
+
+    Parameters
+    ----------
+    tables : iterable of (Split, RecordTable)
+    columns : tuple of str
+        Of `kbatch.records.arrow.SPARK_COLUMNS`, in the order wanted.
+    options : ReadOptions
+    transform : Transform, optional
+
+    Raises
+    ------
+    LimitExceededError
+        At a record above ``maxRecordBytes``.
+    """
+    losses = LossLog(_log, "a batch read with option('table', 'losses') gives all of them as a DataFrame")
+    for split, table in tables:
+        losses.add(split.path, table.losses)
+        _check_sizes(table, columns, options)
+        for batch in spark_batches(table, columns, overflow=options.timestamp_overflow):
+            yield batch if transform is None else transform.apply(batch)
+        del table
+    losses.close()
+
+
+def _check_sizes(table: RecordTable, columns: tuple[str, ...], options: ReadOptions) -> None:
+    """Tell of records that may be too much for the JVM before it has them: it dies without saying of what."""
+    if len(table.data) <= min(options.max_record_bytes, _LARGE):
+        return
+    sizes = np.zeros(len(table), np.int64)
+    for column in ("key", "value"):
+        if column in columns:
+            sizes += np.maximum(table.records[f"{column}_len"], 0)
+    if "headers" in columns:
+        for length in ("key_len", "value_len"):
+            np.add.at(sizes, table.headers["record"], np.maximum(table.headers[length], 0))
+    for row in np.flatnonzero(sizes > min(options.max_record_bytes, _LARGE)).tolist():
+        batch = table.batches[table.records["batch"][row]]
+        position, first, record = int(batch["position"]), int(batch["base_offset"]), row - int(batch["first_record"])
+        where = f"{table.source}, byte {position}, base offset {first}, record {record}"
+        what = f"{sizes[row]} bytes of {', '.join(column for column in _SIZED if column in columns)}"
+        if sizes[row] > options.max_record_bytes:
+            most = (
+                f"a row of Spark {MOST_ROW_BYTES}" if options.max_record_bytes == MOST_ROW_BYTES else "maxRecordBytes"
+            )
+            raise LimitExceededError(
+                f"{where}: {what}, {most} at most; a schema without the large column reads the others, and "
+                f"kbatch.Log({os.path.dirname(table.source or '')!r}).tables(start_offset={first}) the record itself",
+                source=table.source,
+                position=position,
+                base_offset=first,
+                record=record,
+            )
+        _log.warning(
+            "%s: %s; Spark's JVM takes about four times as much of its heap: if it dies of that, give executors more "
+            "memory, or leave the column out by a schema",
+            where,
+            what,
+        )

@@ -1,0 +1,1 @@
+"""Decode buffers, streams and logs; one damage engine for all of them."""

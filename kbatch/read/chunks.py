@@ -1,0 +1,82 @@
+"""The bytes of a stream that are still needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.kernels.buffers import allocate
+
+__all__ = ["ChunkBuffer"]
+
+_MIN_CAPACITY = 16 << 10
+
+
+class ChunkBuffer:
+    """Chunks of a stream, copied one after the other: the `kbatch.read.windows.Windows` of a stream.
+
+    Memory that a window was given of is not written to again: a table may point into it.
+
+    Parameters
+    ----------
+    origin : int
+        Position of the first byte of the stream.
+
+    Attributes
+    ----------
+    start, end : int
+        Positions of the first byte that is kept, and after the last one.
+    is_final : bool
+        Whether the stream ends there.
+    """
+
+    is_bounded = False
+    may_be_cut = False
+
+    def __init__(self, origin: int) -> None:
+        self.start = self.end = origin
+        self.is_final = False
+        self._memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        # Where in the memory the byte at `start` is.
+        self._begin = 0
+
+    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes from `start` to the end, read-only."""
+        window = self._memory[self._begin + start - self.start : self._begin + self.end - self.start]
+        window.flags.writeable = False
+        return window
+
+    def append(self, chunk: npt.NDArray[np.uint8], expected: int = 0) -> None:
+        """Copy a chunk to the end; `expected` is as for `free`."""
+        self.free(len(chunk), expected)[:] = chunk
+        self.end += len(chunk)
+
+    def free(self, size: int, expected: int = 0) -> npt.NDArray[np.uint8]:
+        """Return the `size` bytes of memory after the end, to be written to; `end` is then to be moved.
+
+        Where memory has to be allocated, it is for `expected` bytes from `start` on at least.
+        """
+        used = self.end - self.start
+        if self._begin + used + size > len(self._memory):
+            # Doubling keeps the bytes copied in proportion to the bytes that came.
+            self._move(max(used + size, expected, 2 * used, _MIN_CAPACITY))
+        at = self._begin + used
+        return self._memory[at : at + size]
+
+    def _move(self, capacity: int) -> None:
+        used = self.end - self.start
+        memory = np.frombuffer(memoryview(allocate(capacity)), np.uint8)
+        memory[:used] = self._memory[self._begin : self._begin + used]
+        self._memory, self._begin = memory, 0
+
+    def release(self, position: int) -> None:
+        """Drop the bytes before `position`."""
+        dropped = position - self.start
+        if dropped <= 0:
+            return
+        left = self.end - position
+        self._begin += dropped
+        self.start = position
+        if left <= dropped:
+            # To move what is left costs less than what was done with the rest, and lets go of the memory.
+            self._move(left)

@@ -1,0 +1,476 @@
+"""Tables from a source of bytes: batches are framed and decoded window by window, and damage passed as options say."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.batches.checksums import good_crcs
+from kbatch.batches.framing import entry_size, first_offsets, frame
+from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
+from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
+from kbatch.read.building import BadBatch, TableBuilder
+from kbatch.read.damage import DamageEngine, Verdict
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.windows import BufferWindows, Windows
+from kbatch.table import Loss, RecordTable
+from kbatch.transactions import lost_markers
+
+__all__ = ["BatchReader", "decode_part", "decode_tables"]
+
+# How many batches are framed at a time: few right after damage, since what is framed after a bad batch is discarded;
+# then twice as many each time. The headers and rows of 4,096 stay in the cache until they are decoded. Several threads
+# share what is framed, which is everything.
+_FEW_BATCHES = 16
+_FIRST_BATCHES = 1 << 10
+_MAX_BATCHES = 4 << 10
+_MAX_SHARED_BATCHES = 1 << 16
+
+
+class BatchReader:
+    """Reads the batches of a source, one table at a time.
+
+    Parameters
+    ----------
+    options : DecodeOptions
+    source : str, optional
+        Name of the source, for errors.
+    position : int
+        Where in the source the first batch begins.
+
+    Attributes
+    ----------
+    position : int
+        All before it has been read, or is lost.
+    needed : int
+        Nothing can be read before the source is known up to this position, or its end is.
+    stopped : bool
+        Whether ``on_error="stop"`` met damage: nothing after it is read.
+    is_undecided : bool
+        Whether there is damage at `position` whose end is not known yet.
+    decompressed : bool
+        Whether the last table holds decompressed payloads, not the window's bytes.
+    error : KbatchError or None
+        What the next call of `read` raises: under ``on_error="raise"``, the damage that follows the last table.
+    """
+
+    def __init__(self, options: DecodeOptions, *, source: str | None = None, position: int = 0) -> None:
+        self.options = options
+        self.source = source
+        self.position = position
+        self.needed = 0
+        self.stopped = False
+        self.is_undecided = False
+        self.decompressed = False
+        self.error: KbatchError | None = None
+        self.damage = DamageEngine(options)
+
+    def read(
+        self,
+        windows: Windows,
+        *,
+        stop: int | None = None,
+        max_bytes: int | None = None,
+        expected: tuple[int, int] | None = None,
+    ) -> RecordTable:
+        """Read the next table.
+
+        Parameters
+        ----------
+        windows : Windows
+            The source; it has all bytes from `first_byte` on.
+        stop : int, optional
+            Batches that begin at or after this position are left. A batch, or nothing, is known to begin there.
+        max_bytes : int, optional
+            The table ends when its records, batches and bytes take so much; it holds one batch at least.
+        expected : (int, int), optional
+            The records and decompressed bytes to be expected, as for `TableBuilder`.
+
+        Returns
+        -------
+        RecordTable
+            Empty, with nothing consumed, where no batch is complete, or the end of damage is not known yet.
+
+        Raises
+        ------
+        KbatchError
+            If it is known that damage follows the last table: see `error`.
+        """
+        if self.error is not None:
+            raise self.error
+        self.is_undecided = False
+        stop = windows.end if stop is None else min(stop, windows.end)
+        return _TableReader(self, windows, stop, max_bytes, expected).read()
+
+    def restarted(self) -> BatchReader:
+        """Return a reader that begins where this one is; under ``on_error="raise"`` the two differ in nothing else."""
+        return BatchReader(self.options, source=self.source, position=self.position)
+
+    def entry_after_tail(self, windows: Windows) -> int | None:
+        """Return where an entry begins after the incomplete one at `position`, which then is damaged."""
+        if self.options.on_error == "skip" or windows.end - self.position < MIN_ENTRY_SIZE:
+            # `read` has looked for one.
+            return None
+        found = self.damage.entry_after_tail(windows, self.position)
+        # A message whose key and value end with the source may be all that is wrong: nothing follows it.
+        return None if found == windows.end else found
+
+    def first_byte(self) -> int:
+        """Return the first byte that is still needed."""
+        return self.damage.first_byte(self.position)
+
+
+class _TableReader:
+    """The work on one table: frames batches of a window for a `TableBuilder`, and passes damage."""
+
+    def __init__(
+        self,
+        reader: BatchReader,
+        windows: Windows,
+        stop: int,
+        max_bytes: int | None,
+        expected: tuple[int, int] | None,
+    ) -> None:
+        self.reader = reader
+        self.damage = reader.damage
+        self.options = reader.options
+        self.windows = windows
+        self.stop = stop
+        self.max_bytes = max_bytes
+        self.expected = expected
+        self.begin = reader.position
+        self.losses: list[Loss] = []
+        self.scan_size: int | None = _FIRST_BATCHES if reader.options.threads <= 1 else None
+        self._open(0)
+
+    def _open(self, size: int) -> None:
+        """Begin a table over the window at the reader's position, of `size` bytes at least."""
+        self.origin = self.reader.position
+        self.window = self.windows.window(self.origin, min(self.origin + size, self.windows.end))
+        self.builder = TableBuilder(
+            self.window, self.options, origin=self.origin, max_bytes=self.max_bytes, expected=self.expected
+        )
+
+    @property
+    def _window_end(self) -> int:
+        return self.origin + len(self.window)
+
+    def read(self) -> RecordTable:
+        reader = self.reader
+        goes_on = not self.damage.is_searching or self._resume()
+        if reader.position != self.origin:
+            markers = self.builder.batches.filled()
+            self._open(0)
+            self.builder.append_bad(markers)
+        while goes_on and reader.position < self.stop and not self.builder.is_full:
+            if not self.origin <= reader.position < self._window_end:
+                # Damage ended after the window, or the window did: the rest is for the next table.
+                break
+            goes_on = self._step()
+        self._note_offset()
+        reader.decompressed = self.builder.decompresses
+        return self.builder.finish(consumed=reader.position - self.begin, losses=self.losses, source=reader.source)
+
+    def _step(self) -> bool:
+        """Frame some batches and decode them. False if nothing more can be read for this table."""
+        reader = self.reader
+        finding, more = self._frame()
+        framed = reader.position
+        if not self._decode():
+            return False
+        if more or reader.position != framed:
+            # A position that has changed is the end of damage: what was framed after its beginning is discarded.
+            return True
+        if finding is not None:
+            return self._bad_framing(finding)
+        return reader.position >= self.stop or self._incomplete()
+
+    # -- framing
+
+    def _frame(self) -> tuple[Finding | None, bool]:
+        """Frame what begins at the reader's position, and return also whether there may be more in the window."""
+        builder, reader = self.builder, self.reader
+        rows = builder.batches
+        first, start = rows.used, reader.position
+        end, finding = self._frame_rows(start, self.scan_size)
+        # With `stop` inside of the window, the batch that reaches beyond it is framed by itself.
+        more = rows.used > first and (rows.used - first == self.scan_size or end < self.stop < self._window_end)
+        if self.scan_size is not None:
+            self.scan_size *= 2
+            if self.options.threads <= 1:
+                self.scan_size = min(self.scan_size, _MAX_BATCHES)
+            elif self.scan_size > _MAX_SHARED_BATCHES:
+                self.scan_size = None
+        if builder.trimmed and not self.options.framing_only and rows.used > first:
+            self._drop_outside(first)
+        batches = rows.filled()[first:]
+        for ranges, status in (
+            (self.options.aborted, BatchStatus.ABORTED),
+            (self.options.undecided, BatchStatus.UNDECIDED),
+        ):
+            if ranges is not None:
+                batches["status"][ranges.mask(batches)] = status
+        if self.options.stable_offset is not None:
+            batches["status"][batches["last_offset"] >= self.options.stable_offset] = BatchStatus.UNDECIDED
+        builder.prepare(first, end - start)
+        reader.position = end
+        return finding, more
+
+    def _frame_rows(self, position: int, max_batches: int | None) -> tuple[int, Finding | None]:
+        """Append rows of the batches from `position` on that begin before `stop`; return where they end."""
+        rows = self.builder.batches
+        first = rows.used
+        max_size = self.damage.max_size
+        data = self.window[: self.stop - self.origin]
+        at = position - self.origin
+        end, finding = frame(data, rows, origin=self.origin, position=at, max_batches=max_batches, max_size=max_size)
+        if rows.used == first and finding is None and len(data) < len(self.window):
+            # A batch that begins before `stop` may reach beyond it.
+            end, finding = frame(self.window, rows, origin=self.origin, position=at, max_batches=1, max_size=max_size)
+        return end + self.origin, finding
+
+    def _is_last(self, position: int, size: int) -> bool:
+        """Whether the source ends within an entry: it is incomplete, whatever its length field is (FRM-R6)."""
+        return self.windows.is_final and position + size > self.windows.end
+
+    def _drop_outside(self, first: int) -> None:
+        """Drop the rows from `first` on whose batches have no offset that is asked for.
+
+        Under ``on_error="skip"`` those with a bad checksum stay: neither the offsets of a damaged header hold nor its
+        length, which may hide batches.
+        """
+        rows = self.builder.batches
+        batches = rows.filled()[first:]
+        inside = self.builder.may_have_records(batches)
+        if self.options.on_error == "skip":
+            outside = np.flatnonzero(~inside)
+            if len(outside):
+                inside[outside] = self._bad_crcs(batches[outside])
+        rows.used = first
+        rows.extend(batches[inside])
+
+    def _bad_crcs(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        if int(batches["position"][0]) >= self.damage.suspect_end:
+            return ~good_crcs(self.window, batches, self.origin)
+        bad = np.zeros(len(batches), np.bool_)
+        row = 0
+        while row < len(batches):
+            row, _ = self.damage.first_bad(self.windows, batches, row, len(batches))
+            bad[row : row + 1] = True
+            row += 1
+        return bad
+
+    # -- decoding
+
+    def _decode(self) -> bool:
+        """Decode the rows that were framed. False if nothing more can be read for this table."""
+        builder, reader = self.builder, self.reader
+        while (bad := self._decode_until_bad()) is not None:
+            if not self._bad_batch(bad.row, bad.finding):
+                return False
+        if not builder.is_full:
+            return True
+        if builder.decoded < builder.batches.used:
+            # The rest is for the next table.
+            reader.position = int(builder.batches.array["position"][builder.decoded])
+            builder.drop_batches_from(builder.decoded)
+        return False
+
+    def _decode_until_bad(self) -> BadBatch | None:
+        """Decode rows up to the first bad one. Those in bytes that a wrong length claimed have to hold a checksum."""
+        builder = self.builder
+        row, end = builder.decoded, builder.batches.used
+        batches = builder.batches.filled()
+        suspects = int(np.searchsorted(batches["position"][row:], self.damage.suspect_end)) if row < end else 0
+        if not suspects or (self.options.framing_only and builder.trimmed):
+            return builder.decode()
+        bad, crc = self.damage.first_bad(self.windows, batches, row, row + suspects)
+        if bad == row + suspects:
+            return builder.decode()
+        found = builder.decode(bad)
+        if found is not None or builder.is_full:
+            return found
+        return BadBatch(bad, Finding(Fault.BAD_CRC, wanted=int(batches["crc"][bad]), found=crc))
+
+    # -- damage
+
+    def _bad_batch(self, row: int, finding: Finding) -> bool:
+        """Do with the bad batch at `row` what `on_error` says. False if nothing more can be read for this table."""
+        builder, reader = self.builder, self.reader
+        batch = builder.batches.array[row : row + 1]
+        position, size = int(batch["position"][0]), int(batch["size"][0])
+        base_offset = int(first_offsets(batch)[0])
+        reason = finding_text(finding)
+        if self.options.on_error == "raise":
+            error = finding_to_error(finding, source=reader.source, position=position, base_offset=base_offset)
+            return self._raise_later(error, position, row)
+        if self.options.on_error == "stop":
+            builder.mark_bad(row, fault_status(finding.fault))
+            builder.drop_batches_from(row + 1)
+            return self._stop(position, reason, base_offset)
+        self._note_offset()
+        verdict = self.damage.judge(self.windows, position, size, finding.fault)
+        if verdict is Verdict.WAIT:
+            builder.drop_batches_from(row)
+            reader.position, reader.needed, reader.is_undecided = position, self.damage.needed, True
+            return False
+        builder.mark_bad(row, fault_status(finding.fault))
+        if verdict is Verdict.FOLLOW:
+            self.losses.append(Loss(position, size, reason, base_offset))
+            return True
+        builder.drop_batches_from(row + 1)
+        self.damage.begin(position, reason, base_offset=base_offset, size=size)
+        return self._resume()
+
+    def _bad_framing(self, finding: Finding) -> bool:
+        """Do with bytes that no batch begins with what `on_error` says."""
+        reader = self.reader
+        # Above the limit, an incomplete last entry is damage where none may be, and where another follows (FRM-R6).
+        is_tail = (
+            finding.fault == Fault.BATCH_TOO_LARGE
+            and self.windows.may_be_cut
+            and self._is_last(reader.position, finding.found)
+        )
+        if is_tail and self.options.on_error != "skip":
+            self._note_offset()
+            if self.damage.entry_after_tail(self.windows, reader.position) is None:
+                reader.needed = reader.position + finding.found
+                return False
+        if self.options.on_error == "raise":
+            error = finding_to_error(finding, source=reader.source, position=reader.position)
+            return self._raise_later(error, reader.position, self.builder.batches.used)
+        if self.options.on_error == "stop":
+            return self._stop(reader.position, finding_text(finding), None)
+        self.damage.begin(reader.position, finding_text(finding), is_tail=is_tail)
+        return self._resume()
+
+    def _incomplete(self) -> bool:
+        """Do with the entry at the reader's position that the window ends within."""
+        reader, windows = self.reader, self.windows
+        left = self._window_end - reader.position
+        size = entry_size(self.window, reader.position - self.origin) if left >= LOG_OVERHEAD else MIN_ENTRY_SIZE
+        if self._window_end < windows.end and not self._is_last(reader.position, size):
+            # A larger window, unless the table has something in it.
+            if self.builder.batches.used or self.losses:
+                return False
+            self._open(max(size, 2 * left))
+            return self._window_end - self.origin > left
+        reader.needed = reader.position + max(size, left + 1)
+        if self.options.on_error != "skip" or not windows.is_final or windows.end - reader.position < MIN_ENTRY_SIZE:
+            return False
+        self.damage.begin(reader.position, is_tail=True)
+        return self._resume()
+
+    def _note_offset(self) -> None:
+        if (offset := self.builder.last_good_offset) is not None:
+            self.damage.reached = offset
+
+    def _raise_later(self, error: KbatchError, position: int, row: int) -> bool:
+        self.builder.drop_batches_from(row)
+        self.reader.position, self.reader.error = position, error
+        return False
+
+    def _stop(self, position: int, reason: str, base_offset: int | None) -> bool:
+        self.reader.position, self.reader.stopped = position, True
+        if self.windows.is_final:
+            self.losses.append(Loss(position, self.windows.end - position, reason, base_offset))
+        else:
+            # The source is lost as far as it goes, which is not known yet.
+            self.damage.begin(position, reason, base_offset=base_offset)
+        return False
+
+    def _resume(self) -> bool:
+        """Search for the end of the damage. False if it is not known yet, or the source ends in an incomplete entry."""
+        reader = self.reader
+        self._note_offset()
+        found = self.damage.resume(self.windows)
+        if found is None:
+            reader.position, reader.needed = self.damage.search_position, self.damage.needed
+            reader.is_undecided = True
+            return False
+        reader.position = found.position
+        if found.loss is None:
+            return False
+        self.losses.append(found.loss)
+        self.scan_size = _FEW_BATCHES
+        if self.options.framing_only:
+            markers = found.markers[lost_markers(found.markers)]
+            markers["status"] = BatchStatus.BAD_CRC
+            self.builder.append_bad(markers)
+        return True
+
+
+def decode_part(
+    data: npt.NDArray[np.uint8],
+    options: DecodeOptions,
+    *,
+    origin: int = 0,
+    source: str | None = None,
+    is_bounded: bool = False,
+) -> RecordTable:
+    """Decode the batches of `data`, a part of a larger source that begins with a batch, to one table.
+
+    Parameters
+    ----------
+    data : ndarray of uint8, read-only
+    options : DecodeOptions
+    origin : int
+        Position of ``data[0]`` in the source; positions in the table and in errors are positions in the source.
+    source : str, optional
+        Name of the source, for errors.
+    is_bounded : bool
+        Whether a batch is known to begin where `data` ends: damage ends there.
+
+    Returns
+    -------
+    RecordTable
+        ``consumed`` counts from the beginning of `data`.
+
+    Raises
+    ------
+    KbatchError
+        Under ``on_error="raise"``, at damage.
+    """
+    reader = BatchReader(options, source=source, position=origin)
+    table = reader.read(BufferWindows(data, origin, is_bounded=is_bounded))
+    if reader.error is not None:
+        raise reader.error
+    return table
+
+
+def decode_tables(
+    data: npt.NDArray[np.uint8],
+    options: DecodeOptions,
+    *,
+    origin: int = 0,
+    source: str | None = None,
+    is_bounded: bool = False,
+    max_bytes: int,
+) -> Generator[RecordTable, None, BatchReader]:
+    """Decode the batches of `data` to tables of about `max_bytes`; the other parameters are those of `decode_part`.
+
+    Yields
+    ------
+    RecordTable
+
+    Returns
+    -------
+    BatchReader
+        Its ``position`` is where the last table ends.
+    """
+    reader = BatchReader(options, source=source, position=origin)
+    windows = BufferWindows(data, origin, is_bounded=is_bounded)
+    while reader.position < windows.end and not reader.stopped:
+        before = reader.position
+        table = reader.read(windows, max_bytes=max_bytes)
+        if len(table.batches) or table.losses or table.consumed:
+            yield table
+        # What the caller drops must be free for the next table.
+        del table
+        if reader.error is not None:
+            raise reader.error
+        if reader.position == before:
+            break
+    return reader

@@ -1,0 +1,118 @@
+"""The threads that decode: how many, and the executor that runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from operator import index
+
+from kbatch.batches.codecs import own_codecs
+from kbatch.kernels.batch_decoder import Outcome
+from kbatch.kernels.pipeline import Pipeline
+
+__all__ = ["run", "thread_count"]
+
+# More never pay, and a number that comes from elsewhere should not bring a machine down.
+_MAX_THREADS = 256
+
+# How long a fork waits for threads to end, in seconds: those that wait for work take a fraction of a millisecond.
+_FORK_TIMEOUT = 0.02
+
+
+class _Pool:
+    """An executor, and the threads that it has started, as they are needed."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.threads: list[threading.Thread] = []
+        self.executor = ThreadPoolExecutor(size, "kbatch", lambda: self.threads.append(threading.current_thread()))
+
+    def end(self, timeout: float) -> None:
+        """Let the threads end, those at work when they are done; wait for that so many seconds at most."""
+        self.executor.shutdown(wait=False)
+        deadline = time.monotonic() + timeout
+        for thread in self.threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+
+
+_pool: _Pool | None = None
+
+
+def thread_count(threads: int) -> int:
+    """Return how many threads are meant: 0 is as many as there are processors that this process may use.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no integer, or negative.
+    """
+    try:
+        count = index(threads)
+    except TypeError:
+        raise TypeError(f"threads must be an integer, got {threads!r}") from None
+    if count < 0:
+        raise ValueError(f"threads must be 0 (as many as there are processors) or more, got {count}")
+    return min(count or _processors(), _MAX_THREADS)
+
+
+def _processors() -> int:
+    usable = getattr(os, "process_cpu_count", None)
+    if usable is not None:
+        return usable() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def run(pipeline: Pipeline, threads: int) -> Outcome:
+    """Run a pipeline in the calling thread and `threads` - 1 others, none of which is at it any more then."""
+    if threads <= 1:
+        return pipeline.run(own_codecs())
+    try:
+        # The system may have no more threads to give, or the interpreter exits: the threads that run do it.
+        with contextlib.suppress(RuntimeError):
+            executor = _executor(threads - 1)
+            for _ in range(threads - 1):
+                executor.submit(_help, pipeline)
+        return pipeline.run_shared(own_codecs())
+    except BaseException:
+        # Whatever ends this - Ctrl-C, no memory - at any point of it.
+        pipeline.abandon()
+        raise
+
+
+def _help(pipeline: Pipeline) -> None:
+    pipeline.help(own_codecs())
+
+
+def _executor(count: int) -> ThreadPoolExecutor:
+    """Return an executor of so many threads or more; they are kept for the next call."""
+    global _pool
+    pool = _pool
+    if pool is None or pool.size < count:
+        _pool = _Pool(max(count, _processors()))
+        if pool is not None:
+            pool.end(0)
+        pool = _pool
+    return pool.executor
+
+
+def _before_fork() -> None:
+    """End the threads: a child has none of them, and Python 3.12 and later warn of a fork while there are others."""
+    global _pool
+    if _pool is not None:
+        pool, _pool = _pool, None
+        pool.end(_FORK_TIMEOUT)
+
+
+def _after_fork() -> None:
+    """Forget the pool that another thread made between `_before_fork` and the fork."""
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

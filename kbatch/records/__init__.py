@@ -1,0 +1,1 @@
+"""The data of a table, and its Arrow columns."""

@@ -1,0 +1,1 @@
+"""Convert batches to another magic, and recompress them."""

@@ -1,0 +1,257 @@
+"""Batches -> their records in batches of another magic or codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.errors import CrcMismatchError, InvalidRecordError
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    BATCH_DTYPE,
+    NO_TIMESTAMP,
+    BatchStatus,
+    Codec,
+)
+from kbatch.kernels import encode as _kernel
+from kbatch.read.reader import decode_tables
+from kbatch.rewrite.rewriter import Memory, RewriteSettings, Run, error_at
+from kbatch.table import RecordTable
+from kbatch.write.encoding import composed, raise_trouble
+
+__all__ = ["grouped", "non_monotonic", "reencoded"]
+
+Batches = npt.NDArray[np.void]
+Records = npt.NDArray[np.void]
+
+_INT32_MAX = 2**31 - 1
+# What a record takes in a batch of magic 2 next to its key and value, about.
+_RECORD_OVERHEAD = 16
+# What a table of decoded records takes, about.
+_TABLE_BYTES = 8 << 20
+
+
+def reencoded(
+    run: Run,
+    magic: int,
+    codec: Codec | None,
+    settings: RewriteSettings,
+    memory: Memory,
+    check: Callable[[RecordTable, str | None], None] | None = None,
+) -> Iterator[memoryview]:
+    """Decode the records of a run, and encode them with the fields of a header that all magics have.
+
+    Message sets, and batches of magic 2, stay what they are; messages that stand alone are put together where the
+    result is a batch or a compressed set.
+
+    Parameters
+    ----------
+    run : Run
+    magic : int
+        Of the batches to write.
+    codec : Codec or None
+        Theirs; None for that of each batch.
+    settings : RewriteSettings
+    memory : callable
+        Returns memory of a size, for what is written.
+    check : callable, optional
+        Is called with each decoded table and the source.
+
+    Yields
+    ------
+    memoryview
+        Whole batches.
+    """
+    batches = run.batches
+    # The checksums of batches were verified; those of messages in a compressed one were not.
+    verified = (batches["magic"] == 2) | (batches["attributes"] & ATTRIBUTE_CODEC == 0)
+    options = replace(settings.decoding, crc="skip" if verified.all() else "verify")
+    after, left = -1, len(run.data)
+    for decoded in decode_tables(
+        run.data, options, origin=run.origin, source=run.source, max_bytes=_TABLE_BYTES, is_bounded=True
+    ):
+        left -= decoded.consumed
+        settings.add_damage(decoded.losses, run.source)
+        if check is not None:
+            check(decoded, run.source)
+        table = _writable(decoded, after, run.source, settings)
+        if len(table):
+            after = int(table.records["offset"][-1])
+            yield _encoded(table, magic, codec, run.source, settings, memory)
+    if left:
+        raise RuntimeError(f"nothing decoded of the last {left} bytes before byte {run.origin + len(run.data)}")
+
+
+def _writable(table: RecordTable, after: int, source: str | None, settings: RewriteSettings) -> RecordTable:
+    """Return the records of the batches that can be written after offset `after`; raise for others, or report them."""
+    rows, batches = table.records, table.batches
+    bad = (batches["status"] != BatchStatus.OK) & (np.bincount(rows["batch"], minlength=len(batches)) > 0)
+    for row in np.flatnonzero(bad).tolist():
+        # All other batches that are bad have no rows.
+        text = "the checksum of a message in it doesn't hold"
+        settings.leave_out(batches[row], text, source, CrcMismatchError)
+    for row in non_monotonic(rows["offset"], rows["batch"], bad, after):
+        text = "offsets don't rise, or are negative: nothing can be written so"
+        settings.leave_out(batches[row], text, source, InvalidRecordError)
+        bad[row] = True
+    return table[~bad[rows["batch"]]] if bad.any() else table
+
+
+def _encoded(
+    table: RecordTable, magic: int, codec: Codec | None, source: str | None, settings: RewriteSettings, memory: Memory
+) -> memoryview:
+    """Encode records whose offsets rise."""
+    rows, batches = table.records, table.batches
+    counts = np.bincount(rows["batch"], minlength=len(batches))
+    used = counts > 0
+    kept = batches if used.all() else batches[used]
+    made = grouped(kept, counts[used], rows, magic, codec, settings.batch_size)
+    times: Any = rows["timestamp"] if magic else None
+    keys, values = _kernel.Column(), _kernel.Column()
+    keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
+    values.add_slices(rows["value_pos"], rows["value_len"], table.data)
+    records = _kernel.Records(values, keys, offsets=rows["offset"], timestamps=times, timestamp=NO_TIMESTAMP)
+    _, row, fault, found = _kernel.measure_batches(records, made)
+    if fault:
+        _refuse(batches[rows["batch"][row]], fault, found, source)
+    settings.report.records += len(rows)
+    stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
+    settings.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
+    return composed(records, made, settings.level, memory)
+
+
+def _refuse(row: np.void, fault: int, found: int, source: str | None) -> NoReturn:
+    """Raise for a batch with a record that the format can't hold."""
+    try:
+        raise_trouble(fault, 0, found)
+    except ValueError as error:
+        # What `encode` could be given doesn't help here.
+        text = str(error).removeprefix("record 0: ").partition("; give ")[0]
+        raise error_at(InvalidRecordError, row, source, text) from None
+    raise AssertionError("the kernel found no fault")
+
+
+def non_monotonic(
+    offsets: npt.NDArray[np.int64], of_batch: npt.NDArray[np.int32], bad: npt.NDArray[np.bool_], after: int
+) -> list[int]:
+    """Return the batches whose offsets are negative or don't rise, also from those before them that are written.
+
+    Parameters
+    ----------
+    offsets, of_batch : ndarray, shape (records,)
+        Of each record its offset, and the row of its batch.
+    bad : ndarray of bool, shape (batches,)
+        Batches that are not written.
+    after : int
+        The last offset that was written before.
+    """
+    drops = np.ones(len(offsets), np.bool_)
+    drops[1:] = offsets[1:] <= offsets[:-1]
+    if len(offsets) and offsets[0] > after:
+        drops[0] = False
+    drops |= offsets < 0
+    if not drops.any():
+        return []
+    begins = np.flatnonzero(np.append(True, of_batch[1:] != of_batch[:-1]))
+    ends = np.append(begins[1:], len(offsets)) - 1
+    # To its first offset it comes below.
+    drops[begins] = offsets[begins] < 0
+    inside = np.logical_or.reduceat(drops, begins)
+    found = []
+    last = after
+    columns = (of_batch[begins], offsets[begins], offsets[ends], inside)
+    for row, first, end, within in zip(*(column.tolist() for column in columns), strict=True):
+        if bad[row]:
+            continue
+        if within or first <= last:
+            found.append(row)
+        else:
+            last = end
+    return found
+
+
+def grouped(
+    kept: Batches, counts: npt.NDArray[np.int64], rows: Records, magic: int, codec: Codec | None, batch_size: int
+) -> Batches:
+    """Return the rows of the batches to write, but for their sizes.
+
+    Parameters
+    ----------
+    kept : ndarray of BATCH_DTYPE
+        The batches that the records are from, in order; a message that stands alone is one.
+    counts : ndarray of int64
+        How many records each of them has, one at least.
+    rows : ndarray of RECORD_DTYPE
+    magic : int
+        Of the batches to write.
+    codec : Codec or None
+        Theirs; None for that of each batch.
+    batch_size : int
+        Bytes, before compression, up to which messages that stand alone are put together.
+    """
+    attributes = kept["attributes"] & (ATTRIBUTE_CODEC | ATTRIBUTE_LOG_APPEND_TIME)
+    attributes[kept["magic"] == 0] &= ATTRIBUTE_CODEC
+    alone = (kept["magic"] < 2) & (attributes & ATTRIBUTE_CODEC == 0)
+    if codec is not None:
+        attributes = attributes & ~ATTRIBUTE_CODEC | int(codec)
+    first = np.cumsum(counts) - counts
+    appended = attributes & ATTRIBUTE_LOG_APPEND_TIME != 0
+    if magic == 2 or codec:
+        # One batch has one append time.
+        times = np.where(appended, kept["max_timestamp"], 0)
+        begins = np.ones(len(kept), np.bool_)
+        begins[1:] = ~(alone[1:] & alone[:-1])
+        begins[1:] |= (attributes[1:] != attributes[:-1]) | (times[1:] != times[:-1])
+        begins[1:] |= kept["magic"][1:] != kept["magic"][:-1]
+        if alone.any():
+            lengths = np.maximum(rows["key_len"], 0) + np.maximum(rows["value_len"], 0, dtype=np.int64)
+            lengths += _RECORD_OVERHEAD
+            offsets = rows["offset"]
+            if len(rows) > len(kept):
+                lengths, offsets = np.add.reduceat(lengths, first), offsets[first]
+            _cut(begins, lengths, offsets, batch_size)
+        chosen = np.flatnonzero(begins)
+    else:
+        chosen = np.arange(len(kept))
+    made = np.zeros(len(chosen), BATCH_DTYPE)
+    made["magic"] = magic
+    made["attributes"] = attributes[chosen]
+    if magic == 0:
+        made["attributes"] &= ATTRIBUTE_CODEC
+    made["first_record"] = first[chosen]
+    made["record_count"] = np.add.reduceat(counts, chosen)
+    last = made["first_record"] + made["record_count"] - 1
+    made["base_offset"] = rows["offset"][made["first_record"]]
+    made["last_offset"] = rows["offset"][last]
+    if magic == 2:
+        # Where it doesn't fit, measuring the batch finds that.
+        made["last_offset_delta"] = made["last_offset"] - made["base_offset"]
+    largest = np.maximum.reduceat(rows["timestamp"], made["first_record"])
+    made["max_timestamp"] = np.where(appended[chosen], kept["max_timestamp"][chosen], largest)
+    made["base_timestamp"] = rows["timestamp"][made["first_record"]]
+    for name in ("partition_leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
+        made[name] = -1
+    return made
+
+
+def _cut(
+    begins: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], batch_size: int
+) -> None:
+    """Let further batches begin where one would become too large, or its offsets too far apart."""
+    starts = np.flatnonzero(begins)
+    stops = np.append(starts[1:], len(begins))
+    ends = np.cumsum(sizes)
+    before = ends - sizes
+    large = (ends[stops - 1] - before[starts] > batch_size) | (offsets[stops - 1] - offsets[starts] > _INT32_MAX)
+    large &= stops - starts > 1
+    for start, stop in zip(starts[large].tolist(), stops[large].tolist(), strict=True):
+        while start < stop:
+            begins[start] = True
+            room = int(np.searchsorted(ends[start:stop], before[start] + batch_size, "right"))
+            near = int(np.searchsorted(offsets[start:stop], offsets[start] + _INT32_MAX, "right"))
+            start += max(1, min(room, near))

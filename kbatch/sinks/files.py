@@ -1,0 +1,433 @@
+"""The data files of one topic-partition in a task: Parquet or Arrow IPC, of bounded size, in a row or by day.
+
+Files have names of their own for each attempt, and count only if the attempt's report reaches the driver. No pyspark in
+here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from kbatch.errors import KbatchError
+from kbatch.options import parse_compression
+from kbatch.sinks.outputs import Place
+from kbatch.sinks.write_options import DEFAULT_FILE_BYTES, WriteOptions
+
+__all__ = ["HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
+
+# What Spark and Hive call the directory of rows whose partition column is null.
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+_DAY = 86_400_000_000
+# Of a page of Parquet.
+_PAGE_BYTES = 1 << 20
+_PAGE_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class FileLimits:
+    """What writing by day may take, for one topic-partition in one task.
+
+    Attributes
+    ----------
+    open_files : int
+        Files of days that are open at a time; more days than that take turns.
+    held_bytes : int
+        What rows of all days together may take in memory before the largest of them are written: small row groups, but
+        not a file for every few rows, where timestamps go to and fro. Two row groups may be held in any case.
+    days : int
+        How many days there may be. Of the default, 27 years, more are no times of records, but a directory each.
+
+    Examples
+    --------
+    >>> from kbatch.sinks.files import FileLimits
+    >>> FileLimits(open_files=2)
+    FileLimits(open_files=2, held_bytes=134217728, days=10000)
+    """
+
+    open_files: int = 32
+    held_bytes: int = 128 << 20
+    days: int = 10_000
+
+
+@dataclass
+class WrittenFile:
+    """A data file that a task has written.
+
+    Attributes
+    ----------
+    name : str
+        In the directory of attempts.
+    file_bytes, rows : int
+    first_offset, last_offset : int
+        The smallest and the largest.
+    first_timestamp, last_timestamp : int or None
+        The smallest and the largest, in microseconds since the epoch.
+    null_timestamps : int
+    date : str or None
+        The day that all its timestamps are of, as a directory is named; None if it isn't for one day.
+    """
+
+    name: str
+    file_bytes: int = 0
+    rows: int = 0
+    first_offset: int = 0
+    last_offset: int = 0
+    first_timestamp: int | None = None
+    last_timestamp: int | None = None
+    null_timestamps: int = 0
+    date: str | None = None
+
+    def add(self, piece: _Piece) -> None:
+        """Count rows that were written."""
+        self.first_offset = piece.first if not self.rows else min(self.first_offset, piece.first)
+        self.last_offset = piece.last if not self.rows else max(self.last_offset, piece.last)
+        self.rows += piece.batch.num_rows
+        self.null_timestamps += piece.null_timestamps
+        if piece.earliest is not None and piece.latest is not None:
+            first, last = self.first_timestamp, self.last_timestamp
+            self.first_timestamp = piece.earliest if first is None else min(first, piece.earliest)
+            self.last_timestamp = piece.latest if last is None else max(last, piece.latest)
+
+
+class _Piece(NamedTuple):
+    """Rows for one file, and what is to be known of them."""
+
+    batch: pa.RecordBatch
+    first: int
+    last: int
+    ascending: bool
+    earliest: int | None
+    latest: int | None
+    null_timestamps: int
+
+
+@dataclass
+class _Day:
+    """Rows that wait for their row group; without `by_day` there is one such, of no day."""
+
+    pieces: list[_Piece] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+
+
+class _Format(Protocol):
+    def write(self, batches: list[pa.RecordBatch]) -> None: ...
+    def close(self) -> None: ...
+
+
+class DataFiles:
+    """Writes the rows of one topic-partition; a context manager that leaves files only if no error comes.
+
+    Parameters
+    ----------
+    place : Place
+        The directory of attempts.
+    prefix : str
+        What names begin with.
+    schema : pyarrow.Schema
+        Of what is written.
+    options : WriteOptions
+    source : str
+        What errors name.
+    limits : FileLimits, optional
+
+    Attributes
+    ----------
+    written : list of WrittenFile
+        In the order in which they were begun; complete after the ``with`` block.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        prefix: str,
+        schema: pa.Schema,
+        options: WriteOptions,
+        source: str,
+        limits: FileLimits = FileLimits(),
+    ) -> None:
+        self.written: list[WrittenFile] = []
+        self._place = place
+        self._prefix = prefix
+        self._schema = schema
+        self._options = options
+        self._source = source
+        self._limits = limits
+        self._days: dict[int | None, _Day] = {}
+        self._held = 0
+        # The one that was written to last is the last.
+        self._open: OrderedDict[int | None, _OpenFile] = OrderedDict()
+
+    def __enter__(self) -> DataFiles:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            try:
+                for day in self._days:
+                    self._flush(day)
+                    self._close(day)
+                return
+            except BaseException:
+                self._abort()
+                raise
+        self._abort()
+
+    def write(self, batch: pa.RecordBatch, offsets: pa.Array, timestamps: pa.Array) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch
+            Of the schema.
+        offsets, timestamps : pyarrow.Array
+            Of its rows: int64, and timestamp[us], which may be null.
+        """
+        numbers = offsets.to_numpy()
+        if not self._options.by_day:
+            self._hold(None, _piece(batch, numbers, timestamps))
+            return
+        days = _days(timestamps)
+        if days.min() == days.max():
+            self._hold(None if days[0] == _NO_DAY else int(days[0]), _piece(batch, numbers, timestamps))
+            return
+        # The rows of a day stay in their order. They are copied, as a slice would keep the whole batch while it waits.
+        order = np.argsort(days, kind="stable")
+        bounds = np.flatnonzero(np.diff(days[order], prepend=_NO_DAY - 1, append=-_NO_DAY)).tolist()
+        for start, stop in pairwise(bounds):
+            rows = order[start:stop]
+            day = int(days[rows[0]])
+            chosen = pa.array(rows)
+            self._hold(
+                None if day == _NO_DAY else day,
+                _piece(batch.take(chosen), numbers[rows], timestamps.take(chosen)),
+            )
+
+    def _hold(self, key: int | None, piece: _Piece) -> None:
+        day = self._days.get(key)
+        if day is None:
+            if len(self._days) >= self._limits.days:
+                raise KbatchError(
+                    f"{self._source}: timestamps of more than {self._limits.days} days, which would be as many "
+                    "directories; write it without days"
+                )
+            day = self._days[key] = _Day()
+        rows, size = piece.batch.num_rows, piece.batch.nbytes
+        full = day.rows + rows > self._options.row_group_rows or day.nbytes + size > self._options.row_group_bytes
+        if day.pieces and full:
+            self._flush(key)
+        day.pieces.append(piece)
+        day.rows += rows
+        day.nbytes += size
+        self._held += size
+        held = max(self._limits.held_bytes, 2 * self._options.row_group_bytes)
+        while len(self._days) > 1 and self._held > held:
+            self._flush(max(self._days, key=lambda each: self._days[each].nbytes))
+
+    def _flush(self, key: int | None) -> None:
+        """Write what a day holds as one row group."""
+        day = self._days[key]
+        if not day.pieces:
+            return
+        lasts = [piece.last for piece in day.pieces[:-1]]
+        ascending = all(piece.ascending for piece in day.pieces) and all(
+            last <= piece.first for last, piece in zip(lasts, day.pieces[1:], strict=True)
+        )
+        file = self._open.get(key)
+        if file is not None and not file.takes(day, ascending):
+            self._close(key)
+            file = None
+        if file is None:
+            if len(self._open) >= self._limits.open_files:
+                self._close(next(iter(self._open)))
+            file = self._create(key, ascending)
+        self._open.move_to_end(key)
+        file.write(day)
+        self._held -= day.nbytes
+        day.pieces, day.rows, day.nbytes = [], 0, 0
+
+    def _create(self, key: int | None, ascending: bool) -> _OpenFile:
+        date = day_name(key) if self._options.by_day else None
+        written = WrittenFile(f"{self._prefix}-{uuid.uuid4().hex}{self._options.suffix}", date=date)
+        self.written.append(written)
+        day = self._days[key]
+        file = _OpenFile(self._place, written, self._schema, self._options, ascending, day.nbytes // day.rows)
+        self._open[key] = file
+        return file
+
+    def _close(self, key: int | None) -> None:
+        file = self._open.get(key)
+        if file is not None:
+            file.close()
+            del self._open[key]
+
+    def _abort(self) -> None:
+        for file in self._open.values():
+            with contextlib.suppress(Exception):
+                file.close()
+        for written in self.written:
+            with contextlib.suppress(Exception):
+                self._place.remove(written.name)
+
+
+class _OpenFile:
+    def __init__(
+        self,
+        place: Place,
+        written: WrittenFile,
+        schema: pa.Schema,
+        options: WriteOptions,
+        ascending: bool,
+        row_bytes: int,
+    ) -> None:
+        self._written = written
+        self._limit = options.file_bytes or DEFAULT_FILE_BYTES
+        self._ascending = ascending
+        self._raw = 0
+        self._stream = place.create(written.name)
+        self._format: _Format
+        if options.format == "arrow":
+            self._format = _arrow_file(self._stream, schema, options)
+        else:
+            self._format = _parquet_file(self._stream, schema, options, ascending, row_bytes)
+
+    def takes(self, day: _Day, ascending: bool) -> bool:
+        """Whether the rows still fit: in size, if they become as small as those before; and in order."""
+        if self._ascending and not (ascending and self._written.last_offset <= day.pieces[0].first):
+            return False
+        size: int = self._stream.tell()
+        return size + day.nbytes * (size / self._raw) / 2 <= self._limit
+
+    def write(self, day: _Day) -> None:
+        self._format.write([piece.batch for piece in day.pieces])
+        for piece in day.pieces:
+            self._written.add(piece)
+        self._raw += max(1, day.nbytes)
+
+    def close(self) -> None:
+        try:
+            self._format.close()
+            self._written.file_bytes = self._stream.tell()
+        finally:
+            self._stream.close()
+
+
+class _ParquetFile:
+    def __init__(self, writer: pyarrow.parquet.ParquetWriter, schema: pa.Schema) -> None:
+        self._writer = writer
+        self._schema = schema
+
+    def write(self, batches: list[pa.RecordBatch]) -> None:
+        table = pa.Table.from_batches(batches, self._schema)
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _ArrowFile:
+    def __init__(self, writer: pa.RecordBatchWriter) -> None:
+        self._writer = writer
+
+    def write(self, batches: list[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _parquet_file(
+    stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool, row_bytes: int
+) -> _Format:
+    codec, level = parse_compression(options.compression)
+    settings: dict[str, Any] = {"compression_level": level} if level is not None else {}
+    # Offsets and timestamps that go up steadily shrink to little, and are faster to write than compressed plain ones.
+    deltas = [name for name in ("offset", "timestamp") if name in schema.names and name not in options.dictionary]
+    if ascending and "offset" in schema.names:
+        settings["sorting_columns"] = pyarrow.parquet.SortingColumn.from_ordering(schema, [("offset", "ascending")])
+    writer = pyarrow.parquet.ParquetWriter(
+        stream,
+        schema,
+        compression=codec,
+        use_dictionary=_leaves(schema, options.dictionary),
+        column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
+        # Not of keys and values, whose smallest and largest may be of any size and stand in every footer.
+        write_statistics=[each.name for each in schema if _is_small(each.type)],
+        write_page_index=True,
+        # After so many rows it looks whether a page is full: fewer calls for small rows, no huge pages of large ones.
+        write_batch_size=min(max(_PAGE_BYTES // max(1, row_bytes), 1), _PAGE_ROWS),
+        **settings,
+    )
+    return _ParquetFile(writer, schema)
+
+
+def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions) -> _Format:
+    codec, level = parse_compression(options.compression)
+    compression = None if codec == "none" else pa.Codec("lz4_frame" if codec == "lz4" else codec, level)
+    ipc = pa.ipc.IpcWriteOptions(compression=compression)
+    return _ArrowFile(pa.ipc.new_file(stream, schema, options=ipc))
+
+
+def _leaves(schema: pa.Schema, names: tuple[str, ...]) -> list[str]:
+    """Name the columns as Parquet does: of headers it is the keys. Those that are the same in all rows always are."""
+    wanted = [name for name in (*names, "topic", "partition") if name in schema.names]
+    return [("headers.list.element.key" if name == "headers" else name) for name in wanted]
+
+
+def _is_small(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind))
+
+
+def _piece(batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], timestamps: pa.Array) -> _Piece:
+    ascending = bool((offsets[1:] >= offsets[:-1]).all())
+    first, last = (offsets[0], offsets[-1]) if ascending else (offsets.min(), offsets.max())
+    extent = pc.min_max(timestamps.cast(pa.int64()))
+    return _Piece(
+        batch,
+        int(first),
+        int(last),
+        ascending,
+        extent["min"].as_py(),
+        extent["max"].as_py(),
+        timestamps.null_count,
+    )
+
+
+# No microseconds make this day.
+_NO_DAY = -(1 << 62)
+
+
+def _days(timestamps: pa.Array) -> npt.NDArray[np.int64]:
+    """Return days since the epoch, in UTC."""
+    numbers = timestamps.cast(pa.int64()).fill_null(_NO_DAY).to_numpy(zero_copy_only=False)
+    days: npt.NDArray[np.int64] = np.where(numbers == _NO_DAY, _NO_DAY, numbers // _DAY)
+    return days
+
+
+def day_name(day: int | None) -> str:
+    """Return the name of a day since the epoch as Spark writes it, or that of no day.
+
+    Examples
+    --------
+    >>> from kbatch.sinks.files import day_name
+    >>> day_name(19_675), day_name(None)
+    ('2023-11-14', '__HIVE_DEFAULT_PARTITION__')
+    """
+    if day is None:
+        return HIVE_NULL
+    text = str(np.datetime64(day, "D"))
+    # As java.time does, beyond four digits.
+    return f"+{text}" if text.index("-", 1) > 4 and not text.startswith("-") else text

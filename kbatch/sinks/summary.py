@@ -1,0 +1,235 @@
+"""What an export found and did, for programs and for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kbatch.log import Log
+from kbatch.read.decode_options import Isolation
+from kbatch.sinks.task import TaskReport, least, most
+from kbatch.sinks.write_options import Format
+from kbatch.transactions import Transactions
+
+__all__ = ["ExportSummary", "PartitionSummary", "summarize"]
+
+# How many open transactions of a partition are told one by one, and how many undecided ones.
+_MAX_OPEN = 20
+
+# What read_committed leaves out, in reports and summaries.
+_LEFT_OUT = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
+
+
+@dataclass
+class PartitionSummary:
+    """What an export found of one topic-partition.
+
+    Attributes
+    ----------
+    topic : str
+    partition : int
+    records, files, file_bytes, log_bytes : int
+        Records and data files written, their bytes, and bytes of the batches that were read.
+    first_offset, last_offset, first_timestamp, last_timestamp : int or None
+        Of the records written; timestamps are the smallest and the largest, in milliseconds since the epoch.
+    lost_bytes : int
+        Bytes of the log that gave no records because of damage, or because kbatch doesn't read their format.
+    unfinished_bytes : int
+        Bytes of an incomplete batch at the end of the log: cut off, or still being written.
+    aborted_batches, aborted_bytes : int
+        Batches that read_committed left out because their transaction was aborted.
+    undecided_batches, undecided_bytes : int
+        Batches that it withheld: of those that are wanted all from the last stable offset on, and those of transactions
+        whose markers are lost to damage.
+    last_stable_offset : int or None
+        Under read_committed the first offset of the log's first open transaction; None if none is open.
+    open_count : int
+        How many transactions of the log are open, under read_committed.
+    open_transactions : list of dict
+        The first twenty of them: producer_id, first_offset.
+    undecided_count : int
+        How many transactions of the log ended with a marker that is damaged, so that nothing tells how.
+    undecided_transactions : list of dict
+        The first twenty of them: producer_id, first_offset, last_offset.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> [(each.topic, each.partition, each.last_offset) for each in summary.partitions]  # doctest: +SKIP
+    [('codec-zstd', 0, 3143)]
+    """
+
+    topic: str
+    partition: int
+    records: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    log_bytes: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    first_timestamp: int | None = None
+    last_timestamp: int | None = None
+    lost_bytes: int = 0
+    unfinished_bytes: int = 0
+    aborted_batches: int = 0
+    aborted_bytes: int = 0
+    undecided_batches: int = 0
+    undecided_bytes: int = 0
+    last_stable_offset: int | None = None
+    open_count: int = 0
+    open_transactions: list[dict[str, int]] = field(default_factory=list)
+    undecided_count: int = 0
+    undecided_transactions: list[dict[str, int]] = field(default_factory=list)
+
+    def add(self, report: TaskReport) -> None:
+        """Count a task's report."""
+        self.files += len(report.files)
+        self.file_bytes += sum(file.file_bytes for file in report.files)
+        for name in ("records", "log_bytes", "lost_bytes", *_LEFT_OUT):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        self.first_offset = least(self.first_offset, report.first_offset)
+        self.last_offset = most(self.last_offset, report.last_offset)
+        self.first_timestamp = least(self.first_timestamp, report.first_timestamp)
+        self.last_timestamp = most(self.last_timestamp, report.last_timestamp)
+
+
+@dataclass
+class ExportSummary:
+    """What an export did.
+
+    Attributes
+    ----------
+    logdir, out : str
+    isolation : str
+    format : str
+    records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
+        Of all partitions together, as in `PartitionSummary`.
+    batches : dict of str to int
+        Batches that were read, by codec.
+    bad_crc_batches : int
+        Batches with a wrong checksum that were taken all the same (``crc="mark"``).
+    lost_bytes, loss_count : int
+        Bytes that gave no records, and in how many places.
+    bad_keys, bad_values : int
+        Those that aren't of the format and the schema they were to be parsed by: null, with their bytes in the columns
+        ``key_bad`` and ``value_bad``.
+    losses : list of dict
+        The first hundred of them: topic, partition, file, position, length, reason, base_offset.
+    losses_table : str or None
+        Where all of them are, with the same columns: a directory of Parquet files, relative to `out`. None if nothing
+        was lost.
+    withheld_transactions : int
+        How many open and undecided transactions are the reason that read_committed withheld records.
+    transactions_table : str or None
+        Where all of them are, likewise, with the columns of the data source's table ``transactions``. None if nothing
+        was withheld.
+    partitions : list of PartitionSummary
+    files : list of str
+        The data files, relative to `out`.
+    manifest : str
+        Where this summary is as JSON, relative to `out`.
+    seconds, start_seconds : float
+        Time for reading and writing, and for starting Spark.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> summary.records, summary.lost_bytes  # doctest: +SKIP
+    (3144, 0)
+    """
+
+    logdir: str
+    out: str
+    isolation: Isolation = "read_uncommitted"
+    format: Format = "parquet"
+    records: int = 0
+    log_bytes: int = 0
+    file_bytes: int = 0
+    aborted_batches: int = 0
+    aborted_bytes: int = 0
+    undecided_batches: int = 0
+    undecided_bytes: int = 0
+    batches: dict[str, int] = field(default_factory=dict)
+    bad_crc_batches: int = 0
+    lost_bytes: int = 0
+    loss_count: int = 0
+    bad_keys: int = 0
+    bad_values: int = 0
+    losses: list[dict[str, Any]] = field(default_factory=list)
+    losses_table: str | None = None
+    withheld_transactions: int = 0
+    transactions_table: str | None = None
+    partitions: list[PartitionSummary] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    manifest: str = ""
+    seconds: float = 0.0
+    start_seconds: float = 0.0
+
+    @property
+    def damaged(self) -> bool:
+        """Whether anything was lost, or taken with a wrong checksum. What read_committed leaves out isn't damage."""
+        return self.loss_count > 0 or self.bad_crc_batches > 0
+
+    @property
+    def withheld(self) -> bool:
+        """Whether read_committed withheld records, of transactions that are open or that nothing tells the end of."""
+        return self.withheld_transactions > 0 or self.undecided_batches > 0
+
+    @property
+    def exit_status(self) -> int:
+        """What ``kbatch export`` tells its caller: 3 if damaged, else 4 if anything is withheld, else 0."""
+        return 3 if self.damaged else 4 if self.withheld else 0
+
+    @property
+    def records_per_second(self) -> float:
+        """Records written per second of `seconds`."""
+        return self.records / self.seconds if self.seconds > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        return {**asdict(self), "records_per_second": round(self.records_per_second)}
+
+
+def summarize(
+    summary: ExportSummary,
+    logs: Sequence[Log],
+    transactions: Sequence[Transactions | None],
+    reports: Sequence[TaskReport],
+) -> None:
+    """Fill in what the logs and the reports of tasks say."""
+    partitions: dict[tuple[str, int], PartitionSummary] = {}
+    for log, known in zip(logs, transactions, strict=True):
+        assert log.topic is not None
+        assert log.partition is not None
+        part = PartitionSummary(log.topic, log.partition)
+        partitions[log.topic, log.partition] = part
+        tail = log.tail
+        if tail.kind == "partial":
+            part.unfinished_bytes = tail.size
+        if known is not None:
+            part.last_stable_offset = known.last_stable_offset
+            part.open_count = len(known.open)
+            part.open_transactions = [
+                {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in known.open[:_MAX_OPEN]
+            ]
+            part.undecided_count = len(known.undecided)
+            part.undecided_transactions = [
+                {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
+                for row in known.undecided[:_MAX_OPEN]
+            ]
+    codecs: Counter[str] = Counter()
+    for report in reports:
+        partitions[report.topic, report.partition].add(report)
+        codecs.update(report.codecs)
+        summary.bad_crc_batches += report.bad_crc_batches
+        summary.loss_count += report.loss_count
+        summary.bad_keys += report.bad_keys
+        summary.bad_values += report.bad_values
+    summary.partitions = list(partitions.values())
+    summary.batches = dict(sorted(codecs.items()))
+    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", *_LEFT_OUT):
+        setattr(summary, name, sum(getattr(part, name) for part in summary.partitions))

@@ -1,0 +1,202 @@
+"""``df.write.format("kbatch").mode("append").save(root)``: a DataFrame as segments of a log directory.
+
+Each attempt of a task writes files of its own, with offsets that count from 0. Only the files of the attempts that
+Spark takes are told to the driver, so that neither a retry nor a speculative duplicate writes a row twice. The driver
+gives offsets in the order of the tasks, and puts everything in place at once (`kbatch.log.write.commit`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+)
+from pyspark.sql.types import TimestampType as SparkTimestampType
+
+from kbatch import options as opts
+from kbatch.log.write.commit import Mode, Stage, check_before, commit
+from kbatch.log.write.parts import Part, PartWriter
+from kbatch.log.write.rows import RowOptions, check_columns
+from kbatch.options import option
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KbatchWriter", "SinkOptions", "parse_sink_options"]
+
+# Seconds to wait for the commit of another job: before the tasks begin, and when all of them have done their work.
+_WAIT_BEFORE = 30.0
+_WAIT = 600.0
+
+
+@opts.documented
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """What a write is asked to do. Picklable, with plain values only.
+
+    Attributes
+    ----------
+    rows : RowOptions
+    {options}
+    """
+
+    rows: RowOptions
+    segment_bytes: int = option(
+        opts.size(1, opts.INT32_MAX), 1 << 30, spark="segmentBytes", help="bytes of a segment, at most"
+    )
+    index_interval_bytes: int = option(
+        opts.size(), 4096, spark="indexIntervalBytes", help="bytes of a segment between entries of its indexes"
+    )
+    replace: bool = option(
+        opts.BOOLEAN, False, spark="replaceLogs",
+        help="let mode overwrite remove **all** logs that are in the directory"
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        opts.check(self)
+
+
+def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:
+    """Return the directory to write to and the options, from the strings that Spark hands over.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        Names in any case; ``docs/options.md`` lists all of them.
+
+    Raises
+    ------
+    ValueError
+        An unknown option, or a value that an option cannot have.
+
+    Examples
+    --------
+    >>> from kbatch.spark.datasink import parse_sink_options
+    >>> path, sink = parse_sink_options({"path": "/data", "topic": "orders", "compression": "zstd:3"})
+    >>> path, sink.rows.topic, sink.rows.compression
+    ('/data', 'orders', (<Codec.ZSTD: 4>, 3))
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    definitions = [*opts.options_of(RowOptions), *opts.options_of(SinkOptions)]
+    opts.refuse_unknown(set(given) - {"path"}, [name for each in definitions for name in each.spark])
+    if "path" not in given:
+        raise ValueError("no path: name the log directory in save(...)")
+    rows, row_names = opts.from_strings(opts.options_of(RowOptions), given)
+    values, names = opts.from_strings(opts.options_of(SinkOptions), given)
+    names |= row_names
+    return given["path"], opts.as_named(lambda: SinkOptions(rows=RowOptions(**rows), **values), names)
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Return what the columns will be in Arrow; PySpark's own function has other arguments in each version."""
+    import pyarrow as pa
+
+    simple: list[tuple[type[DataType], pa.DataType]] = [
+        (BinaryType, pa.binary()),
+        (StringType, pa.string()),
+        (ByteType, pa.int8()),
+        (ShortType, pa.int16()),
+        (IntegerType, pa.int32()),
+        (LongType, pa.int64()),
+        (SparkTimestampType, pa.timestamp("us", "UTC")),
+        (TimestampNTZType, pa.timestamp("us")),
+        (NullType, pa.null()),
+    ]
+
+    def arrow(name: str, kind: DataType) -> pa.DataType:
+        for each, found in simple:
+            if isinstance(kind, each):
+                return found
+        if isinstance(kind, ArrayType):
+            return pa.list_(arrow(name, kind.elementType))
+        if isinstance(kind, MapType):
+            return pa.map_(arrow(name, kind.keyType), arrow(name, kind.valueType))
+        if isinstance(kind, StructType):
+            return pa.struct([(field.name, arrow(name, field.dataType)) for field in kind.fields])
+        raise TypeError(
+            f"column {name!r} is {kind.simpleString()}, which no column of a record can be; cast or drop it"
+        )
+
+    return pa.schema([(field.name, arrow(field.name, field.dataType)) for field in schema.fields])
+
+
+@dataclass
+class PartsMessage(WriterCommitMessage):
+    """What a task has written: its number, and its files."""
+
+    task: int
+    parts: list[Part]
+
+
+class KbatchWriter(DataSourceArrowWriter):
+    """Writes parts in tasks, and puts them in place on the driver. It has plain values only: it is pickled."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        path, self.options = parse_sink_options(options)
+        check_columns(_arrow_schema(schema), self.options.rows)
+        self.stage = Stage(path)
+        # Spark has no other mode for a source of Python: ErrorIfExists and Ignore it refuses itself.
+        self.mode: Mode = "append"
+        if overwrite:
+            self.mode = "overwrite" if self.options.replace else "error"
+        check_before(self.stage, self.mode, _WAIT_BEFORE)
+        # Spark asks for a writer when it begins with the tasks, and not before.
+        self.stage.make()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task into files of this attempt."""
+        context = TaskContext.get()
+        task, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
+        directory = None
+        try:
+            writer = None
+            for batch in iterator:
+                if writer is None:
+                    directory = self.stage.attempt(f"{task:06d}-{attempt}")
+                    writer = PartWriter(directory, self.options.rows, turn=task)
+                writer.add(batch)
+            return PartsMessage(task, [] if writer is None else writer.close())
+        except BaseException:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give offsets and put everything in place, or nothing."""
+        told = sorted((each for each in messages if isinstance(each, PartsMessage)), key=lambda each: each.task)
+        try:
+            if len(told) != len(messages):
+                raise RuntimeError(f"{len(messages) - len(told)} of {len(messages)} tasks didn't tell what they wrote")
+            commit(
+                self.stage,
+                [part for message in told for part in message.parts],
+                segment_bytes=self.options.segment_bytes,
+                index_interval_bytes=self.options.index_interval_bytes,
+                mode=self.mode,
+                wait=_WAIT,
+            )
+        finally:
+            self.stage.remove()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what tasks have written."""
+        with contextlib.suppress(OSError):
+            self.stage.remove()

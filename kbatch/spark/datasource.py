@@ -1,0 +1,182 @@
+"""``spark.read.format("kbatch").load(root)``: a broker's log directory as a DataFrame."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from kbatch.plan.losses import loss_batches
+from kbatch.plan.read_options import ReadOptions, parse_options
+from kbatch.plan.rows import record_batches
+from kbatch.plan.split import choose_logs, plan, plan_logs, task_tables
+from kbatch.plan.transactions import transaction_batches
+from kbatch.spark.datasink import KbatchWriter
+from kbatch.spark.schema import columns_of, kafka_schema, table_schema
+from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
+from kbatch.spark.values import ValueColumns, columns_for, parsers_of, value_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["KbatchDataSource", "KbatchReader", "register"]
+
+_log = logging.getLogger(__name__)
+
+
+class KbatchDataSource(DataSource):
+    """The data source ``kbatch``: log directories with the schema and the options of Spark's Kafka source.
+
+    Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
+    ``option("includeHeaders", "true")``. A schema given by the user chooses among them, in its order: what it leaves
+    out is not built. The options are those of `kbatch.plan.read_options.parse_options`.
+
+    ``option("table", "losses")`` gives another table, of what damage costs a read with the same options (``onError`` is
+    then ``skip`` unless it is ``stop``): a row for each range of bytes that gives no records, with topic, partition,
+    file, position and length (bytes in the file), reason, and base_offset, which is null where no header could be
+    framed. The logs are read and checked for it as for the records; an empty table means that nothing is lost.
+
+    ``option("table", "transactions")`` gives what the markers of the logs say, from their headers alone: a row for each
+    aborted, each undecided and each open transaction that reaches into the offsets that are chosen, with topic,
+    partition, producer_id, first_offset, last_offset (that of the marker; null while it is open), state (``aborted``;
+    ``undecided``, if its marker is there but damaged; or ``open``), first_timestamp (of the first batch of an open one;
+    null for the others, and where there is none), and last_stable_offset: from there on read_committed withholds
+    everything of this log; null if nothing is open.
+
+    ``spark.readStream`` follows logs that a broker is writing, see `kbatch.spark.stream.parse_stream_options`.
+
+    ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) gives
+    values in place of bytes, and a last column ``value_bad`` with the bytes of those that are none; the options that go
+    with it are those of `kbatch.plan.value_options.ValueOptions.parse`. A schema of json that isn't given, by
+    ``valueSchema`` or a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
+
+    Options prune what is read; the filters of a query do not, because PySpark reuses a reader with the filters of one
+    query for later queries of the same DataFrame, which would then miss rows. With
+    ``key`` or ``keyHex`` the records of one key are chosen before any row is made, and with ``keyPartitions`` too, only
+    the partition that Kafka's default partitioner sends the key to is read.
+
+    A row of Spark holds less than 2 GiB, and an executor takes about four times the bytes of its largest record from
+    the heap; what dies of that doesn't say so. Records above 64 MiB are told of in the worker's log, and those above
+    ``maxRecordBytes``, 2 GiB unless it is given, are an error that names them.
+
+    ``df.write.format("kbatch").mode("append").save(root)`` writes rows with the columns of `kbatch.log.write_log` into
+    a log directory that driver and executors share: new segments, whose offsets go on after those that are there, in
+    the order of tasks and of rows in them; all rows or none. The options are those of
+    `kbatch.spark.datasink.parse_sink_options`.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> kbatch.spark.register(spark)  # doctest: +SKIP
+    >>> spark.read.format("kbatch").option("subscribe", "orders").load("/data/kafka").count()  # doctest: +SKIP
+    >>> spark.read.format("kbatch").option("table", "losses").load("/data/kafka").show()  # doctest: +SKIP
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format(...)``."""
+        return "kbatch"
+
+    def schema(self) -> StructType:
+        """Return the table's schema, for records that of Spark's Kafka source; bad options are told here first."""
+        try:
+            paths, options = parse_options(self.options)
+        except ValueError as error:
+            # Spark doesn't say yet whether it will be a batch or a stream.
+            try:
+                paths, stream = parse_stream_options(self.options)
+            except ValueError:
+                raise error from None
+            options = stream.read
+        if options.table == "records":
+            schema = kafka_schema(headers=options.include_headers)
+            if options.values.parsed:
+                logs = choose_logs(paths, options)
+                schema = value_schema(schema, parsers_of(options.values, logs, options))
+            return schema
+        return table_schema(options.table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader for the default schema, or for the columns of a user's."""
+        paths, options = parse_options(self.options)
+        columns, values = _columns(schema, paths, options)
+        return KbatchReader(paths, options, columns, values)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream, whose columns are those of `reader`."""
+        paths, options = parse_stream_options(self.options)
+        return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of rows with the columns of `kbatch.log.write_log`."""
+        return KbatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Refuse a stream."""
+        raise ValueError(
+            "kbatch writes no streams; write each micro-batch: "
+            'writeStream.foreachBatch(lambda df, _: df.write.format("kbatch").mode("append").save(root))'
+        )
+
+
+def _columns(schema: StructType, paths: list[str], options: ReadOptions) -> tuple[tuple[str, ...], ValueColumns | None]:
+    """Return the columns to decode for a schema, and what is made of them."""
+    if options.table == "records" and options.values.parsed:
+        return columns_for(schema, options, lambda: choose_logs(paths, options))
+    return columns_of(schema, options.table), None
+
+
+class KbatchReader(DataSourceReader):
+    """Plans the splits on the driver, and reads them in tasks. It has plain values only: it is pickled."""
+
+    def __init__(
+        self, paths: list[str], options: ReadOptions, columns: tuple[str, ...], values: ValueColumns | None = None
+    ) -> None:
+        self.paths = paths
+        self.options = options
+        self.columns = columns
+        self.values = values
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a partition for each task; its value is a tuple of `Split`, or of `LogRange` for transactions."""
+        logs = choose_logs(self.paths, self.options)
+        if self.options.table == "transactions":
+            return [InputPartition(ranges) for ranges in plan_logs(logs, self.options)]
+        return [InputPartition(splits) for splits in plan(logs, self.options, withheld=False)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one partition names."""
+        # Spark makes InputPartition(None) of an empty list.
+        task, columns, options = partition.value or (), self.columns, self.options
+        if options.table == "transactions":
+            return transaction_batches(task, columns, options)
+        if options.table == "losses":
+            # Of the records nothing is asked for.
+            return loss_batches(task_tables(task, options, ()), columns)
+        return record_batches(task_tables(task, options, columns), columns, options, self.values)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("kbatch")`` known to a session.
+
+    Parameters
+    ----------
+    spark : SparkSession
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> kbatch.spark.register(spark)  # doctest: +SKIP
+    """
+    spark.dataSource.register(KbatchDataSource)

@@ -1,0 +1,1 @@
+"""Sessions and jobs on the driver: Java, executors, progress and interrupts."""

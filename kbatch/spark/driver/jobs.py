@@ -1,0 +1,109 @@
+"""Spark jobs that show how far they are, can be interrupted, and fail with our own errors."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import kbatch.errors
+from kbatch.errors import KbatchError
+from kbatch.spark.driver.executors import ExecutorWatch
+from kbatch.spark.driver.interrupts import HeldInterrupts
+
+__all__ = ["Progress", "run_job"]
+
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+def run_job(spark: SparkSession, work: Callable[[], T], tasks: int, progress: Progress | None) -> T:
+    """Run a Spark action in a thread, so that this one can show progress and be interrupted; return its result.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    work : callable
+    tasks : int
+        How many tasks it has.
+    progress : callable or None
+        Called now and then with the number of tasks done and of all tasks.
+
+    Raises
+    ------
+    KbatchError
+        What a task raised of ours, else what Spark says.
+    """
+    context = spark.sparkContext
+    group = f"kbatch-{uuid.uuid4().hex}"
+    results: list[T] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def call() -> None:
+        try:
+            context.setJobGroup(group, "kbatch export", interruptOnCancel=True)
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=call, name="kbatch-export", daemon=True)
+    executors = ExecutorWatch(context)
+    thread.start()
+    try:
+        with HeldInterrupts() as held:
+            while not done.wait(0.2):
+                held.check()
+                executors.check()
+                if progress is not None:
+                    progress(min(_tasks_done(context, group), tasks), tasks)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            context.cancelJobGroup(group)
+        raise
+    thread.join()
+    if errors:
+        raise _task_error(errors[0]) from errors[0]
+    if progress is not None:
+        progress(tasks, tasks)
+    return results[0]
+
+
+def _tasks_done(context: Any, group: str) -> int:
+    tracker = context.statusTracker()
+    done = 0
+    for number in tracker.getJobIdsForGroup(group):
+        job = tracker.getJobInfo(number)
+        for stage in job.stageIds if job else ():
+            info = tracker.getStageInfo(stage)
+            done += info.numCompletedTasks if info else 0
+    return done
+
+
+def _task_error(error: BaseException) -> BaseException:
+    """Find our own exception in the text that is all Spark hands on of it."""
+    found = re.findall(r"^kbatch\.\w+(?:\.\w+)*\.(\w+): (.+)$", str(error), re.MULTILINE)
+    if found:
+        name, text = found[-1]
+        cls = getattr(kbatch.errors, name, KbatchError)
+        made: BaseException = cls(text.strip())
+        return made
+    if re.search(r"No module named '(kbatch|pyarrow)\b", str(error)):
+        return KbatchError(
+            "the Python of Spark's workers does not have kbatch or one of its dependencies; install kbatch there, or "
+            "send the output of `pip install --target` or `venv-pack` with the setting spark.archives"
+        )
+    if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # The end of a worker's traceback says what went wrong; without one, Spark's own first line does.
+        raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
+        return KbatchError(f"Spark failed: {(raised[-1:] or lines[:1] or [type(error).__name__])[0]}")
+    return error

@@ -1,0 +1,154 @@
+"""The Spark session of a command: local unless a master is named, quiet, and gone when the command ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from kbatch.errors import KbatchError
+from kbatch.spark.driver.interrupts import HeldInterrupts
+from kbatch.spark.driver.java import ensure_java
+
+__all__ = ["SparkStartError", "spark_session"]
+
+# How long a JVM may take to end by itself, in seconds.
+_GRACE = 10.0
+
+
+class SparkStartError(KbatchError):
+    """Spark could not be started."""
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str | None = None, *, app_name: str = "kbatch", conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Give the active session if there is one, else start one and end it, its JVM and its workers afterwards.
+
+    Parameters
+    ----------
+    master : str, optional
+        Spark's master URL; None is the active session, or else ``local[*]``.
+    app_name : str
+        The name that Spark shows.
+    conf : mapping of str to str, optional
+        Spark's settings, such as ``{"spark.executor.memory": "4g"}``. They go before ours.
+
+    Yields
+    ------
+    SparkSession
+        A session of our own has no web UI, UTC as its time zone, this interpreter for its workers, and a log that
+        doesn't reach the terminal.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is no Java that Spark can run on.
+    SparkStartError
+        Spark did not start; the message has the last line that it logged.
+    ValueError
+        A master was named, or settings, and a session is there already: Spark has one per process.
+
+    Examples
+    --------
+    >>> from kbatch.spark import spark_session
+    >>> with spark_session("local[1]") as spark:  # doctest: +SKIP
+    ...     spark.range(3).count()
+    3
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        if master is not None:
+            raise ValueError("a Spark session is active in this process, so that a master can't be chosen any more")
+        if conf:
+            raise ValueError("a Spark session is active in this process, so that settings can't be given any more")
+        yield active
+        return
+    ensure_java()
+    with tempfile.TemporaryDirectory(prefix="kbatch-spark-") as scratch:
+        log = Path(scratch, "spark.log")
+        with log.open("wb") as sink, _own_session(master, app_name, conf or {}, scratch, sink) as spark:
+            yield spark
+
+
+@contextlib.contextmanager
+def _own_session(
+    master: str | None, app_name: str, given: Mapping[str, str], scratch: str, sink: IO[bytes]
+) -> Iterator[SparkSession]:
+    # Workers take `python3` of the PATH if nobody tells them better.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    conf = SparkConf(loadDefaults=False)
+    conf.setMaster(master or "local[*]").setAppName(app_name)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Workers start with the current directory on their path: in a source tree, its uncompiled package would be
+        # imported there instead of the installed one.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        "spark.sql.warehouse.dir": os.path.join(scratch, "warehouse"),
+        **given,
+    }
+    for key, value in settings.items():
+        conf.set(key, value)
+    # The JVM's standard error is what Spark's log, Java's own warnings and the workers write to. It is shown, in one
+    # line, only if there is no session to tell what went wrong.
+    process: subprocess.Popen[bytes] | None = None
+    gateway: Any = None
+    try:
+        try:
+            # A JVM that is interrupted while it starts is left behind, as nobody knows it yet.
+            with HeldInterrupts():
+                launch: Callable[..., Any] = launch_gateway
+                gateway = launch(conf, popen_kwargs={"stdout": sink, "stderr": sink})
+                process = gateway.proc
+                context = SparkContext(conf=conf, gateway=gateway)
+                spark = SparkSession(context)
+        except Exception as error:
+            raise SparkStartError(f"Spark did not start: {_reason(sink.name, error)}") from error
+        yield spark
+    finally:
+        _end(gateway, process)
+
+
+def _end(gateway: Any, process: subprocess.Popen[bytes] | None) -> None:
+    """Stop the session and its JVM, whatever state an interrupt has left them in."""
+    context = SparkContext._active_spark_context
+    if context is not None:
+        with contextlib.suppress(Exception):
+            context.stop()
+    with contextlib.suppress(Exception):
+        if gateway is not None:
+            gateway.shutdown()
+    SparkSession._instantiatedSession = None
+    # A later session of this process starts its own JVM.
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    if process is None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()  # the JVM ends when it can't read from us any more
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _reason(log: str, error: Exception) -> str:
+    """Return the line of Spark's log that says most, else the error's own first line."""
+    lines = [line.strip() for line in Path(log).read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "Exception" in line or "ERROR" in line or line.lower().startswith("error")]
+    return (telling or lines or str(error).splitlines() or [type(error).__name__])[-1 if not telling else 0]

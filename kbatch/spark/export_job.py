@@ -1,0 +1,359 @@
+"""`export`: log directories -> Parquet on Spark, all of it or nothing.
+
+The driver plans splits; tasks decode them and write files (`kbatch.sinks.task`); the driver puts the files whose
+reports it has into place (`kbatch.sinks.staging`), and only then the whole counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.parquet
+from pyspark.sql import SparkSession
+
+from kbatch.batches.framing import scan_part
+from kbatch.errors import LogDirectoryError, finding_to_error
+from kbatch.log import Log
+from kbatch.plan.following import log_transactions
+from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
+from kbatch.plan.rows import Transform
+from kbatch.plan.split import choose_logs, look_into, plan_logs, plan_ranges, resolve_bounds
+from kbatch.plan.transactions import pending_table
+from kbatch.sinks.outputs import Place, open_place
+from kbatch.sinks.staging import Staging
+from kbatch.sinks.summary import ExportSummary, summarize
+from kbatch.sinks.tables import CommittedFile, OutputTable, TableCommitError, open_table
+from kbatch.sinks.task import LOSSES_SUFFIX, ExportJob, TaskReport, reports_of
+from kbatch.sinks.write_options import WriteOptions
+from kbatch.spark.driver.interrupts import HeldInterrupts
+from kbatch.spark.driver.jobs import Progress, run_job
+from kbatch.spark.driver.session import spark_session
+from kbatch.spark.values import value_columns
+from kbatch.transactions import Transactions
+
+__all__ = ["LOSSES", "MANIFEST", "TRANSACTIONS", "export"]
+
+# Readers pass over names that begin with an underscore.
+MANIFEST = "_manifest.json"
+LOSSES = "_losses"
+TRANSACTIONS = "_transactions"
+# How many losses the summary tells one by one; all of them are counted, and in the side table.
+_MAX_LOSSES = 100
+
+# A task costs about a tenth of a second whatever it does, so that small logs aren't cut finer than this.
+_MIN_SPLIT_BYTES = 16 << 20
+# What Spark itself escapes in the names of partition directories (ExternalCatalogUtils.escapePathName).
+_ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+
+
+def export(
+    logdir: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    options: ReadOptions | None = None,
+    writing: WriteOptions | None = None,
+    table: str | None = None,
+    catalog: str | None = None,
+    transform: Transform | None = None,
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Write the records of a log directory as Parquet, partitioned by topic and partition.
+
+    Parameters
+    ----------
+    logdir : str or path
+        A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
+    out : str or path
+        A directory that must not be there yet, or a URL such as ``s3://bucket/directory`` below which there must be
+        nothing yet; a Delta or Iceberg table may be there and is added to. See the notes for what others see of it
+        meanwhile. If the export fails or is interrupted, everything that it has written is removed.
+    master : str, optional
+        Spark's master URL. None is the active session if there is one, else ``local[*]``. On a cluster, log directory
+        and output must be on a file system that all workers reach.
+    conf : mapping of str to str, optional
+        Spark's settings, for a session of our own.
+    options : ReadOptions, optional
+        Topics, offsets, timestamps, headers, isolation, and what to do with damage. ``split_bytes`` is the most that a
+        task reads. Under read_committed the headers of the logs are followed on the driver before.
+    writing : WriteOptions, optional
+        Format, compression, sizes of files and row groups, and whether there are days.
+    table, catalog : str, optional
+        For ``format="iceberg"``: the table, as ``namespace.name``, and the catalog as pyiceberg's configuration calls
+        it.
+    transform : Transform, optional
+        What each batch of records passes before it is written, in the tasks. For keys and values that are to be parsed
+        ``options.values`` says it.
+    progress : callable, optional
+        Called now and then with the number of tasks done and of all tasks.
+
+    Returns
+    -------
+    ExportSummary
+
+    Raises
+    ------
+    LogDirectoryError
+        If there is no log, or `out` can't be written, before Spark is started.
+    CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
+        For damage, with ``on_error="raise"``. Nothing is left behind.
+    MissingDependencyError, SparkStartError
+        If Spark can't be started, or the library of a format isn't there.
+    TableCommitError
+        If a Delta or Iceberg table doesn't take the files.
+    ValueError
+        For options that don't fit what is there.
+
+    Notes
+    -----
+    Files are ``topic=T/partition=N/part-<first offset>-<task>.parquet``, with rows in the order of the log, and columns
+    key, value, offset, timestamp, timestampType (and headers) as Spark's Kafka source has them; topic and partition are
+    in the path, and with ``by_day`` also ``date=YYYY-MM-DD`` below them: the day of the timestamp, in UTC, or
+    ``__HIVE_DEFAULT_PARTITION__`` for those without. Offsets go up within a file, and files of a directory follow each
+    other by name. ``_manifest.json`` holds the summary with the list of files.
+
+    If anything was lost, ``_losses/part-<number>.parq`` are Parquet files with a row a loss, in the order of the logs:
+    topic, partition, file, position, length, reason, base_offset. If read_committed withheld records,
+    ``_transactions/part-00000.parq`` has the transactions that are the reason, with the columns of the data source's
+    table ``transactions`` and state ``open`` or ``undecided``. They are no part of the data set: Spark, pyarrow and
+    pandas pass over the name of the directory, DuckDB and Polars with ``**/*.parquet`` over the names of the files.
+
+    A directory of a mounted file system appears complete, with one rename; until then there is ``OUT.tmp-<id>`` beside
+    it. An object store has no such rename: files of attempts are below ``OUT/_temporary-<id>/``, then the driver has
+    them copied into place one by one, and writes ``_manifest.json`` and at last ``_SUCCESS``: a reader that doesn't
+    wait for that may see some of the files. (A worker that is killed may leave a multipart upload that isn't complete:
+    nobody sees it, and the store's own rules remove it.)
+
+    A Delta or Iceberg table has the files with one transaction; manifest and side tables of each run are in
+    ``OUT/_export-<id>/``, and files are called ``part-<first offset>-<task>-<id>.parquet``. In Iceberg tables, which
+    are partitioned by topic and partition and the day of ``timestamp``, the files have topic and partition as columns.
+
+    Examples
+    --------
+    >>> import kbatch.spark
+    >>> summary = kbatch.spark.export("tests/golden/logs/codec-zstd-0", "/tmp/parquet")  # doctest: +SKIP
+    >>> summary.records  # doctest: +SKIP
+    3144
+    """
+    logdir, out = os.fspath(logdir), os.fspath(out)
+    options, writing = options or ReadOptions(), writing or WriteOptions()
+    if options.table != "records":
+        raise ValueError(
+            f"table={options.table} is for the data source: an export writes records, and losses beside them"
+        )
+    if (table is not None or catalog is not None) and writing.format != "iceberg":
+        raise ValueError("a table and a catalog are for format iceberg")
+    place = open_place(out, writing.storage)
+    if transform is not None and options.values.parsed:
+        raise ValueError("a transform and formats of keys and values exclude each other")
+    target: OutputTable | None = None
+    if writing.format == "delta" or writing.format == "iceberg":
+        target = open_table(writing.format, place, by_day=writing.by_day, name=table, catalog=catalog)
+    _check_out(place, may_exist=target is not None)
+    logs = _open_logs(logdir, options)
+    transform = transform or value_columns(options.values, logs, options)
+    schema = ExportJob([], options, place, writing, transform).schema
+    if target is not None:
+        target.check(schema)
+    began = time.monotonic()
+    session = spark_session(master, app_name="kbatch export", conf=conf)
+    in_place = target is not None or not place.local
+    with (
+        contextlib.ExitStack() as to_the_end,
+        Staging(place, in_place=in_place) as staging,
+        _quiet_pandas(),
+        session as spark,
+    ):
+        ready = time.monotonic()
+        options = replace(options, split_bytes=_split_bytes(spark, logs, options, writing))
+        bounds = resolve_bounds(logs, options)
+        transactions = _follow(spark, logs, options, bounds)
+        ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
+        tasks = plan_ranges(ranges, options)
+        job = ExportJob(tasks, options, staging.attempts, writing, transform)
+        reports = _run(spark, job, progress) if tasks else []
+        summary = ExportSummary(logdir, place.url, options.isolation, writing.format)
+        summarize(summary, logs, transactions, reports)
+        summary.start_seconds = round(ready - began, 3)
+        files = _data_files(reports, f"-{staging.run}" if target is not None else "", writing.suffix)
+        staging.place([(file.written.name, file.name) for file in files])
+        summary.files = [file.name for file in files]
+        side = f"_export-{staging.run}/" if target is not None else ""
+        _place_losses(staging, side, reports, summary)
+        _place_transactions(staging, side, logs, transactions, options, summary)
+        summary.seconds = round(time.monotonic() - ready, 3)
+        summary.manifest = side + MANIFEST
+        staging.write(summary.manifest, json.dumps(summary.to_dict(), indent=1).encode())
+        # Half way through a table's commit nobody could tell whether the files count; and Spark takes a moment to
+        # stop: who interrupts that would be told that nothing was written.
+        held = to_the_end.enter_context(HeldInterrupts())
+        if target is None:
+            staging.publish()
+        else:
+            _commit(target, files, schema, staging)
+        held.finish()
+    return summary
+
+
+def _check_out(out: Place, *, may_exist: bool) -> None:
+    exists = os.path.lexists(out.url) if out.local else out.exists()
+    if exists and not may_exist:
+        raise LogDirectoryError(f"{out.url}: exists already; name a new directory, or remove it", source=out.url)
+    if not out.local:
+        return
+    parent = out.url if exists else os.path.dirname(out.url)
+    if not os.path.isdir(parent):
+        raise LogDirectoryError(f"{out.url}: there is no directory {parent} to make it in", source=out.url)
+    if not os.access(parent, os.W_OK):
+        raise LogDirectoryError(f"{out.url}: no permission to write in {parent}", source=out.url)
+
+
+def _open_logs(logdir: str, options: ReadOptions) -> list[Log]:
+    logs = choose_logs([logdir], options)
+    if not logs:
+        raise LogDirectoryError(f"{logdir}: none of its topic-partitions is chosen", source=logdir)
+    for log in logs:
+        if log.topic is None:
+            raise LogDirectoryError(
+                f"{log.path}: not in a directory named 'topic-partition', so that its topic isn't known",
+                source=log.path,
+            )
+    if options.on_error == "raise":
+        _check_first_batches(logs)
+    return logs
+
+
+def _check_first_batches(logs: Sequence[Log]) -> None:
+    """Fail before Spark is started where the first batch of a log can't be read anyway."""
+
+    def check(log: Log) -> None:
+        segment = log.segments[0]
+        scan = scan_part(segment.window(0, min(segment.size, 1 << 16)), max_batches=1)
+        if scan.finding is not None:
+            with segment.open() as file:
+                if file.tail_at(0).kind == "damaged" or not segment.live:
+                    raise finding_to_error(scan.finding, source=segment.path, position=0)
+
+    look_into(logs, check, logs)
+
+
+def _split_bytes(spark: SparkSession, logs: Sequence[Log], options: ReadOptions, writing: WriteOptions) -> int:
+    """Choose how much a task reads: all cores busy, but no tiny tasks, and enough for a file of the size asked for."""
+    most = options.split_bytes
+    if writing.file_bytes is not None and most == DEFAULT_SPLIT_BYTES:
+        most = max(most, writing.file_bytes)
+    cores = max(1, spark.sparkContext.defaultParallelism)
+    size = sum(log.size for log in logs)
+    # As many tasks for each core: three equal ones on two cores would take as long as four.
+    turns = max(1, -(-size // (cores * most)))
+    share = size // (cores * turns) + 1
+    return min(most, max(share, _MIN_SPLIT_BYTES))
+
+
+@contextlib.contextmanager
+def _quiet_pandas() -> Iterator[None]:
+    """Keep PySpark from warning of a new pandas: none is used here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+        yield
+
+
+def _follow(
+    spark: SparkSession, logs: Sequence[Log], options: ReadOptions, bounds: Sequence[tuple[int | None, int | None]]
+) -> list[Transactions | None]:
+    if options.isolation == "read_uncommitted":
+        return [None] * len(logs)
+    return run_job(spark, lambda: log_transactions(logs, options, bounds, spark=spark), 0, None)
+
+
+def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list[TaskReport]:
+    tasks = len(job.tasks)
+
+    def collect() -> list[str]:
+        reports = spark.range(0, tasks, 1, tasks).mapInArrow(job, "report string")
+        return [row.report for row in reports.collect()]
+
+    return reports_of(run_job(spark, collect, tasks, progress))
+
+
+def _data_files(reports: Sequence[TaskReport], run: str, suffix: str) -> list[CommittedFile]:
+    """Name the files that were reported."""
+    files: list[CommittedFile] = []
+    taken: set[str] = set()
+    for report in reports:
+        for written in report.files:
+            directory = f"topic={_escape(report.topic)}/partition={report.partition}"
+            if written.date is not None:
+                directory += f"/date={written.date}"
+            stem = f"{directory}/part-{written.first_offset:020d}-{report.task:05d}{run}"
+            name, again = stem, 0
+            while name in taken:
+                again += 1
+                name = f"{stem}-{again}"
+            taken.add(name)
+            files.append(CommittedFile(name + suffix, report.topic, report.partition, written))
+    return files
+
+
+def _place_losses(staging: Staging, side: str, reports: Sequence[TaskReport], summary: ExportSummary) -> None:
+    """Put the files of losses into the side table, in the order of the logs."""
+    sources = [report.losses_file for report in reports if report.losses_file is not None]
+    if not sources:
+        return
+    summary.losses_table = side + LOSSES
+    names = [f"{side}{LOSSES}/part-{number:05d}{LOSSES_SUFFIX}" for number in range(len(sources))]
+    staging.place(list(zip(sources, names, strict=True)))
+    for name in names:
+        with staging.data.fs.open_input_file(staging.data.path(name)) as stream:
+            for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(_MAX_LOSSES):
+                summary.losses += batch.slice(0, _MAX_LOSSES - len(summary.losses)).to_pylist()
+                if len(summary.losses) == _MAX_LOSSES:
+                    return
+
+
+def _place_transactions(
+    staging: Staging,
+    side: str,
+    logs: Sequence[Log],
+    transactions: Sequence[Transactions | None],
+    options: ReadOptions,
+    summary: ExportSummary,
+) -> None:
+    """Write the side table of the transactions for which records were withheld."""
+    if not any(each is not None and each.pending for each in transactions):
+        return
+    ranges = [each for task in plan_logs(logs, options) for each in task]
+    # Where nothing was withheld, no transaction is the reason of anything.
+    parts = zip(logs, transactions, ranges, summary.partitions, strict=True)
+    wanted = [(log, known, where) for log, known, where, part in parts if known is not None and part.undecided_batches]
+    rows = pending_table(wanted, options)
+    if not rows.num_rows:
+        return
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(rows, sink, compression="zstd")
+    staging.write(f"{side}{TRANSACTIONS}/part-00000{LOSSES_SUFFIX}", sink.getvalue())
+    summary.withheld_transactions = rows.num_rows
+    summary.transactions_table = side + TRANSACTIONS
+
+
+def _commit(target: OutputTable, files: Sequence[CommittedFile], schema: Any, staging: Staging) -> None:
+    try:
+        target.commit(files, schema)
+        staging.published = True
+    except TableCommitError as error:
+        staging.published = error.unknown
+        raise
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

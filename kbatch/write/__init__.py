@@ -1,0 +1,1 @@
+"""Encode columns and single records as batches, and write markers."""

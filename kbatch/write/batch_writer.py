@@ -1,0 +1,400 @@
+"""Records -> batches of a target size, into a file, a piece at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.batches.codecs import compress
+from kbatch.format import Codec, TimestampType
+from kbatch.kernels import encode as _kernel
+from kbatch.write.encoding import (
+    Batches,
+    Layout,
+    append_time_of,
+    check_range,
+    composed,
+    frame_payload,
+    now,
+    overheads,
+    plan_batches,
+    raise_trouble,
+    records_of,
+)
+from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_array
+
+__all__ = ["BatchWriter"]
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+# Bytes of batches that are written at once, and records that are kept as Python objects before they are encoded.
+_RUN = 4 << 20
+_KEPT = 1024
+_KEPT_BYTES = 1 << 20
+# What a record takes beside its key, value and headers, and a header beside its own, at most (PRD-R15).
+_RECORD_OVERHEAD = 64
+_HEADER_OVERHEAD = 10
+
+
+class Sink(Protocol):
+    """What a `BatchWriter` writes to: a file open for binary writing, or anything with its ``write``."""
+
+    def write(self, data: memoryview, /) -> int | None:
+        """Take bytes; return how many, or None if that is all of them."""
+
+
+class BatchWriter:
+    """Write records to a file as batches of a target size, with offsets that go on from batch to batch.
+
+    Records are cut into batches as Kafka's producers cut them, however they are handed in: a batch is closed when the
+    next record would make it larger than `batch_size`. Only whole batches are written, many in one call of
+    ``file.write``. After an error of the file the writer is of no use any more; what a failed write has left of a batch
+    is cut off again, where the file can seek.
+
+    As a context manager it is closed at the end of the block; after an exception nothing more is written.
+
+    Parameters
+    ----------
+    file : binary file object
+        Anything with ``write``. It is neither opened nor closed here.
+    batch_size : int
+        Bytes, header included and before compression, that a batch takes at most; a record that is larger gets a batch
+        of its own. Default is that of Kafka's producers (``batch.size``). Larger batches compress better, and brokers
+        refuse those of more than ``message.max.bytes``, 1 MiB by default, after compression.
+    base_offset : int
+        Offset of the first record.
+    append_time : int or datetime, optional
+        With log_append_time. Default is the time at which a batch is closed (in magic 1, its records were handed in).
+    magic, codec, level, timestamp_type, max_records
+        As for `kbatch.encode`.
+    leader_epoch, producer_id, producer_epoch, base_sequence, transactional, delete_horizon
+        As for `kbatch.encode`.
+
+    Attributes
+    ----------
+    next_offset : int
+        The offset that the next record gets.
+    next_sequence : int
+        The base sequence of the next batch after those that are closed; -1 without a producer id.
+    bytes_written : int
+        Bytes of the batches that were written to the file.
+    pending : int
+        Records that were handed in and are not written yet.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As by `kbatch.encode`. A refused record or column leaves the writer as it was.
+
+    Examples
+    --------
+    >>> import io
+    >>> import kbatch
+    >>> file = io.BytesIO()
+    >>> with kbatch.BatchWriter(file, codec="lz4", base_offset=100) as writer:
+    ...     offset = writer.append(b"value", key=b"key", headers=[("source", b"test")])
+    ...     offsets = writer.append_many([b"a", b"b", None], timestamps=1000)
+    >>> offset, offsets, writer.next_offset
+    (100, range(101, 104), 104)
+    >>> kbatch.decode(file.getvalue()).values()
+    [b'value', b'a', b'b', None]
+    """
+
+    def __init__(
+        self,
+        file: Sink,
+        *,
+        batch_size: int = 16384,
+        max_records: int | None = None,
+        base_offset: int = 0,
+        magic: int = 2,
+        codec: Codec | str | None = None,
+        level: int | None = None,
+        timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
+        append_time: Any = None,
+        leader_epoch: int = -1,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+        delete_horizon: int | None = None,
+    ) -> None:
+        self._layout = Layout.of(
+            magic=magic,
+            codec=codec,
+            level=level,
+            timestamp_type=timestamp_type,
+            leader_epoch=leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+            delete_horizon=delete_horizon,
+        )
+        if not callable(getattr(file, "write", None)) or isinstance(file, io.TextIOBase):
+            raise TypeError(f"file must be open for binary writing, as open(path, 'wb'), got {type(file).__name__}")
+        # There has to be one: the writer holds a batch until it is full.
+        check_range("batch_size", batch_size, 0, _INT32_MAX)
+        self._append_time = append_time
+        append_time_of(self._layout, append_time)  # refuses what can't be
+        check_range("base_offset", base_offset, 0, _INT64_MAX)
+        self._plan = self._layout.plan(batch_size, max_records)
+        self._batch_size = batch_size
+        self._file = file
+        self._closed = False
+        self._failed = False
+        self.next_offset = base_offset
+        self.next_sequence = base_sequence
+        self.bytes_written = 0
+        # Records that came one at a time, until there are enough of them to be encoded.
+        self._single: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]] = []
+        self._single_bytes = 0
+        # The batch that still has room: its row, and its plain payload.
+        self._open: Batches | None = None
+        self._payload = bytearray()
+        # Where the file was, so that a failed write can be taken back.
+        self._start: int | None = None
+        with contextlib.suppress(Exception):
+            self._start = file.tell()  # type: ignore[attr-defined]
+
+    @property
+    def pending(self) -> int:
+        """Records that were handed in and are not written yet."""
+        return len(self._single) + (0 if self._open is None else int(self._open["record_count"][0]))
+
+    def append(
+        self, value: bytes | None, *, key: bytes | None = None, timestamp: Any = None, headers: Any = None
+    ) -> int:
+        """Add a record.
+
+        Parameters
+        ----------
+        value, key : bytes or None
+        timestamp : int or datetime, optional
+            Default is the time of this call. -1 is none.
+        headers : list of (key, value), optional
+            As for `kbatch.encode`.
+
+        Returns
+        -------
+        int
+            The record's offset.
+        """
+        self._check_open()
+        key, value = check_bytes(key, "key"), check_bytes(value, "value")
+        pairs = header_pairs(headers, "headers")
+        if self._layout.magic < 2 and pairs:
+            raise ValueError(f"headers need magic 2, got magic {self._layout.magic}")
+        if self._layout.magic == 0 and timestamp is not None:
+            raise ValueError("magic 0 has no timestamps")
+        stamp = now() if timestamp is None else millisecond(timestamp)
+        if not -1 <= stamp <= _INT64_MAX:
+            raise ValueError(f"timestamp must be -1 to {_INT64_MAX}, got {stamp}")
+        if self.next_offset > _INT64_MAX:
+            raise ValueError("there is no offset after 2**63 - 1")
+        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        size += sum(_HEADER_OVERHEAD + len(name) + len(data or b"") for name, data in pairs)
+        if size > _INT32_MAX - 2 * _RECORD_OVERHEAD:
+            raise ValueError(f"a record of {size} bytes is more than a batch holds")
+        offset = self.next_offset
+        self._single.append((offset, stamp, key, value, pairs))
+        self._single_bytes += size
+        self.next_offset += 1
+        if len(self._single) >= _KEPT or self._single_bytes >= min(self._batch_size, _KEPT_BYTES):
+            self._settle()
+        return offset
+
+    def append_many(
+        self, values: Any, *, keys: Any = None, timestamps: Any = None, headers: Any = None, offsets: Any = None
+    ) -> range | npt.NDArray[np.int64]:
+        """Add records from columns.
+
+        Parameters
+        ----------
+        values, keys, timestamps, headers
+            As for `kbatch.encode`. They aren't needed any more when this returns.
+        offsets : ndarray or sequence of int, optional
+            Rising strictly, the first of them `next_offset` at least. Default is one after the other.
+
+        Returns
+        -------
+        range or ndarray of int64
+            The records' offsets.
+        """
+        self._check_open()
+        appended = self._appended()
+        records = records_of(
+            values,
+            keys=keys,
+            timestamps=timestamps,
+            headers=headers,
+            offsets=offsets,
+            next_offset=self.next_offset,
+            layout=self._layout,
+            append_time=appended,
+        )
+        given: range | npt.NDArray[np.int64] = range(self.next_offset, self.next_offset + records.count)
+        if offsets is not None:
+            given = offsets_array(offsets, records.count)
+        if records.count:
+            self._settle()
+            self._take(records)
+        return given
+
+    def flush(self) -> None:
+        """Close the batch that still has room and write it; then flush the file, if it can be."""
+        self._check_open()
+        self._settle()
+        self._close_batch()
+        flush = getattr(self._file, "flush", None)
+        if flush is not None:
+            flush()
+
+    def close(self) -> None:
+        """Flush, and take no more records. The file stays open."""
+        if not self._closed:
+            try:
+                if not self._failed:
+                    self.flush()
+            finally:
+                self._closed = True
+
+    def __enter__(self) -> BatchWriter:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._failed:
+            raise ValueError("an earlier write failed; records since the last whole batch are not in the file")
+        if self._closed:
+            raise ValueError("the writer is closed")
+
+    def _appended(self) -> int | None:
+        return append_time_of(self._layout, self._append_time)
+
+    def _settle(self) -> None:
+        """Encode the records that came one at a time."""
+        if not self._single:
+            return
+        offsets, timestamps, keys, values, headers = (list(column) for column in zip(*self._single, strict=True))
+        magic = self._layout.magic
+        records = records_of(
+            values,
+            keys=keys,
+            timestamps=np.array(timestamps, np.int64) if magic else None,
+            headers=headers if magic == 2 else None,
+            offsets=np.array(offsets, np.int64),
+            next_offset=offsets[0],
+            layout=self._layout,
+            append_time=self._appended(),
+        )
+        self._single, self._single_bytes = [], 0
+        self._take(records)
+
+    def _take(self, records: _kernel.Records) -> None:
+        """Write the batches that records complete, and keep the payload of the last one, which isn't."""
+        batches = plan_batches(records, self._plan, self._open)
+        self.next_offset = int(batches["last_offset"][-1]) + 1
+        try:
+            self._take_batches(records, batches)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _take_batches(self, records: _kernel.Records, batches: Batches) -> None:
+        whole = batches[:-1]
+        if self._open is not None:
+            self._extend(records, batches, 0, skip=int(self._open["record_count"][0]))
+            self._open = batches[:1].copy()
+            if len(batches) == 1:
+                return
+            self._close_batch()
+            whole = batches[1:-1]
+        self._write_batches(records, whole)
+        self._extend(records, batches, len(batches) - 1, skip=0)
+        self._open = batches[-1:].copy()
+
+    def _extend(self, records: _kernel.Records, batches: Batches, i: int, skip: int) -> None:
+        """Add to the payload that is kept the records of batch `i` but the first `skip`."""
+        before = len(self._payload)
+        size = int(batches["size"][i] - overheads(batches[i : i + 1])[0])
+        self._payload.extend(bytes(size - before))
+        with memoryview(self._payload) as whole, whole[before:] as out:
+            row, trouble = _kernel.payload(records, batches, i, skip, out)
+        raise_trouble(trouble, row)
+
+    def _close_batch(self) -> None:
+        """Write the batch that is kept."""
+        if self._open is None:
+            return
+        batches, payload = self._open, self._payload
+        self._complete(batches)
+        codec, magic = int(self._layout.codec), self._layout.magic
+        stored: bytes | bytearray = payload
+        if codec:
+            with memoryview(payload) as plain:
+                stored = compress(codec, plain, self._layout.level, magic)
+        self._open, self._payload = None, bytearray()
+        with frame_payload(batches, stored) as out:
+            self._write(out)
+
+    def _complete(self, batches: Batches) -> None:
+        # In magic 1 the append time stands in every message, and the largest of them is measured.
+        appended = self._appended() if self._layout.magic == 2 else None
+        self.next_sequence = self._layout.complete(batches, self.next_sequence, appended)
+
+    def _write_batches(self, records: _kernel.Records, batches: Batches) -> None:
+        """Write whole batches, a run of some megabytes at a time."""
+        if not len(batches):
+            return
+        self._complete(batches)
+        ends = np.cumsum(batches["size"])
+        start = 0
+        while start < len(batches):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + _RUN, "right")))
+            run = batches[start:stop]
+            with composed(records, run, self._layout.level) as out:
+                self._write(out)
+            start = stop
+
+    def _write(self, out: memoryview) -> None:
+        """Write bytes of whole batches."""
+        try:
+            self._hand_over(out)
+        except BaseException:
+            self._failed = True
+            self._take_back()
+            raise
+        self.bytes_written += len(out)
+
+    def _hand_over(self, out: memoryview) -> None:
+        """Give whole batches to the file, which may take them in pieces."""
+        done = 0
+        while done < len(out):
+            with out[done:] as rest:
+                taken = self._file.write(rest)
+            if taken is None and not isinstance(self._file, io.RawIOBase):
+                return
+            if not taken or not 0 < taken <= len(out) - done:
+                raise OSError(f"the file took {taken} of {len(out) - done} bytes")
+            done += taken
+
+    def _take_back(self) -> None:
+        """Cut off what a failed write has left."""
+        if self._start is not None:
+            with contextlib.suppress(Exception):
+                self._file.seek(self._start + self.bytes_written)  # type: ignore[attr-defined]
+                self._file.truncate()  # type: ignore[attr-defined]
