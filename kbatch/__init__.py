@@ -38,10 +38,11 @@ from kbatch.format import (
 from kbatch.log import Log, Segment, Tail, find_logs
 from kbatch.read.decoding import decode
 from kbatch.read.stream import StreamDecoder, decode_stream
+from kbatch.records.data import Loss
 from kbatch.rewrite.conversion import convert
 from kbatch.rewrite.recompression import recompress
 from kbatch.rewrite.rewriter import RewriteReport
-from kbatch.table import Loss, RecordTable
+from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
 from kbatch.write.batch_writer import BatchWriter
 from kbatch.write.encoding import encode, encode_empty, encode_marker, encode_table

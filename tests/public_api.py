@@ -52,9 +52,17 @@ def _parameters(name: str, function: Any) -> Iterator[str]:
         yield f"{name}({place}{only}: {star}{each.name}{default})"
 
 
+def _is_public(base: type) -> bool:
+    """Return whether users can name a class: one of another package, or one that a public module offers."""
+    return not base.__module__.startswith("kbatch.") or any(
+        getattr(importlib.import_module(module), base.__name__, None) is base for module in MODULES
+    )
+
+
 def _members(name: str, cls: type) -> Iterator[str]:
     """Yield what a class has of its own and from other classes of kbatch, except what is private."""
-    yield f"{name} is {', '.join(base.__name__ for base in cls.__mro__[1:] if base is not object)}"
+    bases = [base for base in cls.__mro__[1:] if base is not object and _is_public(base)]
+    yield f"{name} is {', '.join(base.__name__ for base in bases)}"
     if issubclass(cls, enum.Enum):
         for member in cls:
             yield f"{name}.{member.name} = {member.value!r}"

@@ -18,7 +18,7 @@ import kbatch
 from kbatch.format import COLUMN_FIELDS, RECORD_DTYPE, record_dtype
 from kbatch.kernels import buffers, columns, decode
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.records.arrow import spark_batches
+from kbatch.records.kafka_columns import spark_batches
 
 LOGS = Path(__file__).parent / "golden" / "logs"
 NAMES = tuple(COLUMN_FIELDS)

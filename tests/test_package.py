@@ -1,8 +1,7 @@
-"""What holds of the package as a whole: import direction, light imports, stubs, and twins that must agree."""
+"""What holds of the package as a whole: light imports, stubs, and twins that must agree."""
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import inspect
 import os
@@ -21,63 +20,6 @@ from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_to_
 
 PACKAGE = Path(kbatch.__file__).parent
 HEAVY = ("pyarrow", "pandas", "polars", "pyspark")
-
-# The picture of the design: what a module may import of kbatch, by layers. A module sees only layers below its own.
-LAYERS = [
-    {"format"},
-    {"errors"},
-    {"options"},
-    {"kernels"},
-    {"batches"},
-    # A table offers its views as methods, which import them when they are called.
-    {"records", "values", "table", "transactions"},
-    {"write"},
-    {"read"},
-    {"rewrite"},
-    {"protocol"},
-    {"broker"},
-    {"log"},
-    {"plan"},
-    {"sinks"},
-    {"spark"},
-    {"cli"},
-    {"__main__"},
-]
-
-
-def layer(module: str) -> int:
-    for number, names in enumerate(LAYERS):
-        if module in names:
-            return number
-    raise AssertionError(f"kbatch.{module} has no place in the picture: add it to LAYERS")
-
-
-def imports(path: Path) -> set[str]:
-    """First names under kbatch that a module imports, outside of `if TYPE_CHECKING`."""
-    found = set()
-    skipped: set[ast.AST] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            skipped.update(child for statement in node.body for child in ast.walk(statement))
-        if node in skipped:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module] if node.module != "kbatch" else [f"kbatch.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        found.update(name.split(".")[1] for name in names if name.startswith("kbatch."))
-    return found
-
-
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(path: Path) -> None:
-    module = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if module == "__init__":
-        return
-    for name in imports(path) - {module, "__version__"}:
-        assert layer(name) <= layer(module), f"{module} imports {name}"
 
 
 def test_importing_kbatch_is_light() -> None:

@@ -48,7 +48,7 @@ def offsets(spark: Any, path: object, **options: str) -> list[int]:
     return sorted(row.offset for row in load(spark, path, "offset long", **options).collect())
 
 
-def planned(path: object, **options: Any) -> tuple[list[int], list[kbatch.table.Loss]]:
+def planned(path: object, **options: Any) -> tuple[list[int], list[kbatch.records.data.Loss]]:
     """Offsets in the order of tasks, and losses, without a session."""
     chosen = ReadOptions(**{"isolation": "read_committed", **options})
     have, losses = [], []

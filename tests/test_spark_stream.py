@@ -20,6 +20,7 @@ from transaction_logs import ABORT, COMMIT
 from kbatch.log.committed import follow_transactions
 from kbatch.plan import following
 from kbatch.plan.read_options import ReadOptions
+from kbatch.spark.walk_job import segment_walker
 
 pytestmark = pytest.mark.spark
 
@@ -191,8 +192,8 @@ def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path) -> None:
         follow = following.follow_options(options)
         for ranges in (None, [(None, None), (20, 40), (35, None)]):
             found = [
-                following.log_transactions(logs, options, ranges, session, job_bytes=0)  # type: ignore[arg-type]
-                for session in (spark, None)
+                following.log_transactions(logs, options, ranges, walk_job, job_bytes=0)  # type: ignore[arg-type]
+                for walk_job in (segment_walker(spark), None)
             ]
             for i, log in enumerate(logs):
                 start, stop = (None, None) if ranges is None else ranges[i]
@@ -202,4 +203,4 @@ def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path) -> None:
                     assert got is not None
                     assert got.aborted.tolist() == wanted.aborted.tolist()
                     assert got.pending == wanted.pending
-    assert following.log_transactions(logs, ReadOptions(), None, spark) == [None] * 3
+    assert following.log_transactions(logs, ReadOptions(), None, segment_walker(spark)) == [None] * 3

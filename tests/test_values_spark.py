@@ -102,7 +102,7 @@ def test_batches_as_the_export_hands_them_over() -> None:
     import pyarrow as pa
 
     from kbatch.plan.read_options import ReadOptions
-    from kbatch.records.arrow import spark_batches, spark_schema
+    from kbatch.records.kafka_columns import spark_batches, spark_schema
     from kbatch.spark.values import value_columns
 
     assert value_columns(ValueOptions(), [], ReadOptions()) is None

@@ -37,6 +37,8 @@ from kbatch.kernels.columns import (
     measure,
 )
 from kbatch.records import arrow
+from kbatch.records.columns import Reach
+from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Header: TypeAlias = tuple[bytes, bytes | None]
@@ -169,7 +171,7 @@ def test_slices_and_masks(binary: arrow.Binary, rows: slice | np.ndarray) -> Non
     assert made.to_pylist() == want
     assert table.keys() == [row["key"] for row in want]
     assert table.values() == [row["value"] for row in want]
-    spark = pa.Table.from_batches(arrow.spark_batches(table), schema=arrow.spark_schema())
+    spark = pa.Table.from_batches(spark_batches(table), schema=spark_schema())
     assert spark["value"].to_pylist() == [row["value"] for row in want]
 
 
@@ -256,14 +258,14 @@ def test_empty_table() -> None:
     assert table.keys() == table.values() == []
     assert arrow.to_polars(table).shape == (0, 6)
     assert arrow.to_pandas(table).shape == (0, 6)
-    assert list(arrow.spark_batches(table)) == []
+    assert list(spark_batches(table)) == []
 
 
 def test_headers_are_not_made_where_there_are_none() -> None:
     table = make([Record(i, b"k", b"v") for i in range(50)])
     assert arrow.to_arrow(table)["headers"].to_pylist() == [[]] * 50
     assert list(arrow.to_pandas(table)["headers"]) == [()] * 50
-    (batch,) = arrow.spark_batches(table, ["headers"])
+    (batch,) = spark_batches(table, ["headers"])
     assert batch["headers"].null_count == 50
     assert table._headers is None
 
@@ -271,7 +273,7 @@ def test_headers_are_not_made_where_there_are_none() -> None:
 def test_int32_offsets_are_kept_by_several_chunks() -> None:
     """COL-R1: a column may pass 2 GiB; here the bound is small instead."""
     table = make(topic="orders")
-    made = arrow.to_arrow(table, reach=arrow.Reach(offset=1600))
+    made = arrow.to_arrow(table, reach=Reach(offset=1600))
     made.validate(full=True)
     assert made["value"].num_chunks > 2
     assert max(len(b"".join(v for v in c.to_pylist() if v)) for c in made["value"].chunks) <= 1600
@@ -280,7 +282,7 @@ def test_int32_offsets_are_kept_by_several_chunks() -> None:
 
 def test_views_reach_past_int32_by_several_buffers() -> None:
     table = make()
-    made = arrow.to_arrow(table, binary="binary_view", reach=arrow.Reach(view_shift=6))
+    made = arrow.to_arrow(table, binary="binary_view", reach=Reach(view_shift=6))
     made.validate(full=True)
     assert len(made["value"].chunk(0).buffers()) == 2 + -(-len(table.data) // 64)
     assert made.to_pylist() == expected(RECORDS)
@@ -441,7 +443,7 @@ def java_keys(r: Record) -> list[str]:
 def test_spark_batches() -> None:
     """HDR-R4 as Spark's own source has it; headers are null where there are none."""
     table = make(topic="orders")
-    batches = list(arrow.spark_batches(table, arrow.SPARK_COLUMNS))
+    batches = list(spark_batches(table, SPARK_COLUMNS))
     assert [batch.num_rows for batch in batches] == [len(RECORDS)]
     assert batches[0].schema.equals(
         pa.schema(
@@ -464,7 +466,7 @@ def test_spark_batches() -> None:
 @pytest.mark.parametrize(("max_rows", "max_bytes"), [(1, 10**6), (7, 10**6), (100, 300), (100, 1), (13, 120)])
 def test_spark_batches_are_bounded(max_rows: int, max_bytes: int) -> None:
     columns = ["offset", "headers", "value", "key"]
-    made = list(arrow.spark_batches(make(topic="orders"), columns, max_rows, max_bytes))
+    made = list(spark_batches(make(topic="orders"), columns, max_rows, max_bytes))
     want = [{name: spark_row(r)[name] for name in columns} for r in RECORDS]
     assert [row for batch in made for row in batch.to_pylist()] == want
     sizes = {
@@ -485,9 +487,9 @@ def test_spark_timestamps_beyond_microseconds() -> None:
     nanoseconds = 1_700_000_000_000_000_000
     table = make([Record(0), Record(1, timestamp=nanoseconds), Record(2, timestamp=-1)])
     with pytest.raises(OverflowError, match=f"offset 1: timestamp {nanoseconds} ms doesn't fit"):
-        list(arrow.spark_batches(table))
-    assert next(arrow.spark_batches(table, ["offset"]))["offset"].to_pylist() == [0, 1, 2]
-    (batch,) = arrow.spark_batches(table, ["timestamp"], overflow="null")
+        list(spark_batches(table))
+    assert next(spark_batches(table, ["offset"]))["offset"].to_pylist() == [0, 1, 2]
+    (batch,) = spark_batches(table, ["timestamp"], overflow="null")
     assert batch["timestamp"].to_pylist() == [time(RECORDS[0].timestamp), None, None]
     assert arrow.to_arrow(table)["timestamp"].cast(pa.int64()).to_pylist() == [RECORDS[0].timestamp, nanoseconds, None]
 
@@ -495,12 +497,12 @@ def test_spark_timestamps_beyond_microseconds() -> None:
 def test_spark_arguments() -> None:
     table = make()
     with pytest.raises(ValueError, match="must be at least 1"):
-        arrow.spark_batches(table, max_rows=0)
+        spark_batches(table, max_rows=0)
     with pytest.raises(ValueError, match="overflow must be"):
-        arrow.spark_batches(table, overflow="wrap")
+        spark_batches(table, overflow="wrap")
     with pytest.raises(ValueError, match="no column 'Key'"):
-        arrow.spark_batches(table, ["Key"])
-    (batch,) = arrow.spark_batches(table, ["topic", "partition"])
+        spark_batches(table, ["Key"])
+    (batch,) = spark_batches(table, ["topic", "partition"])
     assert batch["topic"].null_count == batch["partition"].null_count == len(RECORDS)
 
 
@@ -552,7 +554,7 @@ def test_rows_outside_the_data_raise(column: str, binary: arrow.Binary, position
     with pytest.raises(IndexError, match=message):
         arrow.to_arrow(table, binary=binary)
     with pytest.raises(IndexError, match=message):
-        list(arrow.spark_batches(table))
+        list(spark_batches(table))
     with pytest.raises(IndexError, match=message):
         table.keys() if column == "key" else table.values()
 
@@ -818,4 +820,4 @@ def test_a_missing_package_is_named_with_its_extra(
     table = make()
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(kbatch.MissingDependencyError, match=rf"needs {missing}.* pip install 'kbatch\[{extra}\]'"):
-        eval(f"arrow.{call}", {"arrow": arrow, "t": table})
+        eval(call, {**vars(arrow), "spark_batches": spark_batches, "t": table})

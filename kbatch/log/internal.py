@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError
+from kbatch.extras import require
 from kbatch.format import ATTRIBUTE_CONTROL
 from kbatch.protocol.primitives import Reader, WireError
-from kbatch.records.arrow import require
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:

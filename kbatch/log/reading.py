@@ -13,7 +13,8 @@ from kbatch.log.segment import Segment, SegmentFile
 from kbatch.read.damage import LENGTH_TOO_LONG
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 
 __all__ = ["NOT_REACHED", "lost_table", "read_tables"]
 

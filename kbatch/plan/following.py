@@ -1,14 +1,11 @@
-"""Following the transactions of many logs: segments side by side, in threads or as a Spark job.
-
-No pyspark is imported in here: the data source plans where there is no session.
-"""
+"""Following the transactions of many logs: segments side by side, in threads, or where the caller has them walked."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from kbatch.log import Log, Segment
 from kbatch.log.committed import (
@@ -24,16 +21,16 @@ from kbatch.plan.read_options import ReadOptions
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.transactions import OpenTransaction, Transactions
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = ["FollowedLog", "SegmentWalker", "follow_options", "log_transactions"]
 
-__all__ = ["FollowedLog", "follow_options", "log_transactions"]
+# Walks segments, each given with the base offset of the next one, and returns what it found in each.
+SegmentWalker: TypeAlias = Callable[
+    [Sequence[tuple[Segment, int | None]], DecodeOptions], Sequence[SegmentTransactions]
+]
 
-# From so many bytes on, and with a session at hand, segments are walked as a Spark job: a fraction of a second of
-# work for a core if the files are in memory, seconds if a disk has to read them.
+# From this many bytes on a Spark job is worth its start: a fraction of a second of work for a core if the files are in
+# memory, seconds if a disk has to read them.
 _JOB_BYTES = 1 << 30
-# Segments of so many bytes make a task.
-_TASK_BYTES = 1 << 30
 # Walked ahead of what is joined, per thread.
 _AHEAD = 2
 
@@ -47,7 +44,7 @@ def log_transactions(
     logs: Sequence[Log],
     options: ReadOptions,
     ranges: Sequence[tuple[int | None, int | None]] | None = None,
-    spark: SparkSession | None = None,
+    walk_job: SegmentWalker | None = None,
     *,
     job_bytes: int = _JOB_BYTES,
 ) -> list[Transactions | None]:
@@ -59,8 +56,8 @@ def log_transactions(
     options : ReadOptions
     ranges : sequence of (start offset or None, stop offset or None), optional
         For each log the offsets that will be read: only what concerns them is followed. None is the log's own end.
-    spark : SparkSession, optional
-        Where the segments are walked if there is much of them; else in threads of this process.
+    walk_job : callable, optional
+        Walks the segments, on other machines perhaps, if there is much of them; else threads of this process do.
     job_bytes : int
         Segments of more bytes than this, together, are much.
 
@@ -75,10 +72,11 @@ def log_transactions(
         ranges = [(None, None)] * len(logs)
     follow = follow_options(options)
     known: dict[str, SegmentTransactions] = {}
-    if spark is not None:
+    if walk_job is not None:
         wanted = [each for log, bounds in zip(logs, ranges, strict=True) for each in _needed(log, *bounds, follow)]
         if sum(segment.size for segment, _ in wanted) > job_bytes:
-            known = _walk_in_tasks(wanted, follow, spark)
+            walked = walk_job(wanted, follow)
+            known = {segment.path: found for (segment, _), found in zip(wanted, walked, strict=True)}
     threads = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:
 
@@ -117,16 +115,6 @@ def _needed(log: Log, start: int | None, stop: int | None, options: DecodeOption
     last = len(segments) if stop is None else segment_before(segments, max(0, stop - 1)) + 1
     belows = [*(segment.base_offset for segment in segments[1:]), None]
     return list(zip(segments, belows, strict=True))[first:last]
-
-
-def _walk_in_tasks(
-    wanted: Sequence[tuple[Segment, int | None]], options: DecodeOptions, spark: SparkSession
-) -> dict[str, SegmentTransactions]:
-    tasks = max(1, sum(segment.size for segment, _ in wanted) // _TASK_BYTES, spark.sparkContext.defaultParallelism)
-    walked = spark.sparkContext.parallelize(wanted, min(len(wanted), tasks)).map(
-        lambda each: (each[0].path, segment_transactions(*each, options))
-    )
-    return dict(walked.collect())
 
 
 class FollowedLog:

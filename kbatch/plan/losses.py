@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from kbatch.plan.split import Split
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 
 __all__ = ["LOSS_SCHEMA", "LossLog", "LossRows", "loss_batches"]
 

@@ -18,7 +18,7 @@ from kbatch.format import Limits
 from kbatch.options import Kind, OptionError, option
 from kbatch.plan.value_options import ValueOptions
 from kbatch.read.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
-from kbatch.records.arrow import Overflow
+from kbatch.records.kafka_columns import Overflow
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",

@@ -16,7 +16,7 @@ from kbatch.errors import LimitExceededError
 from kbatch.plan.losses import LossLog
 from kbatch.plan.read_options import MOST_ROW_BYTES, ReadOptions
 from kbatch.plan.split import Split
-from kbatch.records.arrow import spark_batches
+from kbatch.records.kafka_columns import spark_batches
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def record_batches(
     ----------
     tables : iterable of (Split, RecordTable)
     columns : tuple of str
-        Of `kbatch.records.arrow.SPARK_COLUMNS`, in the order wanted.
+        Of `kbatch.records.kafka_columns.SPARK_COLUMNS`, in the order wanted.
     options : ReadOptions
     transform : Transform, optional
 

@@ -32,7 +32,8 @@ from kbatch.log.storage import identity, is_url, locate
 from kbatch.plan.following import log_transactions
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.table import RecordTable, decoded_columns
+from kbatch.records.data import decoded_columns
+from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, Transactions
 
 __all__ = [
@@ -471,7 +472,7 @@ def task_tables(
     splits : sequence of Split
     options : ReadOptions
     columns : tuple of str, optional
-        The only columns of the records that will be asked for, of `kbatch.records.arrow.SPARK_COLUMNS`.
+        The only columns of the records that will be asked for, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
     """
     if columns is not None and options.key is not None and "key" not in columns:
         columns = (*columns, "key")

@@ -26,7 +26,8 @@ from kbatch.kernels.scan import survey
 from kbatch.kernels.spans import check_layouts
 from kbatch.read import workers
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 
 __all__ = ["BadBatch", "TableBuilder"]
 

@@ -16,7 +16,7 @@ from kbatch.format import BATCH_DTYPE, MAGIC_AT, MIN_ENTRY_SIZE, SHORTEST_ENTRY
 from kbatch.kernels.search import EntryChecksums, follow_lengths
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
-from kbatch.table import Loss
+from kbatch.records.data import Loss
 
 __all__ = ["LENGTH_TOO_LONG", "DamageEngine", "Resumption", "Verdict"]
 

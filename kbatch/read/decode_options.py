@@ -11,7 +11,7 @@ import numpy as np
 from kbatch.format import COLUMNS, DEFAULT_LIMITS, Limits, record_dtype
 from kbatch.options import choice
 from kbatch.read import workers
-from kbatch.table import checked_columns
+from kbatch.records.data import checked_columns
 from kbatch.transactions import AbortedRanges
 
 __all__ = ["CRC", "ISOLATION", "ON_ERROR", "Crc", "DecodeOptions", "Isolation", "OnError"]

@@ -15,7 +15,8 @@ from kbatch.read.building import BadBatch, TableBuilder
 from kbatch.read.damage import DamageEngine, Verdict
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import BufferWindows, Windows
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 from kbatch.transactions import lost_markers
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]

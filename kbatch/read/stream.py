@@ -18,7 +18,8 @@ from kbatch.read.committed import Aborted
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import BatchReader
 from kbatch.read.stable import StableFront
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges
 
 __all__ = ["StreamDecoder", "StreamOptions", "decode_stream"]

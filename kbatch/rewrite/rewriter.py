@@ -24,7 +24,8 @@ from kbatch.format import BatchStatus, Codec, Limits
 from kbatch.kernels.encode import Growing
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 from kbatch.write.encoding import check_range, new_memory, parse_codec
 
 __all__ = [

@@ -24,7 +24,7 @@ from kbatch.plan.losses import LOSS_SCHEMA, LossRows
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
 from kbatch.plan.split import Split, task_tables
-from kbatch.records.arrow import SPARK_COLUMNS, spark_batches, spark_schema
+from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
 from kbatch.sinks.outputs import Place
 from kbatch.sinks.write_options import WriteOptions

@@ -38,6 +38,7 @@ from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.jobs import Progress, run_job
 from kbatch.spark.driver.session import spark_session
 from kbatch.spark.values import value_columns
+from kbatch.spark.walk_job import segment_walker
 from kbatch.transactions import Transactions
 
 __all__ = ["LOSSES", "MANIFEST", "TRANSACTIONS", "export"]
@@ -273,7 +274,7 @@ def _follow(
 ) -> list[Transactions | None]:
     if options.isolation == "read_uncommitted":
         return [None] * len(logs)
-    return run_job(spark, lambda: log_transactions(logs, options, bounds, spark=spark), 0, None)
+    return run_job(spark, lambda: log_transactions(logs, options, bounds, segment_walker(spark)), 0, None)
 
 
 def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list[TaskReport]:

@@ -22,9 +22,10 @@ from kbatch.plan.losses import LOSS_SCHEMA, LossLog
 from kbatch.read.committed import Aborted, decide
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_tables
-from kbatch.records.arrow import spark_batches
+from kbatch.records.data import Loss, decoded_columns
+from kbatch.records.kafka_columns import spark_batches
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
-from kbatch.table import Loss, RecordTable, decoded_columns
+from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +40,7 @@ Table = Literal["records", "losses"]
 # The names of the two fields in a list of aborted transactions: Kafka's, and as they are written in SQL.
 _ABORTED_FIELDS = (("producer_id", "first_offset"), ("producerId", "firstOffset"))
 
-# Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.records.arrow.spark_batches`).
+# Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.records.kafka_columns.spark_batches`).
 _MAX_ROWS = 16_000
 _MAX_BYTES = 4 << 20
 _TABLE_BYTES = 16 << 20

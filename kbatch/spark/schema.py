@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from kbatch.plan.read_options import Table
-from kbatch.records.arrow import SPARK_COLUMNS
+from kbatch.records.kafka_columns import SPARK_COLUMNS
 
 __all__ = ["LOSS_COLUMNS", "RECORD_COLUMNS", "columns_of", "kafka_schema", "table_schema"]
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.extras import require
 from kbatch.kernels.avro import Columns
-from kbatch.records.arrow import require
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, read_prefixes
 from kbatch.values.parsed import Parsed, Slices, slices_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from kbatch.records.arrow import require
+from kbatch.extras import require
 
 if TYPE_CHECKING:
     import pyarrow as pa

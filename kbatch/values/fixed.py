@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.records.arrow import require
+from kbatch.extras import require
 from kbatch.values.parsed import Parsed, slices_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.extras import require
 from kbatch.kernels.jsontext import check, join
-from kbatch.records.arrow import require
 from kbatch.values.parsed import Parsed, Slices, expand, slices_of
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.records.arrow import require
+from kbatch.extras import require
+from kbatch.records.arrow import to_arrow
+from kbatch.records.data import TableData
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from kbatch.table import RecordTable
 
 __all__ = [
     "On",
@@ -179,7 +179,7 @@ class ParsedValues:
     (DataType(string), array([], dtype=int64), ['value', 'offset', 'value_bad'])
     """
 
-    table: RecordTable
+    table: TableData
     on: On
     values: pa.ChunkedArray
     bad: npt.NDArray[np.int64]
@@ -210,9 +210,9 @@ class ParsedValues:
         import pyarrow.compute
 
         if columns is None:
-            base = self.table.to_arrow()
+            base = to_arrow(self.table)
         else:
-            base = self.table.to_arrow(columns=columns if self.on in columns else [self.on, *columns])
+            base = to_arrow(self.table, columns=columns if self.on in columns else [self.on, *columns])
         place = base.schema.get_field_index(self.on)
         raw = base.column(place)
         mask = np.zeros(len(self.table), np.bool_)
@@ -221,20 +221,20 @@ class ParsedValues:
         return base.set_column(place, self.on, self.values).append_column(f"{self.on}_bad", bad)
 
     @classmethod
-    def of(cls, table: RecordTable, on: On, parser: Parser) -> ParsedValues:
+    def of(cls, table: TableData, on: On, parser: Parser) -> ParsedValues:
         """Parse a table's values or keys."""
         values, bad, errors = parse_column(parser, raw_column(table, on).chunks)
         return cls(table, on, values, bad, errors)
 
 
-def raw_column(table: RecordTable, on: On) -> pa.ChunkedArray:
+def raw_column(table: TableData, on: On) -> pa.ChunkedArray:
     """Return the bytes of a table's keys or values."""
     if on not in ("key", "value"):
         raise ValueError(f"on must be 'value' or 'key', got {on!r}")
-    return table.to_arrow(columns=[on]).column(0)
+    return to_arrow(table, columns=[on]).column(0)
 
 
-def sample(table: RecordTable, on: On, rows: int = _SAMPLE_ROWS, size: int = _SAMPLE_BYTES) -> list[bytes]:
+def sample(table: TableData, on: On, rows: int = _SAMPLE_ROWS, size: int = _SAMPLE_BYTES) -> list[bytes]:
     """Return some of a table's keys or values, from all over it: so many at most, and so many bytes."""
     lengths = table.records[f"{on}_len"]
     present = np.flatnonzero(lengths >= 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kbatch.records.arrow import require
+from kbatch.extras import require
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, message_path, read_prefixes
 from kbatch.values.parsed import Parsed, slices_of
 

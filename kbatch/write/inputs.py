@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.extras import require
 from kbatch.format import NO_TIMESTAMP
 from kbatch.kernels.encode import Column
-from kbatch.records.arrow import require
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,7 +27,8 @@ from kbatch.kernels.encode import measure_batches
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.segment import Segment
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 from kbatch.write.encoding import compose, raise_trouble, table_records
 

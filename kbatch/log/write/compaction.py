@@ -34,7 +34,8 @@ from kbatch.log.write.rewriting import check_out
 from kbatch.log.write.side_files import copy_beside, names_beside
 from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
-from kbatch.table import Loss, RecordTable
+from kbatch.records.data import Loss
+from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 from kbatch.write.encoding import check_range
 from kbatch.write.encoding import now as time_of_call

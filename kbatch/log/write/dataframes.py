@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from kbatch.extras import require
 from kbatch.format import Codec, TimestampType
 from kbatch.log.write.commit import Mode, Stage, Written, check_before, commit
 from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns, parse_compression
-from kbatch.records.arrow import require
 from kbatch.write.encoding import Layout
 from kbatch.write.inputs import header_pairs
 

@@ -14,7 +14,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.log.logs import Log
 from kbatch.log.state import read_leader_epochs, read_producer_snapshot
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.table import Loss
+from kbatch.records.data import Loss
 
 __all__ = ["copy_beside", "names_beside"]
 

@@ -1,0 +1,382 @@
+"""The data of a table: three arrays of rows, and the bytes that their positions point into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.batches.pooled import PooledRows
+from kbatch.errors import InvalidRecordError, MissingColumnError
+from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, record_dtype
+from kbatch.kernels import decode as _kernel
+from kbatch.kernels.columns import record_keys, record_values
+
+__all__ = ["Loss", "TableData", "checked_columns", "decoded_columns"]
+
+T = TypeVar("T")
+
+# Arguments of TableData that `_with` keeps as they are.
+_ARGUMENTS = (
+    "data",
+    "consumed",
+    "losses",
+    "pending",
+    "last_stable_offset",
+    "source",
+    "topic",
+    "partition",
+    "columns",
+)
+
+
+class Loss(NamedTuple):
+    """A range of bytes of the source that gave no records.
+
+    Attributes
+    ----------
+    position, length : int
+        The range, in bytes from the beginning of the source.
+    reason : str
+        What was found there.
+    base_offset : int or None
+        Base offset of the batch that was lost, if its header could be framed.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> data = bytearray(kbatch.encode([b"v"], timestamps=1000))
+    >>> data[-1] ^= 1
+    >>> [(loss.position, loss.length, loss.base_offset) for loss in kbatch.decode(data, on_error="skip").losses]
+    [(0, 69, 0)]
+    """
+
+    position: int
+    length: int
+    reason: str
+    base_offset: int | None = None
+
+
+def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return columns that a decode may be asked for, in their order.
+
+    Raises
+    ------
+    TypeError
+        If `columns` is one string.
+    ValueError
+        For a name that isn't one of `kbatch.format.COLUMN_FIELDS`.
+    """
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
+    columns = tuple(columns)
+    unknown = [name for name in columns if name not in COLUMN_FIELDS]
+    if unknown:
+        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(COLUMN_FIELDS)}")
+    return tuple(name for name in COLUMN_FIELDS if name in columns)
+
+
+def decoded_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return what has to be decoded for the columns of a view: a topic and a partition are known without that."""
+    return tuple(name for name in COLUMN_FIELDS if name in columns)
+
+
+class TableData:
+    """The rows and bytes of a table, without views of them; `kbatch.RecordTable` adds those.
+
+    It owns its buffers or holds the one that was decoded; every array taken from it keeps that memory alive. It is
+    complete when it is made: its attributes can't be set.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_columns",
+        "_consumed",
+        "_data",
+        "_derived",
+        "_headers",
+        "_last_stable_offset",
+        "_losses",
+        "_partition",
+        "_pending",
+        "_records",
+        "_source",
+        "_topic",
+    )
+
+    def __init__(
+        self,
+        records: npt.NDArray[np.void],
+        batches: npt.NDArray[np.void],
+        data: npt.NDArray[np.uint8],
+        *,
+        consumed: int = 0,
+        losses: Sequence[Loss] = (),
+        pending: Sequence[tuple[int, int]] = (),
+        last_stable_offset: int | None = None,
+        source: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> None:
+        if columns is None:
+            names = records.dtype.names or ()
+            columns = tuple(column for column, fields in COLUMN_FIELDS.items() if all(name in names for name in fields))
+        self._columns = columns
+        self._records = records
+        self._batches = batches
+        self._headers: npt.NDArray[np.void] | None = None
+        # Of a slice or a selection, `first_record` has to be found anew when someone asks.
+        self._derived = False
+        self._data = data
+        self._consumed = consumed
+        self._losses = list(losses)
+        self._pending = list(pending)
+        self._last_stable_offset = last_stable_offset
+        self._source = source
+        self._topic = topic
+        self._partition = partition
+
+    @classmethod
+    def _empty(cls, columns: tuple[str, ...] = COLUMNS, **arguments: Any) -> Self:
+        """Return a table without batches, such as one that only reports losses; `arguments` are the constructor's."""
+        data = np.empty(0, np.uint8)
+        return cls(np.empty(0, record_dtype(columns)), np.empty(0, BATCH_DTYPE), data, columns=columns, **arguments)
+
+    def _with(self, **arguments: Any) -> Self:
+        """Return a table of the same buffers with other `arguments` of the constructor."""
+        kept = {name: getattr(self, name) for name in _ARGUMENTS}
+        # `batches` may change both in another thread, in the opposite order.
+        derived, batches = self._derived, self._batches
+        table = type(self)(**{"records": self._records, "batches": batches} | kept | arguments)
+        table._derived = derived
+        if table._records is self._records:
+            table._headers = self._headers
+        return table
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The read-only bytes that all positions of `records` and `headers` point into.
+
+        It is the caller's own buffer if all of it is uncompressed, otherwise the decompressed payloads. It is empty if
+        neither keys, values nor headers were decoded.
+        """
+        return self._data
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that were decoded: offset, timestamp, timestampType, key, value and headers, or some of them.
+
+        Views have these; a view of any other raises `MissingColumnError`.
+        """
+        return self._columns
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of the input that whole batches take; an incomplete batch may follow."""
+        return self._consumed
+
+    @property
+    def losses(self) -> list[Loss]:
+        """Every range of the input that was lost to damage, by position."""
+        return self._losses
+
+    @property
+    def pending(self) -> list[tuple[int, int]]:
+        """Under read_committed the transactions that no marker decides, as (producer id, first offset), by offset.
+
+        Their records are withheld, as is everything from `last_stable_offset` on (LSO-R1): from the first that has no
+        marker. One whose marker is lost to damage holds back nothing else.
+        """
+        return self._pending
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """The offset from which on everything is withheld because of open transactions; None if nothing is."""
+        return self._last_stable_offset
+
+    @property
+    def source(self) -> str | None:
+        """The file that the table was read from, if that is known."""
+        return self._source
+
+    @property
+    def topic(self) -> str | None:
+        """The topic of the log that the table was read from, if that is known."""
+        return self._topic
+
+    @property
+    def partition(self) -> int | None:
+        """The partition of the log that the table was read from, if that is known."""
+        return self._partition
+
+    @property
+    def records(self) -> npt.NDArray[np.void]:
+        """One row a record.
+
+        Returns
+        -------
+        ndarray of RECORD_DTYPE, shape (records,)
+            Timestamps in milliseconds since the epoch, -1 for none; lengths of -1 are null, 0 is empty (COL-R1). If
+            not all columns were decoded, it has only the fields of those that were, and ``batch``.
+        """
+        return self._records
+
+    @property
+    def batches(self) -> npt.NDArray[np.void]:
+        """One row a batch of the input, also for those that gave no records (COL-R4).
+
+        Returns
+        -------
+        ndarray of BATCH_DTYPE, shape (batches,)
+            ``status`` is a `BatchStatus`; ``first_record`` is the row in `records` where the batch's records begin.
+            The batches of a slice or selection are those of the whole table.
+        """
+        if self._derived:
+            batches = self._batches.copy()
+            batches["first_record"] = np.searchsorted(self._records["batch"], np.arange(len(batches)))
+            batches.flags.writeable = False
+            self._batches, self._derived = batches, False
+        return self._batches
+
+    @property
+    def headers(self) -> npt.NDArray[np.void]:
+        """One row a record header, in the order of records and as stored (HDR-R5); made when first asked for.
+
+        Returns
+        -------
+        ndarray of HEADER_DTYPE, shape (headers,)
+            ``record`` is a row of `records`; a value length of -1 is null.
+        """
+        self.require("headers")
+        if self._headers is None:
+            records = self._records
+            count = int(records["header_count"].sum(dtype=np.int64))
+            headers = PooledRows(HEADER_DTYPE, count).array[:count]
+            n = _kernel.headers(self.data, records, headers)
+            if n != len(headers):
+                where = f"{self._where(-1 - n)}: " if n < 0 else ""
+                raise InvalidRecordError(
+                    f"{where}the headers are no longer where they were when the table was decoded; "
+                    "was the buffer written to?",
+                    source=self.source,
+                )
+            headers.flags.writeable = False
+            self._headers = headers
+        return self._headers
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        where = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
+        losses = f", {len(self.losses)} losses" if self.losses else ""
+        return f"<RecordTable{where}: {len(self)} records in {len(self._batches)} batches{losses}>"
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any] | Sequence[int]) -> Self:
+        """Select records by a slice, a boolean mask or row numbers; batches and bytes are shared.
+
+        `batches` counts on the order of records: row numbers have to ascend.
+        """
+        if isinstance(rows, slice):
+            if rows.step is not None and rows.step < 0:
+                raise ValueError("a table is not read backwards: the step of a slice must be positive")
+        elif isinstance(rows, np.ndarray | list):
+            rows = np.asarray(rows, None if len(rows) else np.intp)
+            if rows.ndim != 1 or rows.dtype.kind not in "biu":
+                raise TypeError(f"a table is indexed by row numbers or a mask, got an array of {rows.dtype}")
+            if rows.dtype != np.bool_:
+                rows = np.where(rows < 0, rows + len(self), rows)
+                if np.any(rows[1:] < rows[:-1]):
+                    raise ValueError("row numbers must ascend")
+        else:
+            raise TypeError(
+                f"a table takes a slice, a mask or row numbers, got {type(rows).__name__}; one record is "
+                "table.records[i], table.key(i) and table.value(i)"
+            )
+        records = self._records[rows]
+        records.flags.writeable = False
+        table = self._with(records=records)
+        table._derived = True
+        return table
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return the table with some of its columns; rows, batches and bytes are shared.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Some of `columns`; their order doesn't matter.
+
+        Raises
+        ------
+        MissingColumnError
+            If the table was decoded without one of them.
+        ValueError
+            For a name that is no column.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> kbatch.decode(b"").select(["timestamp", "offset"]).columns
+        ('offset', 'timestamp')
+        """
+        columns = checked_columns(columns)
+        self.require(*columns)
+        records = self._records
+        names = record_dtype(columns).names or ()
+        if names != records.dtype.names:
+            records = records[list(names)]
+            records.flags.writeable = False
+        return self._with(records=records, columns=columns)
+
+    def _by_record(self, items: list[T]) -> Iterator[list[T]]:
+        """Yield the items of each record, given one for each row of `headers`."""
+        counts = self._records["header_count"]
+        ends = np.cumsum(counts, dtype=np.int64).tolist()
+        for end, count in zip(ends, counts.tolist(), strict=True):
+            yield items[end - count : end]
+
+    def require(self, *columns: str) -> None:
+        """Raise `MissingColumnError` unless the table has these columns."""
+        missing = [name for name in columns if name not in self.columns]
+        if missing:
+            raise MissingColumnError(
+                f"the table was decoded without {', '.join(missing)}: its columns are "
+                f"{', '.join(self.columns) or 'none'}; name {'it' if len(missing) == 1 else 'them'} in "
+                "decode(columns=...) too, or leave columns= out",
+                source=self.source,
+            )
+
+    def _where(self, row: int) -> str:
+        """Name a record in an error."""
+        if "offset" in (self._records.dtype.names or ()):
+            return f"offset {int(self._records['offset'][row])}"
+        return f"record row {row}"
+
+    def _bytes(self, column: str, row: int) -> bytes | None:
+        self.require(column)
+        record = self._records[row]
+        size = int(record[f"{column}_len"])
+        start = int(record[f"{column}_pos"])
+        return None if size < 0 else self.data[start : start + size].tobytes()
+
+    def key(self, row: int) -> bytes | None:
+        """Return the key of one record; None is null."""
+        return self._bytes("key", row)
+
+    def value(self, row: int) -> bytes | None:
+        """Return the value of one record; None is null (a tombstone in a compacted topic)."""
+        return self._bytes("value", row)
+
+    def keys(self) -> list[bytes | None]:
+        """Return all keys; None is null."""
+        self.require("key")
+        return record_keys(self._records, self.data)
+
+    def values(self) -> list[bytes | None]:
+        """Return all values; None is null."""
+        self.require("value")
+        return record_values(self._records, self.data)
