@@ -23,7 +23,9 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Helpers of the tests against a broker, whose clients need not be there.
-collect_ignore = ["broker"]
+collect_ignore = [
+    f"broker/{path.name}" for path in (Path(__file__).parent / "broker").iterdir() if not path.name.startswith("test_")
+]
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ were computed with an earlier release, through the public API alone, so that thi
     python tests/digests.py --list                        the groups
     python tests/digests.py --show GROUP CASE             one result in full
     python tests/digests.py --dump FILE [GROUP ...]       the digest of each case, to compare with diff
-    python tests/digests.py --compare PYTHON [GROUP ...]  the cases whose results differ under another checkout's python
+    python tests/digests.py --compare PYTHON [GROUP ...]  the cases that differ under another checkout's python
     python tests/digests.py --compare PYTHON --accept REASON [GROUP ...]
                                                           ... and list them in changes.tsv as intended
 

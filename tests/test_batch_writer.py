@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peers import CONTENT, HEADER
 from tables import records_of
-from test_differential import CONTENT, HEADER
 
 import kbatch
 

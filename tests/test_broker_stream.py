@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     pytest.skip(f"a client of Kafka is missing: {error}", allow_module_level=True)
 
-from test_stream_reader import Query
+from stream_query import Query
 
 pytestmark = pytest.mark.broker
 

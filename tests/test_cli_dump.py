@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_batches import batch, write_segment
 
 import kbatch
 from kbatch.cli import main
 from kbatch.cli.filters import parse_bytes, parse_offsets, parse_times
 from kbatch.cli.shown import json_bytes, plain_text
-from tests.log_batches import batch, write_segment
 
 GOLDEN = Path(__file__).parent / "golden"
 LOGS = GOLDEN / "logs"

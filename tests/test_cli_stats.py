@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.cli import main
 from kbatch.log.statistics import Distribution
-from tests.log_batches import batch, segment_path, write_segment
 
 LOGS = Path(__file__).parent / "golden" / "logs"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.cli import main
-from tests.log_batches import batch, segment_path, write_segment
 
 LOGS = Path(__file__).parent / "golden" / "logs"
 

@@ -12,8 +12,7 @@ import oracle
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tables import batches_of, records_of
-from test_differential import (
+from peers import (
     CONTENT,
     AiokafkaBatch,
     AiokafkaSet,
@@ -29,6 +28,7 @@ from test_differential import (
     wanted,
     wanted_of_set,
 )
+from tables import batches_of, records_of
 
 import kbatch
 from kbatch.batches.codecs import compress

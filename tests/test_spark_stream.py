@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from test_follow_transactions import generated
-from test_stream_reader import Writer
+from generated_logs import generated
+from stream_query import Writer
 from transaction_logs import ABORT, COMMIT
 
 from kbatch.log.committed import follow_transactions

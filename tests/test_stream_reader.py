@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from log_batches import segment_path
 from oracle import three
-from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
+from stream_query import COLUMNS, Query, Writer
+from transaction_logs import ABORT, COMMIT, damaged, data
 
 import kbatch
 
@@ -25,96 +26,6 @@ from kbatch.broker.partitioner import key_partition
 from kbatch.plan import following
 from kbatch.spark.datasource import KbatchDataSource
 from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
-
-COLUMNS = ("topic", "partition", "offset")
-
-
-class Writer:
-    """Appends to the log of a partition as a broker does."""
-
-    def __init__(self, root: Path, name: str = "t-0", base: int = 0) -> None:
-        self.path = root / name
-        self.path.mkdir(parents=True)
-        self.next = base
-        self.roll()
-
-    def roll(self) -> None:
-        self.file = segment_path(self.path, self.next)
-        self.file.touch()
-
-    def append(self, raw: bytes, count: int) -> None:
-        with open(self.file, "ab") as file:
-            file.write(raw)
-        self.next += count
-
-    def records(self, count: int = 3) -> None:
-        self.append(data(self.next, count=count), count)
-
-    def txn(self, pid: int, count: int = 1) -> None:
-        self.append(txn(self.next, pid, count), count)
-
-    def marker(self, pid: int, kind: int) -> None:
-        self.append(marker(self.next, pid, kind), 1)
-
-    def delete_first(self) -> None:
-        first = sorted(self.path.glob("*.log"))[0]
-        first.rename(f"{first}.deleted")
-
-
-class Query:
-    """Does what Spark's micro-batches do; offsets go through JSON as in a checkpoint."""
-
-    def __init__(self, root: Path, *, tells_seen: bool = False, **options: str) -> None:
-        self.tells_seen = tells_seen
-        self.root, self.options = root, options
-        self.log: list[dict[str, Any]] = []
-        self.committed = 0
-        self.rows: list[tuple[str, int, int]] = []
-        self.restart()
-
-    def restart(self) -> None:
-        paths, options = parse_stream_options({"path": str(self.root), **self.options})
-        self.reader = KbatchStreamReader(paths, options, COLUMNS)
-        if self.log and self.tells_seen:
-            # Before PySpark 4.2: AcceptsLatestSeenOffset.setLatestSeenOffset
-            self.reader.partitions(self.log[-1], self.log[-1])
-
-    def start(self) -> dict[str, Any]:
-        if self.committed:
-            return self.log[self.committed - 1]
-        return json.loads(json.dumps(self.reader.initialOffset()))
-
-    def plan(self) -> bool:
-        """Log the end of the next batch, unless one is logged or nothing is new."""
-        if len(self.log) > self.committed:
-            return True
-        start = self.start()
-        end = json.loads(json.dumps(self.reader.latestOffset(start, None)))
-        if self.committed and end == start:
-            return False
-        self.log.append(end)
-        return True
-
-    def read(self) -> list[tuple[str, int, int]]:
-        rows = []
-        for partition in self.reader.partitions(self.start(), self.log[-1]):
-            for batch in self.reader.read(partition):
-                rows += list(zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True))
-        return rows
-
-    def batch(self) -> list[int] | None:
-        if not self.plan():
-            return None
-        rows = self.read()
-        self.committed = len(self.log)
-        self.rows += rows
-        return [offset for _, _, offset in rows]
-
-    def drain(self) -> list[int]:
-        out: list[int] = []
-        while (batch := self.batch()) is not None:
-            out += batch
-        return out
 
 
 def test_starts_at_the_end_and_reads_what_comes(tmp_path: Path) -> None:
