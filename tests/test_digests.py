@@ -12,7 +12,7 @@ from written import writing_groups
 # A sample in the ordinary test run; KBATCH_TEST_ALL=1 takes every case, which is about ten minutes of one processor.
 PARTS: list[int | None] = [None, *range(digests.ROTATIONS)] if os.environ.get("KBATCH_TEST_ALL") == "1" else [None]
 HOW_TO = (
-    "results have changed; `python tests/digests.py --compare PYTHON GROUP` prints the cases, where PYTHON is "
+    "results have changed; `python tests/support/digests.py --compare PYTHON GROUP` prints the cases, where PYTHON is "
     "the interpreter of a checkout that has the committed results, and --accept REASON lists those that are intended"
 )
 

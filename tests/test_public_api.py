@@ -5,7 +5,9 @@ from __future__ import annotations
 import public_api
 import pytest
 
-HOW_TO = "the public names have changed; if intended, list it: python tests/public_api.py --accept 'P0: the reason'"
+HOW_TO = (
+    "the public names have changed; if intended, list it: python tests/support/public_api.py --accept 'P0: the reason'"
+)
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")

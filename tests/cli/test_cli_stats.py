@@ -1,0 +1,157 @@
+"""``kbatch stats``: counts against what the golden files are known to hold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from log_batches import batch, segment_path, write_segment
+
+import kbatch
+from kbatch.cli import main
+from kbatch.log.statistics import Distribution
+
+LOGS = Path(__file__).parents[1] / "golden" / "logs"
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Any:
+    def command(*arguments: object) -> tuple[int, str, str]:
+        status = main(["stats", *map(str, arguments)])
+        captured = capfd.readouterr()
+        return status, captured.out, captured.err
+
+    return command
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
+def test_against_the_tables(name: str, run: Any) -> None:
+    status, out, _ = run("--json", LOGS / name)
+    assert status == 0
+    (told,) = json.loads(out)["logs"]
+    log = kbatch.Log(LOGS / name)
+    tables = list(log.tables(include_control=True))
+    batches = np.concatenate([table.batches for table in tables])
+    control = [
+        ((table.batches["attributes"] & 0x20 != 0) & (table.batches["magic"] == 2))[table.records["batch"]]
+        for table in tables
+    ]
+    records = np.concatenate([table.records[~mask] for table, mask in zip(tables, control, strict=True)])
+    assert told["segments"] == len(log.segments)
+    assert told["bytes"] == log.size
+    assert told["batches"] == len(batches)
+    assert told["records"] == sum(map(len, tables))
+    assert told["control_records"] == sum(int(mask.sum()) for mask in control)
+    assert (told["first_offset"], told["last_offset"]) == (batches["base_offset"].min(), batches["last_offset"].max())
+    times = records["timestamp"][records["timestamp"] != -1]
+    assert told["first_timestamp"] == (times.min() if len(times) else None)
+    assert told["last_timestamp"] == (times.max() if len(times) else None)
+    assert told["null_keys"] == (records["key_len"] < 0).sum()
+    assert told["null_values"] == (records["value_len"] < 0).sum()
+    assert told["tombstones"] == ((records["value_len"] < 0) & (records["key_len"] >= 0)).sum()
+    assert told["headers"] == records["header_count"].sum()
+    assert sum(entry["batches"] for entry in told["codecs"].values()) == len(batches)
+    assert sum(told["magics"].values()) == len(batches)
+    assert told["producers"] == len({int(one) for one in batches["producer_id"] if one >= 0})
+    sizes = np.maximum(records["key_len"], 0) + np.maximum(records["value_len"], 0)
+    if len(sizes):
+        wanted = np.percentile(sizes, [50, 90, 99], method="inverted_cdf").tolist()
+        assert [told["record_bytes"][name] for name in ("p50", "p90", "p99")] == wanted
+
+
+@pytest.mark.parametrize("how", [[], ["--headers-only"]])
+def test_transactions(how: list[str], run: Any) -> None:
+    """TXI-R5: 13 aborted, 20 committed, 2 open, also where nothing is decoded."""
+    _, out, _ = run("--json", *how, LOGS / "txn-0")
+    (told,) = json.loads(out)["logs"]
+    assert told["transactions"] == {"committed": 20, "aborted": 13, "open": 2}
+    assert (told["name"], told["topic"], told["partition"]) == ("txn-0", "txn", 0)
+
+
+def test_headers_only_says_what_it_does_not_know(run: Any) -> None:
+    """LEG-R23: compressed message sets don't say in their headers how many records they hold."""
+    _, out, _ = run("--json", "--headers-only", LOGS / "magic1-0", LOGS / "codec-zstd-0")
+    old, new = json.loads(out)["logs"]
+    assert old["uncounted_batches"] > 0
+    assert old["records"] < 110
+    assert new["uncounted_batches"] == 0
+    assert new["records"] == 3144
+    assert new["record_bytes"] is new["null_keys"] is new["codecs"]["zstd"]["plain_bytes"] is None
+    _, out, _ = run("--headers-only", LOGS / "magic1-0")
+    assert f"{old['records']}+" in out
+
+
+def test_plain_bytes_are_nearly_right(run: Any) -> None:
+    """The same records uncompressed: their size is known from the headers."""
+    from kbatch.batches.codecs import Arena, decompress
+
+    for codec, number in (("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)):
+        log = kbatch.Log(LOGS / f"codec-{codec}-0")
+        exact = 0
+        for segment in log.segments:
+            data = Path(segment.path).read_bytes()
+            for row in log.batches() if len(log.segments) == 1 else np.concatenate(list(segment.scan())):
+                payload = data[row["position"] + 61 : row["position"] + row["size"]]
+                exact += decompress(number, memoryview(payload), Arena(), 1 << 30)
+        _, out, _ = run("--json", log.path)
+        (told,) = json.loads(out)["logs"]
+        entry = told["codecs"][codec]
+        assert entry["plain_bytes"] == pytest.approx(exact, rel=0.01)
+        assert entry["ratio"] == pytest.approx(exact / entry["payload_bytes"], rel=0.02)
+
+
+def test_table_for_people(run: Any) -> None:
+    status, out, err = run(LOGS)
+    assert (status, err) == (0, "")
+    rows = out.splitlines()
+    assert rows[0].split()[:3] == ["topic-partition", "segments", "batches"]
+    assert [row.split()[0] for row in rows[1:]] == [*sorted(path.name for path in LOGS.iterdir()), "all"]
+    (txn,) = [row for row in rows if row.startswith("txn-0")]
+    assert txn.split()[:10] == ["txn-0", "3", "165", "371", "21.9", "KiB", "0", "-", "370", "2023-11-14"]
+    _, out, _ = run("--details", LOGS / "txn-0")
+    assert "20 committed, 13 aborted, 2 open" in out
+    assert "30 keys, 0 values; 0 tombstones" in out
+
+
+@pytest.mark.parametrize("how", [[], ["--headers-only"]])
+def test_damage_is_counted(how: list[str], run: Any, tmp_path: Path) -> None:
+    directory = tmp_path / "txn-0"
+    shutil.copytree(LOGS / "txn-0", directory, copy_function=shutil.copyfile)
+    path = segment_path(directory, 186)
+    data = bytearray(path.read_bytes())
+    data[2966 + 8] ^= 0xFF
+    path.write_bytes(data)
+    status, out, _ = run("--json", *how, directory)
+    assert status == 3
+    (told,) = json.loads(out)["logs"]
+    assert (told["losses"], told["lost_bytes"], told["batches"]) == (1, 119, 164)
+
+
+def test_an_empty_log_and_one_of_empty_batches(run: Any, tmp_path: Path) -> None:
+    write_segment(tmp_path / "a-0", 7, [])
+    write_segment(tmp_path / "b-0", 0, [batch(0, [], last_delta=3, max_timestamp=77)])
+    for how in ([], ["--headers-only"], ["--details"]):
+        assert run(*how, tmp_path)[0] == 0
+    _, out, _ = run("--json", tmp_path)
+    empty, hollow = json.loads(out)["logs"]
+    assert (empty["batches"], empty["first_offset"], empty["record_bytes"]["p50"]) == (0, None, None)
+    assert (hollow["batches"], hollow["empty_batches"], hollow["records"], hollow["last_offset"]) == (1, 1, 0, 3)
+
+
+def test_distribution_is_exact_below_and_close_above() -> None:
+    numbers = np.concatenate([np.arange(4096), np.geomspace(4096, 2**31 - 1, 5000).astype(np.int64)])
+    found = Distribution()
+    for part in np.array_split(np.random.default_rng(0).permutation(numbers), 7):
+        found.add(part)
+    assert (found.count, found.smallest, found.largest) == (len(numbers), 0, 2**31 - 1)
+    assert found.mean == pytest.approx(numbers.mean())
+    for percent in (1, 10, 40, 50, 90, 99, 100):
+        wanted = int(np.percentile(numbers, percent, method="inverted_cdf"))
+        if wanted < 4096:
+            assert found.percentile(percent) == wanted
+        else:
+            assert wanted <= (found.percentile(percent) or 0) <= wanted * 1.01

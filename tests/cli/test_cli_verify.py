@@ -1,0 +1,297 @@
+"""``kbatch verify``: what is sound is silent, and each kind of damage is told where it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_batches import batch, segment_path, write_segment
+
+import kbatch
+from kbatch.cli import main
+
+LOGS = Path(__file__).parents[1] / "golden" / "logs"
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Any:
+    def command(*arguments: object) -> tuple[int, str, str]:
+        status = main(["verify", *map(str, arguments)])
+        captured = capfd.readouterr()
+        return status, captured.out, captured.err
+
+    return command
+
+
+@pytest.fixture
+def txn(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(LOGS / "txn-0", tmp_path / "txn-0", copy_function=shutil.copyfile))
+
+
+def findings(text: str, *, notes: bool = False) -> list[str]:
+    return [line for line in text.splitlines() if ": byte " in line and (notes or ": note: " not in line)]
+
+
+def patch(path: Path, position: int, data: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[position : position + len(data)] = data
+    path.write_bytes(content)
+
+
+def test_all_that_kafka_has_written_is_sound(run: Any) -> None:
+    """Every log of the golden files, with all files beside it."""
+    status, out, err = run(LOGS)
+    assert (status, err) == (0, "")
+    assert findings(out) == []
+    assert len([line for line in out.splitlines() if ": ok" in line]) == len(list(LOGS.iterdir()))
+    assert "txn-0: ok (3 segments, 165 batches, 371 records, 21.9 KiB; 12 index and snapshot files)" in out
+
+
+@pytest.mark.parametrize("path", sorted(p for p in LOGS.glob("*-0/*") if p.suffix != ".jsonl" and p.suffix != ".json"))
+def test_single_files_are_sound(path: Path, run: Any) -> None:
+    status, out, _ = run(path)
+    assert status == 0, out
+    assert findings(out) == []
+
+
+def test_json(run: Any, txn: Path) -> None:
+    patch(segment_path(txn, 186), 3000, b"\0\0")
+    status, out, _ = run("--json", txn, LOGS / "prealloc-0")
+    assert status == 3
+    told = json.loads(out)
+    assert told["damaged"]
+    assert [log["damaged"] for log in told["logs"]] == [True, False]
+    first, second = told["logs"]
+    assert (first["topic"], first["partition"], first["segments"], first["batches"]) == ("txn", 0, 3, 165)
+    assert [(one["file"], one["position"]) for one in first["findings"]] == [(str(segment_path(txn, 186)), 2966)]
+    assert [one["position"] for one in second["notes"]] == [397]
+
+
+@pytest.mark.parametrize("position", range(0, 3600, 97))
+def test_a_flipped_bit_is_that_batch_only(position: int, run: Any, txn: Path) -> None:
+    """CRC-R1, CRC-R2: what the checksum covers costs one finding, at its batch; what it doesn't may cost none."""
+    path = segment_path(txn, 186)
+    data = path.read_bytes()
+    start = 0
+    while start + 12 + int.from_bytes(data[start + 8 : start + 12], "big") <= position:
+        start += 12 + int.from_bytes(data[start + 8 : start + 12], "big")
+    patch(path, position, bytes([data[position] ^ 0x10]))
+    status, out, _ = run(txn)
+    if position - start >= 17:
+        assert status == 3
+        assert len(findings(out)) == 1
+    else:
+        assert len(findings(out)) <= 4
+
+
+def test_offsets_within_a_segment(run: Any, tmp_path: Path) -> None:
+    """FRM-R11; gaps are notes."""
+    path = write_segment(tmp_path / "t-0", 5, [batch(5, [1, 2]), batch(6, [3]), batch(9, [3]), batch(20, [4])])
+    status, out, _ = run(path)
+    second = len(batch(5, [1, 2]))
+    assert status == 3
+    assert findings(out) == [f"{path}: byte {second}: base offset 6 after a batch that reaches to 6"]
+    assert "note: offsets are left out: 6 is followed by 9, and 1 more gap" in out
+    path = write_segment(tmp_path / "u-0", 5, [batch(4, [1])])
+    assert "byte 0: base offset 4 is below the segment's, 5" in run(path)[1]
+
+
+def test_sequences(run: Any, tmp_path: Path) -> None:
+    """PRD-R10, PRD-R11, PRD-R16: batches that are missing are damage, unless offsets are left out in between."""
+
+    def produced(offset: int, sequence: int, producer_id: int = 7, epoch: int = 0, timestamp: int = 1000) -> bytes:
+        return kbatch.encode(
+            [b"a", b"b"],
+            timestamps=timestamp,
+            base_offset=offset,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+
+    size = len(produced(0, 0))
+    whole = [produced(0, 8), produced(2, 10), produced(4, 0, 8), produced(6, 12)]
+    path = write_segment(tmp_path / "t-0", 0, [*whole, produced(8, 16), produced(10, 16), produced(12, 18)])
+    assert run(path)[0] == 0
+    status, out, _ = run("--sequences", path)
+    assert status == 3
+    assert findings(out) == [
+        f"{path}: byte {4 * size}: base offset 8: sequence 16 of producer 7; after 13 comes 14",
+        f"{path}: byte {5 * size}: base offset 10: sequence 16 of producer 7 again: the batch stands at offset 8",
+    ]
+    # Of another segment, after what a cleaner took away: before the gap it can't be the reason, after it may.
+    write_segment(tmp_path / "u-0", 0, [produced(0, 8), produced(2, 0, 8)])
+    write_segment(tmp_path / "u-0", 20, [produced(20, 12), produced(22, 4, 8), produced(24, 8, 8)])
+    status, out, _ = run("--sequences", tmp_path / "u-0")
+    assert status == 3
+    assert len(findings(out)) == 1
+    assert "base offset 24: sequence 8 of producer 8; after 5 comes 6" in findings(out)[0]
+    assert "note: base offset 20: sequence 12 of producer 7; after 9 comes 10; offsets are left out in between" in out
+    assert "note: base offset 22: sequence 4 of producer 8; after 1 comes 2; offsets are left out in between" in out
+    # A broker forgets producers after a day, and lets an epoch in that it would have fenced off.
+    path = write_segment(tmp_path / "v-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_401_000)])
+    assert run("--sequences", path)[0] == 0
+    path = write_segment(tmp_path / "w-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_400_999)])
+    status, out, _ = run("--sequences", path)
+    assert status == 0
+    assert "note: base offset 2: epoch 1 of producer 7, whose epoch 3 has been seen" in out
+
+
+def test_sequences_of_kafkas_logs_are_sound(run: Any) -> None:
+    status, out, _ = run("--sequences", LOGS)
+    assert (status, findings(out)) == (0, [])
+
+
+def test_segments_that_overlap(run: Any, tmp_path: Path) -> None:
+    """DSK-R13: an overlap is damage, told once; a gap isn't."""
+    write_segment(tmp_path / "t-0", 0, [batch(0, [1, 2, 3])])
+    second = write_segment(tmp_path / "t-0", 2, [batch(2, [1]), batch(3, [1])])
+    write_segment(tmp_path / "t-0", 100, [batch(100, [1])])
+    status, out, _ = run(tmp_path / "t-0")
+    assert status == 3
+    assert len(findings(out)) == 1
+    assert f"{second}: byte 0: begins at offset 2, but" in out
+    assert "note: offsets are left out: 3 is followed by 100" in out
+
+
+def test_timestamps_and_records_against_the_header(run: Any, tmp_path: Path) -> None:
+    """TS-R4: a max_timestamp that is too small misleads seeks; one that is too large is what compaction leaves."""
+    one = batch(3, [1, 1], last_delta=0)
+    path = write_segment(
+        tmp_path / "t-0", 0, [batch(0, [1, 9], max_timestamp=3), batch(2, [1], max_timestamp=50), one]
+    )  # fmt: skip
+    status, out, _ = run(path)
+    assert status == 3
+    told = sorted(findings(out))
+    assert len(told) == 2
+    assert "byte 0: base offset 0: a record's timestamp, 9, is later than the batch's max_timestamp" in told[0]
+    assert "base offset 3: record offset 4 lies outside of the batch" in told[1]
+
+
+def test_ends_of_segments(run: Any, tmp_path: Path) -> None:
+    """FRM-R7, DSK-R14: zeros or an unfinished batch are notes in the last segment, damage in any other."""
+    one = batch(0, [1, 2])
+    for name, tail in (("zeros-0", bytes(4000)), ("cut-0", one[:-1])):
+        write_segment(tmp_path / name, 2, [batch(2, [1])], tail=tail)
+        status, out, _ = run(tmp_path / name)
+        assert status == 0
+        assert len(findings(out, notes=True)) == 1
+        write_segment(tmp_path / name, 0, [one], tail=tail)
+        status, out, _ = run(tmp_path / name)
+        assert status == 3
+        assert f"byte {len(one)}: " in findings(out)[0]
+        # By itself too, since its neighbours say which segment is the last.
+        assert run(segment_path(tmp_path / name, 0))[0] == 3
+        assert run(segment_path(tmp_path / name, 2))[0] == 0
+
+
+def test_offset_index(run: Any, txn: Path) -> None:
+    """DSK-R2, DSK-R5."""
+    path = segment_path(txn, 186, ".index")
+    data = path.read_bytes()
+    relative, position = struct.unpack_from(">ii", data, 16)
+    for at, change, text in (
+        (
+            20,
+            struct.pack(">i", position + 1),
+            f"byte 16: entry of offset {186 + relative}: no batch begins at position",
+        ),
+        (20, struct.pack(">i", 1 << 30), "is beyond the segment's"),
+        (16, struct.pack(">i", relative + 1), "no batch ends with this offset"),
+        (16, struct.pack(">i", 1 + struct.unpack_from(">i", data, 8)[0]), "byte 16: entry of offset"),
+        (16, struct.pack(">i", -5), "entries must ascend"),
+        (len(data), b"\1\2\3", "no whole number of entries of 8"),
+    ):
+        patch(path, at, change)
+        for target in (path, txn):
+            status, out, _ = run(target)
+            assert status == 3, text
+            assert len(findings(out)) >= 1
+            assert any(text in line and str(path) in line for line in findings(out)), out
+        path.write_bytes(data)
+    path.write_bytes(data + bytes(8 * 100))
+    assert run(txn)[0] == 0
+
+
+def test_time_index(run: Any, txn: Path) -> None:
+    """DSK-R3, DSK-R4."""
+    path = segment_path(txn, 186, ".timeindex")
+    data = path.read_bytes()
+    timestamp, relative = struct.unpack_from(">qi", data, 12)
+    for at, change, text in (
+        (12, struct.pack(">q", timestamp + 1), "the largest up to that batch is"),
+        (12, struct.pack(">q", 5), "entries must not descend"),
+        (len(data) - 4, struct.pack(">i", 1 << 20), "the segment ends at"),
+        (len(data), b"\1", "no whole number of entries of 12"),
+    ):
+        patch(path, at, change)
+        for target in (path, txn):
+            status, out, _ = run(target)
+            assert status == 3, text
+            assert any(text in line and str(path) in line for line in findings(out)), out
+        path.write_bytes(data)
+    path.write_bytes(data + bytes(12 * 100))
+    assert run(txn)[0] == 0
+    assert relative > 0
+
+
+def test_transaction_index(run: Any, txn: Path) -> None:
+    """TXI-R1, TXI-R5: what is missing, or begins too late, would hand out aborted records."""
+    path = segment_path(txn, 0, ".txnindex")
+    data = path.read_bytes()
+    for content, text in (
+        (data[34:], "aborted transaction of producer 1001, marker at offset 30, has no entry"),
+        (
+            data[:10] + struct.pack(">q", 16) + data[18:],
+            "byte 0: producer 1001, marker at offset 30: first offset is 16",
+        ),
+        (b"\0\1" + data[2:], "byte 0: entry of version 1"),
+        (data[34:68] + data[:34], "byte 34: marker at offset 30 after one at 50"),
+    ):
+        path.write_bytes(content)
+        for target in (path, txn):
+            status, out, _ = run(target)
+            assert status == 3, text
+            assert any(text in line for line in findings(out)), out
+    path.unlink()
+    status, out, _ = run(txn)
+    assert status == 3
+    assert len(findings(out)) == len(data) // 34
+
+
+def test_a_log_of_which_the_beginning_was_deleted(run: Any, txn: Path) -> None:
+    """TXI-R6, TXI-R7: the snapshot says which transactions were open there."""
+    for path in txn.glob(f"{0:020d}.*"):
+        path.unlink()
+    assert run(txn)[0] == 0
+
+
+def test_producer_snapshot(run: Any, txn: Path) -> None:
+    """DSK-R6."""
+    path = segment_path(txn, 280, ".snapshot")
+    patch(path, 30, b"\x55")
+    for target in (path, txn):
+        status, out, _ = run(target)
+        assert status == 3
+        assert len(findings(out)) == 1
+        assert f"{path}: byte 2: stored checksum is" in out
+
+
+def test_without_index_files(run: Any, txn: Path) -> None:
+    """DSK-R5: they are hints, and a copy of the segments alone is sound."""
+    for path in txn.iterdir():
+        if path.suffix != ".log":
+            path.unlink()
+    assert run(txn)[0] == 0
+
+
+def test_an_index_without_its_segment(run: Any, tmp_path: Path) -> None:
+    path = segment_path(tmp_path, 0, ".index")
+    path.write_bytes(b"")
+    status, out, err = run(path)
+    assert (status, out) == (1, "")
+    assert "its segment isn't there" in err

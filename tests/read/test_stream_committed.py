@@ -1,0 +1,560 @@
+"""StreamDecoder with isolation="read_committed": what one decode hands out, however the stream is cut and flushed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import transaction_logs as logs
+from hypothesis import given
+from hypothesis import strategies as st
+from streams import Outcome, assert_same, cut, streamed, with_end
+from tables import offsets_of, records_of
+from transaction_logs import ABORT, COMMIT, marker, txn
+
+import kbatch
+from kbatch.kernels import buffers
+from kbatch.read.stable import StableFront
+from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker
+
+TXN = Path(__file__).parents[1] / "golden" / "logs" / "txn-0"
+TRUTH: dict[str, Any] = json.loads((TXN / "READ_COMMITTED.json").read_text())
+UNDECIDED = kbatch.BatchStatus.UNDECIDED
+COMMITTED: dict[str, Any] = {"isolation": "read_committed"}
+
+
+def whole(data: bytes, **options: Any) -> Outcome:
+    """Decode all at once, and add what the end of a stream adds; before an error, only what was decided."""
+    options |= COMMITTED
+    try:
+        table = kbatch.decode(data, **options)
+    except kbatch.KbatchError as found:
+        table = kbatch.decode(data, **options | {"on_error": "stop"})
+        outcome = Outcome([table])
+        outcome.batches = [(batch, status) for batch, status in outcome.batches if batch.position < found.position]
+        outcome.losses = []
+        outcome.error = found
+    else:
+        outcome = with_end(Outcome([table]), data, options)
+    if outcome.error is not None:
+        drop_undecided(outcome)
+    return outcome
+
+
+def drop_undecided(outcome: Outcome) -> None:
+    outcome.batches = [(batch, status) for batch, status in outcome.batches if status != UNDECIDED]
+
+
+def bytewise(data: bytes, size: int = 1) -> list[bytes]:
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+@pytest.fixture(scope="module")
+def golden_txn() -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")))
+
+
+# -- the same as one decode
+
+
+@st.composite
+def transactional_streams(draw: st.DrawFn) -> list[bytes]:
+    """Batches of producers with and without transactions, in the order of a log, and their markers."""
+    parts: list[bytes] = []
+    offset = draw(st.sampled_from([0, 0, 7, 2**40]))
+    for _ in range(draw(st.integers(0, 14))):
+        producer = draw(st.integers(1, 3))
+        count = 1
+        match draw(st.sampled_from(["txn", "txn", "txn", "plain", "idempotent", "abort", "commit", "empty", "other"])):
+            case "abort":
+                part = marker(offset, producer, ABORT)
+            case "commit":
+                part = marker(offset, producer, COMMIT)
+            case "other":
+                part = marker(offset, producer, draw(st.integers(2, 6)))
+            case "empty":
+                part = logs.control(offset, producer, [])
+            case kind:
+                count = draw(st.integers(1, 3))
+                part = oracle.build_batch(
+                    [oracle.encode_record(i, i, b"k", draw(st.binary(max_size=20))) for i in range(count)],
+                    codec=draw(st.sampled_from(["none", "none", "gzip", "zstd"])),
+                    base_offset=offset,
+                    producer_id=-1 if kind == "plain" else producer,
+                    attributes=oracle.TRANSACTIONAL if kind == "txn" else 0,
+                )
+        parts.append(part)
+        offset += count + draw(st.integers(0, 2))
+    return parts
+
+
+def damage(draw: st.DrawFn, parts: list[bytes], *, lengths: bool) -> bytes:
+    """Damage some bytes, but no base offset: a consumer believes those, which no checksum covers."""
+    starts = [0, *itertools.accumulate(map(len, parts))]
+    data = bytearray(b"".join(parts))
+    for _ in range(draw(st.integers(0, 3)) if parts else 0):
+        start = draw(st.sampled_from(starts[:-1]))
+        kinds = ["payload", "payload", "checksum", *(["length", "header", "cut", "insert"] if lengths else [])]
+        match draw(st.sampled_from(kinds)):
+            case "payload":
+                at = start + draw(st.integers(61, 80))
+                if at < len(data):
+                    data[at] ^= 1 << draw(st.integers(0, 7))
+            case "checksum":
+                if start + 17 < len(data):
+                    data[start + 17] ^= 1
+            case "length":
+                data[start + 8 : start + 12] = draw(st.integers(0, 500)).to_bytes(4, "big")
+            case "header":
+                at = start + draw(st.integers(12, 60))
+                if at < len(data):
+                    data[at] ^= 1 << draw(st.integers(0, 7))
+            case "cut":
+                del data[start : start + draw(st.integers(0, 100))]
+            case "insert":
+                data[start:start] = draw(st.binary(max_size=90))
+    end = draw(st.sampled_from([len(data), len(data), draw(st.integers(0, len(data)))]))
+    return bytes(data[:end])
+
+
+def ascends(data: bytes, crc: Any) -> bool:
+    """Whether the offsets of what is found go up: else what comes may change what is behind it."""
+    batches = kbatch.decode(data, on_error="skip", crc=crc).batches
+    batches = batches[(batches["status"] == 0) | ((batches["status"] == 1) & (crc != "verify"))]
+    ends = np.stack([batches["base_offset"], batches["last_offset"]], axis=1).ravel()
+    return bool(np.all(ends[1:] >= ends[:-1]))
+
+
+@given(st.data())
+@pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_any_cuts_and_flushes_give_what_one_decode_gives(listed: bool, on_error: str, data: st.DataObject) -> None:
+    """TXN-R1 to TXN-R8 and LSO-R1 to LSO-R3, of streams."""
+    parts = data.draw(transactional_streams())
+    crc = data.draw(st.sampled_from(["verify", "verify", "mark", "skip"]))
+    stream = damage(data.draw, parts, lengths=crc == "verify") if data.draw(st.booleans()) else b"".join(parts)
+    options: dict[str, Any] = {
+        "on_error": on_error,
+        "crc": crc,
+        "include_control": data.draw(st.booleans()),
+        "start_offset": data.draw(st.none() | st.integers(0, 40)),
+        "stop_offset": data.draw(st.none() | st.integers(0, 40)),
+    }
+    if listed:
+        pairs = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40)), max_size=5)
+        options["aborted"] = data.draw(pairs)
+    chunks = cut(stream, data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    flushes = data.draw(st.sets(st.integers(0, 12)))
+    found = streamed(chunks, flushes.__contains__, **options | COMMITTED)
+    if not ascends(stream, crc):
+        return
+    wanted = whole(stream, **options)
+    assert_same(found, wanted)
+    assert_same(streamed(bytewise(stream, 13), **options | COMMITTED), wanted)
+    for max_bytes in (1, 300, 1 << 20):
+        found = Outcome(kbatch.decode_stream(chunks, max_bytes=max_bytes, **options | COMMITTED))
+        if found.error is not None:
+            drop_undecided(found)
+        if on_error == "stop" and wanted.losses:
+            assert [loss[0] for loss in found.losses] == [loss[0] for loss in wanted.losses]
+            found.losses = wanted.losses
+        found.consumed = wanted.consumed
+        assert_same(found, wanted)
+
+
+@given(st.data())
+def test_what_is_open_is_told_at_each_flush(data: st.DataObject) -> None:
+    """LSO-R2: by what was fed so far, and nothing from the last stable offset on is handed out before the end."""
+    stream = b"".join(data.draw(transactional_streams()))
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    fed = b""
+    for chunk in cut(stream, data.draw(st.lists(st.integers(0, len(stream)), max_size=8))):
+        decoder.feed(chunk)
+        fed += chunk
+        table = decoder.flush()
+        now = kbatch.decode(fed, isolation="read_committed")
+        assert (table.pending, table.last_stable_offset) == (now.pending, now.last_stable_offset)
+        if now.last_stable_offset is not None:
+            assert (table.batches["last_offset"] < now.last_stable_offset).all()
+    left = len(stream) - len(fed)
+    assert not left
+    table = decoder.finish()
+    assert (table.pending, table.last_stable_offset) == (now.pending, now.last_stable_offset)
+    undecided = table.batches["status"] == UNDECIDED
+    assert undecided.all()
+    assert not len(table)
+
+
+@pytest.mark.parametrize("size", [1, 61, 997, 10_007])
+@pytest.mark.parametrize("every", [1, 50])
+def test_golden_log(golden_txn: bytes, size: int, every: int) -> None:
+    """TXN-R15, LSO-R2: what Kafka's own consumer handed out of this log."""
+    wanted = whole(golden_txn)
+    assert_same(streamed(bytewise(golden_txn, size), lambda i: i % every == 0, **COMMITTED), wanted)
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    tables = list(decoder.tables(bytewise(golden_txn, size)))
+    assert [offset for table in tables for offset in offsets_of(table)] == TRUTH["readCommittedOffsets"]
+    assert tables[-1].pending == [(1002, 362), (1004, 367)]
+    assert tables[-1].last_stable_offset == 362
+
+
+@pytest.mark.parametrize("size", [1, 61, 10_007])
+@pytest.mark.parametrize("rows", [False, True])
+def test_golden_log_by_its_index(golden_txn: bytes, size: int, rows: bool) -> None:
+    """TXN-R1: a list decides, whether its ranges are closed already or by the markers as they come."""
+    entries = [(entry["producerId"], entry["firstOffset"], entry["lastOffset"], -1) for entry in TRUTH["aborted"]]
+    aborted: Any = np.array(entries, kbatch.ABORTED_DTYPE) if rows else [entry[:2] for entry in entries]
+    wanted = whole(golden_txn, aborted=aborted)
+    assert UNDECIDED not in {status for _, status in wanted.batches}
+    assert_same(streamed(bytewise(golden_txn, size), aborted=aborted, **COMMITTED), wanted)
+
+
+# -- what is held back, and for how long
+
+
+def test_a_transaction_holds_back_until_its_marker() -> None:
+    """LSO-R1: also what other producers wrote, and not what came before."""
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    parts = [logs.data(0), txn(1, 7), logs.data(2), txn(3, 8), marker(4, 8, ABORT), marker(5, 7, COMMIT), txn(6, 8)]
+    told = []
+    for part in parts:
+        assert decoder.feed(part) == 1
+        table = decoder.flush()
+        told.append((offsets_of(table), table.pending, table.last_stable_offset))
+    assert told == [
+        ([0], [], None),
+        ([], [(7, 1)], 1),
+        ([], [(7, 1)], 1),
+        ([], [(7, 1), (8, 3)], 1),
+        ([], [(7, 1)], 1),
+        ([1, 2], [], None),
+        ([], [(8, 6)], 6),
+    ]
+    assert decoder.pending_bytes == len(parts[-1])
+    assert decoder.feed(b"") == 0
+    table = decoder.finish()
+    assert table.batches[["base_offset", "status"]].tolist() == [(6, UNDECIDED)]
+    assert (table.pending, table.last_stable_offset, decoder.pending_bytes) == ([(8, 6)], 6, 0)
+
+
+def test_a_list_holds_nothing_back() -> None:
+    """TXN-R8: without its marker what is listed reaches to the end of what is there; the marker ends it (TXN-R2)."""
+    decoder = kbatch.StreamDecoder(isolation="read_committed", aborted=iter([(7, 1)]))
+    seen = []
+    for part in (logs.data(0), txn(1, 7), txn(2, 8), marker(3, 7, ABORT), txn(4, 7), marker(5, 7, ABORT)):
+        decoder.feed(part)
+        table = decoder.flush()
+        seen.append(offsets_of(table))
+        assert (table.pending, table.last_stable_offset, decoder.pending_bytes) == ([], None, 0)
+    assert seen == [[0], [], [2], [], [4], []]
+
+
+def test_lists_are_checked_at_once() -> None:
+    with pytest.raises(TypeError, match="entry 0 must be a pair of integers"):
+        kbatch.StreamDecoder(isolation="read_committed", aborted=[7])  # type: ignore[list-item]
+    # Of no effect, as in Kafka's consumer (TXN-R12).
+    decoder = kbatch.StreamDecoder(aborted=[(7, 0)])
+    decoder.feed(txn(0, 7))
+    assert len(decoder.flush()) == 1
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_damage_behind_what_is_held_back(on_error: Any) -> None:
+    """Under "stop" no marker after damage decides; under "skip" it does, and the loss is told in its order."""
+    head = logs.data(0) + txn(1, 7) + logs.data(2)
+    data = head + logs.damaged(logs.data(3)) + marker(4, 7, COMMIT) + logs.data(5)
+    decoder = kbatch.StreamDecoder(isolation="read_committed", on_error=on_error)
+    tables = []
+    for chunk in bytewise(data, 30):
+        decoder.feed(chunk)
+        tables.append(decoder.flush())
+    tables.append(decoder.finish())
+    offsets = [offset for table in tables for offset in offsets_of(table)]
+    losses = [loss[:2] for table in tables for loss in table.losses]
+    assert decoder.stopped == (on_error == "stop")
+    if on_error == "stop":
+        assert offsets == [0]
+        assert losses == [(len(head), len(data) - len(head))]
+        assert [status for table in tables for status in table.batches["status"].tolist()] == [0, 8, 8, 1]
+        assert tables[-1].pending == [(7, 1)]
+    else:
+        assert offsets == [0, 1, 2, 5]
+        assert losses == [(len(head), len(head) // 3)]
+        assert tables[-1].pending == []
+
+
+def test_damage_raises_when_what_is_decided_before_it_is_out() -> None:
+    head = logs.data(0) + txn(1, 7)
+    decoder = kbatch.StreamDecoder(isolation="read_committed", source="orders")
+    assert decoder.feed(head + logs.damaged(logs.data(2)) + marker(3, 7, COMMIT)) == 4
+    assert offsets_of(decoder.flush()) == [0]
+    for call in (decoder.flush, decoder.flush, decoder.finish):
+        with pytest.raises(kbatch.CrcMismatchError, match="orders") as caught:
+            call()
+        assert (caught.value.position, caught.value.base_offset) == (len(head), 2)
+        assert decoder.feed(logs.data(4)) == 1
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    # A record that can't be read is no damage to transactions.
+    bad = oracle.build_batch(payload=b"\x7f" * 9, record_count=1, base_offset=2)
+    decoder.feed(head + bad)
+    assert offsets_of(decoder.flush()) == [0]
+    assert offsets_of(decoder.flush()) == []
+    decoder.feed(marker(3, 7, COMMIT))
+    assert offsets_of(decoder.flush()) == [1]
+    with pytest.raises(kbatch.InvalidRecordError):
+        decoder.flush()
+
+
+def test_an_incomplete_batch_at_the_end_changes_nothing() -> None:
+    """FRM-R3: what is held back is still decided, if the rest comes."""
+    end = marker(2, 7, COMMIT)
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    decoder.feed(logs.data(0) + txn(1, 7) + end[:40])
+    for _ in range(2):
+        with pytest.raises(kbatch.TruncatedBatchError, match=f"40 of {len(end)} bytes"):
+            decoder.finish()
+    assert offsets_of(decoder.flush()) == [0]
+    decoder.feed(end[40:])
+    assert offsets_of(decoder.finish()) == [1]
+
+
+@pytest.mark.parametrize("crc", ["mark", "skip"])
+def test_where_bad_checksums_are_accepted_they_count(crc: Any) -> None:
+    """A batch that is handed out whatever its checksum is, is one of its transaction; so is a marker."""
+    parts = [
+        logs.damaged(txn(0, 7), 17),
+        logs.damaged(marker(1, 7, ABORT), 17),
+        logs.damaged(txn(2, 8), 17),
+        logs.data(3),
+    ]
+    table = kbatch.decode(b"".join(parts), crc=crc, **COMMITTED)
+    assert table.pending == [(8, 2)]
+    assert offsets_of(table) == []
+    found = streamed(parts, crc=crc, **COMMITTED)
+    assert [batch.base_offset for batch, _ in found.batches] == [0, 1, 2, 3]
+    assert_same(found, whole(b"".join(parts), crc=crc))
+
+
+# -- one decode of damaged input
+
+
+@pytest.mark.parametrize("on_error", ["stop", "raise"])
+def test_after_damage_that_ends_a_decode_no_marker_counts(on_error: Any) -> None:
+    """Nothing after it is read: not by its headers either."""
+    bad = logs.damaged(logs.data(2))
+    data = txn(0, 7) + logs.data(1) + bad + marker(3, 7, COMMIT)
+    if on_error == "raise":
+        with pytest.raises(kbatch.CrcMismatchError, match="base offset 2"):
+            kbatch.decode(data, **COMMITTED)
+        return
+    table = kbatch.decode(data, on_error="stop", **COMMITTED)
+    assert table.batches["status"].tolist() == [UNDECIDED, UNDECIDED, kbatch.BatchStatus.BAD_CRC]
+    assert table.pending == [(7, 0)]
+
+
+def test_damage_outside_of_the_offsets_opens_nothing_and_is_told_by_skip_only() -> None:
+    bad = logs.damaged(txn(0, 7))
+    data = bad + txn(1, 8) + marker(2, 8, ABORT) + logs.data(3)
+    for on_error in ("raise", "stop", "skip"):
+        table = kbatch.decode(data, start_offset=1, on_error=on_error, **COMMITTED)  # type: ignore[arg-type]
+        assert offsets_of(table) == [3]
+        assert (table.pending, len(table.losses)) == ([], int(on_error == "skip"))
+        assert_same(
+            streamed(bytewise(data, 20), start_offset=1, on_error=on_error, **COMMITTED),
+            whole(data, start_offset=1, on_error=on_error),
+        )
+
+
+# -- memory and time
+
+
+def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
+    """Neither bytes nor what was known of transactions stays behind them."""
+    value = oracle.encode_record(value=random.Random(1).randbytes(2000))
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    listed = kbatch.StreamDecoder(isolation="read_committed", aborted=[(1, 10**9)])
+    before = buffers.pool_stats().live_bytes
+    most, records, transactions = 0, 0, 600
+    for i in range(transactions):
+        producer = i % 5
+        batch = oracle.build_batch([value], base_offset=2 * i, producer_id=producer, attributes=oracle.TRANSACTIONAL)
+        parts = batch + marker(2 * i + 1, producer, ABORT if i % 3 else COMMIT)
+        for chunk in bytewise(parts, 777):
+            decoder.feed(chunk)
+            records += len(decoder.flush())
+            listed.feed(chunk)
+            listed.flush()
+        assert decoder.pending_bytes == 0
+        most = max(most, buffers.pool_stats().live_bytes - before)
+    assert records == transactions // 3
+    assert most < 1 << 20
+    for each in (decoder, listed):
+        front = each._front
+        assert front is not None
+        kept = (front._positions, front._reach, front._aborted, front._undecided, front._tracker._aborted)
+        assert sum(map(len, kept)) == 0
+        assert len(front._tracker._marker_offsets) == 0
+        assert len(front._tracker._queue) < 100
+
+
+def many(count: int, span: int) -> Iterator[bytes]:
+    """Yield `count` batches of transactions that each stay open for `span` more; all are ended."""
+    record = oracle.encode_record(value=bytes(500))
+    offset = 0
+    for i in range(count + span):
+        if i < count:
+            yield oracle.build_batch([record], base_offset=offset, producer_id=i, attributes=oracle.TRANSACTIONAL)
+            offset += 1
+        if i >= span:
+            yield marker(offset, i - span, i % 2)
+            offset += 1
+
+
+def fed_and_flushed(chunks: Iterable[bytes]) -> tuple[float, int, int]:
+    """Flush after each chunk: seconds of processor time, records, and the most bytes that were kept."""
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    records = most = 0
+    chunks = list(chunks)
+    began = time.process_time()
+    for chunk in chunks:
+        decoder.feed(chunk)
+        records += len(decoder.flush())
+        most = max(most, decoder.pending_bytes)
+    took = time.process_time() - began
+    assert decoder.pending_bytes == 0
+    return took, records, most
+
+
+def test_a_transaction_that_stays_open_takes_linear_time() -> None:
+    """A flush after each of 10,000 batches costs what the new batch does: what is held back isn't looked at again."""
+    plain = [logs.data(i) for i in range(1, 10_001)]
+    short, records, _ = fed_and_flushed([txn(0, 7), *plain[:1000], marker(1001, 7, COMMIT)])
+    assert records == 1001
+    took, records, most = fed_and_flushed([txn(0, 7), *plain, marker(10_001, 7, COMMIT)])
+    assert records == 10_001
+    assert most > 10_000 * 60
+    assert took < 30 * short + 1
+
+
+def rows_rebuilt(stream: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Feed and flush in chunks of 1 KiB: how many rows of transactions are looked at in all, and by one flush at most.
+
+    These are rows that are searched in, listed as pending, and copied out of the tracker.
+    """
+    counted: list[int] = []
+    from_rows, result, pending = AbortedRanges.from_rows, TransactionTracker.result, StableFront.pending
+
+    def counted_ranges(rows: np.ndarray[Any, Any]) -> AbortedRanges:
+        counted[-1] += len(rows)
+        return from_rows(rows)
+
+    def counted_result(self: TransactionTracker) -> Transactions:
+        found = result(self)
+        counted[-1] += len(found.aborted) + len(found.undecided)
+        return found
+
+    def counted_pending(self: StableFront, **options: Any) -> dict[str, Any]:
+        found = pending(self, **options)
+        counted[-1] += len(found["pending"])
+        return found
+
+    counted.append(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(AbortedRanges, "from_rows", counted_ranges)
+        patched.setattr(TransactionTracker, "result", counted_result)
+        patched.setattr(StableFront, "pending", counted_pending)
+        decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED)
+        for chunk in bytewise(stream, 1 << 10):
+            counted.append(0)
+            decoder.feed(chunk)
+            decoder.flush()
+            front = decoder._front
+            assert front is not None
+            counted[-1] += len(front._undecided)
+        most = max(counted)
+        counted.append(0)
+        decoder.finish()
+    return sum(counted), most
+
+
+def lost_markers(count: int) -> bytes:
+    return b"".join(txn(2 * i, i) + logs.damaged(marker(2 * i + 1, i, ABORT)) for i in range(count))
+
+
+def aborted_behind_an_open_one(count: int) -> bytes:
+    return txn(0, 1 << 20) + b"".join(txn(2 * i + 1, i) + marker(2 * i + 2, i, ABORT) for i in range(count))
+
+
+@pytest.mark.parametrize("make", [lost_markers, aborted_behind_an_open_one])
+def test_a_flush_looks_at_no_transaction_that_was_released(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor at those that are held back anyway: the work is linear, whatever their number."""
+    short, most_of_short = rows_rebuilt(make(100), monkeypatch)
+    long, most_of_long = rows_rebuilt(make(400), monkeypatch)
+    assert long <= 4.2 * short + 8
+    assert most_of_long <= most_of_short + 4 < 50
+
+
+def test_lost_markers_are_pending_until_their_data_is_out_and_at_the_end() -> None:
+    decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED)
+    listed = []
+    for part in (txn(0, 7), logs.damaged(marker(1, 7, ABORT)), logs.data(2), logs.data(3)):
+        decoder.feed(part)
+        listed.append(decoder.flush().pending)
+    assert listed == [[(7, 0)], [(7, 0)], [(7, 0)], []]
+    assert decoder.finish().pending == [(7, 0)]
+
+
+def test_transactions_that_overlap_without_end_take_linear_time() -> None:
+    """A window of bytes is always held back, and slides: it must not be moved or looked through at each flush."""
+    before = buffers.pool_stats()
+    took, records, most = fed_and_flushed(many(3000, 300))
+    after = buffers.pool_stats()
+    assert records == 1500
+    assert 300 * 600 < most < 330 * 800
+    assert after.fresh + after.reused - before.fresh - before.reused < 60_000
+    assert took < 60
+
+
+def test_tables_keep_their_bytes_while_the_window_slides() -> None:
+    """What is held back stays where it is, behind what tables point into; what comes is written behind both."""
+    data = b"".join(many(200, 20))
+    decoder = kbatch.StreamDecoder(isolation="read_committed")
+    tables = []
+    for chunk in bytewise(data, 300):
+        decoder.feed(bytearray(chunk))
+        tables.append(decoder.flush())
+    tables.append(decoder.finish())
+    wanted = kbatch.decode(data, isolation="read_committed")
+    assert [record for table in tables for record in records_of(table)] == records_of(wanted)
+    assert len(wanted) == 100
+
+
+# -- sources
+
+
+def test_pipe(golden_txn: bytes) -> None:
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with open(writer, "wb", buffering=0) as file:
+            for chunk in bytewise(golden_txn, 5001):
+                file.write(chunk)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with open(reader, "rb", buffering=0) as file:
+        tables = list(kbatch.decode_stream(file, isolation="read_committed"))
+    thread.join()
+    wanted = kbatch.decode(golden_txn, isolation="read_committed")
+    assert [record for table in tables for record in records_of(table)] == records_of(wanted)
+    assert tables[-1].pending == wanted.pending

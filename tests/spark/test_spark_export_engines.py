@@ -1,0 +1,710 @@
+"""The export's rows, tables and file systems, and what becomes of an export that fails half way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import log_batches
+import pytest
+from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
+
+import kbatch
+from kbatch.cli import main
+
+pytest.importorskip("kbatch.spark", exc_type=ImportError)
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+from kbatch.plan.read_options import ReadOptions  # noqa: E402
+from kbatch.sinks.write_options import WriteOptions  # noqa: E402
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+DAY = 86_400_000
+NOW = 1_699_999_200_000
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Two topics, one with an odd name, of several days."""
+    root = tmp_path / "logs"
+    for number, topic in enumerate(("plain-0", "plain-1", "a=b%c:d e-3")):
+        batches = [log_batches.batch(i * 10, [NOW + i * DAY // 5] * 10, value=b"v%d" % i) for i in range(20 + number)]
+        log_batches.write_segment(root / topic, 0, batches)
+    return root
+
+
+def rows_of(root: Path) -> list[tuple[Any, ...]]:
+    return sorted(
+        (log.topic, log.partition, int(record["offset"]), table.value(i), int(record["timestamp"]) * 1000)
+        for log in kbatch.find_logs(root)
+        for table in log.tables()
+        for i, record in enumerate(table.records)
+    )
+
+
+COLUMNS = ["topic", "partition", "offset", "value", "timestamp"]
+
+
+def rows_in(table: Any) -> list[tuple[Any, ...]]:
+    table = table.select(COLUMNS)
+    columns = [table.column(name) for name in COLUMNS[:-1]]
+    stamps = table.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return sorted(zip(*(column.to_pylist() for column in [*columns, stamps]), strict=True))
+
+
+# -- what is written
+
+
+def test_files_hold_the_rows_of_the_logs(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """Rows, days, order and names of files, and the types of columns, as Spark reads them."""
+    out = tmp_path / "out"
+    summary = kbatch.spark.export(logs, out, writing=WriteOptions(by_day=True))
+    assert summary.records == len(rows_of(logs))
+    assert sorted(os.listdir(out)) == ["_manifest.json", "topic=a%3Db%25c%3Ad e", "topic=plain"]
+    frame = spark.read.parquet(str(out))
+    assert rows_in(frame.toArrow()) == rows_of(logs)
+    assert frame.filter("date != to_date(timestamp)").count() == 0
+    types = dict(frame.drop("topic", "partition", "date").dtypes)
+    kafka = dict(spark.read.format("kbatch").load(str(logs)).drop("topic", "partition").dtypes)
+    assert types == kafka
+    for name in summary.files:
+        offsets = pq.ParquetFile(out / name).read(["offset"])["offset"].to_pylist()
+        assert offsets == sorted(offsets)
+        assert int(name.rpartition("part-")[2][:20]) == offsets[0]
+    stamp = pq.ParquetFile(out / summary.files[0]).schema_arrow.field("timestamp").type
+    assert stamp == pa.timestamp("us", "UTC")
+    assert sorted(os.listdir(tmp_path)) == ["logs", "out"]
+
+
+def test_sparks_own_writer_writes_the_same_rows(spark: Any, logs: Path, tmp_path: Path) -> None:
+    frame = spark.read.format("kbatch").load(str(logs))
+    frame.write.partitionBy("topic", "partition").parquet(str(tmp_path / "out"))
+    assert rows_in(spark.read.parquet(str(tmp_path / "out")).toArrow()) == rows_of(logs)
+
+
+def test_losses_and_transactions(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, out = tmp_path / "logs", tmp_path / "out"
+    bad = damaged(data(2))
+    log_batches.write_segment(root / "t-0", 0, [data(0), data(1), bad, data(3)])
+    log_batches.write_segment(root / "t-1", 0, [data(0), txn(1, 9), data(2)])
+    arguments = ["export", str(root), str(out), "--isolation", "read_committed"]
+    assert main([*arguments, "--on-error", "skip", "--json"]) == 3
+    summary = json.loads(capsys.readouterr().out)
+    assert pq.read_table(out / "_losses").to_pylist() == summary["losses"]
+    assert (summary["lost_bytes"], summary["records"], summary["withheld_transactions"]) == (len(bad), 4, 1)
+    assert pq.read_table(out / "_transactions").column("producer_id").to_pylist() == [9]
+
+
+def test_damage_stops_the_export_and_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+    path = log_batches.write_segment(tmp_path / "logs" / "t-0", 0, [data(0), data(1), damaged(data(2))])
+    with pytest.raises(kbatch.CrcMismatchError, match=rf"{path.name}, byte {2 * len(data(0))}"):
+        kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+# -- Delta
+
+
+@pytest.mark.parametrize("by_day", [False, True])
+def test_a_delta_table_is_made_and_added_to(spark: Any, logs: Path, tmp_path: Path, by_day: bool) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    out = tmp_path / "table"
+    writing = WriteOptions(format="delta", by_day=by_day)
+    first = kbatch.spark.export(logs, out, writing=writing)
+    table = deltalake.DeltaTable(str(out))
+    assert table.metadata().partition_columns == ["topic", "partition", *(["date"] if by_day else [])]
+    assert rows_in(delta_rows(table)) == rows_of(logs)
+    second = kbatch.spark.export(logs, out, writing=writing, options=ReadOptions(topics=("plain",)))
+    table = deltalake.DeltaTable(str(out))
+    assert table.version() == 1
+    plain = [row for row in rows_of(logs) if row[0] == "plain"]
+    assert rows_in(delta_rows(table)) == sorted([*rows_of(logs), *plain])
+    assert second.records == len(plain)
+    assert not set(first.files) & set(second.files)
+    # One transaction has all of a run, with statistics that readers prune by.
+    actions = pa.table(table.get_add_actions(flatten=True))
+    assert sum(actions["num_records"].to_pylist()) == table_rows(table) > 0
+    assert min(actions["min.offset"].to_pylist()) == 0
+    assert len(delta_rows(table, filters=[("topic", "=", "a=b%c:d e")])) == 220
+    names = sorted(name for name in os.listdir(out) if name.startswith("_"))
+    assert [name[:8] for name in names] == ["_delta_l", "_export-", "_export-"]
+    assert json.loads((out / second.manifest).read_text())["files"] == second.files
+    assert second.manifest in [f"{name}/_manifest.json" for name in names]
+
+
+def delta_rows(table: Any, filters: Any = None) -> Any:
+    return table.to_pyarrow_table(filters=filters)
+
+
+def table_rows(table: Any) -> int:
+    return len(delta_rows(table))
+
+
+def test_polars_reads_a_delta_table(spark: Any, logs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    polars = pytest.importorskip("polars")
+    out = tmp_path / "table"
+    kbatch.spark.export(logs, out, writing=WriteOptions(format="delta", by_day=True))
+    frame = polars.scan_delta(str(out)).collect().to_arrow()
+    assert rows_in(frame) == rows_of(logs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_tables_have_records_without_a_day(spark: Any, tmp_path: Path, catalog: Any) -> None:
+    """And none of a day that has no name there, rather than a table that nobody can read."""
+    deltalake = pytest.importorskip("deltalake")
+    times = [NOW, -1, NOW + 2 * DAY]
+    root = tmp_path / "logs"
+    log_batches.write_segment(root / "t-0", 0, [log_batches.batch(i, [time]) for i, time in enumerate(times)])
+    kbatch.spark.export(root, tmp_path / "delta", writing=WriteOptions(format="delta", by_day=True))
+    rows = delta_rows(deltalake.DeltaTable(str(tmp_path / "delta"))).sort_by("offset").to_pylist()
+    assert [str(row["date"]) for row in rows] == ["2023-11-14", "None", "2023-11-16"]
+    assert [row["timestamp"] is None for row in rows] == [False, True, False]
+    kbatch.spark.export(
+        root, tmp_path / "ice", writing=WriteOptions(format="iceberg", by_day=True), table="db.t", catalog="kb"
+    )
+    table = catalog.load_table("db.t")
+    assert sorted(table.scan().to_arrow()["offset"].to_pylist()) == [0, 1, 2]
+    assert table.scan(row_filter="timestamp is null").to_arrow()["offset"].to_pylist() == [1]
+    log_batches.write_segment(root / "t-1", 0, [log_batches.batch(0, [253_402_300_800_000])])
+    with pytest.raises(kbatch.KbatchError, match=r"t-1, offset 0: a timestamp of the day \+10000-01-01"):
+        kbatch.spark.export(root, tmp_path / "far", writing=WriteOptions(format="delta", by_day=True))
+    assert not (tmp_path / "far").exists()
+
+
+def test_a_delta_table_that_does_not_fit(spark: Any, logs: Path, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    out = tmp_path / "table"
+    kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"))
+    with pytest.raises(kbatch.KbatchError, match="partitioned by topic, partition, not by topic, partition, date"):
+        kbatch.spark.export(logs, out, writing=WriteOptions(format="delta", by_day=True))
+    with pytest.raises(kbatch.KbatchError, match="other columns: headers differ"):
+        kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"), options=ReadOptions(include_headers=True))
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(kbatch.KbatchError, match="plain: exists already, and is no Delta table"):
+        kbatch.spark.export(logs, tmp_path / "plain", writing=WriteOptions(format="delta"))
+    assert deltalake.DeltaTable(str(out)).version() == 0
+
+
+def test_a_failure_leaves_a_table_as_it_was(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """Damage, and a library that refuses: no file of the run is left, nor a version of the table."""
+    deltalake = pytest.importorskip("deltalake")
+    out = tmp_path / "table"
+    broken = tmp_path / "broken"
+    log_batches.write_segment(broken / "t-0", 0, [data(0), damaged(data(1))])
+    writing = WriteOptions(format="delta")
+    with pytest.raises(kbatch.CrcMismatchError):
+        kbatch.spark.export(broken, out, writing=writing)
+    assert not out.exists()
+    kbatch.spark.export(logs, out, writing=writing)
+    before = sorted(str(path) for path in out.rglob("*"))
+    with pytest.raises(kbatch.CrcMismatchError):
+        kbatch.spark.export(broken, out, writing=writing)
+    assert sorted(str(path) for path in out.rglob("*")) == before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deltalake.DeltaTable, "create_write_transaction", refuse)
+        with pytest.raises(kbatch.KbatchError, match="the Delta table didn't take the files: RuntimeError: no"):
+            kbatch.spark.export(logs, out, writing=writing)
+    assert sorted(str(path) for path in out.rglob("*")) == before
+    assert deltalake.DeltaTable(str(out)).version() == 0
+
+
+def failing_after(function: Any, calls: int) -> Any:
+    left = [calls]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        return function(*arguments, **options) if left[0] >= 0 else refuse()
+
+    return call
+
+
+def refuse(*arguments: Any, **options: Any) -> Any:
+    raise RuntimeError("no")
+
+
+# -- Iceberg
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A SQLite catalog, as pyiceberg's configuration has it."""
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog import load_catalog
+
+    (tmp_path / "catalog").mkdir()
+    settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog/c.db", "warehouse": f"file://{tmp_path}/catalog"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__KB__{name.upper()}", value)
+    import pyiceberg.catalog
+
+    monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", type(pyiceberg.catalog._ENV_CONFIG)())
+    made = load_catalog("kb")
+    yield made
+    made.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("by_day", [False, True])
+def test_an_iceberg_table_is_made_and_added_to(
+    spark: Any, logs: Path, tmp_path: Path, catalog: Any, by_day: bool
+) -> None:
+    out = tmp_path / "files"
+    writing = WriteOptions(format="iceberg", by_day=by_day)
+    name = {"table": "db.kafka", "catalog": "kb"}
+    kbatch.spark.export(logs, out, writing=writing, **name)
+    table = catalog.load_table("db.kafka")
+    fields = [str(field.transform) for field in table.spec().fields]
+    assert fields == ["identity", "identity", *(["day"] if by_day else [])]
+    assert rows_in(table.scan().to_arrow()) == rows_of(logs)
+    second = kbatch.spark.export(logs, out, writing=writing, options=ReadOptions(topics=("plain",)), **name)
+    table = catalog.load_table("db.kafka")
+    plain = [row for row in rows_of(logs) if row[0] == "plain"]
+    assert rows_in(table.scan().to_arrow()) == sorted([*rows_of(logs), *plain])
+    assert second.records == len(plain)
+    assert len(table.snapshots()) == 2
+    tasks = list(table.scan(row_filter="topic = 'a=b%c:d e'").plan_files())
+    assert 0 < len(tasks) < len(list(table.scan().plan_files()))
+    assert table.scan(row_filter="topic = 'a=b%c:d e'").to_arrow().num_rows == 220
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_an_iceberg_table_that_refuses(spark: Any, logs: Path, tmp_path: Path, catalog: Any) -> None:
+    from pyiceberg.table import CreateTableTransaction, Transaction
+
+    out = tmp_path / "files"
+    writing = WriteOptions(format="iceberg")
+    for given, message in (
+        ({}, "needs the table's name"),
+        ({"table": "kafka"}, "has a namespace"),
+        ({"table": "db.kafka", "catalog": "nowhere"}, "catalog 'nowhere' can't be opened"),
+    ):
+        with pytest.raises((kbatch.KbatchError, ValueError), match=message):
+            kbatch.spark.export(logs, out, writing=writing, **given)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CreateTableTransaction, "commit_transaction", refuse)
+        with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka didn't take the files: RuntimeError: no"):
+            kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+    assert not out.exists()
+    assert not catalog.table_exists("db.kafka")
+    kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+    before = sorted(str(path) for path in out.rglob("*.parquet"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transaction, "commit_transaction", refuse)
+        with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka didn't take the files: RuntimeError: no"):
+            kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+    assert sorted(str(path) for path in out.rglob("*.parquet")) == before
+    assert not [name for name in os.listdir(out) if name.startswith("_temporary")]
+    # Where the catalog can't be asked any more, files that may count are kept.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transaction, "commit_transaction", refuse)
+        patch.setattr(type(catalog), "load_table", failing_after(type(catalog).load_table, 2))
+        with pytest.raises(kbatch.KbatchError, match=r"can't tell whether it took the files, which are kept"):
+            kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
+    kept = {str(path) for path in out.rglob("*.parquet")} - set(before)
+    assert len(kept) == 3
+    with pytest.raises(kbatch.KbatchError, match="partitioned without days"):
+        kbatch.spark.export(
+            logs, out, writing=WriteOptions(format="iceberg", by_day=True), table="db.kafka", catalog="kb"
+        )
+    with pytest.raises(ValueError, match="are for format iceberg"):
+        kbatch.spark.export(logs, tmp_path / "x", table="db.kafka")
+
+
+def test_a_format_whose_library_is_not_there(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    for kind in ("delta", "iceberg"):
+        assert main(["export", str(logs), str(tmp_path / "out"), "--format", kind, *TABLE[kind]]) == 1
+        assert f"pip install 'kbatch[{kind}]'" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+TABLE = {"delta": [], "iceberg": ["--table", "db.t"]}
+
+
+# -- transactions and the exit status
+
+
+def test_the_table_of_what_was_withheld(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """LSO-R1: open and undecided ones, and none that is aborted or decided or of a log that is all there."""
+    root = tmp_path / "logs"
+    log_batches.write_segment(root / "t-0", 0, [txn(0, 7), marker(1, 7, COMMIT), data(2)])
+    log_batches.write_segment(root / "t-1", 0, [txn(0, 7), marker(1, 7, ABORT), txn(2, 8), txn(3, 9), data(4)])
+    log_batches.write_segment(root / "t-2", 0, [txn(0, 5), damaged(marker(1, 5, COMMIT)), data(2)])
+    out = tmp_path / "out"
+    arguments = ["export", str(root), str(out), "--isolation", "read_committed", "--on-error", "skip"]
+    # A marker is lost, so that more than 4.
+    assert main(arguments) == 3
+    text = capsys.readouterr().out
+    assert f"  undecided  3 transactions: {out}/_transactions" in text.splitlines()
+    side = pq.read_table(out / "_transactions")
+    rows = [
+        tuple(row[name] for name in ("partition", "producer_id", "first_offset", "state")) for row in side.to_pylist()
+    ]
+    assert rows == [(1, 8, 2, "open"), (1, 9, 3, "open"), (2, 5, 0, "undecided")]
+    frame = spark.read.parquet(str(out / "_transactions"))
+    source = spark.read.format("kbatch").option("table", "transactions").option("onError", "skip").load(str(root))
+    assert frame.exceptAll(source).count() == 0
+    assert source.exceptAll(frame).select("state").distinct().collect()[0].state == "aborted"
+    assert spark.read.parquet(str(out)).count() == json.loads((out / "_manifest.json").read_text())["records"] == 3
+    # Nothing is withheld of the offsets before.
+    ends = json.dumps({"t": {"0": -1, "1": 2, "2": 0}})
+    assert main([*arguments[:2], str(tmp_path / "before"), *arguments[3:5], "--ending-offsets", ends]) == 0
+    assert not (tmp_path / "before" / "_transactions").exists()
+    capsys.readouterr()
+    assert main(["export", str(root / "t-1"), str(tmp_path / "one"), "--isolation", "read_committed"]) == 4
+
+
+def test_exit_status_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["export", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "4 an export is done and nothing lost, but read_committed withheld records" in text
+    assert "OUT/_transactions" in text
+
+
+# -- the command line
+
+
+def export_rows(capsys: pytest.CaptureFixture[str], spark: Any, root: Path, out: Path, *arguments: str) -> list[Any]:
+    status = main(["export", str(root), str(out), *arguments])
+    assert status == 0, capsys.readouterr().err
+    frame = spark.read.parquet(str(out))
+    return [tuple(row) for row in frame.select("topic", "partition", "offset").orderBy(*COLUMNS[:3]).collect()]
+
+
+def test_choosing_records(spark: Any, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    all_rows = [row[:3] for row in rows_of(logs)]
+    found = export_rows(capsys, spark, logs, tmp_path / "1", "--topic", "plain", "--partitions", "1")
+    assert found == [row for row in all_rows if row[:2] == ("plain", 1)]
+    offsets = json.dumps({"plain": {"0": 30, "1": -2}})
+    ends = json.dumps({"plain": {"0": 60, "1": 11}})
+    given = ["--topic", "plain", "--starting-offsets", offsets, "--ending-offsets", ends]
+    found = export_rows(capsys, spark, logs, tmp_path / "2", *given)
+    assert found == [("plain", 0, i) for i in range(30, 60)] + [("plain", 1, i) for i in range(11)]
+    # The timestamps of batch 5 are one day later than NOW, which is 22:00.
+    given = ["--topic", "plain", "--from", "2023-11-15T22:00:00Z", "--to", "2023-11-17"]
+    found = export_rows(capsys, spark, logs, tmp_path / "3", *given)
+    assert found == [("plain", part, i) for part in (0, 1) for i in range(50, 110)]
+    # Partition 0 ends before: nothing of it, and no error.
+    found = export_rows(capsys, spark, logs, tmp_path / "4", "--from", "2023-11-18T21:59:59.999", "--topic", "plain")
+    assert found == [("plain", 1, i) for i in range(200, 210)]
+
+
+def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are wrong usage, exit status 2, and the message has the name that the option has here."""
+    for given, message in (
+        (["--from", "yesterday"], "--from must be a time such as 2026-03-01"),
+        (["--to", "2026-01-01", "--ending-offsets", "{}"], "--to and --ending-offsets exclude each other"),
+        (["--partitions", "x"], "--partitions must be numbers and ranges"),
+        (["--partitions", "7-5"], "--partitions must be numbers and ranges such as 0,2,5-7; '7-5' is not a range"),
+        (["--split-size", "lots"], "--split-size must be a number of bytes"),
+        (["--split-size", "0"], "--split-size must be at least 1, got 0"),
+        (["--row-group-size", "-1"], "--row-group-size must be a number of bytes"),
+        (["--key-partitions", "3"], "--key-partitions requires --key"),
+        (["--key", "k", "--key-partitions", "0"], "--key-partitions must be at least 1, got 0"),
+        (["--file-size", "0"], "--file-size must be at least 1, got 0"),
+        (["--row-group-rows", "0"], "--row-group-rows must be at least 1, got 0"),
+        (["--compression", "zstd:99"], "--compression zstd has levels 1 to 22"),
+        (["--starting-offsets", "[]"], "--starting-offsets must be JSON"),
+        (["--ending-offsets", '{"t": {"0": -2}}'], "--ending-offsets must not have offset -2, as it has for t-0"),
+        (["--table", "a.b"], "--table and --catalog go with --format iceberg"),
+        (["--format", "iceberg"], "--format iceberg needs --table"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", str(logs), str(tmp_path / "out"), *given])
+        error = capsys.readouterr().err
+        assert f"kbatch export: error: {message}" in error
+    for option in ("--conf", "--storage-option"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", str(logs), str(tmp_path / "out"), option, "spark.x"])
+        assert f"argument {option}: must be NAME=VALUE, got 'spark.x'" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+def test_options_of_files_on_the_command_line(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from random import Random
+
+    root = tmp_path / "logs"
+    noise = Random(1)
+    batches = [log_batches.batch(i, [NOW + i], value=noise.randbytes(1000)) for i in range(2000)]
+    log_batches.write_segment(root / "t-0", 0, batches)
+    out = tmp_path / "out"
+    given = ["--file-size", "512k", "--row-group-size", "100k", "--compression", "snappy", "--dictionary", "none"]
+    assert main(["export", str(root), str(out), *given, "--by-day", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert len(summary["files"]) == 4
+    group = pq.read_metadata(out / summary["files"][0]).row_group(0)
+    assert group.column(0).compression == "SNAPPY"
+    assert 80_000 < group.total_byte_size < 120_000
+    assert not any("DICTIONARY" in str(group.column(i).encodings) for i in range(5))
+    with pytest.raises(ValueError, match="settings can't be given"):
+        kbatch.spark.export(root, tmp_path / "2", conf={"spark.executor.memory": "1g"})
+    assert main(["export", str(root), str(tmp_path / "3"), "--format", "arrow"]) == 0
+    assert "of Arrow" in capsys.readouterr().out
+
+
+# -- object stores
+
+
+@pytest.fixture(scope="module")
+def s3(s3_server: str) -> Iterator[Any]:
+    """A bucket: its options, and a client."""
+    boto3 = pytest.importorskip("boto3")
+    options = {
+        "endpoint_override": s3_server, "scheme": "http", "access_key": "a", "secret_key": "b", "region": "us-east-1",
+    }  # fmt: skip
+    client = boto3.client(
+        "s3", endpoint_url=f"http://{s3_server}", aws_access_key_id="a", aws_secret_access_key="b",
+        region_name="us-east-1",
+    )  # fmt: skip
+    client.create_bucket(Bucket="bucket")
+    yield options, client
+    client.close()
+
+
+def keys(client: Any, prefix: str = "") -> list[str]:
+    found = client.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
+    return [each["Key"] for each in found]
+
+
+def test_output_in_an_object_store(spark: Any, logs: Path, s3: Any) -> None:
+    import pyarrow.dataset
+    import pyarrow.fs
+
+    options, client = s3
+    writing = WriteOptions(storage=options, by_day=True)
+    summary = kbatch.spark.export(logs, "s3://bucket/out", writing=writing)
+    found = [key for key in keys(client, "out/") if not key.endswith("/")]
+    assert sorted(found) == sorted(f"out/{name}" for name in [*summary.files, "_SUCCESS", "_manifest.json"])
+    fs = pyarrow.fs.S3FileSystem(**options)
+    data = pyarrow.dataset.dataset("bucket/out", filesystem=fs, format="parquet", partitioning="hive")
+    assert data.to_table(columns=COLUMNS).num_rows == summary.records == len(rows_of(logs))
+    with pytest.raises(kbatch.LogDirectoryError, match="s3://bucket/out: exists already"):
+        kbatch.spark.export(logs, "s3://bucket/out", writing=writing)
+    assert sorted(key for key in keys(client, "out/") if not key.endswith("/")) == sorted(found)
+
+
+def test_an_object_store_on_the_command_line(
+    spark: Any, logs: Path, s3: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, client = s3
+    given = [text for name, value in options.items() for text in ("--storage-option", f"{name}={value}")]
+    assert main(["export", str(logs), "s3://bucket/cli/", "--topic", "plain", *given]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(" files: s3://bucket/cli")
+    assert {"cli/_SUCCESS", "cli/_manifest.json"} < set(keys(client, "cli/"))
+    assert not [key for key in keys(client, "cli/") if "_temporary" in key]
+    assert main(["export", str(logs), "s3://bucket/x", *given, "--storage-option", "colour=red"]) == 1
+    assert "colour" in capsys.readouterr().err
+
+
+def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs and output are URLs of one store: its options serve both, and are told nowhere."""
+    import pyarrow.dataset
+    import pyarrow.fs
+
+    options, client = s3
+    options = {**options, "secret_key": "very-secret"}
+    golden = Path(__file__).parents[1] / "golden" / "logs" / "txn-0"
+    for file in golden.iterdir():
+        client.upload_file(str(file), "bucket", f"logs/txn-0/{file.name}")
+    given = [text for name, value in options.items() for text in ("--storage-option", f"{name}={value}")]
+    log = kbatch.Log(golden)
+    stamps = [int(stamp) for table in log.tables(isolation="read_committed") for stamp in table.records["timestamp"]]
+    since = sorted(stamps)[len(stamps) // 2]
+    first = log.offset_for_timestamp(since)
+    wanted = [
+        int(offset)
+        for table in log.tables(isolation="read_committed", start_offset=first)
+        for offset in table.records["offset"]
+    ]
+    flags = ["--isolation", "read_committed", "--from", f"{datetime.fromtimestamp(since / 1000, UTC).isoformat()}"]
+    status = main(["export", "s3://bucket/logs", "s3://bucket/copied", *flags, *given])
+    assert status == (4 if log.transactions().pending else 0)
+    shown = capsys.readouterr()
+    manifest = client.get_object(Bucket="bucket", Key="copied/_manifest.json")["Body"].read().decode()
+    assert json.loads(manifest)["records"] == len(wanted)
+    assert "very-secret" not in shown.out + shown.err + manifest
+    fs = pyarrow.fs.S3FileSystem(**options)
+    found = pyarrow.dataset.dataset("bucket/copied", filesystem=fs, format="parquet").to_table(columns=["offset"])
+    assert sorted(found.column("offset").to_pylist()) == wanted
+    # From a bucket to a mounted file system.
+    local = tmp_path / "local"
+    assert main(["export", "s3://bucket/logs", str(local), *flags, *given]) == status
+    assert pq.ParquetDataset(local).read(["offset"]).num_rows == len(wanted)
+    shown = capsys.readouterr()
+    assert "very-secret" not in shown.out + shown.err + (local / "_manifest.json").read_text()
+
+
+def test_a_failure_leaves_nothing_in_an_object_store(
+    spark: Any, logs: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kbatch.sinks.staging import Staging
+
+    options, client = s3
+    writing = WriteOptions(storage=options)
+    broken = tmp_path / "broken"
+    log_batches.write_segment(broken / "t-0", 0, [data(0), damaged(data(1))])
+    with pytest.raises(kbatch.CrcMismatchError):
+        kbatch.spark.export(broken, "s3://bucket/bad", writing=writing)
+    assert keys(client, "bad") == []
+    # The driver's last step: everything is in place by then.
+    monkeypatch.setattr(Staging, "publish", refuse)
+    with pytest.raises(RuntimeError, match="no"):
+        kbatch.spark.export(logs, "s3://bucket/bad", writing=writing)
+    assert keys(client, "bad") == []
+
+
+def test_a_delta_table_in_an_object_store(spark: Any, logs: Path, s3: Any) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    from kbatch.sinks.tables import _delta_storage
+
+    options, _ = s3
+    writing = WriteOptions(format="delta", storage=options)
+    for _ in range(2):
+        kbatch.spark.export(logs, "s3://bucket/delta", writing=writing)
+    table = deltalake.DeltaTable("s3://bucket/delta", storage_options=_delta_storage(options))
+    assert (table.version(), len(table.file_uris())) == (1, 6)
+    assert table_rows(table) == 2 * len(rows_of(logs))
+
+
+# -- what goes wrong half way
+
+
+def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
+    """Workers wrote to a directory of the same name on another machine, say: nothing is published."""
+    from kbatch.sinks.outputs import open_place
+    from kbatch.sinks.staging import Staging
+
+    for url, storage in ((str(tmp_path / "out"), {}), ("s3://bucket/unseen", s3[0])):
+        place = open_place(url, storage)
+        staging = Staging(place, in_place=not place.local)
+        with staging:
+            staging.write("_manifest.json", b"{}")
+            with pytest.raises(kbatch.LogDirectoryError, match="isn't there for the driver"):
+                staging.place([("00000-nothing.parquet", "topic=t/partition=0/part-0.parquet")])
+        assert not place.exists()
+    assert os.listdir(tmp_path) == []
+    assert keys(s3[1], "unseen") == []
+
+
+def test_a_run_leaves_what_another_has_written(tmp_path: Path) -> None:
+    """Two runs begin a table in one directory: the one that fails takes nothing of the other with it."""
+    from kbatch.sinks.outputs import Place
+    from kbatch.sinks.staging import Staging
+
+    out = tmp_path / "out"
+    with Staging(Place(str(out)), in_place=True) as staging:
+        staging.write("topic=t/partition=0/part-1.parquet", b"mine")
+        (out / "topic=t" / "partition=1").mkdir()
+        (out / "topic=t" / "partition=1" / "part-1.parquet").write_bytes(b"theirs")
+    assert [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()] == [
+        "topic=t/partition=1/part-1.parquet"
+    ]
+    assert not (out / "topic=t" / "partition=0").exists()
+
+
+def test_secrets_are_not_told(tmp_path: Path) -> None:
+    from kbatch.sinks.outputs import open_place
+
+    storage = {"access_key": "a", "secret_key": "hush", "endpoint_override": "http://127.0.0.1:1"}
+    writing = WriteOptions(storage=storage)
+    assert "hush" not in repr(writing)
+    assert "hush" not in repr(open_place("s3://bucket/x", writing.storage))
+
+
+KILLER = '''
+import os, signal
+from pathlib import Path
+
+
+class KillOnce:
+    """A transform that ends its worker in the middle of a task, once."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def schema(self, schema):
+        return schema
+
+    def apply(self, batch):
+        if batch.column("offset")[0].as_py() >= 500:
+            try:
+                Path(self.mark).touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+'''
+RUN = """
+import sys, warnings
+warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+import killer
+import kbatch.spark
+from kbatch.spark import WriteOptions
+summary = kbatch.spark.export(
+    sys.argv[1], sys.argv[2], master=sys.argv[3], transform=killer.KillOnce(sys.argv[4]) if sys.argv[4] else None,
+    writing=WriteOptions(row_group_rows=100, by_day=True), conf={"spark.speculation": "true"},
+)
+print(summary.records, len(summary.files))
+"""
+
+
+def run_alone(tmp_path: Path, root: Path, out: Path, master: str, mark: str, prelude: str = "") -> Any:
+    """Run an export in a process of its own, with a Spark that tries tasks again."""
+    (tmp_path / "killer.py").write_text(KILLER)
+    paths = os.pathsep.join([str(tmp_path), str(Path(kbatch.__file__).parents[1])])
+    return subprocess.run(
+        [sys.executable, "-c", prelude + RUN, root, out, master, mark],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    batches = [log_batches.batch(i, [NOW + i * DAY // 300]) for i in range(1000)]
+    log_batches.write_segment(root / "t-0", 0, batches)
+    mark = tmp_path / "killed"
+    done = run_alone(tmp_path, root, tmp_path / "out", "local[2,3]", str(mark))
+    assert done.returncode == 0, done.stderr
+    assert mark.exists()
+    paths = sorted((tmp_path / "out").rglob("*.parquet"))
+    assert done.stdout.split() == ["1000", str(len(paths))]
+    found = [offset for path in paths for offset in pq.ParquetFile(path).read(["offset"])["offset"].to_pylist()]
+    assert found == list(range(1000))
+    assert sorted(os.listdir(tmp_path / "out")) == ["_manifest.json", "topic=t"]
+    assert not list(tmp_path.glob("out.tmp*"))
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """As a limit of a file's size is: one line that says what and where, and nothing is left."""
+    from random import Random
+
+    noise = Random(1)
+    batches = [log_batches.batch(i, [NOW], value=noise.randbytes(10_000)) for i in range(1000)]
+    log_batches.write_segment(tmp_path / "logs" / "t-0", 0, batches)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, 4_000_000))\n"
+    done = run_alone(tmp_path, tmp_path / "logs", tmp_path / "out", "local[1]", "", limit)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.search(r"KbatchError: while exporting .*t-0/0{20}\.log: OSError: .*File too large", last)
+    assert set(os.listdir(tmp_path)) - {"__pycache__"} == {"killer.py", "logs"}

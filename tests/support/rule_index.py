@@ -1,0 +1,102 @@
+"""Which tests show each rule of the format.
+
+``rules/rules.tsv`` has the rules: id, what it says, and the vectors of ``golden/vectors`` that were made for it.
+``rules/not-applicable.tsv`` has those that kbatch has no part in, each with the reason. A test shows the rules that it
+cites: in its name (``test_frm_r3_...``), in its docstring or a comment, in the docstring of its module, or by reading a
+vector of the rule. To print the list:
+
+    python tests/support/rule_index.py [TESTS]
+
+where TESTS is the directory of another checkout's tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+TESTS = Path(__file__).parents[1]
+RULES = TESTS / "rules"
+
+# "CTL-R1 to CTL-R3" and "DMP-2..DMP-6" are ranges; "-R3, -R4" is not written.
+_ID = re.compile(r"\b([A-Z0-9]{2,4})-(R?)(\d+)\b(?:(?: to |\.\.)(?:\1-)?R?(\d+)\b)?")
+_IN_NAME = re.compile(r"(?<=_)([a-z0-9]{2,4})((?:_r\d+)+)(?=_|$)")
+
+
+class Rule(NamedTuple):
+    text: str
+    vectors: list[str]
+
+
+def _rows(name: str) -> Iterator[list[str]]:
+    with (RULES / name).open(newline="") as file:
+        yield from csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rules by id."""
+    return {id: Rule(text, vectors.split()) for id, text, vectors in _rows("rules.tsv")}
+
+
+def not_applicable() -> dict[str, str]:
+    """Return the reason for each rule that needs no test."""
+    return dict(_rows("not-applicable.tsv"))
+
+
+def cited(text: str) -> set[str]:
+    """Return the ids in a text."""
+    return {
+        f"{family}-{letter}{number}"
+        for family, letter, first, last in _ID.findall(text)
+        for number in range(int(first), int(last or first) + 1)
+    }
+
+
+def named(name: str) -> set[str]:
+    """Return the ids in the name of a test."""
+    return {
+        f"{family.upper()}-R{number}"
+        for family, numbers in _IN_NAME.findall(name)
+        for number in re.findall(r"\d+", numbers)
+    }
+
+
+def shown_by(tests: Path = TESTS) -> dict[str, list[str]]:
+    """Return the names of the tests that show each rule."""
+    known = rules()
+    found: dict[str, list[str]] = {id: [] for id in known}
+    for path in sorted(tests.rglob("test_*.py")):
+        source = path.read_text()
+        module = ast.parse(source)
+        module_ids = cited(ast.get_docstring(module) or "")
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                text = "\n".join(source.splitlines()[start - 1 : node.end_lineno])
+                for id in module_ids | cited(text) | named(node.name):
+                    if id in found:
+                        found[id].append(f"{path.relative_to(tests)}::{node.name}")
+    for id, rule in known.items():
+        there = [each for each in rule.vectors if (tests / f"golden/vectors/{each}.bin").exists()]
+        found[id] += [f"test_vectors.py[{each}]" for each in there]
+    return found
+
+
+def main() -> int:
+    tests = Path(sys.argv[1]) if len(sys.argv) > 1 else TESTS
+    without = not_applicable()
+    missing = 0
+    for id, shown in shown_by(tests).items():
+        missing += not shown and id not in without
+        print(id, ", ".join(shown) or without.get(id) or "NO TEST", sep="\t")
+    print(f"{missing} rules without a test", file=sys.stderr)
+    return missing > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,696 @@
+"""Catalogue section 7: aborted ranges, read_committed, last stable offset, and the index rebuilt from a log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import random
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from oracle import CONTROL, DELETE_HORIZON, INT64_MAX, TRANSACTIONAL, build_batch
+from transaction_logs import ABORT, COMMIT, Fold, consume, control, control_record, damaged, data, fold, marker, txn
+
+import kbatch
+from kbatch.batches.framing import byte_array, scan_part
+from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE
+from kbatch.transactions import AbortedRanges, OpenTransaction, Transactions, TransactionTracker
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VECTORS = sorted((GOLDEN / "vectors" / "txn").glob("*.json"))
+TXN = GOLDEN / "logs" / "txn-0"
+INT64_MIN = -INT64_MAX - 1
+
+
+def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> TransactionTracker:
+    """Feed a log; after so many batches a new `add` begins, with the bytes of its batches only."""
+    array = byte_array(log)
+    rows = scan_part(array).batches
+    tracker = TransactionTracker(**options)
+    bounds = [0, *sorted(splits), len(rows)]
+    for lo, hi in itertools.pairwise(bounds):
+        part = rows[lo:hi]
+        start = int(part["position"][0]) if len(part) else 0
+        end = int(part["position"][-1] + part["size"][-1]) if len(part) else 0
+        tracker.add(array[start:end], part, start)
+    return tracker
+
+
+def told(tracker: TransactionTracker) -> Fold:
+    """What the tracker says, in the shape of the model."""
+    result = tracker.result()
+    assert result.aborted.dtype == ABORTED_DTYPE
+    producers, offsets = tracker.abort_markers
+    return Fold(
+        result.aborted.tolist(),
+        [tuple(t) for t in result.open],
+        result.last_stable_offset,
+        list(zip(producers.tolist(), offsets.tolist(), strict=True)),
+        tuple(result.undecided.tolist()),
+    )
+
+
+def committed(log: bytes, ranges: AbortedRanges, fetch_offset: int = 0) -> tuple[list[int], int]:
+    """Offsets that a consumer gets, and the next to fetch, by scan, mask and decode."""
+    batches = kbatch.scan(log)
+    mask = ranges.mask(batches)
+    assert mask.shape == (len(batches),)
+    assert mask.dtype == np.bool_
+    records = kbatch.decode(log, start_offset=fetch_offset).records
+    dropped = set(batches["position"][mask].tolist())
+    rows = kbatch.decode(log, start_offset=fetch_offset).batches["position"].tolist()
+    kept = np.array([position not in dropped for position in rows], np.bool_)[records["batch"]]
+    last = batches["base_offset"] + batches["last_offset_delta"]
+    return records["offset"][kept].tolist(), max(fetch_offset, int(last[-1]) + 1)
+
+
+def filtered(log: bytes, aborted: list[Any] | None, fetch_offset: int = 0) -> tuple[list[int], int]:
+    """Do the whole of read_committed for a fetch response."""
+    return committed(log, AbortedRanges.from_list(aborted or (), track(log).abort_markers), fetch_offset)
+
+
+# -- 7.1 read_committed over a fetch response
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
+def test_txn_vectors(path: Path) -> None:
+    """What is handed out and what is fetched next, as by Kafka's consumer; the model is held to the same files."""
+    vector = json.loads(path.read_text())
+    log = bytes.fromhex(vector["hex"])
+    want = (vector["offsets"], vector["nextOffset"])
+    read_committed = vector["isolation"] == 1
+    batches = oracle.decode(log).batches
+    assert consume(batches, vector["aborted"], vector["fetchOffset"], read_committed=read_committed) == want
+    # TXN-R12: under read_uncommitted the list is null.
+    aborted = vector["aborted"] if read_committed else None
+    assert filtered(log, aborted, vector["fetchOffset"]) == want
+    assert filtered(log, aborted and aborted[::-1] * 2, vector["fetchOffset"]) == want
+
+
+def test_the_vectors_are_there() -> None:
+    assert len(VECTORS) == 15
+
+
+# The ids that have no file: (batches, aborted, fetch offset, offsets, next offset).
+BUILT: dict[str, tuple[list[bytes], list[tuple[int, int]] | None, int, list[int], int]] = {
+    # CTL-R5, TXN-R12: read_uncommitted has all data and no control records.
+    "TXN-02": ([txn(0, 7, 2), marker(2, 7, ABORT), data(3, -1, 2)], None, 0, [0, 1, 3, 4], 5),
+    # TXN-R3: other producers and batches without one stay, between those of the aborted transaction.
+    "TXN-04": (
+        [txn(0, 7), txn(1, 8), data(2), txn(3, 7), txn(4, 8), marker(5, 8, COMMIT), marker(6, 7, ABORT), txn(7, 8)],
+        [(7, 0)],
+        0,
+        [1, 2, 4, 7],
+        8,
+    ),
+    # TXN-R2: two aborted transactions of a producer and a committed one between them.
+    "TXN-06": (
+        [txn(0, 7), marker(1, 7, ABORT), txn(2, 7), marker(3, 7, COMMIT), txn(4, 7), marker(5, 7, ABORT), txn(6, 7)],
+        [(7, 0), (7, 4)],
+        0,
+        [2, 6],
+        7,
+    ),
+    # TXN-R1: the list unsorted and with duplicates.
+    "TXN-07": (
+        [txn(0, 7), txn(1, 8), marker(2, 7, ABORT), marker(3, 8, ABORT), txn(4, 7), marker(5, 7, ABORT), txn(6, 8)],
+        [(7, 4), (8, 1), (7, 0), (8, 1), (7, 0)],
+        0,
+        [6],
+        7,
+    ),
+    # TXN-R8: the data ends before the marker.
+    "TXN-10": ([txn(0, 7), data(1), txn(2, 7, 2)], [(7, 0)], 0, [1], 4),
+    # TXN-R11: the response ends with what is dropped.
+    "TXN-17": ([data(0), txn(1, 7, 3), marker(4, 7, ABORT)], [(7, 1)], 0, [0], 5),
+    # TXN-R10: an unknown control type ends nothing.
+    "TXN-18": ([txn(0, 7), marker(1, 7, 99), txn(2, 7), marker(3, 7, ABORT), txn(4, 7)], [(7, 0)], 0, [4], 5),
+}
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_txn_built(name: str) -> None:
+    parts, aborted, fetch_offset, offsets, next_offset = BUILT[name]
+    log = b"".join(parts)
+    model = consume(oracle.decode(log).batches, aborted, fetch_offset, read_committed=aborted is not None)
+    assert model == (offsets, next_offset)
+    assert filtered(log, aborted, fetch_offset) == (offsets, next_offset)
+
+
+def test_txn_r9_epochs_play_no_part() -> None:
+    """KIP-890: the marker's epoch is that of the transaction and one."""
+    log = txn(0, 7, producer_epoch=3) + marker(1, 7, ABORT, producer_epoch=4) + txn(2, 7, producer_epoch=4)
+    assert filtered(log, [(7, 0)]) == ([2], 3)
+    assert told(track(log)) == Fold([(7, 0, 1, 2)], [(7, 2, 1000)], 2, [(7, 1)])
+
+
+def test_txn_r2_a_marker_is_looked_at_by_its_last_offset() -> None:
+    """As entries are taken up to a batch's last offset, also by a control batch of several records."""
+    log = txn(0, 7) + control(1, 7, [control_record(ABORT), control_record(ABORT, delta=1)]) + txn(3, 7)
+    for first in range(4):
+        assert filtered(log, [(7, first)]) == consume(oracle.decode(log).batches, [(7, first)], 0)
+
+
+@pytest.fixture(scope="module")
+def txn_log() -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")))
+
+
+@pytest.fixture(scope="module")
+def truth() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((TXN / "READ_COMMITTED.json").read_text())
+    return loaded
+
+
+def index_entries(directory: Path) -> list[tuple[int, int, int, int]]:
+    """Read all .txnindex files: without the version (TXI-R1)."""
+    raw = b"".join(path.read_bytes() for path in sorted(directory.glob("*.txnindex")))
+    entries = list(struct.iter_unpack(">hqqqq", raw))
+    assert all(entry[0] == 0 for entry in entries)
+    return [entry[1:] for entry in entries]
+
+
+def test_txn_r15_windows(txn_log: bytes, truth: dict[str, Any]) -> None:
+    """2000 windows of batches with the list that a broker would send: what a consumer gets, and the truth."""
+    entries = index_entries(TXN)
+    batches = oracle.decode(txn_log).batches
+    array = byte_array(txn_log)
+    rows = scan_part(array).batches
+    good = set(truth["readCommittedOffsets"])
+    choose = random.Random(15)
+    for _ in range(2000):
+        lo, hi = sorted(choose.sample(range(len(batches) + 1), 2))
+        window = batches[lo:hi]
+        start, stop = window[0].base_offset, window[-1].base_offset + window[-1].last_offset_delta + 1
+        listed = [(pid, first) for pid, first, last, _ in entries if last >= start and first < stop]  # TXI-R4
+        choose.shuffle(listed)
+        tracker = TransactionTracker()
+        tracker.add(array, rows[lo:hi], 0)
+        ranges = AbortedRanges.from_list(listed, tracker.abort_markers)
+        kept = [b for b, gone in zip(window, ranges.mask(rows[lo:hi]).tolist(), strict=True) if not gone]
+        offsets = [r.offset for b in kept if not b.attributes & CONTROL for r in b.records]
+        assert offsets == consume(window, listed, start)[0]
+        # LSO-R2: what is undecided is held back by the last stable offset, not by the list.
+        decided = [o for o in offsets if o < truth["lastStableOffset"]]
+        assert decided == sorted(o for o in good if start <= o < stop)
+
+
+def test_txn_r15_whole_log(txn_log: bytes, truth: dict[str, Any]) -> None:
+    """By the log's own markers."""
+    ranges = AbortedRanges.from_transactions(track(txn_log).result())
+    offsets, next_offset = committed(txn_log, ranges)
+    assert [o for o in offsets if o < truth["lastStableOffset"]] == truth["readCommittedOffsets"]
+    assert next_offset == truth["logEndOffset"]
+
+
+# -- 7.2, 7.3 last stable offset, open transactions, the index
+
+
+def test_txi_r5_equals_the_index(txn_log: bytes, truth: dict[str, Any]) -> None:
+    """The rebuild equals all .txnindex entries, last stable offsets as well; LSO-R1: what is open."""
+    result = track(txn_log).result()
+    assert result.aborted.tolist() == index_entries(TXN)
+    assert len(result.aborted) == 13
+    assert {str(t.producer_id): t.first_offset for t in result.open} == truth["open"]
+    assert result.last_stable_offset == truth["lastStableOffset"]
+    assert told(track(txn_log)) == fold(oracle.decode(txn_log).batches)
+    assert all(isinstance(t, OpenTransaction) and t.first_timestamp > 1_600_000_000_000 for t in result.open)
+
+
+def test_txi_r5_any_split(txn_log: bytes) -> None:
+    want = told(track(txn_log))
+    count = len(kbatch.scan(txn_log))
+    assert told(track(txn_log, range(1, count))) == want
+    for split in range(count + 1):
+        assert told(track(txn_log, [split])) == want
+    choose = random.Random(5)
+    for _ in range(50):
+        assert told(track(txn_log, choose.choices(range(count), k=choose.randrange(12)))) == want
+
+
+def test_result_at_any_time(txn_log: bytes) -> None:
+    """A result is of the batches so far, and later ones don't change it."""
+    array = byte_array(txn_log)
+    rows = scan_part(array).batches
+    batches = oracle.decode(txn_log).batches
+    tracker = TransactionTracker()
+    taken = []
+    for i in range(len(rows)):
+        tracker.add(array, rows[i : i + 1])
+        taken.append((tracker.result(), told(tracker)))
+    for i, (result, then) in enumerate(taken):
+        assert then == fold(batches[: i + 1])
+        assert result.aborted.tolist() == then.aborted
+        assert [tuple(t) for t in result.open] == then.open
+
+
+def test_txi_r5_before_compaction() -> None:
+    directory = GOLDEN / "logs" / "compact-src-0"
+    log = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    entries = index_entries(directory)
+    assert entries
+    assert track(log).result().aborted.tolist() == entries
+
+
+def test_txi_r8_after_compaction() -> None:
+    """Empty batches keep their place in a transaction, and empty control batches are none (TXN-R10)."""
+    log = (GOLDEN / "logs" / "compact-pass1-0" / "00000000000000000000.log").read_bytes()
+    assert told(track(log)) == fold(oracle.decode(log).batches)
+
+
+def open_in_snapshot(path: Path) -> list[OpenTransaction]:
+    """Read the transactions that a producer snapshot says are open (TXI-R7)."""
+    raw = path.read_bytes()
+    entries = struct.iter_unpack(">qhiqiqiq", raw[10:])
+    return [OpenTransaction(entry[0], entry[7]) for entry in entries if entry[7] >= 0]
+
+
+@pytest.mark.parametrize("base", [186, 280])
+def test_txi_r6_from_a_segment_on(base: int, txn_log: bytes, truth: dict[str, Any]) -> None:
+    """With the snapshot all is right; without it a transaction begins at its first batch that is there."""
+    log = b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")) if int(path.stem) >= base)
+    wanted = [entry for entry in index_entries(TXN) if entry[2] >= base]
+    begun = open_in_snapshot(TXN / f"{base:020d}.snapshot")
+    assert begun
+    result = track(log, open=begun).result()
+    assert result.aborted.tolist() == wanted
+    assert result.last_stable_offset == truth["lastStableOffset"]
+    alone = track(log).result()
+    assert [entry[2] for entry in alone.aborted.tolist()] == [entry[2] for entry in wanted]
+    assert (alone.aborted["first_offset"] >= base).all()
+    assert told(track(log)) == fold(oracle.decode(log).batches)
+    # The batches that are there are left out either way.
+    batches = kbatch.scan(log)
+    masks = [AbortedRanges.from_transactions(one).mask(batches).tolist() for one in (result, alone)]
+    assert masks[0] == masks[1]
+
+
+def test_txi_r3_only_what_wrote_data_is_aborted() -> None:
+    """TXN-R6: a marker of an empty transaction, and one that comes twice, are seen but abort nothing."""
+    log = marker(0, 7, ABORT) + data(1, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(4, 7, ABORT) + marker(5, 7, ABORT)
+    want = Fold([(7, 3, 4, 5)], [], None, [(7, 0), (7, 2), (7, 4), (7, 5)])
+    for splits in ([], [1], [2], [3], [4], [5], range(6)):
+        assert told(track(log, splits)) == want
+
+
+def test_lso_r3_first_offset_is_that_of_the_first_transactional_batch() -> None:
+    log = data(0, 7) + txn(1, 7, 5, base_timestamp=77) + data(6, 7) + txn(7, 7)
+    assert told(track(log)) == Fold([], [(7, 1, 77)], 1, [])
+    result = track(log + marker(8, 7, COMMIT)).result()
+    assert (result.open, result.last_stable_offset) == ([], None)
+
+
+def test_lso_r4_first_timestamp_is_unknown_where_a_horizon_stands_in_its_place() -> None:
+    """TS-R5: with the delete horizon bit the base timestamp is that."""
+    log = build_batch(producer_id=7, attributes=0x10 | DELETE_HORIZON, base_timestamp=99)
+    assert track(log).result().open == [(7, 0, -1)]
+
+
+def test_open_transactions_come_by_first_offset() -> None:
+    log = txn(0, 9) + txn(1, 3) + marker(2, 9, COMMIT) + txn(3, 5) + txn(4, 9)
+    result = track(log, open=[OpenTransaction(4, -9, 5)]).result()
+    assert result.open == [(4, -9, 5), (3, 1, 1000), (5, 3, 1000), (9, 4, 1000)]
+    assert result.last_stable_offset == -9
+
+
+def test_what_is_no_transaction() -> None:
+    """Magic 0 and 1, no producer id, no transactional bit: nothing to follow."""
+    legacy = (GOLDEN / "logs" / "mixed-0" / "00000000000000000000.log").read_bytes()
+    rows = scan_part(byte_array(legacy)).batches.copy()
+    rows["attributes"] |= 0x30 * (rows["magic"] != 2)
+    rows["producer_id"] = 5
+    tracker = TransactionTracker()
+    tracker.add(byte_array(legacy), rows[rows["magic"] != 2])
+    log = data(0, 7) + data(1) + txn(2, -1) + marker(3, -1, ABORT) + txn(4, -2)
+    for one in (track(log), track(b""), tracker):
+        assert told(one) == Fold([], [], None, [])
+    everything = AbortedRanges([5, 7, -1, -2], [0] * 4, [INT64_MAX] * 4)
+    assert not everything.mask(rows[rows["magic"] != 2]).any()
+    assert not everything.mask(kbatch.scan(log)).any()
+
+
+def test_mixed_log_transactions_are_seen() -> None:
+    """Messages of older magic before transactions, as in an old topic."""
+    legacy = (GOLDEN / "logs" / "magic1-0" / "00000000000000000000.log").read_bytes()
+    log = legacy + txn(1000, 7) + marker(1001, 7, ABORT) + txn(1002, 8)
+    assert told(track(log)) == Fold([(7, 1000, 1001, 1002)], [(8, 1002, 1000)], 1002, [(7, 1001)])
+
+
+def test_many_transactions_take_memory_only_while_open() -> None:
+    """What is kept is in proportion to what is open or aborted, not to batches or what was committed."""
+    parts = []
+    for i in range(0, 3000, 3):
+        parts += [txn(i, i % 50), txn(i + 1, i % 50), marker(i + 2, i % 50, COMMIT)]
+    tracker = track(b"".join(parts), range(100, 3000, 100))
+    assert told(tracker) == Fold([], [], None, [])
+    assert len(pickle.dumps(tracker)) < 5000
+    again = pickle.loads(pickle.dumps(track(txn(0, 7) + txn(1, 8))))
+    log = marker(2, 8, ABORT) + marker(3, 7, ABORT)
+    again.add(byte_array(log), scan_part(byte_array(log)).batches)
+    assert told(again).aborted == [(8, 1, 2, 0), (7, 0, 3, 4)]
+
+
+def test_offsets_at_the_end_of_int64() -> None:
+    log = txn(INT64_MAX - 1, INT64_MAX) + marker(INT64_MAX, INT64_MAX, ABORT)
+    result = track(log).result()
+    assert result.aborted.tolist() == [(INT64_MAX, INT64_MAX - 1, INT64_MAX, INT64_MAX)]
+    assert AbortedRanges.from_transactions(result).mask(kbatch.scan(log)).tolist() == [True, False]
+
+
+def test_rows_outside_of_the_bytes_are_refused() -> None:
+    log = txn(0, 7) + marker(1, 7, ABORT)
+    array = byte_array(log)
+    for name, value in (("position", 10_000), ("position", -1), ("size", 1 << 40), ("size", 10), ("size", -5)):
+        for rows in (scan_part(array).batches.copy(), scan_part(array).batches[:1].copy()):
+            rows[name][-1] = value
+            with pytest.raises(ValueError, match="outside of the"):
+                TransactionTracker().add(array, rows, 0)
+    with pytest.raises(ValueError, match="outside of the"):
+        TransactionTracker().add(array, scan_part(array).batches, 7)
+
+
+# -- generated logs
+
+EVENTS = ["txn", "txn", "txn", "idempotent", "abort", "commit", "unknown", "empty", "bad marker", "packed abort"]
+steps = st.lists(
+    st.tuples(st.sampled_from(EVENTS), st.integers(0, 3), st.integers(1, 3), st.integers(0, 2)), max_size=25
+)
+
+
+def log_of(events: list[tuple[str, int, int, int]], producers: Sequence[int]) -> tuple[bytes, list[oracle.Batch]]:
+    """Build the log, and its batches as a reader sees that passes over damaged ones."""
+    parts, seen = [], []
+    offset = 0
+    for kind, producer, count, gap in events:
+        offset += gap
+        pid = producers[producer]
+        match kind:
+            case "txn":
+                batch = txn(offset, pid, count)
+            case "idempotent":
+                batch = data(offset, pid, count)
+            case "abort" | "commit":
+                batch = marker(offset, pid, ABORT if kind == "abort" else COMMIT)
+            case "packed abort":
+                batch = marker(offset, pid, ABORT, codec="gzip")
+            case "unknown":
+                batch = marker(offset, pid, 5)
+            case "empty":
+                batch = control(offset, pid, [], last_offset_delta=0)
+            case _:
+                batch = damaged(marker(offset, pid, ABORT if count == 1 else COMMIT))
+        parts.append(batch)
+        seen += oracle.decode(batch).batches
+        offset += count if kind in ("txn", "idempotent") else 1
+    return b"".join(parts), seen
+
+
+def damaged_markers(log: bytes) -> list[tuple[int, int]]:
+    rows = kbatch.decode(log, on_error="skip").batches
+    rows = rows[rows["status"] == kbatch.BatchStatus.BAD_CRC]
+    return [(pid, offset) for pid, offset in rows[["producer_id", "base_offset"]].tolist() if pid >= 0]
+
+
+@given(
+    steps,
+    st.sampled_from([(7, 8, 9, -1), (0, 1 << 40, INT64_MAX, 5), (3, 3 + (1 << 16), 2 + (1 << 16), 4)]),
+    st.sets(st.integers(0, 25)),
+)
+@example([("txn", 0, 1, 0), ("bad marker", 0, 1, 0), ("txn", 0, 1, 0), ("abort", 0, 1, 0)], (7, 8, 9, -1), {2})
+def test_generated_logs(events: list[tuple[str, int, int, int]], producers: tuple[int, ...], splits: set[int]) -> None:
+    """Interleaved producers against the fold, however the log is split, and against the consumer's loop."""
+    log, seen = log_of(events, producers)
+    want = fold(seen, lost=damaged_markers(log))
+    tracker = track(log, [split for split in splits if split <= len(events)])
+    assert told(tracker) == want
+    rows = scan_part(byte_array(log)).batches
+    listed = [(pid, first) for pid, first, _, _ in want.aborted]
+    gone = AbortedRanges.from_transactions(tracker.result()).mask(rows)
+    assert gone.tolist() == AbortedRanges.from_list(listed, tracker.abort_markers).mask(rows).tolist()
+    kept = set(rows["base_offset"][~gone].tolist())
+    offsets = [r.offset for b in seen if b.base_offset in kept and not b.attributes & CONTROL for r in b.records]
+    assert offsets == consume(seen, listed, 0)[0]
+
+
+@given(steps, st.lists(st.tuples(st.sampled_from([7, 8, 9]), st.integers(-2, 60)), max_size=8))
+def test_lists_that_do_not_fit_the_log(events: list[tuple[str, int, int, int]], listed: list[tuple[int, int]]) -> None:
+    """Whatever a response lists is treated as Kafka's heap and set do."""
+    log, seen = log_of(events, (7, 8, 9, -1))
+    tracker = track(log)
+    rows = scan_part(byte_array(log)).batches
+    ranges = AbortedRanges.from_list(listed, tracker.abort_markers)
+    kept = set(rows["base_offset"][~ranges.mask(rows)].tolist())
+    offsets = [r.offset for b in seen if b.base_offset in kept and not b.attributes & CONTROL for r in b.records]
+    assert offsets == consume(seen, listed, 0)[0]
+
+
+# -- damage
+
+
+def flips(batch: bytes, first: int, last: int) -> list[bytes]:
+    """Return the batch with each single bit of its bytes from `first` to `last` flipped."""
+    out = []
+    for at in range(first, last):
+        for bit in range(8):
+            flipped = bytearray(batch)
+            flipped[at] ^= 1 << bit
+            out.append(bytes(flipped))
+    return out
+
+
+def test_no_flipped_bit_opens_a_transaction() -> None:
+    """A flipped transactional bit or producer id would hold back everything after it for ever."""
+    before, after = txn(0, 8) + marker(1, 8, ABORT), data(3, 7) + txn(4, 9) + marker(5, 9, COMMIT)
+    for attributes, pid in ((0, 7), (0, -1), (0x10, 9), (CONTROL, 7)):
+        batch = build_batch([control_record(ABORT)], base_offset=2, producer_id=pid, attributes=attributes)
+        for broken in flips(batch, 17, len(batch)):
+            result = track(before + broken + after).result()
+            assert result.open == []
+            assert result.last_stable_offset is None
+            assert [entry[:3] for entry in result.aborted.tolist()] == [(8, 0, 1)]
+
+
+def test_a_damaged_first_batch_leaves_the_next_one() -> None:
+    """The transaction opens at its first good batch since the last marker, with that batch's timestamp."""
+    first, second = txn(3, 7), txn(4, 7, base_timestamp=44)
+    before = txn(0, 7) + txn(1, 7) + marker(2, 7, ABORT)
+    for broken in flips(first, 17, len(first)):
+        log = before + broken + data(9) + second + txn(5, 7)
+        assert told(track(log)) == Fold([(7, 0, 2, 3)], [(7, 4, 44)], 4, [(7, 2)])
+    for bad in range(1, 20):
+        many = before + b"".join(damaged(txn(i, 7)) for i in range(3, 3 + bad))
+        many += b"".join(txn(i, 7) for i in range(3 + bad, 8 + bad))
+        assert track(many).result().open == [(7, 3 + bad, 1000)]
+
+
+def test_all_batches_damaged_open_nothing_until_a_good_one_comes() -> None:
+    log = txn(0, 8) + damaged(txn(1, 7)) + damaged(txn(2, 7)) + damaged(txn(3, 8))
+    assert track(log).result().open == [(8, 0, 1000)]
+    assert track(log + txn(4, 7), [4]).result().open == [(8, 0, 1000), (7, 4, 1000)]
+
+
+def test_a_producer_that_was_open_is_no_exception() -> None:
+    """Its next transaction is looked at like any other; the one that was open began elsewhere."""
+    log = txn(1, 7) + marker(2, 7, COMMIT) + damaged(txn(3, 7))
+    assert track(log, open=[OpenTransaction(7, 0)]).result().open == []
+    assert track(log + txn(4, 7), open=[OpenTransaction(7, 0)]).result().open == [(7, 4, 1000)]
+    assert track(damaged(txn(1, 7)), open=[OpenTransaction(7, 0)]).result().open == [(7, 0, -1)]
+
+
+def test_the_status_of_rows_is_not_asked() -> None:
+    """Rows may come from a decode that passed over them: a marker is judged by its own bytes."""
+    array = byte_array(txn(0, 7) + marker(1, 7, ABORT))
+    rows = scan_part(array).batches.copy()
+    rows["status"] = kbatch.BatchStatus.INVALID
+    before = rows.copy()
+    tracker = TransactionTracker()
+    tracker.add(array, rows)
+    assert told(tracker).aborted == [(7, 0, 1, 2)]
+    assert (rows == before).all()
+
+
+def test_damage_after_the_first_batch_changes_nothing() -> None:
+    log = txn(0, 7) + damaged(txn(1, 7)) + txn(2, 8) + damaged(txn(3, 8))
+    for splits in ([], [1], [1, 2, 3]):
+        assert track(log, splits).result().open == [(7, 0, 1000), (8, 2, 1000)]
+
+
+def test_a_damaged_batch_holds_no_last_stable_offset_back() -> None:
+    """Of another transaction that ends while the damaged one seems to be open."""
+    log = damaged(txn(0, 9)) + txn(1, 7) + marker(2, 7, ABORT)
+    assert told(track(log)) == Fold([(7, 1, 2, 3)], [], None, [(7, 2)])
+
+
+def test_a_damaged_marker_decides_nothing() -> None:
+    """Also one whose kind, producer or offsets are no longer right: the transaction stays open, or it has ended."""
+    log, batch = txn(0, 7) + txn(1, 8), marker(2, 7, ABORT)
+    for broken in flips(batch, 17, len(batch)):
+        still_open = Fold([], [(7, 0, 1000), (8, 1, 1000)], 0, [])
+        ended = Fold([], [(8, 1, 1000)], 1, [], ((7, 0, 2, 1),))
+        (row,) = scan_part(byte_array(broken)).batches
+        own = (row["producer_id"], row["record_count"], row["attributes"] & 0x37) == (7, 1, CONTROL | TRANSACTIONAL)
+        assert told(track(log + broken)) == (ended if own else still_open)
+    assert told(track(log + damaged(batch) + marker(3, 7, COMMIT))) == ended
+
+
+def test_without_checksums_everything_is_believed() -> None:
+    log = damaged(txn(0, 7), 17) + damaged(marker(1, 8, ABORT), 17) + damaged(txn(2, 8), 17)
+    assert told(track(log, check_crc=False)) == Fold([], [(7, 0, 1000), (8, 2, 1000)], 0, [(8, 1)])
+    assert told(track(log)) == Fold([], [], None, [])
+
+
+def test_large_batches_are_checked_as_well() -> None:
+    """Beyond what the kernel sums itself."""
+    big = build_batch([oracle.encode_record(value=bytes(100_000))], producer_id=7, attributes=0x10)
+    assert track(big).result().open == [(7, 0, 1000)]
+    assert track(damaged(big, 50_000)).result().open == []
+
+
+# -- AbortedRanges
+
+
+def rows_of(batches: Sequence[tuple[int, int, int]], attributes: int = 0x10) -> np.ndarray:
+    """Make batch rows of (producer id, first offset, last offset delta)."""
+    rows = np.zeros(len(batches), BATCH_DTYPE)
+    rows["magic"] = 2
+    rows["attributes"] = attributes
+    for i, (pid, base, delta) in enumerate(batches):
+        rows["producer_id"][i], rows["base_offset"][i], rows["last_offset"][i] = pid, base, base + delta
+    return rows
+
+
+offsets = st.integers(-3, 30) | st.sampled_from([INT64_MIN, INT64_MAX, INT64_MAX - 1])
+producers = st.sampled_from([-1, 0, 1, 5, INT64_MAX])
+some_ranges = st.lists(st.tuples(producers, offsets, offsets), max_size=8)
+some_batches = st.lists(st.tuples(producers, st.integers(-3, 30), st.integers(-2, 6)), max_size=12)
+
+
+def literal(ranges: Sequence[tuple[int, int, int]], batches: Sequence[tuple[int, int, int]]) -> list[bool]:
+    return [
+        pid >= 0 and any(p == pid and first <= base + delta and base <= last for p, first, last in ranges)
+        for pid, base, delta in batches
+    ]
+
+
+def columns(ranges: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    return [[r[i] for r in ranges] for i in range(3)]
+
+
+@given(some_ranges, some_batches)
+def test_mask_is_what_it_says(ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]]) -> None:
+    """Overlapping, repeated, empty ranges in any order; batches whose offsets go down as well."""
+    made = AbortedRanges(*columns(ranges))
+    want = literal(ranges, batches)
+    assert made.mask(rows_of(batches)).tolist() == want
+    assert len(made) <= len(ranges)
+    again = pickle.loads(pickle.dumps(made))
+    assert again.mask(rows_of(batches)).tolist() == want
+    for attributes in (0, CONTROL, CONTROL | 0x10):
+        assert not made.mask(rows_of(batches, attributes)).any()
+    assert made.mask(rows_of(batches, 0x10 | 0x4B)).tolist() == want
+
+
+@given(some_ranges, some_batches, st.integers(-3, 30), st.integers(-3, 30))
+def test_within(ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]], start: int, stop: int) -> None:
+    """The same answer for batches in the offsets, from no more ranges than are needed."""
+    made = AbortedRanges(*columns(ranges))
+    part = made.within(start, stop)
+    inside = [(pid, base, delta) for pid, base, delta in batches if start <= base <= base + delta < stop]
+    assert part.mask(rows_of(inside)).tolist() == literal(ranges, inside)
+    assert len(part) <= len(made)
+    assert (part.first_offset < stop).all()
+    assert (part.last_offset >= start).all()
+
+
+def test_within_and_batches_across_its_ends() -> None:
+    ranges = AbortedRanges([7, 7, 8], [0, 10, 12], [9, 19, 14])
+    batches = rows_of([(7, 0, 8), (7, 10, 8), (8, 12, 1)])
+    assert ranges.within(5, 11).mask(batches[:2]).tolist() == [True, True]
+    assert len(ranges.within(20, 100)) == 0
+    assert len(ranges.within(11, 13)) == 2
+
+
+def test_ranges_are_sorted_and_read_only() -> None:
+    ranges = AbortedRanges([8, 7, 7, 7, 7], [0, 20, 0, 5, 0], [3, 30, 9, 6, 9])
+    assert ranges.producer_id.tolist() == [7, 7, 8]
+    assert ranges.first_offset.tolist() == [0, 20, 0]
+    assert ranges.last_offset.tolist() == [9, 30, 3]
+    assert repr(ranges) == "<AbortedRanges: 3 ranges of 2 producers>"
+    with pytest.raises(ValueError, match="read-only"):
+        ranges.last_offset[0] = 1
+
+
+def test_no_ranges() -> None:
+    nothing = Transactions(np.empty(0, ABORTED_DTYPE), [], None)
+    for ranges in (AbortedRanges([], [], []), AbortedRanges.from_list([], ([7], [1])), track(b"")):
+        made = ranges if isinstance(ranges, AbortedRanges) else AbortedRanges.from_transactions(ranges.result())
+        assert len(made) == len(made.within(0, 10)) == 0
+        assert made.mask(rows_of([(7, 0, 1)])).tolist() == [False]
+        assert made.mask(rows_of([])).tolist() == []
+    assert len(AbortedRanges.from_transactions(nothing)) == 0
+
+
+def test_ranges_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        AbortedRanges([7], [0, 1], [2])
+    with pytest.raises(ValueError, match="one-dimensional"):
+        AbortedRanges([[7]], [[0]], [[2]])
+
+
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        (7, TypeError),
+        (None, TypeError),
+        ("ab", TypeError),
+        ((7, 1.0), TypeError),
+        ((7, None), TypeError),
+        (("7", "0"), TypeError),
+        ((7,), ValueError),
+        ((7, 0, 1), ValueError),
+        ((), ValueError),
+        ((7, 1 << 63), ValueError),
+        ((-(1 << 63) - 1, 0), ValueError),
+    ],
+)
+def test_an_entry_that_is_no_pair_is_named(entry: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="entry 1 "):
+        AbortedRanges.from_list([(7, 0), entry], ([], []))
+
+
+def test_entries_of_any_integers() -> None:
+    listed: list[Any] = [[7, 0], (np.int64(8), np.int32(3)), np.array([9, 4])]
+    ranges = AbortedRanges.from_list(iter(listed), (np.array([8]), [5]))
+    assert ranges.producer_id.tolist() == [7, 8, 9]
+    assert ranges.last_offset.tolist() == [INT64_MAX, 5, INT64_MAX]
+
+
+def test_what_is_drained_is_forgotten_and_the_rest_goes_on() -> None:
+    """For logs without end: what is open stays, what was decided is told once."""
+    log = txn(0, 7) + txn(1, 8) + marker(2, 7, ABORT)
+    array = byte_array(log)
+    rows = scan_part(array).batches
+    tracker = TransactionTracker()
+    tracker.add(array, rows)
+    aborted, undecided, (producers, offsets) = tracker.drain()
+    assert aborted.tolist() == [(7, 0, 2, 1)]
+    assert len(undecided) == 0
+    assert (producers.tolist(), offsets.tolist()) == ([7], [2])
+    assert len(tracker.result().aborted) == len(tracker.abort_markers[0]) == 0
+    assert tracker.result().open == [(8, 1, 1000)]
+    more = byte_array(marker(3, 8, ABORT))
+    tracker.add(more, scan_part(more).batches)
+    assert tracker.drain()[0].tolist() == [(8, 1, 3, 4)]
+    assert len(tracker.drain()[0]) == 0
+    lost = byte_array(txn(4, 9) + damaged(marker(5, 9, ABORT)))
+    tracker.add(lost, scan_part(lost).batches)
+    assert tracker.drain().undecided.tolist() == [(9, 4, 5, 6)]
+    assert len(tracker.result().undecided) == 0
