@@ -24,7 +24,7 @@ cdef struct Room:
 
 
 cdef class Target:
-    """What batches are rewritten to: a codec, 0 only for magic 2, and its level; `limit` bounds what is decompressed."""
+    """What batches are rewritten to: a codec, 0 only for magic 2, its level, and a limit of what is decompressed."""
 
     cdef Codecs codecs
     cdef int codec
