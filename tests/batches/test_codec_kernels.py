@@ -1,8 +1,10 @@
 """The libraries that kernels call, what kernels compress, and what they recompress (`codecs`, `repack`)."""
 
 import random
+import re
 import signal
 import struct
+import sys
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -31,9 +33,18 @@ CODEC_NAMES = ["none", "gzip", "snappy", "lz4", "zstd"]
 CODECS = Codecs(addresses())
 PACKAGES = Codecs({})
 WITHOUT_ISAL = Codecs({name: address for name, address in addresses().items() if not name.startswith("isal")})
+needs_functions = pytest.mark.skipif(not addresses(), reason="needs the C functions of the packages")
 needs_zlib = pytest.mark.skipif("inflate" not in addresses(), reason="needs the functions of zlib")
 every_ordinary = pytest.mark.parametrize(("codec", "write"), ORDINARY.values(), ids=ORDINARY)
-both_compressors = pytest.mark.parametrize("codecs", [CODECS, PACKAGES], ids=["functions", "packages"])
+both_compressors = pytest.mark.parametrize(
+    "codecs", [pytest.param(CODECS, marks=needs_functions), PACKAGES], ids=["functions", "packages"]
+)
+PACKAGE_NAMES = dict.fromkeys(group.package for group in native._FUNCTIONS)
+
+
+def functions_of(package):
+    """Return the names of the C functions of a package."""
+    return {name for group in native._FUNCTIONS if group.package == package for name in group.names}
 
 
 def gunzipped(member, by):
@@ -107,6 +118,61 @@ def test_functions_that_write_something_else_than_the_package_are_left_alone(pac
     assert native.addresses.__wrapped__() == {key: value for key, value in found.items() if key not in functions}
 
 
+def set_version(package, version, monkeypatch):
+    name = "ZLIB_RUNTIME_VERSION" if package == "zlib" else "__version__"
+    monkeypatch.setattr(pytest.importorskip(package), name, version)
+
+
+@pytest.mark.parametrize("package", PACKAGE_NAMES)
+@pytest.mark.parametrize("which", ["older", "newer", "not a version"])
+def test_functions_of_an_unverified_version_are_not_used(package, which, monkeypatch):
+    ((first, end),) = {group.versions for group in native._FUNCTIONS if group.package == package}
+    older = f"{first[0]}.{first[1] - 1}.99" if first[1] else f"{first[0] - 1}.99"
+    newer = f"{end[0]}.{end[1]}.0rc1"
+    found = native.addresses()
+    set_version(package, {"older": older, "newer": newer}.get(which, which), monkeypatch)
+    remaining = native.addresses.__wrapped__()
+    assert remaining == {name: address for name, address in found.items() if name not in functions_of(package)}
+    # The packages' Python functions take over.
+    monkeypatch.setattr(codecs_module._contexts, "codecs", Codecs(remaining), raising=False)
+    for codec in CODEC_NAMES[1:]:
+        batch = kbatch.encode([b"value"] * 100, timestamps=5, codec=codec)
+        assert kbatch.decode(batch, threads=1).values() == [b"value"] * 100
+        assert kbatch.recompress(batch, "none") == kbatch.encode([b"value"] * 100, timestamps=5)
+
+
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [
+        ("lz4", "4.3.0"),
+        ("lz4", "4.10.0.post1"),
+        ("zstandard", "0.23.0.dev1"),
+        ("zlib", "1.3.1.zlib-ng"),
+        ("isal", "1.9"),
+    ],
+)
+def test_versions_in_the_range_are_used(package, version, monkeypatch):
+    set_version(package, version, monkeypatch)
+    assert native.addresses.__wrapped__() == native.addresses()
+
+
+@needs_functions
+def test_every_function_is_found_where_wheels_are_installed():
+    """On Linux; where this fails for a new version of a package, it no longer exports the functions."""
+    pytest.importorskip("isal")
+    if sys.platform == "linux":
+        assert set(addresses()) == {name for package in PACKAGE_NAMES for name in functions_of(package)}
+
+
+def test_the_documented_functions_and_versions_are_the_ones_in_use():
+    text = native.__doc__.split("Why this is safe")[0]
+    names = {name for group in native._FUNCTIONS for name in group.names}
+    assert set(re.findall(r"\b(?:LZ4F?_|ZSTD_|isal_inflate|inflate)\w*", text)) == names
+    for group in native._FUNCTIONS:
+        first, end = (".".join(map(str, version)).removesuffix(".0") for version in group.versions)
+        assert re.search(rf"^{group.package} +{group.module} +>={first}, <{end} ", text, re.MULTILINE)
+
+
 # -- gzip
 
 
@@ -143,6 +209,7 @@ def test_gz_r1_damaged_streams_are_taken_and_refused_as_by_zlib(seed):
         assert gunzipped(member, CODECS) == expected
 
 
+@needs_zlib
 def test_gz_r1_isal_takes_codes_that_are_incomplete():
     """The one known difference: nothing writes such streams, and their checksum has to hold."""
     pytest.importorskip("isal", reason="needs the extra fast", exc_type=ImportError)
@@ -321,6 +388,7 @@ def test_batches_under_another_codec(own, target, codecs):
     assert repacked(batch, codec, codecs=codecs, room=61 + size + size // 5 + 128) == wanted
 
 
+@needs_functions
 def test_repack_is_bounded_by_the_data_and_the_rows():
     batch = kbatch.encode([b"value"] * 100, timestamps=5, codec="lz4")
     for name, value in (("size", len(batch) + 1), ("size", 60), ("size", -1), ("size", 1 << 62), ("position", 1),
@@ -339,6 +407,7 @@ def test_repack_is_bounded_by_the_data_and_the_rows():
     assert repacked(kbatch.encode([b"value"], timestamps=5, magic=1), 1) is None
 
 
+@needs_functions
 def test_repack_ends_with_the_batch_by_which_there_is_enough():
     data = kbatch.encode([b"value"] * 100, timestamps=5, codec="lz4", batch_size=200)
     batches = kbatch.scan(data)
