@@ -30,7 +30,6 @@ __all__ = [
     "MAGIC_AT",
     "MESSAGE_HEADER_SIZES",
     "MIN_ENTRY_SIZE",
-    "MIN_RECORD_SIZE",
     "NO_TIMESTAMP",
     "PRODUCER_DTYPE",
     "RECORD_DTYPE",
@@ -50,8 +49,6 @@ MAGIC_AT = 16
 MIN_ENTRY_SIZE = 17
 # The shortest entry there is: a message of magic 0 with neither key nor value (LEG-R1).
 SHORTEST_ENTRY = 26
-# The shortest record: a byte each of length, attributes, both deltas, key and value length, header count (CNT-R7).
-MIN_RECORD_SIZE = 7
 # The fixed part of a batch of magic 2:
 #
 #   baseOffset i64 @0    length i32 @8         partitionLeaderEpoch i32 @12   magic i8 @16

@@ -99,7 +99,7 @@ class RecordTable(TableData):
         *,
         on: On = "value",
         unknown: Unknown | None = None,
-    ) -> ParsedValues:
+    ) -> ParsedValues[RecordTable]:
         """Return values, or keys, that are JSON as an Arrow column; bad ones are named and kept.
 
         Parameters
@@ -145,7 +145,7 @@ class RecordTable(TableData):
         framing: Framing = "none",
         reader_schema: Schema | os.PathLike[str] | None = None,
         on: On = "value",
-    ) -> ParsedValues:
+    ) -> ParsedValues[RecordTable]:
         """Return values, or keys, that are Avro datums as an Arrow column; bad ones are named and kept.
 
         Parameters
@@ -185,7 +185,7 @@ class RecordTable(TableData):
         *,
         framing: Framing = "none",
         on: On = "value",
-    ) -> ParsedValues:
+    ) -> ParsedValues[RecordTable]:
         """Return values, or keys, that are Protobuf messages as an Arrow column; bad ones are named and kept.
 
         Parameters
@@ -215,7 +215,7 @@ class RecordTable(TableData):
 
         return ParsedValues.of(self, on, ProtobufParser(read_descriptors(descriptors), message, framing))
 
-    def values_struct(self, dtype: npt.DTypeLike, *, on: On = "value") -> ParsedValues:
+    def values_struct(self, dtype: npt.DTypeLike, *, on: On = "value") -> ParsedValues[RecordTable]:
         """Return values, or keys, of a fixed width as an Arrow column; those of another length are bad, and kept.
 
         Parameters
@@ -246,7 +246,7 @@ class RecordTable(TableData):
 
         return ParsedValues.of(self, on, FixedParser(dtype))
 
-    def values_text(self, *, on: On = "value") -> ParsedValues:
+    def values_text(self, *, on: On = "value") -> ParsedValues[RecordTable]:
         """Return values, or keys, as strings; those that aren't UTF-8 are bad, and kept.
 
         Parameters

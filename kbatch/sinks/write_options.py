@@ -114,11 +114,6 @@ class WriteOptions:
         return ".arrow" if self.format == "arrow" else ".parquet"
 
     @property
-    def is_table(self) -> bool:
-        """Whether the files belong to a table with transactions of its own."""
-        return self.format in ("delta", "iceberg")
-
-    @property
     def columns_in_path(self) -> tuple[str, ...]:
         """The columns that the directories tell, and the files don't."""
         if self.format == "iceberg":

@@ -50,8 +50,6 @@ __all__ = ["KbatchStreamReader", "StreamOptions", "parse_stream_options"]
 _log = logging.getLogger(__name__)
 
 _REFUSED = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "table")
-# Spark's own default of maxTriggerDelay.
-_DEFAULT_DELAY = 15 * 60.0
 # The end of a query's first batch says under this key where it began. No topic has such a name.
 _START = "$start"
 # How often a task looks again for records whose file was replaced.

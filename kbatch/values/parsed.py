@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import TypeVar
 
 from kbatch.extras import require
 from kbatch.records.arrow import to_arrow
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 On = Literal["key", "value"]
+# `RecordTable`, which is above this module. `ParsedValues` without an argument leaves the type of its table open.
+TableT = TypeVar("TableT", bound=TableData, default=Any)
 
 # Bytes that are parsed at once: what a parser makes of them fits int32 offsets, and memory stays in bounds.
 _PART_BYTES = 16 << 20
@@ -156,7 +159,7 @@ def parse_column(
 
 
 @dataclass(frozen=True)
-class ParsedValues:
+class ParsedValues(Generic[TableT]):
     """The values (or keys) of a table's records as a column, and the bytes of those that are bad.
 
     Attributes
@@ -179,7 +182,7 @@ class ParsedValues:
     (DataType(string), array([], dtype=int64), ['value', 'offset', 'value_bad'])
     """
 
-    table: TableData
+    table: TableT
     on: On
     values: pa.ChunkedArray
     bad: npt.NDArray[np.int64]
@@ -221,7 +224,7 @@ class ParsedValues:
         return base.set_column(place, self.on, self.values).append_column(f"{self.on}_bad", bad)
 
     @classmethod
-    def of(cls, table: TableData, on: On, parser: Parser) -> ParsedValues:
+    def of(cls, table: TableT, on: On, parser: Parser) -> ParsedValues[TableT]:
         """Parse a table's values or keys."""
         values, bad, errors = parse_column(parser, raw_column(table, on).chunks)
         return cls(table, on, values, bad, errors)

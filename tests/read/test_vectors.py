@@ -60,7 +60,6 @@ def _table() -> list[Vector]:
 
 ALL = _table()
 MAGIC_2 = [v for v in ALL if not v.id.startswith("LEG-")]
-LEGACY = [v for v in ALL if v.id.startswith("LEG-")]
 REFUSED = {"reject-batch", "unsupported-codec", "crc invalid; records reject-batch"}
 
 
