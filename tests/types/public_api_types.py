@@ -1,0 +1,247 @@
+"""The types that type checkers report for the public API, checked by mypy and pyright; no function here is called.
+
+`test_public_api_types` checks that every public class and function occurs in an `assert_type`.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, assert_type
+
+import numpy as np
+import numpy.typing as npt
+
+import kbatch
+import kbatch.log
+import kbatch.values
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
+
+    import kbatch.spark
+
+    Rows = npt.NDArray[np.void]
+
+
+def reading(data: bytes, file: io.BufferedReader, chunks: list[bytes]) -> None:
+    assert_type(kbatch.scan(data), Rows)
+    assert_type(kbatch.decode(data), kbatch.RecordTable)
+    assert_type(kbatch.decode(memoryview(data), isolation="read_committed", threads=2), kbatch.RecordTable)
+    assert_type(kbatch.decode(bytearray(data), columns=["offset"]), kbatch.RecordTable)
+    assert_type(kbatch.decode_stream(file, max_bytes=1 << 20, on_error="skip"), Iterator[kbatch.RecordTable])
+    assert_type(kbatch.decode_stream(chunks), Iterator[kbatch.RecordTable])
+    decoder = kbatch.StreamDecoder(crc="mark", limits=kbatch.Limits(max_batch_bytes=1 << 20))
+    assert_type(decoder, kbatch.StreamDecoder)
+    assert_type(decoder.feed(data), int)
+    assert_type(decoder.read_from(file.readinto), int)
+    assert_type(decoder.flush(), kbatch.RecordTable)
+    assert_type(decoder.finish(), kbatch.RecordTable)
+    assert_type(decoder.tables(chunks), Iterator[kbatch.RecordTable])
+    assert_type((decoder.position, decoder.pending_bytes, decoder.stopped), tuple[int, int, bool])
+    kbatch.decode(data, isolation="serializable")  # type: ignore[arg-type]
+    kbatch.decode(data, on_error="ignore")  # type: ignore[arg-type]
+    kbatch.decode("text")  # type: ignore[arg-type]
+    kbatch.decode_stream(chunks, isolated=True)  # type: ignore[call-arg]
+
+
+def table(table: kbatch.RecordTable) -> None:
+    assert_type(table.records, Rows)
+    assert_type(table.batches, Rows)
+    assert_type(table.headers, Rows)
+    assert_type(table.data, npt.NDArray[np.uint8])
+    assert_type(table.columns, tuple[str, ...])
+    assert_type(table.losses, list[kbatch.Loss])
+    assert_type(table.pending, list[tuple[int, int]])
+    assert_type((table.consumed, table.last_stable_offset), tuple[int, int | None])
+    assert_type((table.source, table.topic, table.partition), tuple[str | None, str | None, int | None])
+    assert_type(len(table), int)
+    assert_type(table[:5], kbatch.RecordTable)
+    assert_type(table[table.records["offset"] > 7], kbatch.RecordTable)
+    assert_type(table.select(["offset"]), kbatch.RecordTable)
+    assert_type(table.key(0), bytes | None)
+    assert_type(table.value(0), bytes | None)
+    assert_type(table.keys(), list[bytes | None])
+    assert_type(table.values(), list[bytes | None])
+    assert_type(table.values_as(">i8"), npt.NDArray[Any])
+    assert_type(table.to_arrow(columns=["offset"], binary="binary_view"), pa.Table)
+    assert_type(table.to_pandas(dtype_backend="pyarrow"), pandas.DataFrame)
+    assert_type(table.to_polars(), polars.DataFrame)
+    table.consumed = 0  # type: ignore[misc]
+    table.to_pandas(dtype_backend="polars")  # type: ignore[arg-type]
+
+
+def values(table: kbatch.RecordTable, column: pa.Array) -> None:
+    parsed = table.values_json(on="key", unknown="ignore")
+    assert_type(parsed, kbatch.values.ParsedValues[kbatch.RecordTable])
+    assert_type(table.values_avro("schema.avsc"), kbatch.values.ParsedValues[kbatch.RecordTable])
+    assert_type(table.values_protobuf(b"", "Message"), kbatch.values.ParsedValues[kbatch.RecordTable])
+    assert_type(table.values_struct("id:>i8"), kbatch.values.ParsedValues[kbatch.RecordTable])
+    assert_type(table.values_text(), kbatch.values.ParsedValues[kbatch.RecordTable])
+    assert_type(parsed.table, kbatch.RecordTable)
+    assert_type(parsed.table.to_pandas(), pandas.DataFrame)
+    assert_type(parsed.on, Literal["key", "value"])
+    assert_type(parsed.bad, npt.NDArray[np.int64])
+    assert_type(parsed.errors, list[str])
+    assert_type(parsed.bad_values, list[bytes])
+    assert_type(parsed.values, pa.ChunkedArray)
+    assert_type(parsed.to_arrow(["offset"]), pa.Table)
+    without_an_argument: kbatch.values.ParsedValues = parsed
+    assert_type(without_an_argument.table, Any)
+    assert_type(kbatch.values.infer_json([b"{}", None]), pa.DataType)
+    assert_type(kbatch.values.JsonParser(kbatch.values.infer_json([])).parse(column), kbatch.values.Parsed)
+    assert_type(kbatch.values.AvroParser("long").parse(column), kbatch.values.Parsed)
+    assert_type(kbatch.values.ProtobufParser(b"").parse(column), kbatch.values.Parsed)
+    assert_type(kbatch.values.FixedParser(">i8").parse(column), kbatch.values.Parsed)
+    parsers: list[kbatch.values.Parser] = [kbatch.values.TextParser()]
+    assert_type(parsers[0].parse(column), kbatch.values.Parsed)
+    assert_type(parsers, list[kbatch.values.Parser])
+    assert_type(kbatch.values.TextParser().parse(column).bad, npt.NDArray[np.int64])
+
+
+def writing(table: kbatch.RecordTable, file: IO[bytes], path: Path) -> None:
+    assert_type(kbatch.encode([b"a", None], keys=[b"k", None], codec="zstd", level=3), bytes)
+    assert_type(kbatch.encode(np.arange(3), codec=kbatch.Codec.LZ4), bytes)
+    assert_type(kbatch.encode_table(table, omitted="drop"), bytes)
+    assert_type(kbatch.encode_empty(0, 9), bytes)
+    assert_type(kbatch.encode_marker("commit", producer_id=1, producer_epoch=0), bytes)
+    assert_type(kbatch.encode_marker(kbatch.ControlType.ABORT, producer_id=1, producer_epoch=0), bytes)
+    with kbatch.BatchWriter(file, codec="gzip") as writer:
+        assert_type(writer, kbatch.BatchWriter)
+        assert_type(writer.append(b"value", key=b"key"), int)
+        assert_type(writer.append_many([b"value"]), range | npt.NDArray[np.int64])
+        assert_type(writer.pending, int)
+    with kbatch.log.LogWriter(path) as log:
+        assert_type(log, kbatch.log.LogWriter)
+        assert_type(log.append(b""), Rows)
+    assert_type(kbatch.log.write_log(path, table, topic="orders"), list[kbatch.log.Written])
+    assert_type(kbatch.log.roll_back(path, unfinished=True), int)
+    kbatch.encode([b"a"], timestamp_type="log")  # type: ignore[arg-type]
+    kbatch.encode_marker("commit")  # type: ignore[call-arg]
+
+
+def rewriting(data: bytes, path: Path) -> None:
+    report = kbatch.RewriteReport()
+    assert_type(report, kbatch.RewriteReport)
+    assert_type((report.records, report.damage, report.lost), tuple[int, list[kbatch.Loss], dict[str, int]])
+    assert_type(kbatch.convert(data, 1, lossy="drop", report=report), bytes)
+    assert_type(kbatch.recompress(data, "zstd", on_error="skip"), bytes)
+    assert_type(kbatch.log.convert_log(path, path / "new"), kbatch.RewriteReport)
+    assert_type(kbatch.log.recompress_log(kbatch.Log(path), path / "new", "lz4"), kbatch.RewriteReport)
+    assert_type(kbatch.log.compact_log(path, path / "new"), kbatch.log.Compaction)
+    assert_type(kbatch.log.compact_log(path, path / "new").damage, list[kbatch.Loss])
+    kbatch.convert(data, lossy="ignore")  # type: ignore[arg-type]
+
+
+def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
+    log = kbatch.Log(path)
+    assert_type(log, kbatch.Log)
+    assert_type(kbatch.find_logs(path, wanted=progress), list[kbatch.Log])
+    assert_type(kbatch.log.find_logs(str(path)), list[kbatch.log.Log])
+    assert_type(log.tables(), Iterator[kbatch.RecordTable])
+    assert_type(log.batches(), Rows)
+    assert_type(log.transactions(), kbatch.Transactions)
+    assert_type(log.offset_for_timestamp(0), int | None)
+    assert_type((log.size, log.start_offset, log.end_offset), tuple[int, int, int])
+    assert_type(log.topic_id, uuid.UUID | None)
+    assert_type(log.leader_epochs, Rows)
+    assert_type(log.tail, kbatch.Tail)
+    assert_type(log.tail.kind, Literal["none", "partial", "zeros", "damaged"])
+    assert_type(kbatch.Segment(path).scan(), Iterator[Rows])
+    assert_type(kbatch.Segment(path).last_batch(), tuple[np.void | None, kbatch.log.Tail])
+    assert_type(kbatch.log.Segment(path).window(0, 10), npt.NDArray[np.uint8])
+    assert_type(kbatch.log.read_leader_epochs(path), Rows)
+    assert_type(kbatch.log.read_meta_properties(path), dict[str, str])
+    assert_type(kbatch.log.read_offset_checkpoint(path), dict[tuple[str, int], int])
+    assert_type(kbatch.log.read_partition_metadata(path).topic_id, uuid.UUID)
+    assert_type(kbatch.log.read_producer_snapshot(path), Rows)
+    assert_type(kbatch.log.read_transaction_index(path), Rows)
+
+
+def internal_topics(table: kbatch.RecordTable) -> None:
+    assert_type(kbatch.log.consumer_offsets(table).skipped, dict[int, int])
+    assert_type(kbatch.log.transaction_state(table).skipped, dict[int, int])
+    assert_type(kbatch.log.metadata_records(table), pa.Table)
+    assert_type(kbatch.log.control_value(2, b""), dict[str, Any])
+
+
+def transactions(table: kbatch.RecordTable, found: kbatch.Transactions) -> None:
+    assert_type(kbatch.control_records(table), Rows)
+    assert_type(found.open, list[kbatch.OpenTransaction])
+    assert_type(found.last_stable_offset, int | None)
+    assert_type(found.aborted, Rows)
+
+
+def broker(data: bytearray, rows: Rows) -> None:
+    topic = kbatch.TopicConfig(compression_type="lz4", timestamp_type=kbatch.TimestampType.LOG_APPEND_TIME)
+    assert_type(topic, kbatch.TopicConfig)
+    assert_type(kbatch.validate_batch(data, topic, origin="client"), kbatch.RecordTable)
+    assert_type(kbatch.assign_offsets(data, 5), int)
+    assert_type(kbatch.accept_batch(data, 5, topic), bytearray)
+    checker = kbatch.SequenceChecker()
+    assert_type(checker, kbatch.SequenceChecker)
+    assert_type(checker.check(rows, on_error="mark"), Rows)
+    assert_type(checker.producers(), Rows)
+    assert_type([refusal.row for refusal in checker.refusals(rows)], list[int])
+
+
+def format(rows: Rows) -> None:
+    assert_type(kbatch.Limits().max_decompressed_bytes, int)
+    assert_type(kbatch.Limits().max_batch_bytes, int | None)
+    assert_type(kbatch.BatchStatus.sound(rows["status"]), npt.NDArray[np.bool_])
+    assert_type(kbatch.TimestampType.of(rows), npt.NDArray[np.int32])
+    assert_type(kbatch.Codec(4), kbatch.Codec)
+    assert_type(kbatch.ControlType(0), kbatch.ControlType)
+    assert_type(kbatch.Loss(0, 1, "reason").base_offset, int | None)
+    assert_type(kbatch.BATCH_DTYPE, np.dtype[np.void])
+    assert_type(kbatch.__version__, str)
+
+
+def errors(error: kbatch.KbatchError, refused: kbatch.RefusedError) -> None:
+    assert_type((error.source, error.position), tuple[str | None, int | None])
+    assert_type((error.base_offset, error.record), tuple[int | None, int | None])
+    assert_type(refused.code, kbatch.ErrorCode)
+    assert_type(kbatch.CodecError("message", position=5), kbatch.CodecError)
+    assert_type(kbatch.ConversionLossError("message"), kbatch.ConversionLossError)
+    assert_type(kbatch.CorruptBatchError("message"), kbatch.CorruptBatchError)
+    assert_type(kbatch.CrcMismatchError("message"), kbatch.CrcMismatchError)
+    assert_type(kbatch.FencedError("message"), kbatch.FencedError)
+    assert_type(kbatch.InvalidRecordError("message"), kbatch.InvalidRecordError)
+    assert_type(kbatch.KbatchError("message"), kbatch.KbatchError)
+    assert_type(kbatch.LimitExceededError("message"), kbatch.LimitExceededError)
+    assert_type(kbatch.LogDirectoryError("message"), kbatch.LogDirectoryError)
+    assert_type(kbatch.MissingColumnError("message"), kbatch.MissingColumnError)
+    assert_type(kbatch.MissingDependencyError("message"), kbatch.MissingDependencyError)
+    assert_type(kbatch.OutOfOrderSequenceError("message"), kbatch.OutOfOrderSequenceError)
+    assert_type(kbatch.RefusedError("message"), kbatch.RefusedError)
+    assert_type(kbatch.TransactionStateError("message"), kbatch.TransactionStateError)
+    assert_type(kbatch.TruncatedBatchError("message"), kbatch.TruncatedBatchError)
+    assert_type(kbatch.UnsupportedFormatError("message"), kbatch.UnsupportedFormatError)
+    # Callers may catch the classes of Python.
+    builtin: list[ValueError | ImportError] = [kbatch.MissingColumnError(""), kbatch.MissingDependencyError("")]
+    assert_type(builtin, list[ValueError | ImportError])
+
+
+def spark(session: SparkSession, frame: DataFrame, schema: StructType, summary: kbatch.spark.ExportSummary) -> None:
+    bound = kbatch.spark.Bound(timestamp=0)
+    assert_type(bound, kbatch.spark.Bound)
+    reading = kbatch.spark.ReadOptions(isolation="read_committed", starting=bound)
+    assert_type(reading, kbatch.spark.ReadOptions)
+    writing = kbatch.spark.WriteOptions(format="parquet")
+    assert_type(writing, kbatch.spark.WriteOptions)
+    assert_type(kbatch.spark.export("logs", "out", options=reading, writing=writing), kbatch.spark.ExportSummary)
+    assert_type(summary.partitions, list[kbatch.spark.PartitionSummary])
+    assert_type((summary.damaged, summary.exit_status), tuple[bool, int])
+    assert_type(kbatch.spark.register(session), None)
+    assert_type(kbatch.spark.spark_session("local[2]").__enter__(), SparkSession)
+    assert_type(kbatch.spark.decode_frame(frame, "value"), DataFrame)
+    assert_type(kbatch.spark.decode_batches("value"), Callable[[Iterable[Any]], Iterator[Row]])
+    assert_type(kbatch.spark.decode_in_arrow("value", keep=schema), kbatch.spark.MapInArrow)
+    assert_type(kbatch.spark.KbatchDataSource.name(), str)
+    assert_type(kbatch.spark.SparkStartError("message"), kbatch.spark.SparkStartError)
