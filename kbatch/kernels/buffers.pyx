@@ -15,31 +15,7 @@ from cpython.mem cimport PyMem_RawMalloc
 from libc.stddef cimport size_t
 from libc.string cimport memmove
 
-cdef extern from *:
-    """
-    #include <stddef.h>
-    #if defined(_WIN32)
-      #include <malloc.h>
-      static void* kb_map(size_t size, size_t alignment) { return _aligned_malloc(size, alignment); }
-      static void kb_unmap(void* p) { _aligned_free(p); }
-      static void kb_want_huge(void* p, size_t size) { (void)p; (void)size; }
-    #else
-      #include <stdlib.h>
-      #include <sys/mman.h>
-      static void* kb_map(size_t size, size_t alignment) {
-          void* p = NULL;
-          return posix_memalign(&p, alignment, size) == 0 ? p : NULL;
-      }
-      static void kb_unmap(void* p) { free(p); }
-      static void kb_want_huge(void* p, size_t size) {
-      #if defined(MADV_HUGEPAGE)
-          (void)madvise(p, size, MADV_HUGEPAGE);  /* advice only: without it the memory is good all the same */
-      #else
-          (void)p; (void)size;
-      #endif
-      }
-    #endif
-    """
+cdef extern from "pages.h":
     void* kb_map(size_t size, size_t alignment) noexcept nogil
     void kb_unmap(void* p) noexcept nogil
     void kb_want_huge(void* p, size_t size) noexcept nogil

@@ -18,7 +18,8 @@ from kbatch.format import (
     BatchStatus,
     Codec,
 )
-from kbatch.kernels import encode as _kernel
+from kbatch.kernels import source as _source
+from kbatch.kernels.sizes import measure_batches
 from kbatch.read.reader import decode_tables
 from kbatch.rewrite.rewriter import Memory, RewriteSettings, Run, error_at
 from kbatch.table import RecordTable
@@ -112,11 +113,11 @@ def _encoded(
     kept = batches if used.all() else batches[used]
     made = grouped(kept, counts[used], rows, magic, codec, settings.batch_size)
     times: Any = rows["timestamp"] if magic else None
-    keys, values = _kernel.Column(), _kernel.Column()
+    keys, values = _source.Column(), _source.Column()
     keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
     values.add_slices(rows["value_pos"], rows["value_len"], table.data)
-    records = _kernel.Records(values, keys, offsets=rows["offset"], timestamps=times, timestamp=NO_TIMESTAMP)
-    _, row, fault, found = _kernel.measure_batches(records, made)
+    records = _source.Records(values, keys, offsets=rows["offset"], timestamps=times, timestamp=NO_TIMESTAMP)
+    _, row, fault, found = measure_batches(records, made)
     if fault:
         _refuse(batches[rows["batch"][row]], fault, found, source)
     settings.report.records += len(rows)

@@ -21,7 +21,7 @@ from kbatch.batches.codecs import check_level
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.errors import KbatchError, TruncatedBatchError
 from kbatch.format import BatchStatus, Codec, Limits
-from kbatch.kernels.encode import Growing
+from kbatch.kernels.growing import Growing
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.records.data import Loss

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kbatch.batches.codecs import compress
 from kbatch.format import Codec, TimestampType
 from kbatch.kernels import encode as _kernel
+from kbatch.kernels.source import Records
 from kbatch.write.encoding import (
     Batches,
     Layout,
@@ -303,7 +304,7 @@ class BatchWriter:
         self._single, self._single_bytes = [], 0
         self._take(records)
 
-    def _take(self, records: _kernel.Records) -> None:
+    def _take(self, records: Records) -> None:
         """Write the batches that records complete, and keep the payload of the last one, which isn't."""
         batches = plan_batches(records, self._plan, self._open)
         self.next_offset = int(batches["last_offset"][-1]) + 1
@@ -313,7 +314,7 @@ class BatchWriter:
             self._failed = True
             raise
 
-    def _take_batches(self, records: _kernel.Records, batches: Batches) -> None:
+    def _take_batches(self, records: Records, batches: Batches) -> None:
         whole = batches[:-1]
         if self._open is not None:
             self._extend(records, batches, 0, skip=int(self._open["record_count"][0]))
@@ -326,7 +327,7 @@ class BatchWriter:
         self._extend(records, batches, len(batches) - 1, skip=0)
         self._open = batches[-1:].copy()
 
-    def _extend(self, records: _kernel.Records, batches: Batches, i: int, skip: int) -> None:
+    def _extend(self, records: Records, batches: Batches, i: int, skip: int) -> None:
         """Add to the payload that is kept the records of batch `i` but the first `skip`."""
         before = len(self._payload)
         size = int(batches["size"][i] - overheads(batches[i : i + 1])[0])
@@ -355,7 +356,7 @@ class BatchWriter:
         appended = self._appended() if self._layout.magic == 2 else None
         self.next_sequence = self._layout.complete(batches, self.next_sequence, appended)
 
-    def _write_batches(self, records: _kernel.Records, batches: Batches) -> None:
+    def _write_batches(self, records: Records, batches: Batches) -> None:
         """Write whole batches, a run of some megabytes at a time."""
         if not len(batches):
             return

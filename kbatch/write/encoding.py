@@ -34,6 +34,9 @@ from kbatch.format import (
 )
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.buffers import allocate
+from kbatch.kernels.growing import Growing
+from kbatch.kernels.sizes import Plan, measure, measure_batches
+from kbatch.kernels.source import Column, Records
 from kbatch.table import RecordTable
 from kbatch.write.inputs import byte_column, header_column, millisecond, milliseconds, offsets_array
 
@@ -203,13 +206,13 @@ class Layout:
             | ATTRIBUTE_DELETE_HORIZON * (self.delete_horizon is not None)
         )
 
-    def plan(self, batch_size: int | None, max_records: int | None) -> _kernel.Plan:
+    def plan(self, batch_size: int | None, max_records: int | None) -> Plan:
         """Return how records are cut into batches."""
         if batch_size is not None:
             check_range("batch_size", batch_size, 0, _INT32_MAX)
         if max_records is not None:
             check_range("max_records", max_records, 1, _INT32_MAX)
-        return _kernel.Plan(
+        return Plan(
             self.magic,
             self.attributes,
             room=_INT32_MAX if batch_size is None else batch_size,
@@ -405,16 +408,16 @@ def records_of(
     next_offset: int,
     layout: Layout,
     append_time: int | None,
-) -> _kernel.Records:
+) -> Records:
     """Make the columns of records, checked as far as they can be without measuring; see `encode`.
 
     Without `offsets` they count from `next_offset`, and none of `offsets` is below that.
     """
-    key_column: _kernel.Column | None
+    key_column: Column | None
     if values is None:
         if keys is None:
             raise TypeError("values=None needs keys, to say how many")
-        value_column = _kernel.Column()
+        value_column = Column()
         value_column.add_nulls((key_column := byte_column(keys, "keys")).length)
     else:
         value_column = byte_column(values, "values")
@@ -446,12 +449,12 @@ def records_of(
             raise ValueError(f"offset of the first record must be {next_offset} at least, got {array[0]}")
     elif count > _INT64_MAX - next_offset + 1:
         raise ValueError(f"offsets must be below 2**63, got {count} from {next_offset} on")
-    return _kernel.Records(
+    return Records(
         value_column, key_column, first_offset=int(next_offset), timestamps=times, timestamp=timestamp, **columns
     )
 
 
-def plan_batches(records: _kernel.Records, plan: _kernel.Plan, open_batch: Batches | None = None) -> Batches:
+def plan_batches(records: Records, plan: Plan, open_batch: Batches | None = None) -> Batches:
     """Cut records into batches, the first of which continues `open_batch` if there is one.
 
     Sizes are those before compression.
@@ -463,7 +466,7 @@ def plan_batches(records: _kernel.Records, plan: _kernel.Plan, open_batch: Batch
         batches["first_record"] = 0
         used = 1
     while True:
-        used, row, trouble, found = _kernel.measure(records, plan, row, batches, used)
+        used, row, trouble, found = measure(records, plan, row, batches, used)
         raise_trouble(trouble, row, found)
         if row == records.count:
             return batches[:used]
@@ -482,9 +485,9 @@ def overheads(batches: Batches) -> npt.NDArray[np.int64]:
     return np.where(batches["magic"] == 2, BATCH_HEADER_SIZE, legacy)
 
 
-def compose(records: _kernel.Records | None, batches: Batches, level: int | None) -> bytes:
+def compose(records: Records | None, batches: Batches, level: int | None) -> bytes:
     """Write planned batches, compressing the payloads of those that have a codec; sets their size and position."""
-    made = _kernel.Growing()
+    made = Growing()
     size = _kernel.packed_room(batches)
     made.reserve(size)
     room = made.spare(size)
@@ -500,7 +503,7 @@ def new_memory(size: int) -> memoryview:
 
 
 def composed(
-    records: _kernel.Records | None,
+    records: Records | None,
     batches: Batches,
     level: int | None,
     memory: Callable[[int], memoryview] = new_memory,
@@ -510,7 +513,7 @@ def composed(
     return out[: fill(records, batches, level, out)]
 
 
-def fill(records: _kernel.Records | None, batches: Batches, level: int | None, out: memoryview) -> int:
+def fill(records: Records | None, batches: Batches, level: int | None, out: memoryview) -> int:
     """Write whole batches to memory, and return how much of it they take; see `kbatch.kernels.encode.write`."""
     levels = [level_of(codec, level) for codec in Codec]
     used, row, trouble, found = _kernel.write(records, batches, own_codecs(), levels, out)
@@ -608,7 +611,7 @@ def encode_table(
         times = times.copy()
         times[_rows_of(batches[appended])] = np.repeat(batches["base_timestamp"][appended], counts[appended])
     records = table_records(table, timestamps=times)
-    _, row, trouble, found = _kernel.measure_batches(records, batches)
+    _, row, trouble, found = measure_batches(records, batches)
     raise_trouble(trouble, row, found)
     return compose(records, batches, level)
 
@@ -674,16 +677,16 @@ def table_records(
     *,
     offsets: npt.NDArray[np.int64] | None = None,
     timestamps: npt.NDArray[np.int64] | None = None,
-) -> _kernel.Records:
+) -> Records:
     """Make the columns of a whole table's records, with other offsets and timestamps if they are given."""
     rows = table.records
-    keys, values = _kernel.Column(), _kernel.Column()
+    keys, values = Column(), Column()
     keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
     values.add_slices(rows["value_pos"], rows["value_len"], table.data)
     columns: dict[str, Any] = {}
     headers = table.headers
     if len(headers):
-        header_keys, header_values = _kernel.Column(), _kernel.Column()
+        header_keys, header_values = Column(), Column()
         header_keys.add_slices(headers["key_pos"], headers["key_len"], table.data)
         header_values.add_slices(headers["value_pos"], headers["value_len"], table.data)
         counts = rows["header_count"]
@@ -693,7 +696,7 @@ def table_records(
             "header_keys": header_keys,
             "header_values": header_values,
         }
-    return _kernel.Records(
+    return Records(
         values,
         keys,
         offsets=rows["offset"] if offsets is None else offsets,
@@ -770,7 +773,7 @@ def encode_marker(
         layout=Layout(),
         append_time=None,
     )
-    batches = plan_batches(records, _kernel.Plan(2, ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL))
+    batches = plan_batches(records, Plan(2, ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL))
     batches["producer_id"], batches["producer_epoch"], batches["base_sequence"] = producer_id, producer_epoch, -1
     batches["partition_leader_epoch"] = leader_epoch
     return compose(records, batches, None)

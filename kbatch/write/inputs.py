@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from kbatch.extras import require
 from kbatch.format import NO_TIMESTAMP
-from kbatch.kernels.encode import Column
+from kbatch.kernels.source import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,6 +9,7 @@ import pytest
 
 import kbatch
 from kbatch.kernels import encode
+from kbatch.kernels.growing import Growing
 from kbatch.rewrite import rewriter
 from kbatch.rewrite.conversion import Conversion
 from kbatch.rewrite.recompression import Recompression
@@ -128,7 +129,7 @@ def test_offsets_may_go_back_where_damage_was_left_out(codec: str) -> None:
 def test_bytes_that_grow() -> None:
     pieces = [bytes([i]) * (i * 1000) for i in range(100)]
     for expected in (0, 1, 10_000, 6_000_000):
-        growing = encode.Growing()
+        growing = Growing()
         for piece in pieces:
             growing.append(piece, expected)
         assert growing.used == sum(map(len, pieces))
@@ -137,8 +138,8 @@ def test_bytes_that_grow() -> None:
             growing.take()
         with pytest.raises(ValueError, match="have been taken"):
             growing.append(b"", 0)
-    assert encode.Growing().take() == b""
-    growing = encode.Growing()
+    assert Growing().take() == b""
+    growing = Growing()
     with pytest.raises(OverflowError):
         growing.append(b"a", 2**63 - 1)
     with pytest.raises(ValueError, match="have been taken"):
@@ -146,7 +147,7 @@ def test_bytes_that_grow() -> None:
 
 
 def test_bytes_that_are_written_where_they_belong() -> None:
-    growing = encode.Growing()
+    growing = Growing()
     assert growing.spare(1) is None
     growing.append(b"first", 100)
     assert growing.spare(-1) is None
@@ -194,12 +195,12 @@ def test_first_bytes_unlike_the_rest_make_no_large_demand(monkeypatch: pytest.Mo
     """What the first batches become may be a thousand times their size."""
     demands: list[int] = []
 
-    class Growing(encode.Growing):
+    class Recorder(Growing):
         def append(self, piece: Any, expected: int) -> None:
             demands.append(expected)
             super().append(piece, expected)
 
-    monkeypatch.setattr(rewriter, "Growing", Growing)
+    monkeypatch.setattr(rewriter, "Growing", Recorder)
     dense = kbatch.encode([bytes(1 << 20)], timestamps=5, codec="gzip")
     noise = kbatch.encode([random.Random(1).randbytes(100_000)], timestamps=5, codec="gzip", base_offset=1)
     made = rewrite_bytes(Recompression("none"), dense + noise, run_bytes=4000)

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 import kbatch
 from kbatch.batches.codecs import own_codecs
 from kbatch.kernels import encode as kernel
-from kbatch.kernels.encode import Column, Records
+from kbatch.kernels.sizes import Plan
+from kbatch.kernels.source import Column, Records
 
 VALUES = [b"", b"a", None, b"four", b"twelve bytes", b"thirteen byte", b"x" * 40, None, b"y" * 100, b"\0nul\0"]
 TEXTS = [None if v is None else v.decode() for v in VALUES]
@@ -509,7 +510,7 @@ def test_headers_refused(headers: Any, error: type[Exception], text: str) -> Non
 
 def encode_column(column: Column) -> bytes:
     records = Records(column, None)
-    batches = kbatch.write.encoding.plan_batches(records, kernel.Plan(2, 0))
+    batches = kbatch.write.encoding.plan_batches(records, Plan(2, 0))
     return kbatch.write.encoding.compose(records, batches, None)
 
 
@@ -561,7 +562,7 @@ def test_a_column_that_changes_while_it_is_encoded() -> None:
     for magic in (2, 1):
         for after in (5, 100, 3, -1):
             lengths[:] = 4
-            batches = kbatch.write.encoding.plan_batches(records, kernel.Plan(magic, 0))
+            batches = kbatch.write.encoding.plan_batches(records, Plan(magic, 0))
             lengths[2] = after
             with pytest.raises(ValueError, match="changed while they were encoded"):
                 kbatch.write.encoding.compose(records, batches, None)
@@ -578,7 +579,7 @@ def test_deltas_that_change_while_they_are_encoded() -> None:
         values.add_objects([large, b"b", last])
         records = Records(values, keys, offsets=offsets, timestamps=times)
         offsets[:], times[:] = (0, 1, 2), 0
-        batches = kbatch.write.encoding.plan_batches(records, kernel.Plan(2, 0))
+        batches = kbatch.write.encoding.plan_batches(records, Plan(2, 0))
         # A delta counts from the base, which the batch has by now.
         offsets[0] = times[0] = -(1 << 63)
         size = int(batches["size"].sum())

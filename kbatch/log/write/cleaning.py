@@ -23,8 +23,8 @@ from kbatch.format import (
     BatchStatus,
     ControlType,
 )
-from kbatch.kernels.encode import measure_batches
 from kbatch.kernels.keymap import KeyOffsets
+from kbatch.kernels.sizes import measure_batches
 from kbatch.log.segment import Segment
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.records.data import Loss

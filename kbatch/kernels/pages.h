@@ -1,0 +1,47 @@
+/* Memory of the operating system, in huge pages where it offers them. */
+#ifndef KBATCH_PAGES_H
+#define KBATCH_PAGES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+
+#include <malloc.h>
+
+static inline void *kb_map(size_t size, size_t alignment) { return _aligned_malloc(size, alignment); }
+static inline void kb_unmap(void *p) { _aligned_free(p); }
+
+#else
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static inline void *kb_map(size_t size, size_t alignment) {
+    void *p = NULL;
+    return posix_memalign(&p, alignment, size) == 0 ? p : NULL;
+}
+static inline void kb_unmap(void *p) { free(p); }
+
+#endif
+
+/* Ask for huge pages. This is advice only: without it the memory works all the same. */
+static inline void kb_want_huge(void *p, size_t size) {
+#if defined(MADV_HUGEPAGE)
+    (void)madvise(p, size, MADV_HUGEPAGE);
+#else
+    (void)p;
+    (void)size;
+#endif
+}
+
+/* The same for memory of any alignment that is about to be filled: a page fault for each 4 KiB costs more than filling
+   them. */
+static inline void kb_expect_fill(char *p, size_t n) {
+    uintptr_t start = ((uintptr_t)p + 4095) & ~(uintptr_t)4095;
+    uintptr_t end = ((uintptr_t)p + n) & ~(uintptr_t)4095;
+    if (n >= (4u << 20) && end > start)
+        kb_want_huge((void *)start, end - start);
+}
+
+#endif

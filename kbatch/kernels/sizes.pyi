@@ -1,0 +1,28 @@
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.kernels.source import Records
+
+class Outcome(NamedTuple):
+    used: int
+    row: int
+    fault: int
+    found: int
+
+class Plan:
+    def __init__(
+        self,
+        magic: int,
+        attributes: int,
+        *,
+        room: int = ...,
+        max_records: int = ...,
+        cut: bool = False,
+        strict: bool = True,
+        horizon: int | None = None,
+    ) -> None: ...
+
+def measure(records: Records, plan: Plan, row: int, batches: npt.NDArray[np.void], used: int) -> Outcome: ...
+def measure_batches(records: Records, batches: npt.NDArray[np.void]) -> Outcome: ...

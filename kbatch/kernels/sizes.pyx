@@ -1,0 +1,410 @@
+"""Records cut into batches, and the sizes of those: the pass before `encode.pyx` writes them."""
+
+from typing import NamedTuple
+
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
+
+from kbatch.kernels.source cimport (
+    BLOCK,
+    HeaderWindow,
+    Numbers,
+    Records,
+    Content,
+    Source,
+    read_contents,
+    read_lengths,
+    load_64,
+    number,
+)
+from kbatch.kernels.spans cimport Span
+from kbatch.kernels.wire cimport BatchRow, kb_likely, kb_unlikely
+from kbatch.kernels.wire_out cimport CODEC, overhead, zigzag
+
+
+class Outcome(NamedTuple):
+    """How many batches or bytes are done; where that is not all, the row with a `WriteFault`, and what was found."""
+
+    used: int
+    row: int
+    fault: int
+    found: int
+
+
+cdef class Plan:
+    """What batches are to be like.
+
+    `room` is the most bytes of a batch, its header included and before compression; a batch of one record may be
+    larger. If not `cut`, all records go to one batch. `horizon` stands for the first timestamp, if there is one.
+    `strict` is what writers have to keep to, beyond what readers take: offsets rise and timestamps are not negative.
+    """
+
+    cdef int magic
+    cdef int attributes
+    cdef int64_t limit
+    cdef int64_t max_records
+    cdef bint cut
+    cdef bint strict
+    cdef bint bounded
+    cdef bint has_horizon
+    cdef int64_t horizon
+
+    def __init__(self, int magic, int attributes, *, int64_t room=INT32_MAX, int64_t max_records=INT32_MAX,
+                 bint cut=False, bint strict=True, horizon=None):
+        self.magic = magic
+        self.attributes = attributes
+        # Uncompressed messages of magic 0 and 1 are entries of their own, so that there may be any number of them.
+        self.bounded = magic == 2 or attributes & CODEC
+        self.limit = room if cut else (INT32_MAX if self.bounded else INT64_MAX)
+        self.max_records = max_records if cut else INT32_MAX
+        self.cut = cut
+        self.strict = strict
+        self.has_horizon = horizon is not None
+        self.horizon = horizon if self.has_horizon else 0
+
+
+# A batch as records are added to it. Its row is written when it is opened and closed, not with each record.
+cdef struct Growth:
+    int64_t total
+    int64_t records
+    int64_t base_offset
+    int64_t base_timestamp
+    int64_t last_offset
+    int64_t max_timestamp
+
+
+cdef inline Growth open_batch(BatchRow* batch, Plan plan, int64_t row, int64_t offset,
+                              int64_t timestamp) noexcept nogil:
+    """Begin a batch with the record in `row`, which is not added yet."""
+    batch.magic = <int8_t>plan.magic
+    batch.attributes = <int16_t>plan.attributes
+    batch.base_offset = offset
+    batch.base_timestamp = plan.horizon if plan.has_horizon else timestamp
+    batch.max_timestamp = timestamp
+    batch.first_record = row
+    batch.record_count = 0
+    batch.last_offset_delta = 0
+    batch.size = overhead(batch)
+    return reopen_batch(batch)
+
+
+cdef inline Growth reopen_batch(const BatchRow* batch) noexcept nogil:
+    return Growth(total=batch.size, records=batch.record_count, base_offset=batch.base_offset,
+                  base_timestamp=batch.base_timestamp, last_offset=batch.last_offset,
+                  max_timestamp=batch.max_timestamp)
+
+
+cdef inline void close_batch(BatchRow* batch, const Growth* growth) noexcept nogil:
+    batch.size = growth.total
+    batch.record_count = <int32_t>growth.records
+    batch.last_offset = growth.last_offset
+    batch.last_offset_delta = <int32_t>(<uint64_t>growth.last_offset - <uint64_t>batch.base_offset)
+    batch.max_timestamp = growth.max_timestamp
+
+
+cdef bint short_deltas(Numbers numbers, int64_t row, int64_t count, int64_t base, uint32_t* out) noexcept nogil:
+    """What rows are after `base`, zigzag, if all of them are below `SHORT`; returns whether they are."""
+    cdef uint64_t largest = 0
+    cdef uint64_t raw
+    cdef int64_t i
+    cdef const char* p
+    if numbers.items == NULL and numbers.step in (0, 1):
+        raw = <uint64_t>number(&numbers, row) - <uint64_t>base
+        if raw >= SHORT // 2 - BLOCK:
+            return False
+        for i in range(count):
+            out[i] = <uint32_t>(raw + <uint64_t>i * <uint64_t>numbers.step) << 1
+        return True
+    p = numbers.items + row * numbers.stride
+    for i in range(count):
+        raw = zigzag(<int64_t>(<uint64_t>load_64(p) - <uint64_t>base))
+        out[i] = <uint32_t>raw
+        largest |= raw
+        p += numbers.stride
+    return largest < SHORT
+
+
+cdef inline int32_t short_sizes(const int32_t* keys, const int32_t* values, int64_t count, int32_t* out) noexcept nogil:
+    """Attributes, keys and values with their lengths: bytes of them, if all are short; returns whether they are."""
+    cdef int32_t longest = 0
+    cdef int64_t i
+    for i in range(count):
+        out[i] = max(keys[i], 0) + max(values[i], 0) + 3
+        longest |= max(keys[i], 0) | max(values[i], 0)
+    if longest > 63:
+        for i in range(count):
+            out[i] += (keys[i] > 63) + (values[i] > 63)
+    return longest < SHORT_LENGTH
+
+
+cdef int64_t grow(const int32_t* sizes, int64_t row, int64_t count, Numbers offsets, Numbers timestamps, int64_t limit,
+                  bint strict, Growth* batch) noexcept nogil:
+    """Add short records to a batch that has some, up to one for which there is no room; return their number.
+
+    -1 if one needs a closer look. Small loops over a column each, most of which take several rows at a time, need half
+    as long as one loop that does everything.
+    """
+    cdef uint32_t times[BLOCK]
+    cdef uint32_t deltas[BLOCK]
+    cdef int32_t whole[BLOCK]
+    cdef int64_t room = limit - batch.total
+    cdef int64_t i
+    cdef int32_t size
+    cdef int32_t longest = 0
+    cdef int32_t earliest = 0
+    cdef int32_t latest = 0
+    cdef uint32_t disorder = 0
+    cdef int64_t average = max(batch.total // max(batch.records, 1), 1)
+    # No more than are likely to fit: a batch of few records isn't worth a look at all the rows behind it.
+    count = min(count, room // average + 8)
+    if count <= 0 or room <= 0:
+        return 0
+    if batch.base_offset > INT64_MAX - SHORT or not -1 <= batch.base_timestamp <= INT64_MAX - SHORT:
+        return -1  # sums might not be what they seem
+    if not short_deltas(timestamps, row, count, batch.base_timestamp, times) \
+            or not short_deltas(offsets, row, count, batch.base_offset, deltas):
+        return -1
+    for i in range(count):
+        disorder |= deltas[i] & 1
+        # With the one byte of its length, which lengths up to 63 take.
+        size = sizes[i] + (times[i] > 127) + (deltas[i] > 127) + 4
+        size += size > 64
+        whole[i] = size
+        longest |= size
+    if strict:
+        disorder |= deltas[0] >> 1 <= <uint64_t>(batch.last_offset - batch.base_offset)
+        for i in range(1, count):
+            disorder |= deltas[i] <= deltas[i - 1]
+        for i in range(count):
+            earliest = min(earliest, <int32_t>(times[i] >> 1) ^ -<int32_t>(times[i] & 1))
+        disorder |= batch.base_timestamp + earliest < -1
+    if disorder or longest >= SHORT_LENGTH:
+        return -1
+    i = 0
+    while i < count and whole[i] <= room:
+        room -= whole[i]
+        i += 1
+    count = i
+    for i in range(count):
+        latest = max(latest, <int32_t>(times[i] >> 1) ^ -<int32_t>(times[i] & 1))
+    if count:
+        batch.total = limit - room
+        batch.records += count
+        batch.last_offset = batch.base_offset + (deltas[count - 1] >> 1)
+        batch.max_timestamp = max(batch.max_timestamp, batch.base_timestamp + latest)
+    return count
+
+
+# Lengths of some rows, and what they need beside their deltas.
+cdef struct Block:
+    int32_t keys[BLOCK]
+    int32_t values[BLOCK]
+    int32_t sizes[BLOCK]
+    int64_t count
+    bint oversized  # some length does not fit an int32
+    bint short  # `grow` may take them
+
+
+cdef bint read_block(const Source* source, Plan plan, int64_t row, int64_t stop, Block* block) noexcept nogil:
+    """Read the lengths of the rows from `row` on, up to the first that is bad; False if that is `row`."""
+    cdef int64_t count = min(stop - row, <int64_t>BLOCK)
+    cdef int64_t i
+    cdef int32_t least = 0
+    block.count = min(read_lengths(source.keys, row, count, block.keys),
+                      read_lengths(source.values, row, count, block.values))
+    for i in range(block.count):
+        least = min(least, min(block.keys[i], block.values[i]))
+    block.oversized = least < -1
+    block.short = (plan.magic == 2 and source.header_count.items == NULL and least >= -1
+                   and short_sizes(block.keys, block.values, block.count, block.sizes))
+    return block.count > 0
+
+
+cdef inline int64_t size_in(const Growth* growth, Plan plan, int64_t timestamp, int64_t offset_delta, int64_t key,
+                            int64_t value, int64_t headers) noexcept nogil:
+    """Bytes of a record in the batch, or of a message."""
+    return record_size(plan.magic == 2, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>growth.base_timestamp),
+                       offset_delta, key, value, headers)
+
+
+cdef inline void refuse(Failure* failure, int fault, int64_t found) noexcept nogil:
+    failure.fault = fault
+    failure.found = found
+
+
+cdef bint opens_next(Plan plan, const Growth* growth, int64_t size, int64_t delta, Failure* failure) noexcept nogil:
+    """Whether a record for which a batch has no room goes to the next one; otherwise that is reported."""
+    if not plan.cut:
+        if size > INT32_MAX:
+            refuse(failure, RECORD_SIZE, size)
+        elif size > plan.limit - growth.total or growth.records >= plan.max_records:
+            refuse(failure, BATCH_SIZE, growth.total + size)
+        else:
+            refuse(failure, OFFSET_FAR, delta)
+    return plan.cut
+
+
+cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
+                          int64_t* used, int64_t room, Failure* failure) noexcept nogil:
+    """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
+    cdef Block block
+    cdef HeaderWindow window
+    cdef Growth growth
+    cdef int64_t filled = used[0]
+    cdef bint is_open = filled > 0
+    cdef bint with_headers = plan.magic == 2 and source.header_count.items != NULL
+    cdef int64_t i
+    cdef int64_t good
+    cdef int64_t offset
+    cdef int64_t timestamp
+    cdef int64_t delta
+    cdef int64_t headers = 1
+    cdef int64_t size
+    window.start = window.stop = 0
+    if is_open:
+        growth = reopen_batch(batches + filled - 1)
+    while row < stop:
+        if kb_unlikely(not read_block(source, plan, row, stop, &block)):
+            failure.fault = OUTSIDE
+            break
+        i = 0
+        while i < block.count:
+            if block.short and is_open:
+                good = grow(block.sizes + i, row + i, min(block.count - i, plan.max_records - growth.records),
+                            source.offsets, source.timestamps, plan.limit, plan.strict, &growth)
+                block.short = good >= 0
+                i += max(good, 0)
+                if i == block.count:
+                    break
+            offset = number(&source.offsets, row + i)
+            timestamp = number(&source.timestamps, row + i)
+            if kb_unlikely(plan.strict and timestamp < -1):
+                refuse(failure, BAD_TIMESTAMP, timestamp)
+                break
+            if kb_unlikely(block.oversized and (block.keys[i] < -1 or block.values[i] < -1)):
+                refuse(failure, RECORD_SIZE, <int64_t>INT32_MAX + 1)
+                break
+            if with_headers:
+                headers = headers_size(source, &window, row + i, failure)
+                if kb_unlikely(headers < 0):
+                    break
+            if kb_likely(is_open):
+                if kb_unlikely(plan.strict and offset <= growth.last_offset):
+                    refuse(failure, OFFSET_ORDER, offset)
+                    break
+                delta = <int64_t>(<uint64_t>offset - <uint64_t>growth.base_offset)
+                size = size_in(&growth, plan, timestamp, delta, block.keys[i], block.values[i], headers)
+                if kb_unlikely(size > plan.limit - growth.total or growth.records >= plan.max_records
+                               or (plan.bounded and not 0 <= delta <= INT32_MAX)):
+                    if not opens_next(plan, &growth, size, delta, failure):
+                        break
+                    close_batch(batches + filled - 1, &growth)
+                    is_open = False
+            if kb_unlikely(not is_open):
+                if filled == room:
+                    break
+                growth = open_batch(batches + filled, plan, row + i, offset, timestamp)
+                filled += 1
+                size = size_in(&growth, plan, timestamp, 0, block.keys[i], block.values[i], headers)
+                if kb_unlikely(size > INT32_MAX - growth.total):
+                    refuse(failure, RECORD_SIZE if size > INT32_MAX else BATCH_SIZE,
+                           size if size > INT32_MAX else growth.total + size)
+                    break
+                is_open = True
+            growth.total += size
+            growth.records += 1
+            growth.last_offset = offset
+            growth.max_timestamp = max(growth.max_timestamp, timestamp)
+            i += 1
+        row += i
+        if i < block.count:
+            break
+    if is_open:
+        close_batch(batches + filled - 1, &growth)
+    used[0] = filled
+    return row
+
+
+def measure(Records records not None, Plan plan not None, int64_t row, batches not None, int64_t used):
+    """Cut the records from `row` on into batches, rows of `batches`, of which `used` are filled.
+
+    The last of those is continued. Set are what depends on the records, magic, attributes and `size`: that of the whole
+    batch if it isn't compressed.
+
+    Returns an `Outcome` of batches. Its row is the first without a place: it comes before the end of the records where
+    `batches` are full, or where there is a fault in that row.
+    """
+    cdef Span span = Span(batches, sizeof(BatchRow), True)
+    cdef Failure failure = Failure(fault=NONE, row=0, found=0)
+    if row < 0 or used < 0 or used > span.length:
+        raise IndexError("rows out of range")
+    with nogil:
+        row = measure_rows(&records.source, plan, row, records.count, <BatchRow*>span.items, &used, span.length,
+                           &failure)
+    return Outcome(used, row, failure.fault, failure.found)
+
+
+cdef int measure_batch(const Source* source, BatchRow* batch, Failure* failure) noexcept nogil:
+    cdef Content keys[BLOCK]
+    cdef Content values[BLOCK]
+    cdef HeaderWindow window
+    cdef int64_t row = batch.first_record
+    cdef int64_t stop = row + batch.record_count
+    cdef int64_t count
+    cdef int64_t i
+    cdef int64_t delta
+    cdef int64_t headers = 1
+    cdef int64_t size
+    window.start = window.stop = 0
+    batch.size = overhead(batch)
+    while row < stop:
+        count = min(stop - row, <int64_t>BLOCK)
+        failure.row = row
+        if read_contents(source.keys, row, count, keys) < count \
+                or read_contents(source.values, row, count, values) < count:
+            failure.fault = OUTSIDE
+            return OUTSIDE
+        for i in range(count):
+            failure.row = row + i
+            delta = <int64_t>(<uint64_t>number(&source.offsets, row + i) - <uint64_t>batch.base_offset)
+            if kb_unlikely(batch.magic == 2 and not -<int64_t>INT32_MAX - 1 <= delta <= INT32_MAX):
+                failure.found = delta
+                failure.fault = OFFSET_FAR
+                return OFFSET_FAR
+            if batch.magic == 2:
+                headers = headers_size(source, &window, row + i, failure)
+                if kb_unlikely(headers < 0):
+                    return failure.fault
+            size = record_size(
+                batch.magic == 2, batch.magic,
+                <int64_t>(<uint64_t>number(&source.timestamps, row + i) - <uint64_t>batch.base_timestamp),
+                delta, keys[i].n, values[i].n, headers)
+            batch.size += size
+            if kb_unlikely(size > INT32_MAX or batch.size > INT32_MAX):
+                failure.fault = RECORD_SIZE if size > INT32_MAX else BATCH_SIZE
+                failure.found = batch.size
+                return failure.fault
+        row += count
+    return NONE
+
+
+def measure_batches(Records records not None, batches not None):
+    """Set the size of each of `batches`, whose other fields are given.
+
+    Returns an `Outcome` of batches.
+    """
+    cdef Span span = Span(batches, sizeof(BatchRow), True)
+    cdef BatchRow* rows = <BatchRow*>span.items
+    cdef Failure failure = Failure(fault=NONE, row=0, found=0)
+    cdef int64_t i = 0
+    with nogil:
+        while i < span.length:
+            if rows[i].first_record < 0 or rows[i].record_count < 0 \
+                    or rows[i].record_count > records.count - rows[i].first_record:
+                failure.fault = OUTSIDE
+                failure.row = rows[i].first_record
+            else:
+                measure_batch(&records.source, rows + i, &failure)
+            if failure.fault:
+                break
+            i += 1
+    return Outcome(i, failure.row, failure.fault, failure.found)

@@ -1,0 +1,137 @@
+"""The columns that batches are written from, and how their rows are read.
+
+Keys, values and headers are read as (pointer, length) contents, a block of rows at a time, whatever the columns are.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+cdef enum:
+    BLOCK = 256  # rows of one turn over the columns: their contents stay in the first-level cache
+    HEADER_BLOCK = 64
+
+
+# Bytes of a key, value or header; a length of -1 is null.
+cdef struct Content:
+    const uint8_t* p
+    int64_t n
+
+cdef enum Kind:
+    NULLS
+    OFFSETS_32
+    OFFSETS_64
+    VIEWS
+    ITEMS
+    TEXTS
+    SLICES
+    POINTERS
+
+# A run of a column's rows in one layout.
+cdef struct Part:
+    Kind kind
+    int64_t start  # its rows of the column
+    int64_t stop
+    const char* items  # offsets, views, items, positions or slices: of its first row
+    Py_ssize_t stride
+    const char* lengths
+    Py_ssize_t lengths_stride
+    const uint8_t* data
+    int64_t size
+    const uint8_t** buffers
+    int64_t* sizes
+    int64_t buffer_count
+    const uint8_t* valid
+    int64_t valid_start  # the bit of its first row
+    int64_t width
+
+# All parts of a column.
+cdef struct Parts:
+    const Part* parts
+    int64_t count
+
+# A column of integers; without one, `first + row * step`.
+cdef struct Numbers:
+    const char* items
+    Py_ssize_t stride
+    int64_t first
+    int64_t step
+
+# Everything that a record is made of.
+cdef struct Source:
+    Parts keys
+    Parts values
+    Parts header_keys
+    Parts header_values
+    Numbers offsets
+    Numbers timestamps
+    Numbers header_first
+    Numbers header_count
+
+# Contents of headers around the row read last: records read theirs in order.
+cdef struct HeaderWindow:
+    int64_t start
+    int64_t stop
+    Content keys[HEADER_BLOCK]
+    Content values[HEADER_BLOCK]
+
+
+cdef class Column:
+    cdef Part* parts
+    cdef int64_t used
+    cdef int64_t room
+    cdef readonly int64_t length
+    cdef list held
+    cdef Part* add(self, Kind kind, int64_t count, object valid, int64_t first) except NULL
+
+
+cdef class Records:
+    cdef Source source
+    cdef readonly int64_t count
+    cdef list held
+    cdef Numbers numbers(self, object array, int itemsize, int64_t first, int64_t step) except *
+
+
+cdef inline int64_t load_64(const char* p) noexcept nogil:
+    cdef int64_t x
+    memcpy(&x, p, 8)
+    return x
+
+
+cdef inline int64_t load_32(const char* p) noexcept nogil:
+    cdef int32_t x
+    memcpy(&x, p, 4)
+    return x
+
+
+cdef inline int64_t number(const Numbers* numbers, int64_t row) noexcept nogil:
+    if numbers.items == NULL:
+        return numbers.first + row * numbers.step
+    return load_64(numbers.items + row * numbers.stride)
+
+
+cdef int64_t read_contents(Parts column, int64_t row, int64_t count, Content* out) noexcept nogil
+cdef bint has_slack(Parts column, int64_t row, int64_t count, const Content* slices) noexcept nogil
+cdef int64_t read_lengths(Parts column, int64_t row, int64_t count, int32_t* out) noexcept nogil
+
+
+cdef inline int64_t open_window(const Source* source, HeaderWindow* window, int64_t row) noexcept nogil:
+    """Return where the contents of header `row` are in the window, which is moved if need be; -1 if they are bad."""
+    cdef int64_t count
+    if row < window.start or row >= window.stop:
+        # As many as there are and fit; `read_contents` ends where the column does, or at the first that is bad.
+        window.start = row
+        count = 0
+        if source.header_keys.count and row >= 0:
+            count = source.header_keys.parts[source.header_keys.count - 1].stop - row
+        count = max(0, min(count, <int64_t>HEADER_BLOCK))
+        if read_contents(source.header_keys, row, count, window.keys) != count \
+                or read_contents(source.header_values, row, count, window.values) != count:
+            # Perhaps it is one of the others.
+            count = 1
+            if read_contents(source.header_keys, row, count, window.keys) != count \
+                    or read_contents(source.header_values, row, count, window.values) != count:
+                count = 0
+        window.stop = row + count
+        if count == 0:
+            return -1
+    return row - window.start
