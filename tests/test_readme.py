@@ -200,3 +200,10 @@ def test_figures_of_spark_in_readme_are_those_of_the_documentation() -> None:
     for name in ("Spark's Kafka source", "`mapPartitions` with aiokafka"):
         (ratio,) = (row[2] for row in table if row[0].startswith(name))
         assert f"{ratio} times as fast as {name}" in text
+
+
+def test_the_layout_is_that_of_the_package() -> None:
+    rows = re.findall(r"^\| `(\w+(?:\.py|/))` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    modules = [path for path in (ROOT / "kbatch").iterdir() if not path.name.startswith("_")]
+    found = {f"{path.name}/" for path in modules if path.is_dir()} | {p.name for p in modules if p.suffix == ".py"}
+    assert set(rows) == found
