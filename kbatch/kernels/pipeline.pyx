@@ -287,7 +287,7 @@ cdef class Pipeline(BatchDecoder):
                 p = worker.scratch + used
                 used += size
             # Behind the library, as in `step_compressed`. What is parsed where it lies is summed behind the parser, in
-            # `finish`: summed first, it waits for memory twice (32 MB of small records on two threads: 3.8 ms, else 1.9).
+            # `finish`: summed first, it waits for memory twice (32 MB of small records, two threads: 3.8 ms, else 1.9).
             if size < 0 or not self.is_parsed_in_place(row) and not self.crc_holds(row, 0, 0, &report):
                 return i
             item.size = size
