@@ -24,8 +24,13 @@ __all__ = [
     "COLUMNS",
     "COLUMN_FIELDS",
     "CONTROL_DTYPE",
+    "CRC_START",
+    "CRC_START_LEGACY",
     "DEFAULT_LIMITS",
     "HEADER_DTYPE",
+    "INT32_MAX",
+    "INT64_MAX",
+    "KNOWN_ATTRIBUTES",
     "LOG_OVERHEAD",
     "MAGIC_AT",
     "MESSAGE_HEADER_SIZES",
@@ -41,6 +46,10 @@ __all__ = [
     "TimestampType",
     "record_dtype",
 ]
+
+# The largest values of the wire's signed integers.
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 # Every entry of a log, whatever its magic, begins with int64 offset and int32 length (FRM-R1) ...
 LOG_OVERHEAD = 12
@@ -58,6 +67,9 @@ SHORTEST_ENTRY = 26
 #
 # The CRC-32C covers byte 21 to the end (CRC-R1).
 BATCH_HEADER_SIZE = 61
+# The first byte that the CRC of a batch covers, and of a message of magic 0 or 1 (CRC-R1, CRC-R7).
+CRC_START = 21
+CRC_START_LEGACY = 16
 
 # Messages of magic 0 and 1 share a layout up to the attributes; magic 1 has a timestamp before the key:
 #
@@ -73,6 +85,8 @@ ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
 ATTRIBUTE_DELETE_HORIZON = 0x40
+# The bits that have a meaning. DefaultRecordBatch clears the others when it rewrites a header.
+KNOWN_ATTRIBUTES = 0x7F
 
 NO_TIMESTAMP = -1
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kbatch.format import INT32_MAX, INT64_MAX
+
 if TYPE_CHECKING:
     import argparse
 
@@ -44,8 +46,6 @@ __all__ = [
     "whole_number",
 ]
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 _METADATA = "kbatch.option"
 _DURATIONS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 

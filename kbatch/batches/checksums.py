@@ -8,13 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from kbatch.format import CRC_START, CRC_START_LEGACY
 from kbatch.kernels import checksum
 
 __all__ = ["crc_holds", "first_bad_crc", "good_crcs", "write_crcs"]
-
-# The checksum covers the batch from its attributes on (CRC-R1), an entry of magic 0 or 1 from its magic on (CRC-R7).
-_CRC_START = 21
-_CRC_START_LEGACY = 16
 
 
 def first_bad_crc(
@@ -61,5 +58,5 @@ def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:
     """Whether the batch, or message of magic 0 or 1, of `size` bytes at ``data[position]`` holds its own checksum."""
     batch = data.data[position : position + size]
     if batch[16] == 2:
-        return crc32c(batch[_CRC_START:]) == int.from_bytes(batch[_CRC_START - 4 : _CRC_START], "big")
-    return zlib.crc32(batch[_CRC_START_LEGACY:]) == int.from_bytes(batch[12:_CRC_START_LEGACY], "big")
+        return crc32c(batch[CRC_START:]) == int.from_bytes(batch[CRC_START - 4 : CRC_START], "big")
+    return zlib.crc32(batch[CRC_START_LEGACY:]) == int.from_bytes(batch[12:CRC_START_LEGACY], "big")

@@ -34,6 +34,9 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
+    INT32_MAX,
+    INT64_MAX,
+    KNOWN_ATTRIBUTES,
     MESSAGE_HEADER_SIZES,
     NO_TIMESTAMP,
     Codec,
@@ -50,16 +53,12 @@ Batches: TypeAlias = npt.NDArray[np.void]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Origin: TypeAlias = Literal["client", "coordinator"]
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 # Where fields of a batch of magic 2 stand, and of messages.
 _LEADER_EPOCH_AT = 12
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
 _MESSAGE_ATTRIBUTES_AT = 17
 _MESSAGE_TIMESTAMP_AT = 18
-# The attributes that DefaultRecordBatch writes; it leaves the others behind when it writes them anew.
-_KNOWN_ATTRIBUTES = 0x7F
 # How many of the records that are wrong an error's text names.
 _NAMED = 3
 
@@ -121,16 +120,16 @@ class TopicConfig:
     compression_level: int | None = None
     compacted: bool = False
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    timestamp_before_max_ms: int = _INT64_MAX
+    timestamp_before_max_ms: int = INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
     magic: int = 2
     converting: bool = False
 
     def __post_init__(self) -> None:
-        check_range("max_message_bytes", self.max_message_bytes, 0, _INT32_MAX)
-        check_range("segment_bytes", self.segment_bytes, 1, _INT32_MAX)
-        check_range("timestamp_before_max_ms", self.timestamp_before_max_ms, 0, _INT64_MAX)
-        check_range("timestamp_after_max_ms", self.timestamp_after_max_ms, 0, _INT64_MAX)
+        check_range("max_message_bytes", self.max_message_bytes, 0, INT32_MAX)
+        check_range("segment_bytes", self.segment_bytes, 1, INT32_MAX)
+        check_range("timestamp_before_max_ms", self.timestamp_before_max_ms, 0, INT64_MAX)
+        check_range("timestamp_after_max_ms", self.timestamp_after_max_ms, 0, INT64_MAX)
         check_range("magic", self.magic, 0, 2)
         if self.timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
             raise ValueError("timestamp_type must be CREATE_TIME or LOG_APPEND_TIME")
@@ -420,11 +419,11 @@ def assign_offsets(
     >>> kbatch.decode(data).records["offset"].tolist()
     [100, 101]
     """
-    check_range("base_offset", base_offset, 0, _INT64_MAX)
+    check_range("base_offset", base_offset, 0, INT64_MAX)
     if leader_epoch is not None:
-        check_range("leader_epoch", leader_epoch, -1, _INT32_MAX)
+        check_range("leader_epoch", leader_epoch, -1, INT32_MAX)
     if append_time is not None:
-        check_range("append_time", append_time, -1, _INT64_MAX)
+        check_range("append_time", append_time, -1, INT64_MAX)
     array = byte_array(data)
     if memoryview(data).readonly:
         raise TypeError("data must be writable, such as a bytearray")
@@ -433,7 +432,7 @@ def assign_offsets(
     if append_time is not None and (batches["magic"] == 0).any():
         raise ValueError("messages of magic 0 have no timestamps, and so no append time")
     ends = np.cumsum(counts)
-    if len(ends) and int(ends[-1]) > _INT64_MAX - base_offset + 1:
+    if len(ends) and int(ends[-1]) > INT64_MAX - base_offset + 1:
         raise ValueError(f"offsets must be below 2**63, got {ends[-1]} from {base_offset} on")
     out = np.frombuffer(memoryview(data).cast("B"), np.uint8)
     last = base_offset - 1 + ends
@@ -495,7 +494,7 @@ def _set_times(out: Bytes, batches: Batches, kind: TimestampType, times: npt.NDA
     )
     rows, times = batches[changed], times[changed]
     current = rows["magic"] == 2
-    known = np.where(current, _KNOWN_ATTRIBUTES, ATTRIBUTE_CODEC) & ~ATTRIBUTE_LOG_APPEND_TIME
+    known = np.where(current, KNOWN_ATTRIBUTES, ATTRIBUTE_CODEC) & ~ATTRIBUTE_LOG_APPEND_TIME
     attributes = (rows["attributes"] & known | bit).astype(np.int64)
     positions = rows["position"]
     put_values(out, positions[current] + _ATTRIBUTES_AT, attributes[current], ">i2")
@@ -549,8 +548,8 @@ def accept_batch(
     [(100, 101, 2, 4)]
     """
     topic = TopicConfig() if topic is None else topic
-    check_range("base_offset", base_offset, 0, _INT64_MAX)
-    check_range("leader_epoch", leader_epoch, 0, _INT32_MAX)
+    check_range("base_offset", base_offset, 0, INT64_MAX)
+    check_range("leader_epoch", leader_epoch, 0, INT32_MAX)
     clock = now() if now_ms is None else now_ms
     table = validate_batch(data, topic, origin=origin, now_ms=clock, limits=limits)
     array = byte_array(data)

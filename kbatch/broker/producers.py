@@ -21,7 +21,14 @@ from kbatch.errors import (
     RefusedError,
     TransactionStateError,
 )
-from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, PRODUCER_DTYPE, BatchStatus, ControlType
+from kbatch.format import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    INT32_MAX,
+    PRODUCER_DTYPE,
+    BatchStatus,
+    ControlType,
+)
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 
@@ -33,7 +40,6 @@ VERDICT_DTYPE = np.dtype([("offset", "<i8"), ("error", "<i2")], align=True)
 
 # ProducerStateEntry.NUM_BATCHES_TO_RETAIN, and so max.in.flight.requests.per.connection of idempotent producers.
 _REMEMBERED = 5
-_MAX_SEQUENCE = 2**31 - 1
 # Rows that are Python numbers at a time.
 _CHUNK = 1 << 16
 _FIELDS = (
@@ -154,7 +160,7 @@ class _Producer:
             if epoch != self.epoch:
                 if first > 0:
                     return _Trouble(_Reason.NEW_EPOCH, first, epoch, after)
-            elif first != (self.last_sequence + 1) & _MAX_SEQUENCE:
+            elif first != (self.last_sequence + 1) & INT32_MAX:
                 return _Trouble(_Reason.GAP, first, self.last_sequence, after)
         if self.transaction >= 0 and not transactional:
             return _Trouble(_Reason.TRANSACTION, -1, self.transaction)
@@ -226,7 +232,7 @@ class SequenceChecker:
             producer.transaction = int(row["current_txn_first_offset"])
             if row["last_offset"] >= 0:
                 delta, offset = int(row["offset_delta"]), int(row["last_offset"])
-                producer.batches.append(((last - delta) & _MAX_SEQUENCE, last, offset - delta, offset))
+                producer.batches.append(((last - delta) & INT32_MAX, last, offset - delta, offset))
             self._producers[int(row["producer_id"])] = producer
 
     def check(
@@ -340,9 +346,9 @@ class SequenceChecker:
                     producer.timestamp = timestamp
                     continue
                 # DefaultRecordBatch.lastSequence: by offsets, not by the count (SEQ-R3).
-                last = (first + delta) & _MAX_SEQUENCE if first >= 0 else -1
+                last = (first + delta) & INT32_MAX if first >= 0 else -1
                 transactional = attributes & ATTRIBUTE_TRANSACTIONAL
-                in_order = epoch == producer.epoch and first == (producer.last_sequence + 1) & _MAX_SEQUENCE
+                in_order = epoch == producer.epoch and first == (producer.last_sequence + 1) & INT32_MAX
                 if not in_order or (producer.transaction >= 0 and not transactional):
                     trouble = producer.trouble(epoch, first, last, transactional)
                     if trouble is not None:
@@ -395,7 +401,7 @@ class SequenceChecker:
 
 def _text(row: np.void, trouble: _Trouble) -> str:
     text: str = trouble.reason.value[2]
-    following = (trouble.wanted + 1) & _MAX_SEQUENCE
+    following = (trouble.wanted + 1) & INT32_MAX
     return text.format(found=trouble.found, wanted=trouble.wanted, next=following, producer=row["producer_id"])
 
 

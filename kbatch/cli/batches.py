@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ATTRIBUTE_CODEC, MESSAGE_HEADER_SIZES, Codec, TimestampType
+from kbatch.format import ATTRIBUTE_CODEC, INT32_MAX, MESSAGE_HEADER_SIZES, Codec, TimestampType
 from kbatch.table import RecordTable
 
 __all__ = [
@@ -28,7 +28,6 @@ BATCH_FIELDS = [
 # By TimestampType + 1, as Kafka writes them.
 TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
 _CODECS = [*(codec.name.lower() for codec in Codec), "5", "6", "7"]
-_INT32_MAX = 2**31 - 1
 
 
 def codec_names(batches: npt.NDArray[np.void]) -> list[str]:
@@ -50,7 +49,7 @@ def last_sequences(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
 
 def sequence_after(base: npt.NDArray[np.int64], delta: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Add to sequence numbers as Kafka does: 0 follows the largest int32 (SEQ-R1)."""
-    return np.where(base > _INT32_MAX - delta, delta - (_INT32_MAX - base) - 1, base + delta)
+    return np.where(base > INT32_MAX - delta, delta - (INT32_MAX - base) - 1, base + delta)
 
 
 def inner_checksums(table: RecordTable) -> list[tuple[int, bool]]:

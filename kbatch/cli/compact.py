@@ -12,7 +12,8 @@ from typing import Any
 from kbatch.cli.filters import parse_time
 from kbatch.cli.inputs import add_storage_option, open_logs, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size
-from kbatch.cli.usage import INT32_MAX, INT64_MAX, argument, whole_number
+from kbatch.cli.usage import argument, whole_number
+from kbatch.format import INT32_MAX, INT64_MAX
 from kbatch.log.storage import locate
 from kbatch.log.write.compaction import Compaction, compact_log
 from kbatch.log.write.rewriting import check_apart

@@ -23,7 +23,7 @@ from kbatch.cli.batches import (
 )
 from kbatch.cli.control import control_text
 from kbatch.cli.shown import plain_text
-from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL
+from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, INT32_MAX
 from kbatch.kernels.columns import header_keys
 from kbatch.table import RecordTable
 
@@ -31,7 +31,6 @@ __all__ = ["index_lines", "lines", "snapshot_lines", "time_index_lines", "transa
 
 _CHUNK = 4096
 _FLAG = ("false", "true")
-_INT32_MAX = 2**31 - 1
 
 
 def lines(
@@ -159,7 +158,7 @@ def snapshot_lines(entries: npt.NDArray[np.void]) -> Iterator[str]:
         )
         if last_offset >= 0:
             # The last batch is all that a snapshot keeps (SEQ-R2).
-            first = last_sequence - delta if last_sequence >= delta else _INT32_MAX - (delta - last_sequence) + 1
+            first = last_sequence - delta if last_sequence >= delta else INT32_MAX - (delta - last_sequence) + 1
             line += (
                 f"firstSequence: {first} lastSequence: {last_sequence} lastOffset: {last_offset} "
                 f"offsetDelta: {delta} timestamp: {timestamp}"

@@ -9,7 +9,8 @@ from typing import Any
 
 from kbatch.cli.inputs import add_storage_option, open_logs, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size
-from kbatch.cli.usage import INT32_MAX, whole_number
+from kbatch.cli.usage import whole_number
+from kbatch.format import INT32_MAX
 from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
 from kbatch.rewrite.rewriter import LOST_TEXTS, Rewriter, RewriteReport
 

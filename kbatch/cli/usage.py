@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["INT32_MAX", "INT64_MAX", "UsageError", "argument", "usage", "whole_number"]
+from kbatch.format import INT64_MAX
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
+__all__ = ["UsageError", "argument", "usage", "whole_number"]
 
 
 class UsageError(Exception):

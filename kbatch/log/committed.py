@@ -21,6 +21,7 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
+    INT64_MAX,
     NO_TIMESTAMP,
 )
 from kbatch.log.reading import read_tables
@@ -41,7 +42,6 @@ __all__ = [
 ]
 
 _WINDOW = 16 << 20
-_MOST_OFFSETS = (1 << 63) - 1
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
 
 # What happens before the row of a batch: an entry of a .txnindex counts as an ABORT marker (producer id, first and last
@@ -162,7 +162,7 @@ def within_offsets(transactions: Transactions, start_offset: int | None, stop_of
     if start_offset is None and stop_offset is None:
         return transactions
     start = 0 if start_offset is None else start_offset
-    stop = _MOST_OFFSETS if stop_offset is None else stop_offset
+    stop = INT64_MAX if stop_offset is None else stop_offset
     aborted, undecided = transactions.aborted, transactions.undecided
     still = [each for each in transactions.open if each.first_offset < stop]
     return Transactions(

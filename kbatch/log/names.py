@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kbatch.errors import LogDirectoryError
+from kbatch.format import INT32_MAX, INT64_MAX
 
 __all__ = [
     "DirectoryName",
@@ -33,8 +34,6 @@ _LOCAL_TIERED_DIRECTORY = re.compile(rf"([a-zA-Z0-9._-]+)-(\d{{1,10}})-{_ID}", r
 _TOPIC_ID = re.compile(rf"([a-zA-Z0-9._-]+)-{_ID}", re.ASCII)
 _PARTITION = re.compile(r"\d{1,10}", re.ASCII)
 _TEMPORARY = re.compile(r"(?P<offset>\d{20})(?P<suffix>\.\w+)\.(?P<mark>cleaned|swap)", re.ASCII)
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 
 
 class DirectoryName(NamedTuple):
@@ -81,7 +80,7 @@ def parse_directory_name(name: str) -> DirectoryName:
         raise LogDirectoryError(f"{name!r} is no topic-partition: it has no '-'")
     if not topic:
         raise LogDirectoryError(f"{name!r} is no topic-partition: the topic is empty")
-    if not (number.isascii() and number.isdigit()) or int(number) > _INT32_MAX:
+    if not (number.isascii() and number.isdigit()) or int(number) > INT32_MAX:
         raise LogDirectoryError(f"{name!r} is no topic-partition: {number!r} after the last '-' is no partition number")
     return DirectoryName(topic, int(number), mark)
 
@@ -99,7 +98,7 @@ def parse_segment_name(name: str) -> int | None:
     if match is None:
         return None
     base_offset = int(match[1])
-    return base_offset if base_offset <= _INT64_MAX else None
+    return base_offset if base_offset <= INT64_MAX else None
 
 
 def is_aiven_name(name: str) -> bool:
@@ -161,7 +160,7 @@ def name_of_log(directory: str, segments: Iterable[str]) -> DirectoryName:
     elif is_aiven_name(first) and all(map(is_aiven_name, names)) and _PARTITION.fullmatch(name):
         topic = parse_topic_id_name(parent.rpartition("/")[2])
         found = None if topic is None else (topic, int(name))
-    if found is not None and found[1] <= _INT32_MAX:
+    if found is not None and found[1] <= INT32_MAX:
         return DirectoryName(*found, None)
     return parse_directory_name(name)
 
@@ -209,7 +208,7 @@ def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) 
     segments = []
     swaps: dict[int, str] = {}
     swapped: dict[int, set[str]] = {}
-    cleaned = _INT64_MAX
+    cleaned = INT64_MAX
     companions = []
     for name in names:
         base_offset = parse_segment_name(name)
@@ -219,7 +218,7 @@ def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) 
             base_offset = int(match["offset"])
             if match["mark"] == "cleaned":
                 cleaned = min(cleaned, base_offset)
-            elif match["suffix"] == ".log" and base_offset <= _INT64_MAX:
+            elif match["suffix"] == ".log" and base_offset <= INT64_MAX:
                 swaps[base_offset] = name
             else:
                 companions.append((base_offset, match["suffix"]))

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from kbatch.batches.checksums import crc_holds, first_bad_crc
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
-from kbatch.format import ATTRIBUTE_CONTROL, Limits
+from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, Limits
 from kbatch.kernels.columns import keys_equal
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
@@ -60,7 +60,6 @@ _SLACK = 16
 _LOOKED_INTO_AT_ONCE = 16
 # A table's size while a task reads, in bytes: large enough for speed, small beside a worker's other memory.
 _TABLE_BYTES = 32 << 20
-_MOST_OFFSETS = (1 << 63) - 1
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -400,7 +399,7 @@ def _share_out(pieces: Iterable[_Piece[T]], options: ReadOptions) -> list[tuple[
     opening = min(_OPEN_COST, every // _MOST_OPENED)
     left = size + opening * sum(len(piece.parts) for piece in queue)
     most = options.split_bytes + opening
-    most_offsets = options.max_records_per_partition or _MOST_OFFSETS
+    most_offsets = options.max_records_per_partition or INT64_MAX
     cutter = _Cutter()
     tasks: list[tuple[T, ...]] = []
     held: list[T] = []
@@ -606,7 +605,7 @@ def _log_splits(
             end = segment.end_for_offset(stop)
         if begin >= end:
             continue
-        here = (segment.base_offset or 0, _MOST_OFFSETS if below is None else below)
+        here = (segment.base_offset or 0, INT64_MAX if below is None else below)
         yield (
             segment,
             Split(

@@ -12,14 +12,7 @@ import numpy.typing as npt
 from kbatch.batches.codecs import Arena, PayloadError, decompress
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault, Finding
-from kbatch.format import (
-    ATTRIBUTE_CODEC,
-    BATCH_DTYPE,
-    HEADER_DTYPE,
-    RECORD_DTYPE,
-    BatchStatus,
-    record_dtype,
-)
+from kbatch.format import ATTRIBUTE_CODEC, BATCH_DTYPE, HEADER_DTYPE, INT64_MAX, RECORD_DTYPE, BatchStatus, record_dtype
 from kbatch.kernels.batch_decoder import Cause, Config, Outcome
 from kbatch.kernels.pipeline import Pipeline
 from kbatch.kernels.scan import survey
@@ -33,7 +26,6 @@ __all__ = ["BadBatch", "TableBuilder"]
 
 # No offset lies beyond them.
 _MIN_OFFSET, _MAX_OFFSET = -(1 << 63), (1 << 63) - 1
-_NO_LIMIT = (1 << 63) - 1
 _POINTERS = frozenset(("key", "value", "headers"))
 _CRC_STEPS = {"skip": 0, "verify": 1, "mark": 2}
 
@@ -132,7 +124,7 @@ class TableBuilder:
             check_inner=options.crc != "skip",
             framing_only=options.framing_only,
             keep=self._keeps_data,
-            max_bytes=_NO_LIMIT if max_bytes is None else max_bytes,
+            max_bytes=INT64_MAX if max_bytes is None else max_bytes,
             limit=options.limits.max_decompressed_bytes,
             include_control=options.include_control,
             trimmed=self.trimmed,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import COLUMN_FIELDS, TimestampType
+from kbatch.format import COLUMN_FIELDS, INT64_MAX, TimestampType
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.columns import (
     COPY_SLACK,
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["INT32_REACH", "Reach", "checked_schema", "view_batches", "view_columns"]
-
-_INT64_MAX = 2**63 - 1
 
 
 class Reach(NamedTuple):
@@ -75,8 +73,8 @@ def view_batches(
     table: TableData,
     schema: pa.Schema,
     *,
-    max_rows: int = _INT64_MAX,
-    max_bytes: int = _INT64_MAX,
+    max_rows: int = INT64_MAX,
+    max_bytes: int = INT64_MAX,
     null_headers: bool = False,
     raise_overflow: bool = True,
     reach: Reach = INT32_REACH,
@@ -88,12 +86,12 @@ def view_batches(
     topic = (table.topic or "").encode() if "topic" in names else b""
     max_rows = min(max_rows, reach.offset // max(1, len(topic)))
     views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
-    max_column_bytes = _INT64_MAX if views else reach.offset
+    max_column_bytes = INT64_MAX if views else reach.offset
     view = _View(pa, table, schema, null_headers, raise_overflow, reach.view_shift)
     headers = None
     # Of Spark's few thousand rows what was measured is still in the cache when it is filled; to measure many rows first
     # would read all of them twice.
-    if 0 < len(rows) <= max_rows and max_bytes == _INT64_MAX:
+    if 0 < len(rows) <= max_rows and max_bytes == INT64_MAX:
         likely = estimate(rows, len(table.data))
         if "headers" in names and likely.header_count:
             headers = table.headers
@@ -171,7 +169,7 @@ class _View:
         filled.update({name: column.sink for name, column in binary.items()})
         found = fill_records(rows, table.data, **filled, timestamp_scale=self._scale, first_row=extent.start)
         if found.timestamp_overflows and self._raise_overflow:
-            _raise_overflow(table.records[extent.start : extent.stop], _INT64_MAX // self._scale, table.source)
+            _raise_overflow(table.records[extent.start : extent.stop], INT64_MAX // self._scale, table.source)
         if "headers" in types and headers is None and found.headers:
             raise NoRoomError(f"rows {extent.start} to {extent.stop} have headers")
         made = {name: column.array(table.data) for name, column in binary.items()}

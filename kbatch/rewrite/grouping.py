@@ -14,6 +14,7 @@ from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_LOG_APPEND_TIME,
     BATCH_DTYPE,
+    INT32_MAX,
     NO_TIMESTAMP,
     BatchStatus,
     Codec,
@@ -30,7 +31,6 @@ __all__ = ["grouped", "non_monotonic", "reencoded"]
 Batches = npt.NDArray[np.void]
 Records = npt.NDArray[np.void]
 
-_INT32_MAX = 2**31 - 1
 # What a record takes in a batch of magic 2 next to its key and value, about.
 _RECORD_OVERHEAD = 16
 # What a table of decoded records takes, about.
@@ -248,11 +248,11 @@ def _cut(
     stops = np.append(starts[1:], len(begins))
     ends = np.cumsum(sizes)
     before = ends - sizes
-    large = (ends[stops - 1] - before[starts] > batch_size) | (offsets[stops - 1] - offsets[starts] > _INT32_MAX)
+    large = (ends[stops - 1] - before[starts] > batch_size) | (offsets[stops - 1] - offsets[starts] > INT32_MAX)
     large &= stops - starts > 1
     for start, stop in zip(starts[large].tolist(), stops[large].tolist(), strict=True):
         while start < stop:
             begins[start] = True
             room = int(np.searchsorted(ends[start:stop], before[start] + batch_size, "right"))
-            near = int(np.searchsorted(offsets[start:stop], offsets[start] + _INT32_MAX, "right"))
+            near = int(np.searchsorted(offsets[start:stop], offsets[start] + INT32_MAX, "right"))
             start += max(1, min(room, near))

@@ -20,7 +20,7 @@ from kbatch.batches.checksums import first_bad_crc
 from kbatch.batches.codecs import check_level
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.errors import KbatchError, TruncatedBatchError
-from kbatch.format import BatchStatus, Codec, Limits
+from kbatch.format import INT32_MAX, BatchStatus, Codec, Limits
 from kbatch.kernels.growing import Growing
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
@@ -50,7 +50,6 @@ Batches = npt.NDArray[np.void]
 # Returns memory of at least the given size for a piece of the output.
 Memory = Callable[[int], memoryview]
 
-_INT32_MAX = 2**31 - 1
 # Checksums are verified, and batches rewritten, in runs of so many bytes.
 _RUN_BYTES = 1 << 20
 # Batches scanned at a time.
@@ -189,7 +188,7 @@ class RewriteSettings:
         """Check what a caller gave, and fill in defaults."""
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-        check_range("batch_size", batch_size, 0, _INT32_MAX)
+        check_range("batch_size", batch_size, 0, INT32_MAX)
         codec = None if codec is None else parse_codec(codec)
         if codec is not None:
             check_level(codec, level)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.codecs import compress
-from kbatch.format import Codec, TimestampType
+from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.source import Records
 from kbatch.write.encoding import (
@@ -31,8 +31,6 @@ from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_
 
 __all__ = ["BatchWriter"]
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 # Bytes of batches that are written at once, and records that are kept as Python objects before they are encoded.
 _RUN = 4 << 20
 _KEPT = 1024
@@ -140,10 +138,10 @@ class BatchWriter:
         if not callable(getattr(file, "write", None)) or isinstance(file, io.TextIOBase):
             raise TypeError(f"file must be open for binary writing, as open(path, 'wb'), got {type(file).__name__}")
         # There has to be one: the writer holds a batch until it is full.
-        check_range("batch_size", batch_size, 0, _INT32_MAX)
+        check_range("batch_size", batch_size, 0, INT32_MAX)
         self._append_time = append_time
         append_time_of(self._layout, append_time)  # refuses what can't be
-        check_range("base_offset", base_offset, 0, _INT64_MAX)
+        check_range("base_offset", base_offset, 0, INT64_MAX)
         self._plan = self._layout.plan(batch_size, max_records)
         self._batch_size = batch_size
         self._file = file
@@ -194,13 +192,13 @@ class BatchWriter:
         if self._layout.magic == 0 and timestamp is not None:
             raise ValueError("magic 0 has no timestamps")
         stamp = now() if timestamp is None else millisecond(timestamp)
-        if not -1 <= stamp <= _INT64_MAX:
-            raise ValueError(f"timestamp must be -1 to {_INT64_MAX}, got {stamp}")
-        if self.next_offset > _INT64_MAX:
+        if not -1 <= stamp <= INT64_MAX:
+            raise ValueError(f"timestamp must be -1 to {INT64_MAX}, got {stamp}")
+        if self.next_offset > INT64_MAX:
             raise ValueError("there is no offset after 2**63 - 1")
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         size += sum(_HEADER_OVERHEAD + len(name) + len(data or b"") for name, data in pairs)
-        if size > _INT32_MAX - 2 * _RECORD_OVERHEAD:
+        if size > INT32_MAX - 2 * _RECORD_OVERHEAD:
             raise ValueError(f"a record of {size} bytes is more than a batch holds")
         offset = self.next_offset
         self._single.append((offset, stamp, key, value, pairs))

@@ -24,6 +24,8 @@ from kbatch.format import (
     ATTRIBUTE_TRANSACTIONAL,
     BATCH_DTYPE,
     BATCH_HEADER_SIZE,
+    INT32_MAX,
+    INT64_MAX,
     MESSAGE_HEADER_SIZES,
     NO_TIMESTAMP,
     RECORD_DTYPE,
@@ -64,10 +66,6 @@ __all__ = [
 
 Batches: TypeAlias = npt.NDArray[np.void]
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
-# The checksum covers a batch from its attributes on (CRC-R1).
-_CRC_START = 21
 # Of a control record: int16 version, int16 type; of a marker's value: int16 version, int32 coordinator epoch. Both
 # versions are 0 (CTL-R1, CTL-R3).
 _MARKERS = {"abort": ControlType.ABORT, "commit": ControlType.COMMIT}
@@ -160,14 +158,14 @@ class Layout:
         if self.magic not in (0, 1, 2):
             raise ValueError(f"magic must be 0, 1 or 2, got {self.magic!r}")
         check_level(self.codec, self.level)
-        check_range("leader_epoch", self.leader_epoch, -1, _INT32_MAX)
-        check_range("producer_id", self.producer_id, -1, _INT64_MAX)
+        check_range("leader_epoch", self.leader_epoch, -1, INT32_MAX)
+        check_range("producer_id", self.producer_id, -1, INT64_MAX)
         check_range("producer_epoch", self.producer_epoch, -1, 2**15 - 1)
-        check_range("base_sequence", self.base_sequence, -1, _INT32_MAX)
+        check_range("base_sequence", self.base_sequence, -1, INT32_MAX)
         if not isinstance(self.transactional, bool | np.bool_):
             raise TypeError(f"transactional must be a bool, got {type(self.transactional).__name__}")
         if self.delete_horizon is not None:
-            check_range("delete_horizon", self.delete_horizon, 0, _INT64_MAX)
+            check_range("delete_horizon", self.delete_horizon, 0, INT64_MAX)
         if self.magic < 2:
             if self.codec == Codec.ZSTD:
                 raise ValueError(f"zstd needs magic 2, got magic {self.magic}")
@@ -209,14 +207,14 @@ class Layout:
     def plan(self, batch_size: int | None, max_records: int | None) -> Plan:
         """Return how records are cut into batches."""
         if batch_size is not None:
-            check_range("batch_size", batch_size, 0, _INT32_MAX)
+            check_range("batch_size", batch_size, 0, INT32_MAX)
         if max_records is not None:
-            check_range("max_records", max_records, 1, _INT32_MAX)
+            check_range("max_records", max_records, 1, INT32_MAX)
         return Plan(
             self.magic,
             self.attributes,
-            room=_INT32_MAX if batch_size is None else batch_size,
-            max_records=_INT32_MAX if max_records is None else max_records,
+            room=INT32_MAX if batch_size is None else batch_size,
+            max_records=INT32_MAX if max_records is None else max_records,
             cut=batch_size is not None or max_records is not None,
             horizon=self.delete_horizon,
         )
@@ -237,8 +235,8 @@ class Layout:
             return base_sequence
         steps = batches["last_offset_delta"].astype(np.int64) + 1
         after = base_sequence + np.cumsum(steps)
-        batches["base_sequence"] = (after - steps) & _INT32_MAX
-        return int(after[-1]) & _INT32_MAX if len(after) else base_sequence
+        batches["base_sequence"] = (after - steps) & INT32_MAX
+        return int(after[-1]) & INT32_MAX if len(after) else base_sequence
 
 
 def encode(
@@ -394,7 +392,7 @@ def append_time_of(layout: Layout, append_time: Any) -> int | None:
             raise ValueError("append_time goes with timestamp_type='log_append_time'")
         return None
     appended = now() if append_time is None else millisecond(append_time)
-    check_range("append_time", appended, -1, _INT64_MAX)
+    check_range("append_time", appended, -1, INT64_MAX)
     return appended
 
 
@@ -441,13 +439,13 @@ def records_of(
         times, timestamp = None, now() if append_time is None else append_time
     else:
         times, timestamp = milliseconds(timestamps, count)
-        check_range("timestamps", timestamp, -1, _INT64_MAX)
-    check_range("base_offset", next_offset, 0, _INT64_MAX)
+        check_range("timestamps", timestamp, -1, INT64_MAX)
+    check_range("base_offset", next_offset, 0, INT64_MAX)
     if offsets is not None:
         columns["offsets"] = array = offsets_array(offsets, count)
         if count and array[0] < next_offset:
             raise ValueError(f"offset of the first record must be {next_offset} at least, got {array[0]}")
-    elif count > _INT64_MAX - next_offset + 1:
+    elif count > INT64_MAX - next_offset + 1:
         raise ValueError(f"offsets must be below 2**63, got {count} from {next_offset} on")
     return Records(
         value_column, key_column, first_offset=int(next_offset), timestamps=times, timestamp=timestamp, **columns
@@ -526,7 +524,7 @@ def frame_payload(batch: Batches, payload: bytes | bytearray | memoryview) -> me
     before = int(overheads(batch)[0])
     with memoryview(payload) as stored:
         batch["size"] = size = before + len(stored)
-        if size > _INT32_MAX:
+        if size > INT32_MAX:
             raise_trouble(7, 0, size)
         out = new_memory(size)[:size]
         out[before:] = stored
@@ -756,13 +754,13 @@ def encode_marker(
     marker = _MARKERS.get(kind) if isinstance(kind, str) else kind
     if marker is None or marker not in _MARKERS.values():
         raise ValueError(f"a transaction ends with 'commit' or 'abort', got {kind!r}")
-    check_range("producer_id", producer_id, 0, _INT64_MAX)
+    check_range("producer_id", producer_id, 0, INT64_MAX)
     check_range("producer_epoch", producer_epoch, 0, 2**15 - 1)
-    check_range("coordinator_epoch", coordinator_epoch, -(2**31), _INT32_MAX)
-    check_range("leader_epoch", leader_epoch, -1, _INT32_MAX)
-    check_range("offset", offset, 0, _INT64_MAX)
+    check_range("coordinator_epoch", coordinator_epoch, -(2**31), INT32_MAX)
+    check_range("leader_epoch", leader_epoch, -1, INT32_MAX)
+    check_range("offset", offset, 0, INT64_MAX)
     stamp = now() if timestamp is None else millisecond(timestamp)
-    check_range("timestamp", stamp, -1, _INT64_MAX)
+    check_range("timestamp", stamp, -1, INT64_MAX)
     records = records_of(
         [b"\0\0" + int(coordinator_epoch).to_bytes(4, "big", signed=True)],
         keys=[b"\0\0" + int(marker).to_bytes(2, "big")],
@@ -835,9 +833,9 @@ def encode_empty(
         base_sequence=0 if control and producer_id >= 0 and base_sequence == -1 else base_sequence,
         transactional=transactional,
     )
-    check_range("base_offset", base_offset, 0, _INT64_MAX)
-    check_range("last_offset", last_offset, base_offset, min(base_offset + _INT32_MAX, _INT64_MAX))
-    check_range("max_timestamp", max_timestamp, -1, _INT64_MAX)
+    check_range("base_offset", base_offset, 0, INT64_MAX)
+    check_range("last_offset", last_offset, base_offset, min(base_offset + INT32_MAX, INT64_MAX))
+    check_range("max_timestamp", max_timestamp, -1, INT64_MAX)
     batches = np.zeros(1, BATCH_DTYPE)
     batches["magic"] = 2
     batches["attributes"] = layout.attributes | ATTRIBUTE_CONTROL * control

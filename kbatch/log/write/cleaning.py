@@ -19,6 +19,7 @@ from kbatch.format import (
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL,
+    KNOWN_ATTRIBUTES,
     NO_TIMESTAMP,
     BatchStatus,
     ControlType,
@@ -37,8 +38,6 @@ __all__ = ["Cleaning", "Compaction", "Producers"]
 Mask = npt.NDArray[np.bool_]
 Attributes = npt.NDArray[np.int16]
 
-# Bits of the attributes that have a meaning; Kafka writes no others.
-_KNOWN_ATTRIBUTES = 0x7F
 _MARKERS = (ControlType.ABORT, ControlType.COMMIT)
 
 
@@ -318,7 +317,7 @@ class Cleaning:
         times = rows["timestamp"]
 
         legacy = new["magic"] < 2
-        known = np.where(legacy, ATTRIBUTE_CODEC, _KNOWN_ATTRIBUTES)
+        known = np.where(legacy, ATTRIBUTE_CODEC, KNOWN_ATTRIBUTES)
         known[new["magic"] == 1] |= ATTRIBUTE_LOG_APPEND_TIME
         known[~full] &= ~(ATTRIBUTE_CODEC | ATTRIBUTE_DELETE_HORIZON)
         new["attributes"] &= known.astype(np.int16)

@@ -17,12 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import InvalidRecordError, LimitExceededError, LogDirectoryError
-from kbatch.format import (
-    ATTRIBUTE_CONTROL,
-    BATCH_DTYPE,
-    NO_TIMESTAMP,
-    Limits,
-)
+from kbatch.format import ATTRIBUTE_CONTROL, BATCH_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, Limits
 from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.committed import follow_transactions
 from kbatch.log.logs import Log
@@ -43,8 +38,6 @@ from kbatch.write.inputs import millisecond
 
 __all__ = ["Compaction", "compact_log"]
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 _DAY = 86_400_000
 
 
@@ -142,15 +135,15 @@ def compact_log(
     """
     time = time_of_call() if now is None else millisecond(now)
     for name, value, least, most in (
-        ("now", time, 0, _INT64_MAX),
-        ("delete_retention_ms", delete_retention_ms, 0, _INT64_MAX - time),
-        ("min_compaction_lag_ms", min_compaction_lag_ms, 0, _INT64_MAX),
-        ("producer_expiration_ms", producer_expiration_ms, 0, _INT64_MAX),
-        ("first_dirty_offset", 0 if first_dirty_offset is None else first_dirty_offset, 0, _INT64_MAX),
-        ("segment_bytes", segment_bytes, 1, _INT32_MAX),
-        ("segment_index_bytes", segment_index_bytes, 24, _INT32_MAX),
-        ("dedupe_buffer_bytes", dedupe_buffer_bytes, 64, _INT64_MAX),
-        ("max_bytes", max_bytes, 1, _INT64_MAX),
+        ("now", time, 0, INT64_MAX),
+        ("delete_retention_ms", delete_retention_ms, 0, INT64_MAX - time),
+        ("min_compaction_lag_ms", min_compaction_lag_ms, 0, INT64_MAX),
+        ("producer_expiration_ms", producer_expiration_ms, 0, INT64_MAX),
+        ("first_dirty_offset", 0 if first_dirty_offset is None else first_dirty_offset, 0, INT64_MAX),
+        ("segment_bytes", segment_bytes, 1, INT32_MAX),
+        ("segment_index_bytes", segment_index_bytes, 24, INT32_MAX),
+        ("dedupe_buffer_bytes", dedupe_buffer_bytes, 64, INT64_MAX),
+        ("max_bytes", max_bytes, 1, INT64_MAX),
     ):
         check_range(name, value, least, most)
     if not isinstance(log, Log):
@@ -192,7 +185,7 @@ def compact_log(
     with LogWriter(
         out,
         base_offset=_base(segments[0]),
-        segment_bytes=_INT32_MAX,
+        segment_bytes=INT32_MAX,
         segment_index_bytes=segment_index_bytes,
         follow_transactions=False,
     ) as writer:
@@ -332,7 +325,7 @@ def _first_young(segments: Sequence[Segment], survey: _Survey, start: int, time:
         is_dirty = i + 1 == len(segments) or _base(segments[i + 1]) > start
         if is_dirty and survey.max_timestamps[i] > time:
             return _base(segment)
-    return _INT64_MAX
+    return INT64_MAX
 
 
 def _end_within(segment: Segment, end: int) -> int:
@@ -373,7 +366,7 @@ def _grouped(segments: Sequence[Segment], end: int, segment_bytes: int, index_by
             and _base(segment) < end
             and total[0] <= segment_bytes
             and max(total[1:]) <= index_bytes
-            and (segment.size == 0 or last - _base(groups[-1][0]) <= _INT32_MAX)
+            and (segment.size == 0 or last - _base(groups[-1][0]) <= INT32_MAX)
         )
         if fits:
             groups[-1].append(segment)

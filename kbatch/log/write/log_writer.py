@@ -17,7 +17,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.batches.framing import byte_array, scan_whole
-from kbatch.format import ABORTED_DTYPE, NO_TIMESTAMP
+from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP
 from kbatch.log.names import parse_segment_name
 from kbatch.log.write.staging import staged
 from kbatch.read.decode_options import DecodeOptions
@@ -26,8 +26,6 @@ from kbatch.transactions import TransactionTracker
 
 __all__ = ["LogWriter", "SegmentWriter"]
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _ABORTED_ENTRY = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])
@@ -240,10 +238,10 @@ class LogWriter:
         sync: bool = True,
     ) -> None:
         for name, value, least, most in (
-            ("segment_bytes", segment_bytes, 1, _INT32_MAX),
-            ("index_interval_bytes", index_interval_bytes, 0, _INT32_MAX),
-            ("segment_index_bytes", segment_index_bytes, 24, _INT32_MAX),
-            ("base_offset", base_offset or 0, 0, _INT64_MAX),
+            ("segment_bytes", segment_bytes, 1, INT32_MAX),
+            ("index_interval_bytes", index_interval_bytes, 0, INT32_MAX),
+            ("segment_index_bytes", segment_index_bytes, 24, INT32_MAX),
+            ("base_offset", base_offset or 0, 0, INT64_MAX),
         ):
             if not least <= value <= most:
                 raise ValueError(f"{name} must be {least} to {most}, got {value}")
@@ -440,7 +438,7 @@ class LogWriter:
             fits = len(rows)
         elif fits == 0 and not segment.size:
             fits = 1
-        far = rows["last_offset"][:fits] - (segment.base_offset or 0) > _INT32_MAX
+        far = rows["last_offset"][:fits] - (segment.base_offset or 0) > INT32_MAX
         if far.any() and segment.base_offset is not None:
             fits = int(np.argmax(far))
             if self._single is not None:
@@ -453,7 +451,7 @@ class LogWriter:
     def _first_offset(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> int:
         if rows["base_offset"][0] >= 0:
             return int(rows["base_offset"][0])
-        if self.next_offset is not None and rows["last_offset"][0] - self.next_offset <= _INT32_MAX:
+        if self.next_offset is not None and rows["last_offset"][0] - self.next_offset <= INT32_MAX:
             return self.next_offset
         start = int(rows["position"][0]) - origin
         table = decode_part(data[start : start + int(rows["size"][0])], DecodeOptions(columns=("offset",)))
@@ -461,7 +459,7 @@ class LogWriter:
 
     def _begin(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> SegmentWriter:
         base_offset = self._next_base
-        if base_offset is None or rows["last_offset"][0] - base_offset > _INT32_MAX:
+        if base_offset is None or rows["last_offset"][0] - base_offset > INT32_MAX:
             base_offset = self._first_offset(data, rows, origin)
         return self._make(base_offset)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import KbatchError, LogDirectoryError
-from kbatch.format import ABORTED_DTYPE, Codec, Limits
+from kbatch.format import ABORTED_DTYPE, INT32_MAX, Codec, Limits
 from kbatch.log.logs import Log, find_logs
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
@@ -29,7 +29,6 @@ from kbatch.transactions import TransactionTracker
 
 __all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
 
-_INT32_MAX = 2**31 - 1
 _MAX_BYTES = 16 << 20
 # Of a broker's log directory. Without a recovery point and a mark of a clean shutdown it looks at all logs.
 _COPIED = ("meta.properties", "log-start-offset-checkpoint", "replication-offset-checkpoint")
@@ -139,7 +138,7 @@ def rewrite_log(
     rewriter: Rewriter,
     *,
     max_bytes: int = _MAX_BYTES,
-    segment_bytes: int = _INT32_MAX,
+    segment_bytes: int = INT32_MAX,
     index_interval_bytes: int = 4096,
     sync: bool = True,
     progress: Progress | None = None,

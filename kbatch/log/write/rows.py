@@ -16,8 +16,8 @@ import numpy.typing as npt
 from kbatch import options as opts
 from kbatch.batches.codecs import check_level
 from kbatch.broker.partitioner import key_partitions
-from kbatch.format import Codec, TimestampType
-from kbatch.options import INT32_MAX, Kind, option
+from kbatch.format import INT32_MAX, Codec, TimestampType
+from kbatch.options import Kind, option
 from kbatch.write.encoding import now, parse_codec
 
 if TYPE_CHECKING:
