@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kbatch.errors import LogDirectoryError
-from kbatch.log.logs import Log, find_logs
+from kbatch.log.discovery import find_logs
+from kbatch.log.logs import Log
 from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import Segment
 from kbatch.log.storage import LOCAL, Storage, locate

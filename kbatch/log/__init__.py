@@ -4,8 +4,9 @@ Besides `Log` and `Segment` there are readers of the other files of a broker, an
 """
 
 from kbatch.log.control import control_value
+from kbatch.log.discovery import find_logs
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
-from kbatch.log.logs import Log, find_logs
+from kbatch.log.logs import Log
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     read_leader_epochs,

@@ -7,6 +7,7 @@ and the results are joined in the order of the log (`join_transactions`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -175,8 +176,7 @@ def within_offsets(transactions: Transactions, start_offset: int | None, stop_of
 
 def segment_before(segments: Sequence[Segment], offset: int) -> int:
     """Return the number of the last segment that begins at or before `offset`, else 0."""
-    bases = [segment.base_offset or 0 for segment in segments]
-    return max(0, int(np.searchsorted(bases, offset, "right")) - 1)
+    return max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset or 0) - 1)
 
 
 def _below(segments: Sequence[Segment], number: int) -> int | None:

@@ -25,6 +25,7 @@ from kbatch.format import ABORTED_DTYPE, PRODUCER_DTYPE
 from kbatch.log.storage import Entry, Storage, locate
 
 __all__ = [
+    "LEADER_EPOCH_CHECKPOINT",
     "LEADER_EPOCH_DTYPE",
     "PRODUCER_DTYPE",
     "START_CHECKPOINT",
@@ -38,6 +39,7 @@ __all__ = [
     "start_offsets",
 ]
 
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 START_CHECKPOINT = "log-start-offset-checkpoint"
 
 LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align=True)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, Codec, Limits
-from kbatch.log.logs import Log, find_logs
+from kbatch.log.discovery import find_logs
+from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.storage import is_url, locate

@@ -1,0 +1,115 @@
+"""Listings of log directories, and the segments among the files of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from kbatch.errors import LogDirectoryError
+from kbatch.log.names import is_remote_name, name_of_log, parse_segment_name, segment_names
+from kbatch.log.segment import Segment
+from kbatch.log.storage import Entry, Storage
+
+__all__ = ["ListedDirectory", "is_log_name", "list_directories", "list_path", "listed_segments"]
+
+# Concurrent listings of a remote filesystem: each is a round trip.
+_LISTED_AT_ONCE = 16
+
+
+class ListedDirectory(NamedTuple):
+    """A directory and its listing."""
+
+    storage: Storage
+    path: str
+    listing: Mapping[str, Entry]
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether a file of the directory is a segment."""
+        # A .swap file is a segment itself, so the segments that it replaces do not matter.
+        if any(parse_segment_name(name) is not None for name in self.listing):
+            return True
+        return bool(segment_names(self.listing, lambda _, base_offset: base_offset))
+
+    def is_log(self, marked: bool) -> bool:
+        """Whether the directory has segments and names a topic-partition; a marked one only if `marked`."""
+        names = (name for name in self.listing if parse_segment_name(name) is not None)
+        return self.has_segments and is_log_name(self.storage.absolute(self.path), marked, *names)
+
+
+def is_log_name(path: str, marked: bool, *segments: str) -> bool:
+    """Whether a path names a topic-partition's directory; a marked one only if `marked`."""
+    try:
+        mark = name_of_log(path, segments).mark
+    except LogDirectoryError:
+        return False
+    return marked or mark is None
+
+
+def list_path(storage: Storage, path: str, kind: str = "file or directory") -> dict[str, Entry] | None:
+    """List a directory; return None if the path is a file. `kind` is what the error for a missing path asks for."""
+    if storage.remote and path.endswith(".log"):
+        entry = storage.find(path)
+        if entry is not None and not entry.is_directory:
+            return None
+    try:
+        return storage.list(path)
+    except OSError as error:
+        entry = storage.find(path)
+        if entry is None:
+            raise LogDirectoryError(f"{path}: no such {kind}", source=path) from None
+        if entry.is_directory:
+            raise _not_listed(path, error) from error
+        return None
+
+
+def _not_listed(directory: str, error: OSError) -> LogDirectoryError:
+    return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
+
+
+def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDirectory]:
+    """List subdirectories, each once; those of a remote filesystem concurrently."""
+    storage = parent.storage
+
+    def one(name: str) -> ListedDirectory:
+        path = storage.join(parent.path, name)
+        try:
+            return ListedDirectory(storage, path, storage.list(path))
+        except OSError as error:
+            raise _not_listed(path, error) from error
+
+    if not storage.remote or len(names) < 2:
+        return [one(name) for name in names]
+    with ThreadPoolExecutor(_LISTED_AT_ONCE, "kbatch-list") as pool:
+        return list(pool.map(one, names))
+
+
+def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entry], use_indexes: bool) -> list[Segment]:
+    """Return the segments among the files of a directory, by base offset.
+
+    Raises
+    ------
+    LogDirectoryError
+        If the batches of a ``.log.swap`` file can't be followed.
+    """
+
+    def next_offset(name: str, base_offset: int) -> int:
+        segment = Segment.listed(storage, directory, name, listing, live=False)
+        row, tail = segment.last_batch(use_indexes=use_indexes)
+        if tail.kind == "damaged":
+            raise LogDirectoryError(
+                f"{segment.path}, byte {tail.position}: no batch can begin here, so the segments that this file "
+                "replaces are unknown; read the '.log' files one by one",
+                source=segment.path,
+                position=tail.position,
+            )
+        return base_offset if row is None else int(row["last_offset"]) + 1
+
+    chosen = segment_names(listing, next_offset)
+    last = len(chosen) - 1
+    return [
+        # Segments in tiered storage were closed before their upload.
+        Segment.listed(storage, directory, name, listing, live=i == last and not is_remote_name(name), swapped=swapped)
+        for i, (_, name, swapped) in enumerate(chosen)
+    ]

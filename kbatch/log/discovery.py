@@ -1,0 +1,88 @@
+"""Finds the logs under a broker's log directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from kbatch.errors import LogDirectoryError
+from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path
+from kbatch.log.logs import Log
+from kbatch.log.names import parse_directory_name, parse_topic_id_name
+from kbatch.log.storage import locate
+
+__all__ = ["find_logs"]
+
+
+def find_logs(
+    root: str | os.PathLike[str],
+    *,
+    marked: bool = False,
+    wanted: Callable[[str, int], bool] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> list[Log]:
+    """Find the logs of every topic-partition under a broker's log directory.
+
+    Parameters
+    ----------
+    root : str or path
+        A broker's log directory (``log.dirs``), or a topic-partition directory; local, or a URL such as
+        ``s3://bucket/logs``. Also the root of tiered storage, in the known layouts (DSK-R18): Kafka's
+        ``LocalTieredStorage`` and Aiven's plugin.
+    marked : bool
+        Whether to return directories marked ``-delete``, ``-future`` or ``-stray`` too (DSK-R9). The broker is about to
+        delete them, is copying them from another log directory, or does not own them according to the cluster's
+        metadata. Their records may exist in another directory too.
+    wanted : callable, optional
+        Called with the topic and partition from each directory's name. Directories for which it returns False are not
+        listed.
+    storage_options : mapping of str to str, optional
+        For a URL; see `kbatch.log.storage.filesystem`.
+
+    Returns
+    -------
+    list of Log
+        Sorted by topic, partition and `mark`. Directories without a segment are left out.
+
+    Raises
+    ------
+    LogDirectoryError
+        If `root` is missing or not a directory, or has no log in it. It is not an error if `wanted` rejects all logs.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> [log.topic for log in kbatch.find_logs("tests/golden/logs") if log.topic.startswith("codec-l")]
+    ['codec-lz4']
+    """
+    storage, path = locate(root, storage_options)
+    listing = list_path(storage, path, "directory")
+    if listing is None:
+        raise LogDirectoryError(f"{path}: not a directory", source=path)
+    here = ListedDirectory(storage, path, listing)
+    if here.is_log(marked):
+        return [Log._listed(here, None)]
+    directories = [name for name, entry in listing.items() if entry.is_directory]
+    by_name = [name for name in directories if is_log_name(name, marked)]
+    chosen = [name for name in by_name if wanted is None or wanted(*parse_directory_name(name)[:2])]
+    # In tiered storage the files of a directory show whether it is a topic-partition or a topic.
+    tiered = [name for name in directories if parse_topic_id_name(name) is not None and name not in by_name]
+    found = list_directories(here, [*chosen, *tiered])
+    logs = [Log._listed(each, listing) for each in found if each.is_log(marked)]
+    # Aiven's plugin has a directory for the topic, and in it one for each partition.
+    topics = [each for each in found if not each.has_segments and parse_topic_id_name(os.path.basename(each.path))]
+    for directory in [here, *topics]:
+        topic = parse_topic_id_name(os.path.basename(storage.absolute(directory.path)))
+        if topic is None:
+            continue
+        numbers = [name for name, entry in directory.listing.items() if entry.is_directory and name.isdecimal()]
+        numbers = [name for name in numbers if wanted is None or wanted(topic, int(name))]
+        logs += [Log._listed(each, None) for each in list_directories(directory, numbers) if each.is_log(marked)]
+    any_exists = logs or len(by_name) > len(chosen) or topics
+    if wanted is not None:
+        logs = [log for log in logs if wanted(log.topic or "", log.partition or 0)]
+    if not logs and (wanted is None or not any_exists):
+        raise LogDirectoryError(
+            f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
+        )
+    return sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or ""))

@@ -1,0 +1,132 @@
+"""Reads of a log by offsets and timestamps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from kbatch.log.committed import follow_transactions, segment_before
+from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.log.segment import Segment, check_order, last_offset
+from kbatch.read.committed import committed
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.reader import decode_part
+from kbatch.table import RecordTable
+
+__all__ = ["first_offset_since", "range_tables"]
+
+# Limit on a table, in bytes, when a segment is decoded to find what follows damage.
+_DAMAGED_TABLE_BYTES = 16 << 20
+
+
+def range_tables(
+    segments: Sequence[Segment],
+    options: DecodeOptions,
+    start_timestamp: int | None,
+    stop_timestamp: int | None,
+    max_bytes: int,
+    *,
+    use_indexes: bool,
+    topic: str | None,
+    partition: int | None,
+) -> Iterator[RecordTable]:
+    """Decode the segments of a log as `kbatch.log.Log.tables` does."""
+    reached, before = None, ""
+    stopped = False
+    about: dict[str, Any] = {"topic": topic, "partition": partition}
+    if options.isolation == "read_committed":
+        transactions = follow_transactions(
+            segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
+        )
+        options = committed(options, transactions)
+        about |= {"pending": transactions.pending, "last_stable_offset": transactions.last_stable_offset}
+    last_segment = None if options.stop_offset is None else segments[segment_before(segments, options.stop_offset)]
+    for segment in _within_offsets(segments, options.start_offset, options.stop_offset):
+        if stopped:
+            if segment.size:
+                yield lost_table(segment, 0, segment.size, NOT_REACHED, options=options)._with(**about)
+            continue
+        check_order(before, reached, segment.path, segment.base_offset)
+        start, end = _start(segment, options.start_offset, start_timestamp, use_indexes), segment.size
+        if options.stop_offset is not None and segment is last_segment:
+            end = segment.end_for_offset(options.stop_offset, use_indexes=use_indexes)
+        tables = read_tables(segment, start, end, options, max_bytes)
+        while True:
+            try:
+                table = next(tables)
+            except StopIteration as done:
+                stopped = done.value
+                break
+            if (last := last_offset(table.batches)) is not None:
+                reached, before = last, segment.path
+            yield _within_timestamps(table._with(**about), start_timestamp, stop_timestamp)
+            # Frees the table before the next one is decoded.
+            del table
+
+
+def first_offset_since(
+    segments: Sequence[Segment], timestamp: int, options: DecodeOptions, *, use_indexes: bool
+) -> int | None:
+    """Return the offset of the first record with `timestamp` or later, or None, as `Log.offset_for_timestamp` does."""
+    for segment in _within_offsets(segments, options.start_offset, None):
+        start = _start(segment, options.start_offset, timestamp, use_indexes)
+        if start >= segment.size:
+            continue
+        with segment.open() as file:
+            end = start
+            for rows in file.walk(start):
+                end = int(rows["position"][-1] + rows["size"][-1])
+                for row in rows[rows["max_timestamp"] >= timestamp]:
+                    position, size = int(row["position"]), int(row["size"])
+                    table = decode_part(
+                        file.window(position, position + size), options, origin=position, source=segment.path
+                    )
+                    if (found := _first_late(table, timestamp)) is not None:
+                        return found
+            tail = file.tail_at(end)
+        if tail.kind == "damaged" or (tail.kind != "none" and not segment.live):
+            # Decoding finds the batches after the damage; it raises the error or lists the losses of a read.
+            for table in read_tables(segment, end, segment.size, options, _DAMAGED_TABLE_BYTES):
+                if (found := _first_late(table, timestamp)) is not None:
+                    return found
+    return None
+
+
+def _within_offsets(
+    segments: Sequence[Segment], start_offset: int | None, stop_offset: int | None
+) -> Iterator[Segment]:
+    first = 0 if start_offset is None else segment_before(segments, start_offset)
+    for segment in segments[first:]:
+        if stop_offset is None or segment.base_offset is None or segment.base_offset < stop_offset:
+            yield segment
+
+
+def _start(segment: Segment, offset: int | None, timestamp: int | None, use_indexes: bool) -> int:
+    """Return the position of the first batch that may hold records from `offset` and `timestamp` on."""
+    start = 0
+    if offset is not None and (segment.base_offset is None or segment.base_offset < offset):
+        start = segment.seek_offset(offset, use_indexes=use_indexes)
+    if timestamp is not None:
+        start = max(start, segment.seek_timestamp(timestamp, use_indexes=use_indexes))
+    return start
+
+
+def _first_late(table: RecordTable, timestamp: int) -> int | None:
+    """Return the offset of the first record with `timestamp` or a later one."""
+    late = np.flatnonzero(table.records["timestamp"] >= timestamp)
+    return int(table.records["offset"][late[0]]) if len(late) else None
+
+
+def _within_timestamps(table: RecordTable, start: int | None, stop: int | None) -> RecordTable:
+    """Choose the records of a table by timestamp."""
+    if start is None and stop is None:
+        return table
+    timestamps = table.records["timestamp"]
+    chosen = np.ones(len(timestamps), np.bool_)
+    if start is not None:
+        chosen &= timestamps >= start
+    if stop is not None:
+        chosen &= timestamps < stop
+    return table if chosen.all() else table[chosen]
