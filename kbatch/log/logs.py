@@ -159,8 +159,7 @@ class Log:
     def start_offset(self) -> int:
         """The base offset of the first batch, or the broker's log start offset if that is higher (`start_checkpoint`).
 
-        The offset in the first segment's name is used for a log without batches, and for one that begins with a
-        compressed message set, whose header does not contain the base offset (LEG-R23).
+        The first segment's name is used for a log without batches, and before a compressed message set (LEG-R23).
         """
         return max(self._first_offset(), self.start_checkpoint or 0)
 
