@@ -1,8 +1,11 @@
 """Kafka's record batches to NumPy, Arrow, pandas, Polars and Spark."""
 
 from kbatch.batches.framing import scan
-from kbatch.broker.appending import TopicConfig, accept_batch, assign_offsets, validate_batch
+from kbatch.broker.appending import accept_batch
+from kbatch.broker.offsets import assign_offsets
 from kbatch.broker.producers import SequenceChecker
+from kbatch.broker.topic_config import TopicConfig
+from kbatch.broker.validation import validate_batch
 from kbatch.errors import (
     CodecError,
     ConversionLossError,

@@ -35,9 +35,11 @@ __all__ = [
     "TransactionStateError",
     "TruncatedBatchError",
     "UnsupportedFormatError",
+    "error_at",
     "fault_status",
     "finding_text",
     "finding_to_error",
+    "offset_of",
 ]
 
 
@@ -409,3 +411,16 @@ def finding_to_error(
         base_offset=base_offset,
         record=finding.record if finding.record >= 0 else None,
     )
+
+
+def offset_of(row: np.void) -> int:
+    """Return the base offset of a batch, or its last offset if the header does not contain the first (LEG-R23)."""
+    return int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"])
+
+
+def error_at(kind: type[KbatchError], row: np.void, source: str | None, text: str, **details: Any) -> KbatchError:
+    """Make an exception about a batch; `details` are further arguments of its class."""
+    position, base_offset = int(row["position"]), offset_of(row)
+    where = f"{source}, " if source else ""
+    message = f"{where}byte {position}, base offset {base_offset}: {text}"
+    return kind(message, source=source, position=position, base_offset=base_offset, **details)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 __all__ = [
     "ABORTED_DTYPE",
+    "ATTRIBUTES_AT",
     "ATTRIBUTE_CODEC",
     "ATTRIBUTE_CONTROL",
     "ATTRIBUTE_DELETE_HORIZON",
@@ -31,9 +32,13 @@ __all__ = [
     "INT32_MAX",
     "INT64_MAX",
     "KNOWN_ATTRIBUTES",
+    "LEADER_EPOCH_AT",
     "LOG_OVERHEAD",
     "MAGIC_AT",
+    "MAX_TIMESTAMP_AT",
+    "MESSAGE_ATTRIBUTES_AT",
     "MESSAGE_HEADER_SIZES",
+    "MESSAGE_TIMESTAMP_AT",
     "MIN_ENTRY_SIZE",
     "NO_TIMESTAMP",
     "PRODUCER_DTYPE",
@@ -67,6 +72,9 @@ SHORTEST_ENTRY = 26
 #
 # The CRC-32C covers byte 21 to the end (CRC-R1).
 BATCH_HEADER_SIZE = 61
+LEADER_EPOCH_AT = 12
+ATTRIBUTES_AT = 21
+MAX_TIMESTAMP_AT = 35
 # The first byte that the CRC of a batch covers, and of a message of magic 0 or 1 (CRC-R1, CRC-R7).
 CRC_START = 21
 CRC_START_LEGACY = 16
@@ -80,6 +88,8 @@ CRC_START_LEGACY = 16
 #
 # Bytes before the key's length, by magic; the twin of `header_size` in kernels/wire.pxd.
 MESSAGE_HEADER_SIZES = (18, 26)
+MESSAGE_ATTRIBUTES_AT = 17
+MESSAGE_TIMESTAMP_AT = 18
 ATTRIBUTE_CODEC = 0x07
 ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10

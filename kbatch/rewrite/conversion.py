@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.errors import ConversionLossError
+from kbatch.errors import ConversionLossError, error_at
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -24,7 +24,7 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.rewrite.grouping import reencoded
-from kbatch.rewrite.rewriter import Memory, OnError, RewriteReport, RewriteSettings, Run, error_at, rewrite_bytes
+from kbatch.rewrite.rewriter import Memory, OnError, RewriteReport, RewriteSettings, Run, rewrite_bytes
 from kbatch.table import RecordTable
 
 __all__ = ["Conversion", "Lossy", "convert"]

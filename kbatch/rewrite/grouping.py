@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.errors import CrcMismatchError, InvalidRecordError
+from kbatch.errors import CrcMismatchError, InvalidRecordError, error_at
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_LOG_APPEND_TIME,
@@ -22,7 +22,7 @@ from kbatch.format import (
 from kbatch.kernels import source as _source
 from kbatch.kernels.sizes import measure_batches
 from kbatch.read.reader import decode_tables
-from kbatch.rewrite.rewriter import Memory, RewriteSettings, Run, error_at
+from kbatch.rewrite.rewriter import Memory, RewriteSettings, Run
 from kbatch.table import RecordTable
 from kbatch.write.encoding import composed, raise_trouble
 

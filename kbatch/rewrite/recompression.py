@@ -13,7 +13,16 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 from kbatch.batches.codecs import Arena, PayloadError, compress, decompress, level_of, own_codecs
-from kbatch.errors import ConversionLossError, Fault, Finding, InvalidRecordError, finding_text, finding_to_error
+from kbatch.errors import (
+    ConversionLossError,
+    Fault,
+    Finding,
+    InvalidRecordError,
+    error_at,
+    finding_text,
+    finding_to_error,
+    offset_of,
+)
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, Codec, Limits
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
@@ -25,8 +34,6 @@ from kbatch.rewrite.rewriter import (
     RewriteReport,
     RewriteSettings,
     Run,
-    error_at,
-    offset_of,
     rewrite_bytes,
 )
 from kbatch.write.encoding import frame_payload, parse_codec

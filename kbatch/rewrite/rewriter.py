@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 from kbatch.batches.checksums import first_bad_crc
 from kbatch.batches.codecs import check_level
 from kbatch.batches.framing import byte_array, scan_part
-from kbatch.errors import KbatchError, TruncatedBatchError
+from kbatch.errors import KbatchError, TruncatedBatchError, error_at, offset_of
 from kbatch.format import INT32_MAX, BatchStatus, Codec, Limits
 from kbatch.kernels.growing import Growing
 from kbatch.read.decode_options import DecodeOptions
@@ -37,9 +37,7 @@ __all__ = [
     "RewriteSettings",
     "Rewriter",
     "Run",
-    "error_at",
     "good_batches",
-    "offset_of",
     "rewrite_batches",
     "rewrite_bytes",
 ]
@@ -367,20 +365,3 @@ def good_batches(table: RecordTable) -> Batches:
     good = table.batches["status"] == BatchStatus.OK
     # NumPy is slow at choosing rows of many fields.
     return table.batches if good.all() else table.batches[good]
-
-
-def offset_of(row: np.void) -> int:
-    """Return the base offset of a batch, or its last one where the header doesn't have the first (LEG-R23)."""
-    return int(row["base_offset"] if row["base_offset"] >= 0 else row["last_offset"])
-
-
-def error_at(kind: type[KbatchError], row: np.void, source: str | None, text: str) -> KbatchError:
-    """Make an error about a batch."""
-    position, base_offset = int(row["position"]), offset_of(row)
-    where = "" if source is None else f"{source}, "
-    return kind(
-        f"{where}byte {position}, base offset {base_offset}: {text}",
-        source=source,
-        position=position,
-        base_offset=base_offset,
-    )

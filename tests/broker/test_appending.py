@@ -202,7 +202,7 @@ def test_sizes() -> None:
     packed = batch([b"a" * 1000], codec="gzip")
     small = TopicConfig(max_message_bytes=200, compression_type="uncompressed")
     kbatch.validate_batch(packed, small, now_ms=NOW)
-    with pytest.raises(kbatch.RefusedError, match="once written anew") as caught:
+    with pytest.raises(kbatch.RefusedError, match="after re-encoding") as caught:
         kbatch.accept_batch(packed, 0, small, now_ms=NOW)
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
 

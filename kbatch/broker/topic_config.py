@@ -1,0 +1,79 @@
+"""The topic settings that a broker applies to produced batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
+from kbatch.write.encoding import check_range, parse_codec
+
+__all__ = ["TopicConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The topic settings that a broker applies to produced batches, with Kafka's defaults.
+
+    Parameters
+    ----------
+    max_message_bytes : int
+        ``max.message.bytes``: the largest batch, as stored, in bytes.
+    segment_bytes : int
+        ``segment.bytes``: the largest segment, and so the largest append, in bytes.
+    compression_type : {"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}
+        ``compression.type``: "producer" keeps the codec of each batch.
+    compression_level : int, optional
+        ``compression.gzip.level``, ``compression.lz4.level`` or ``compression.zstd.level``; see `kbatch.encode`.
+    compacted : bool
+        Whether ``cleanup.policy`` contains "compact", so that every record needs a key.
+    timestamp_type : kbatch.TimestampType
+        ``message.timestamp.type``.
+    timestamp_before_max_ms, timestamp_after_max_ms : int
+        ``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``: how far a record's timestamp may
+        differ from the broker's clock. The default of the second is one hour since Kafka 4.0, and was unlimited before.
+    magic : {2, 1, 0}
+        The format that is stored: ``message.format.version``. It is always 2 since Kafka 4.0.
+    converting : bool
+        Whether batches of another magic are accepted and converted, as by brokers before Kafka 4.0. Otherwise they are
+        refused with INVALID_RECORD.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a broker does not accept one of the settings.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> kbatch.TopicConfig(compacted=True).max_message_bytes
+    1048588
+    """
+
+    max_message_bytes: int = 1_048_588
+    segment_bytes: int = 1 << 30
+    compression_type: Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"] = "producer"
+    compression_level: int | None = None
+    compacted: bool = False
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    timestamp_before_max_ms: int = INT64_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    magic: int = 2
+    converting: bool = False
+
+    def __post_init__(self) -> None:
+        check_range("max_message_bytes", self.max_message_bytes, 0, INT32_MAX)
+        check_range("segment_bytes", self.segment_bytes, 1, INT32_MAX)
+        check_range("timestamp_before_max_ms", self.timestamp_before_max_ms, 0, INT64_MAX)
+        check_range("timestamp_after_max_ms", self.timestamp_after_max_ms, 0, INT64_MAX)
+        check_range("magic", self.magic, 0, 2)
+        if self.timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
+            raise ValueError("timestamp_type must be CREATE_TIME or LOG_APPEND_TIME")
+        if self.codec_of(Codec.NONE) == Codec.ZSTD and self.magic < 2:
+            raise ValueError(f"zstd needs magic 2, got magic {self.magic}")
+
+    def codec_of(self, source: int) -> Codec:
+        """Return the codec in which a batch of codec `source` is stored."""
+        if self.compression_type == "producer":
+            return Codec(source)
+        return Codec.NONE if self.compression_type == "uncompressed" else parse_codec(self.compression_type)

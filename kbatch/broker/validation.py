@@ -1,0 +1,281 @@
+"""The checks that a broker makes before it appends a produced batch: `validate_batch`.
+
+The rules are those of Kafka's ``ProduceRequest.validateRecords``, ``UnifiedLog.append`` and ``LogValidator`` (PRD-R1 to
+R4). `kbatch.SequenceChecker` checks the sequences of idempotent producers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from kbatch.batches.checksums import good_crcs
+from kbatch.batches.framing import byte_array, scan_part
+from kbatch.broker.messages import inner_messages
+from kbatch.broker.topic_config import TopicConfig
+from kbatch.errors import (
+    CodecError,
+    CorruptBatchError,
+    CrcMismatchError,
+    ErrorCode,
+    InvalidRecordError,
+    KbatchError,
+    LimitExceededError,
+    RefusedError,
+    TruncatedBatchError,
+    UnsupportedFormatError,
+    error_at,
+    finding_to_error,
+)
+from kbatch.format import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    NO_TIMESTAMP,
+    Limits,
+    TimestampType,
+)
+from kbatch.read.decoding import decode
+from kbatch.table import RecordTable
+from kbatch.write.encoding import now
+
+__all__ = ["Origin", "check_segment_size", "refuse", "validate_batch"]
+
+Origin: TypeAlias = Literal["client", "coordinator"]
+
+# An error's text lists the numbers of this many bad records.
+_MAX_LISTED = 3
+
+# The broker's answer where the decoder raises. Kafka has no code for a payload that does not decompress, nor for an
+# unknown codec.
+_CODES: dict[type[KbatchError], ErrorCode] = {
+    CorruptBatchError: ErrorCode.CORRUPT_MESSAGE,
+    TruncatedBatchError: ErrorCode.CORRUPT_MESSAGE,
+    CrcMismatchError: ErrorCode.CORRUPT_MESSAGE,
+    InvalidRecordError: ErrorCode.INVALID_RECORD,
+    CodecError: ErrorCode.UNKNOWN_SERVER_ERROR,
+    UnsupportedFormatError: ErrorCode.UNKNOWN_SERVER_ERROR,
+    LimitExceededError: ErrorCode.MESSAGE_TOO_LARGE,
+}
+
+
+def refuse(code: ErrorCode, batch: np.void | None, text: str, **details: Any) -> NoReturn:
+    """Raise RefusedError for a batch, or for the request as a whole."""
+    if batch is None:
+        raise RefusedError(f"byte 0: {text}", code=code, position=0)
+    raise error_at(RefusedError, batch, None, text, code=code, **details)
+
+
+def _refuse_for(error: KbatchError, magic: int = 2) -> NoReturn:
+    """Raise RefusedError with the code that a broker answers where the decoder raised `error`."""
+    code = _CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR)
+    if magic < 2 and isinstance(error, UnsupportedFormatError):
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    raise RefusedError(
+        str(error),
+        code=code,
+        source=error.source,
+        position=error.position,
+        base_offset=error.base_offset,
+        record=error.record,
+    ) from error
+
+
+def validate_batch(
+    data: Buffer,
+    topic: TopicConfig | None = None,
+    *,
+    origin: Origin = "client",
+    now_ms: int | None = None,
+    limits: Limits | None = None,
+) -> RecordTable:
+    """Check the records that a producer sends for a partition, as the broker does before it appends them.
+
+    Parameters
+    ----------
+    data : buffer
+        The records of one partition in a Produce request: one batch of magic 2, one compressed message of magic 0 or 1,
+        or any number of uncompressed messages.
+    topic : TopicConfig, optional
+        Default is a topic with Kafka's defaults.
+    origin : {"client", "coordinator"}
+        A group or transaction coordinator may write control batches, any base offset, and batches of a producer without
+        a sequence.
+    now_ms : int, optional
+        The broker's clock, in milliseconds since the epoch. Default is the time of this call.
+    limits : Limits, optional
+        As for `kbatch.decode`.
+
+    Returns
+    -------
+    RecordTable
+        The decoded records.
+
+    Raises
+    ------
+    RefusedError
+        If a broker would not append the records. ``code`` is the broker's answer; ``records`` contains the numbers of
+        all bad records if records are the reason.
+
+    Notes
+    -----
+    The checks, in order: framing (CORRUPT_MESSAGE); exactly one batch, of the topic's magic (INVALID_RECORD); base
+    offset 0 from a client (INVALID_RECORD); ``max.message.bytes`` (MESSAGE_TOO_LARGE); checksums (CORRUPT_MESSAGE);
+    from a client at least one record, as many as the offsets imply, no control batch, and a sequence if there is a
+    producer id (INVALID_RECORD); producer fields only where magic 2 is stored (UNSUPPORTED_FOR_MESSAGE_FORMAT);
+    readable records (INVALID_RECORD, or UNKNOWN_SERVER_ERROR if they do not decompress; UNSUPPORTED_COMPRESSION_TYPE
+    for zstd in old formats); in compressed messages the magic of each message (INVALID_RECORD) and its checksum
+    (CORRUPT_MESSAGE); keys in a compacted topic (INVALID_RECORD); timestamps close enough to the clock and not marked
+    as the broker's (INVALID_TIMESTAMP).
+
+    In one point this is stricter than a broker: a partial batch at the end is CORRUPT_MESSAGE, where Kafka silently
+    drops it.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> len(kbatch.validate_batch(kbatch.encode([b"a", b"b"], codec="lz4")))
+    2
+    >>> try:
+    ...     kbatch.validate_batch(kbatch.encode([b"a", b"b"], keys=[b"k", None]), kbatch.TopicConfig(compacted=True))
+    ... except kbatch.RefusedError as error:
+    ...     print(error.code.name, error.records.tolist())
+    INVALID_RECORD [1]
+    """
+    topic = TopicConfig() if topic is None else topic
+    if origin not in ("client", "coordinator"):
+        raise ValueError(f"origin must be 'client' or 'coordinator', got {origin!r}")
+    array = byte_array(data)
+    batches = _complete_batches(array, topic, origin)
+    try:
+        table = decode(data, include_control=True, crc="skip", limits=limits)
+    except KbatchError as error:
+        _refuse_for(error, int(batches["magic"][0]))
+    if batches["magic"][0] < 2 and batches["attributes"][0] & ATTRIBUTE_CODEC:
+        _check_inner(array, batches[0], limits)
+    _check_records(table, topic, now() if now_ms is None else now_ms)
+    return table
+
+
+def _complete_batches(data: npt.NDArray[np.uint8], topic: TopicConfig, origin: Origin) -> npt.NDArray[np.void]:
+    """Return the headers of the batches in `data`, checked; a partial batch is refused."""
+    scan = scan_part(data)
+    batches = scan.batches
+    if scan.finding is not None:
+        _refuse_for(finding_to_error(scan.finding, source=None, position=scan.consumed))
+    if not len(batches):
+        refuse(ErrorCode.INVALID_RECORD, None, "there is no complete batch")
+    _check_entries(data, batches, topic, origin)
+    if batches["magic"][0] == 2:
+        _check_fields(batches[0], topic, origin)
+    if scan.consumed < len(data):
+        text = f"{len(data) - scan.consumed} bytes after the last batch are not a complete batch"
+        refuse(ErrorCode.CORRUPT_MESSAGE, None, text)
+    return batches
+
+
+def _check_entries(
+    data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], topic: TopicConfig, origin: Origin
+) -> None:
+    """Check the number of batches or messages, their magic, sizes and checksums."""
+
+    def first(mask: npt.NDArray[np.bool_]) -> np.void | None:
+        batch: np.void | None = batches[int(np.argmax(mask))] if mask.any() else None
+        return batch
+
+    invalid = ErrorCode.INVALID_RECORD
+    magic = int(batches["magic"][0])
+    if len(batches) > 1 and (magic == 2 or batches["attributes"][0] & ATTRIBUTE_CODEC):
+        refuse(invalid, batches[1], "a second batch; a request holds exactly one per partition")
+    if (bad := first(batches["magic"] != magic)) is not None:
+        refuse(invalid, bad, f"magic is {bad['magic']}, but {magic} in the messages before")
+    # If there is more than one message, the first is uncompressed, and so must be the others.
+    if len(batches) > 1 and (bad := first(batches["attributes"] & ATTRIBUTE_CODEC != 0)) is not None:
+        refuse(invalid, bad, "a compressed message after uncompressed ones")
+    if magic != topic.magic and not topic.converting:
+        refuse(invalid, batches[0], f"magic is {magic}, the topic accepts {topic.magic}")
+    if magic == 2 and origin == "client" and batches["base_offset"][0] != 0:
+        refuse(invalid, batches[0], "the base offset of a produced batch must be 0")
+    if (bad := first(batches["size"] > topic.max_message_bytes)) is not None:
+        text = f"{bad['size']} bytes, max.message.bytes is {topic.max_message_bytes}"
+        refuse(ErrorCode.MESSAGE_TOO_LARGE, bad, text)
+    if (bad := first(~good_crcs(data, batches, 0))) is not None:
+        refuse(ErrorCode.CORRUPT_MESSAGE, bad, "the checksum does not match the bytes")
+    check_segment_size(int(batches["size"].sum()), topic)
+
+
+def _check_fields(batch: np.void, topic: TopicConfig, origin: Origin) -> None:
+    """Check the header of a batch of magic 2."""
+    invalid = ErrorCode.INVALID_RECORD
+    count, delta, attributes = int(batch["record_count"]), int(batch["last_offset_delta"]), int(batch["attributes"])
+    if origin == "client":
+        if delta < 0:
+            refuse(invalid, batch, f"last offset delta is {delta}")
+        if count <= 0:
+            refuse(invalid, batch, f"record count is {count}")
+        if count != delta + 1:
+            refuse(invalid, batch, f"record count is {count}, but the batch spans {delta + 1} offsets")
+        if attributes & ATTRIBUTE_CONTROL:
+            refuse(invalid, batch, "clients may not write control batches")
+        if batch["producer_id"] >= 0 and batch["base_sequence"] < 0:
+            refuse(invalid, batch, f"sequence is {batch['base_sequence']} in a batch with a producer id")
+    if topic.magic < 2 and (attributes & ATTRIBUTE_TRANSACTIONAL or batch["producer_id"] >= 0):
+        text = f"producer fields can't be stored in magic {topic.magic}"
+        refuse(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch, text)
+
+
+def check_segment_size(size: int, topic: TopicConfig) -> None:
+    """Refuse more bytes than a segment of the topic may hold."""
+    if size > topic.segment_bytes:
+        refuse(ErrorCode.RECORD_LIST_TOO_LARGE, None, f"{size} bytes, segment.bytes is {topic.segment_bytes}")
+
+
+def _check_inner(data: npt.NDArray[np.uint8], batch: np.void, limits: Limits | None) -> None:
+    """Check the magic and the checksums of the messages in a compressed message."""
+    payload, messages = inner_messages(data, batch, limits)
+    other = np.flatnonzero(messages["magic"] != batch["magic"])
+    if len(other):
+        text = f"messages in a compressed message of magic {batch['magic']} have another magic{_listed(other)}"
+        refuse(ErrorCode.INVALID_RECORD, batch, text, records=other)
+    bad = np.flatnonzero(~good_crcs(payload, messages, 0))
+    if len(bad):
+        text = f"the checksums of messages in a compressed message do not match their bytes{_listed(bad)}"
+        refuse(ErrorCode.CORRUPT_MESSAGE, batch, text, records=bad)
+
+
+def _listed(rows: npt.NDArray[np.intp]) -> str:
+    """Return the end of an error's text: the numbers of the first records, and the number of the others."""
+    more = f" and {len(rows) - _MAX_LISTED} more" if len(rows) > _MAX_LISTED else ""
+    return f": record {', '.join(map(str, rows[:_MAX_LISTED].tolist()))}{more}"
+
+
+def _check_records(table: RecordTable, topic: TopicConfig, clock: int) -> None:
+    """Check the keys and timestamps of records."""
+    records, batches = table.records, table.batches
+    nothing = np.zeros(len(records), np.bool_)
+    keyless = records["key_len"] < 0 if topic.compacted else nothing
+    times = records["timestamp"]
+    has_time = late = nothing
+    if topic.timestamp_type == TimestampType.CREATE_TIME:
+        has_time = times != NO_TIMESTAMP
+        # As in Java, the difference of extreme values wraps around.
+        ahead = times - np.int64(clock)
+        late = has_time & ((-ahead > topic.timestamp_before_max_ms) | (ahead > topic.timestamp_after_max_ms))
+    appended = (TimestampType.of(batches) == TimestampType.LOG_APPEND_TIME)[records["batch"]] & ~has_time
+    late = (late | appended) & ~keyless
+    bad = np.flatnonzero(keyless | late)
+    if not len(bad):
+        return
+    batch = batches[records["batch"][bad[0]]]
+    if not late.any():
+        text = f"records without a key, for a compacted topic{_listed(bad)}"
+        refuse(ErrorCode.INVALID_RECORD, batch, text, records=bad)
+    if appended[np.argmax(late)]:
+        text = "the timestamp type is LogAppendTime, which only the broker may set"
+    else:
+        bounds = f"{clock - topic.timestamp_before_max_ms} to {clock + topic.timestamp_after_max_ms}"
+        text = f"timestamp is {times[np.argmax(late)]}, allowed are {bounds}"
+    refuse(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(bad)}", records=bad)
