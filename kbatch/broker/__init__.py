@@ -1,1 +1,1 @@
-"""What a broker does to a produced batch: validation, offsets, sequence numbers; and the partitioner."""
+"""The broker's handling of produced batches: validation, offsets, sequence numbers; and the partitioner."""

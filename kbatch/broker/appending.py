@@ -1,4 +1,4 @@
-"""What a broker appends for the records that a producer sends: `accept_batch`.
+"""The batches that a broker appends for the records of a produce request: `accept_batch`.
 
 A batch is stored as it is, with offsets, leader epoch and maximum timestamp written in place, or re-encoded where the
 topic's codec or format differs (PRD-R5, PRD-R8).
@@ -91,7 +91,7 @@ def accept_batch(
     append_time = clock if appended and batches["magic"][0] else None
     assign_offsets(out, base_offset, leader_epoch=leader_epoch, append_time=append_time)
     if not appended:
-        # The maximum is that of the records, whatever the header contains (TS-R4).
+        # The records determine the maximum, even if the header contains another value (TS-R4).
         largest = np.full(len(batches), NO_TIMESTAMP, np.int64)
         filled = np.flatnonzero(batches["record_count"] > 0)
         if len(filled):

@@ -34,7 +34,7 @@ def assign_offsets(
     """Assign consecutive offsets to batches, in place, as the leader of a partition does.
 
     The checksum of a batch of magic 2 covers neither its base offset nor its leader epoch, and the checksum of a
-    message does not cover its offset, so no other byte changes, whatever the codec.
+    message does not cover its offset, so no other byte changes, with any codec.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ _POSITIVE = np.uint32(0x7FFFFFFF)
 
 
 def murmur2(data: bytes) -> int:
-    """Return the hash of ``org.apache.kafka.common.utils.Utils.murmur2``, as an unsigned number of 32 bits.
+    """Return the hash of ``org.apache.kafka.common.utils.Utils.murmur2``, as an unsigned 32-bit integer.
 
     Parameters
     ----------
@@ -39,16 +39,16 @@ def murmur2(data: bytes) -> int:
 
 
 def key_partition(key: bytes, partitions: int) -> int:
-    """Return the partition of `key` in a topic of so many, as ``BuiltInPartitioner.partitionForKey`` does.
+    """Return the partition of `key` in a topic of `partitions`, as ``BuiltInPartitioner.partitionForKey`` does.
 
-    It is where producers of Kafka's Java client put it without a partitioner of the user's, if the topic has had this
-    number of partitions ever since; librdkafka does so with ``partitioner=murmur2_random`` only.
+    Kafka's Java producers send the key to this partition, unless the user configures another partitioner or the number
+    of partitions has changed. librdkafka does so only with ``partitioner=murmur2_random``.
 
     Parameters
     ----------
     key : bytes
     partitions : int
-        How many the topic has.
+        Number of partitions of the topic.
 
     Returns
     -------
@@ -63,12 +63,12 @@ def key_partition(key: bytes, partitions: int) -> int:
 
 
 def key_partitions(keys: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
-    """Return the partition of each key, as `key_partition`; of a null that of an empty key.
+    """Return the partition of each key, as `key_partition`; a null key counts as an empty one.
 
     Parameters
     ----------
     keys : Arrow array
-        Of binary or strings, of any of their layouts.
+        Binary or strings, in any of their layouts.
     partitions : int
 
     Returns
@@ -84,10 +84,10 @@ def key_partitions(keys: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
     """
     import pyarrow as pa
 
-    plain = keys.cast(pa.large_binary())
-    _, edges, data = plain.buffers()
-    out = np.empty(len(plain), np.uint32)
-    if len(plain):
-        offsets = np.frombuffer(edges, np.int64)[plain.offset : plain.offset + len(plain) + 1]
+    binary = keys.cast(pa.large_binary())
+    _, edges, data = binary.buffers()
+    out = np.empty(len(binary), np.uint32)
+    if len(binary):
+        offsets = np.frombuffer(edges, np.int64)[binary.offset : binary.offset + len(binary) + 1]
         _kernel.murmur2(offsets, np.frombuffer(data or b"", np.uint8), out)
     return (out & _POSITIVE).astype(np.int64) % partitions

@@ -1,4 +1,4 @@
-"""Idempotent producers: which of their batches a broker appends, which it knows already, and which it refuses.
+"""Idempotent producers: which of their batches a broker appends, recognizes as duplicates, or refuses.
 
 `SequenceChecker` is Kafka's ``ProducerStateManager`` with ``ProducerAppendInfo`` and ``ProducerStateEntry``, over batch
 headers (SEQ-R1 to R6, PRD-R10 to R14).
@@ -20,6 +20,7 @@ from kbatch.errors import (
     OutOfOrderSequenceError,
     RefusedError,
     TransactionStateError,
+    error_at,
 )
 from kbatch.format import (
     ATTRIBUTE_CONTROL,
@@ -34,14 +35,14 @@ from kbatch.transactions import control_records
 
 __all__ = ["VERDICT_DTYPE", "Refusal", "SequenceChecker"]
 
-# What becomes of a batch: an `ErrorCode`, and the offset that a broker answers with, the first of the batch or of the
-# one that it repeats; -1 for a batch that is refused.
+# The broker's answer for a batch: an `ErrorCode`, and the first offset of the batch, or of the earlier batch if it
+# is a duplicate; -1 if the batch is refused.
 VERDICT_DTYPE = np.dtype([("offset", "<i8"), ("error", "<i2")], align=True)
 
 # ProducerStateEntry.NUM_BATCHES_TO_RETAIN, and so max.in.flight.requests.per.connection of idempotent producers.
 _REMEMBERED = 5
-# Rows that are Python numbers at a time.
-_CHUNK = 1 << 16
+# Batches whose fields are converted to Python numbers at a time.
+_CHUNK_ROWS = 1 << 16
 _FIELDS = (
     "producer_id",
     "producer_epoch",
@@ -56,37 +57,37 @@ _FIELDS = (
 
 
 class _Reason(enum.Enum):
-    """Why a batch isn't appended: the error that says so, its code, and its text."""
+    """Why a batch is not appended: the exception, its code, and its text."""
 
     DUPLICATE = (
         RefusedError,
         ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-        "sequence {found} of producer {producer} again: the batch stands at offset {wanted}",
+        "sequence {found} of producer {producer} is a duplicate of the batch at offset {known}",
     )
     GAP = (
         OutOfOrderSequenceError,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        "sequence {found} of producer {producer}; after {wanted} comes {next}",
+        "sequence {found} of producer {producer}; expected {next} after {known}",
     )
     NEW_EPOCH = (
         OutOfOrderSequenceError,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        "sequence {found} begins epoch {wanted} of producer {producer}; an epoch begins at 0",
+        "sequence {found} begins epoch {known} of producer {producer}; an epoch begins with sequence 0",
     )
     EPOCH = (
         FencedError,
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        "epoch {found} of producer {producer}, whose epoch {wanted} has been seen",
+        "epoch {found} of producer {producer} after its epoch {known}",
     )
     COORDINATOR = (
         FencedError,
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        "marker for producer {producer} of coordinator epoch {found}; epoch {wanted} has been seen",
+        "marker for producer {producer} of coordinator epoch {found} after coordinator epoch {known}",
     )
     TRANSACTION = (
         TransactionStateError,
         ErrorCode.INVALID_TXN_STATE,
-        "no transactional batch, but producer {producer} has a transaction open since offset {wanted}",
+        "the batch is not transactional, but producer {producer} has a transaction open since offset {known}",
     )
 
 
@@ -96,12 +97,12 @@ class Refusal(NamedTuple):
     Attributes
     ----------
     row : int
-        Of the batch.
+        Row of the batch.
     code : ErrorCode
     text : str
-        What was found and what was wanted.
+        The reason, with the values found and expected.
     after : int
-        Last offset of the producer's last batch before it; -1 if none is known.
+        Last offset of the producer's previous batch; -1 if none is known.
     """
 
     row: int
@@ -110,17 +111,29 @@ class Refusal(NamedTuple):
     after: int
 
 
-class _Trouble(NamedTuple):
+class _Violation(NamedTuple):
+    """A rule that a batch breaks, with its own value and the value known before it."""
+
     reason: _Reason
     found: int
-    wanted: int
+    known: int
     after: int = -1
+
+    @property
+    def code(self) -> ErrorCode:
+        code: ErrorCode = self.reason.value[1]
+        return code
+
+    def text(self, batch: np.void) -> str:
+        text: str = self.reason.value[2]
+        following = (self.known + 1) & INT32_MAX
+        return text.format(found=self.found, known=self.known, next=following, producer=batch["producer_id"])
 
 
 class _Producer:
-    """What is known of a producer: its entry in a snapshot, and its last batches.
+    """The state of a producer: the fields of its snapshot entry, and its last batches.
 
-    Of `batches` each is (first sequence, last sequence, first offset, last offset), the latest last.
+    `batches` contains (first sequence, last sequence, first offset, last offset), the latest last.
     """
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_sequence", "timestamp", "transaction")
@@ -138,32 +151,32 @@ class _Producer:
         self.last_sequence = -1
         self.batches.clear()
 
-    def marker_trouble(self, epoch: int, coordinator_epoch: int) -> _Trouble | None:
-        """Say what is wrong with a marker. An equal epoch is right: it is that of the transaction, or of a retry."""
+    def marker_violation(self, epoch: int, coordinator_epoch: int) -> _Violation | None:
+        """Check a marker. Its epoch may be equal: the transaction or a retry has the same epoch."""
         if epoch < self.epoch:
-            return _Trouble(_Reason.EPOCH, epoch, self.epoch)
+            return _Violation(_Reason.EPOCH, epoch, self.epoch)
         if coordinator_epoch < self.coordinator_epoch:
-            return _Trouble(_Reason.COORDINATOR, coordinator_epoch, self.coordinator_epoch)
+            return _Violation(_Reason.COORDINATOR, coordinator_epoch, self.coordinator_epoch)
         return None
 
-    def trouble(self, epoch: int, first: int, last: int, transactional: int) -> _Trouble | None:
-        """Say what is wrong with a data batch, in the order in which a broker looks."""
+    def violation(self, epoch: int, first: int, last: int, transactional: int) -> _Violation | None:
+        """Check a data batch, in the broker's order."""
         if epoch == self.epoch:
             for seen in self.batches:
                 if seen[0] == first and seen[1] == last and first >= 0:
-                    return _Trouble(_Reason.DUPLICATE, first, seen[2])
+                    return _Violation(_Reason.DUPLICATE, first, seen[2])
         elif epoch < self.epoch:
-            return _Trouble(_Reason.EPOCH, epoch, self.epoch)
+            return _Violation(_Reason.EPOCH, epoch, self.epoch)
         after = self.batches[-1][3] if self.batches else -1
-        # Of a producer that isn't known any sequence is right.
+        # Any sequence is accepted from an unknown producer.
         if first >= 0 and self.epoch >= 0:
             if epoch != self.epoch:
                 if first > 0:
-                    return _Trouble(_Reason.NEW_EPOCH, first, epoch, after)
+                    return _Violation(_Reason.NEW_EPOCH, first, epoch, after)
             elif first != (self.last_sequence + 1) & INT32_MAX:
-                return _Trouble(_Reason.GAP, first, self.last_sequence, after)
+                return _Violation(_Reason.GAP, first, self.last_sequence, after)
         if self.transaction >= 0 and not transactional:
-            return _Trouble(_Reason.TRANSACTION, -1, self.transaction)
+            return _Violation(_Reason.TRANSACTION, -1, self.transaction)
         return None
 
 
@@ -173,26 +186,26 @@ class SequenceChecker:
     Parameters
     ----------
     producers : ndarray of PRODUCER_DTYPE, optional
-        What is known before the first batch, as `kbatch.log.read_producer_snapshot` gives it. Of a producer that isn't
-        in it any sequence is accepted: its earlier batches may be gone (PRD-R11).
+        The state before the first batch, as returned by `kbatch.log.read_producer_snapshot`. Any sequence is accepted
+        from a producer without an entry: its earlier batches may have been deleted (PRD-R11).
     expiration_ms : int, optional
-        A producer is forgotten when its next batch is later than its last by this, in milliseconds and by the batches'
-        own timestamps: ``producer.id.expiration.ms``, 86400000 by default in a broker, which goes by its clock. Default
+        ``producer.id.expiration.ms``, in milliseconds: a producer is forgotten if its next batch is this much later
+        than its last one, by the timestamps of the batches. A broker uses its clock, and 86400000 by default. Default
         is never.
 
     Raises
     ------
     TypeError, ValueError
-        If `producers` is no array of PRODUCER_DTYPE, or `expiration_ms` isn't positive.
+        If `producers` does not have PRODUCER_DTYPE, or `expiration_ms` isn't positive.
 
     Notes
     -----
-    A producer's next batch must begin with the sequence after its last one, 0 coming after 2147483647, and with 0 if
-    its epoch is new. One with the same first and last sequence as one of the last five is a duplicate, which a broker
-    doesn't append. An epoch lower than the last one is fenced off. A marker sets the epoch, which begins anew if it has
-    risen (KIP-890), and ends the transaction. Batches without a producer id, control batches of KRaft and empty control
-    batches (PRD-R14) are passed over; data batches without a sequence, which only a group coordinator writes, are not
-    compared.
+    A producer's next batch must begin with the sequence after its last one, where 0 follows 2147483647, and with 0 if
+    its epoch is new. A batch with the same first and last sequence as one of the last five is a duplicate, which a
+    broker does not append. An epoch lower than the last one is fenced. A marker ends the transaction and sets the
+    epoch; a higher epoch starts again at sequence 0 (KIP-890). Batches without a producer id, control batches of KRaft
+    and empty control batches (PRD-R14) are ignored. Data batches without a sequence, which only a group coordinator
+    writes, are not checked for gaps.
 
     Examples
     --------
@@ -205,13 +218,13 @@ class SequenceChecker:
     >>> checker.check(batch(0, 100)).tolist(), checker.check(batch(2, 102)).tolist()
     ([(100, 0)], [(102, 0)])
 
-    A producer that got no answer sends the first again, and then leaves one out:
+    A producer that received no answer sends its first batch again, and later skips a sequence:
 
     >>> checker.check(batch(0, 104)).tolist()
     [(100, 46)]
     >>> checker.check(batch(6, 104))
     Traceback (most recent call last):
-    kbatch.errors.OutOfOrderSequenceError: byte 0, base offset 104: sequence 6 of producer 7; after 3 comes 4
+    kbatch.errors.OutOfOrderSequenceError: byte 0, base offset 104: sequence 6 of producer 7; expected 4 after 3
     """
 
     def __init__(self, producers: npt.NDArray[np.void] | None = None, *, expiration_ms: int | None = None) -> None:
@@ -242,33 +255,34 @@ class SequenceChecker:
         on_error: Literal["raise", "mark", "follow"] = "raise",
         source: str | None = None,
     ) -> npt.NDArray[np.void]:
-        """Check batches in the order in which they are appended, and remember those that would be.
+        """Check batches in the order in which they are appended, and remember the accepted ones.
 
         Parameters
         ----------
         batches : ndarray of BATCH_DTYPE, or RecordTable
-            As `kbatch.scan` gives them, with the offsets that they are appended at (`kbatch.assign_offsets`). Of a
-            table, decoded with ``include_control=True``, markers tell their coordinator's epoch besides; damaged
-            batches are passed over.
+            As returned by `kbatch.scan`, with their offsets in the log (`kbatch.assign_offsets`). With a table, decoded
+            with ``include_control=True``, the coordinator epochs of markers are checked too. Damaged batches are
+            ignored.
         on_error : {"raise", "mark", "follow"}
-            What to do at a batch that a broker refuses: raise, the batches before it remembered; say so in its row and
-            go on with the next; or the same, but remember it all the same, for it stands in the log.
+            What to do at a batch that a broker refuses: "raise" an error, with the batches before it remembered; "mark"
+            its row and continue with the next batch; or "follow": mark its row, and remember the batch nevertheless,
+            because the log contains it.
         source : str, optional
-            Path that errors name.
+            Path for error messages.
 
         Returns
         -------
         ndarray of VERDICT_DTYPE, shape (batches,)
-            ``error`` is an `ErrorCode`: NONE, DUPLICATE_SEQUENCE_NUMBER, which a broker answers with NONE and the
-            offset of the batch that it has, or that of a refusal. ``offset`` is that of the batch, of the one that it
-            repeats, or -1.
+            ``error`` is an `ErrorCode`: NONE, DUPLICATE_SEQUENCE_NUMBER (a broker answers NONE, with the offset of the
+            batch in the log), or the code of the refusal. ``offset`` is the offset of the batch, or of the earlier
+            batch if it is a duplicate, or -1.
 
         Raises
         ------
         OutOfOrderSequenceError
-            If sequences are left out or go back further than five batches, or a new epoch doesn't begin at 0.
+            If sequences are skipped or repeat more than five batches back, or a new epoch does not begin at 0.
         FencedError
-            If the epoch of the producer, or of the coordinator in a marker, is lower than one seen before.
+            If the epoch of the producer, or of the coordinator in a marker, is lower than an earlier one.
         TransactionStateError
             If a producer with an open transaction writes outside of it.
         """
@@ -277,17 +291,18 @@ class SequenceChecker:
         rows = batches.batches if isinstance(batches, RecordTable) else batches
         verdicts = np.empty(len(rows), VERDICT_DTYPE)
         verdicts["offset"], verdicts["error"] = rows["base_offset"], ErrorCode.NONE
-        for row, trouble in self._troubles(batches, follow=on_error == "follow"):
-            if trouble.reason is _Reason.DUPLICATE:
-                verdicts[row] = trouble.wanted, ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+        for row, violation in self._violations(batches, follow=on_error == "follow"):
+            if violation.reason is _Reason.DUPLICATE:
+                verdicts[row] = violation.known, violation.code
             elif on_error == "raise":
-                raise _error(rows[row], trouble, source)
+                kind = violation.reason.value[0]
+                raise error_at(kind, rows[row], source, violation.text(rows[row]), code=violation.code)
             else:
-                verdicts[row] = -1, trouble.reason.value[1]
+                verdicts[row] = -1, violation.code
         return verdicts
 
     def refusals(self, batches: npt.NDArray[np.void] | RecordTable) -> list[Refusal]:
-        """Say which batches of a log no broker would have appended, and why; all but repeated ones are remembered.
+        """Return the batches of a log that no broker would have appended; all but duplicates are remembered.
 
         Parameters
         ----------
@@ -300,14 +315,16 @@ class SequenceChecker:
         """
         rows = batches.batches if isinstance(batches, RecordTable) else batches
         return [
-            Refusal(row, trouble.reason.value[1], _text(rows[row], trouble), trouble.after)
-            for row, trouble in self._troubles(batches, follow=True)
+            Refusal(row, violation.code, violation.text(rows[row]), violation.after)
+            for row, violation in self._violations(batches, follow=True)
         ]
 
-    def _troubles(self, batches: npt.NDArray[np.void] | RecordTable, *, follow: bool) -> Iterator[tuple[int, _Trouble]]:
-        """Remember batches, and yield the rows of those that a broker doesn't append; with `follow`, after all.
+    def _violations(
+        self, batches: npt.NDArray[np.void] | RecordTable, *, follow: bool
+    ) -> Iterator[tuple[int, _Violation]]:
+        """Remember batches, and yield the rows that a broker does not append; `follow` remembers these too.
 
-        The loop has Python objects for the fields of a batch, never for a record.
+        The loop creates Python objects per batch, never per record.
         """
         coordinators: dict[int, int] = {}
         if isinstance(batches, RecordTable):
@@ -320,8 +337,8 @@ class SequenceChecker:
             (batches["magic"] == 2) & (batches["producer_id"] >= 0) & BatchStatus.sound(batches["status"])
         )
         producers = self._producers
-        for start in range(0, len(chosen), _CHUNK):
-            rows = chosen[start : start + _CHUNK]
+        for start in range(0, len(chosen), _CHUNK_ROWS):
+            rows = chosen[start : start + _CHUNK_ROWS]
             part = batches[rows]
             for row, producer_id, epoch, first, delta, attributes, count, offset, last_offset, timestamp in zip(
                 rows.tolist(), *(part[name].tolist() for name in _FIELDS), strict=True
@@ -334,9 +351,9 @@ class SequenceChecker:
                     producer = producers[producer_id] = _Producer()
                 if control:
                     coordinator = coordinators.get(row, producer.coordinator_epoch)
-                    trouble = producer.marker_trouble(epoch, coordinator)
-                    if trouble is not None:
-                        yield row, trouble
+                    violation = producer.marker_violation(epoch, coordinator)
+                    if violation is not None:
+                        yield row, violation
                         if not follow:
                             continue
                     if epoch != producer.epoch:
@@ -345,15 +362,15 @@ class SequenceChecker:
                     producer.transaction = -1
                     producer.timestamp = timestamp
                     continue
-                # DefaultRecordBatch.lastSequence: by offsets, not by the count (SEQ-R3).
+                # DefaultRecordBatch.lastSequence counts offsets, not records (SEQ-R3).
                 last = (first + delta) & INT32_MAX if first >= 0 else -1
                 transactional = attributes & ATTRIBUTE_TRANSACTIONAL
                 in_order = epoch == producer.epoch and first == (producer.last_sequence + 1) & INT32_MAX
                 if not in_order or (producer.transaction >= 0 and not transactional):
-                    trouble = producer.trouble(epoch, first, last, transactional)
-                    if trouble is not None:
-                        yield row, trouble
-                        if not follow or trouble.reason is _Reason.DUPLICATE:
+                    violation = producer.violation(epoch, first, last, transactional)
+                    if violation is not None:
+                        yield row, violation
+                        if not follow or violation.reason is _Reason.DUPLICATE:
                             continue
                     if epoch != producer.epoch:
                         producer.begin_epoch(epoch)
@@ -372,16 +389,16 @@ class SequenceChecker:
         )
 
     def __len__(self) -> int:
-        """Return the number of producers that are known."""
+        """Return the number of known producers."""
         return len(self._producers)
 
     def producers(self) -> npt.NDArray[np.void]:
-        """Return what is known of producers now, as a snapshot has it.
+        """Return the current state of the producers, as in a producer snapshot.
 
         Returns
         -------
         ndarray of PRODUCER_DTYPE, shape (producers,)
-            In the order in which they were first seen. Of each producer's last batches a snapshot keeps the last one.
+            In the order of the first batch of each producer. A snapshot contains only the last batch of a producer.
         """
         rows = np.empty(len(self._producers), PRODUCER_DTYPE)
         for row, (id_, producer) in enumerate(self._producers.items()):
@@ -397,18 +414,3 @@ class SequenceChecker:
                 producer.epoch,
             )
         return rows
-
-
-def _text(row: np.void, trouble: _Trouble) -> str:
-    text: str = trouble.reason.value[2]
-    following = (trouble.wanted + 1) & INT32_MAX
-    return text.format(found=trouble.found, wanted=trouble.wanted, next=following, producer=row["producer_id"])
-
-
-def _error(row: np.void, trouble: _Trouble, source: str | None) -> RefusedError:
-    kind: type[RefusedError]
-    kind, code, _ = trouble.reason.value
-    position, offset = int(row["position"]), int(row["base_offset"])
-    where = f"{source}, byte {position}" if source else f"byte {position}"
-    message = f"{where}, base offset {offset}: {_text(row, trouble)}"
-    return kind(message, code=code, source=source, position=position, base_offset=offset)

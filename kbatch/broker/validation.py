@@ -1,6 +1,6 @@
 """The checks that a broker makes before it appends a produced batch: `validate_batch`.
 
-The rules are those of Kafka's ``ProduceRequest.validateRecords``, ``UnifiedLog.append`` and ``LogValidator`` (PRD-R1 to
+It follows Kafka's ``ProduceRequest.validateRecords``, ``UnifiedLog.append`` and ``LogValidator`` (PRD-R1 to
 R4). `kbatch.SequenceChecker` checks the sequences of idempotent producers.
 """
 

@@ -132,11 +132,11 @@ def test_errors_name_what_was_found() -> None:
     checker.check(batches((2, 0, 3)))
     with pytest.raises(kbatch.OutOfOrderSequenceError) as gap:
         checker.check(batches((2, 5, 1), offset=30), source="x.log")
-    assert str(gap.value) == "x.log, byte 0, base offset 30: sequence 5 of producer 7; after 2 comes 3"
+    assert str(gap.value) == "x.log, byte 0, base offset 30: sequence 5 of producer 7; expected 3 after 2"
     assert (gap.value.code, gap.value.base_offset) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 30)
     copy = pickle.loads(pickle.dumps(gap.value))
     assert (type(copy), str(copy), copy.code) == (type(gap.value), str(gap.value), gap.value.code)
-    with pytest.raises(kbatch.FencedError, match="epoch 1 of producer 7, whose epoch 2 has been seen"):
+    with pytest.raises(kbatch.FencedError, match="epoch 1 of producer 7 after its epoch 2"):
         checker.check(batches((1, 3, 1)))
     with pytest.raises(kbatch.OutOfOrderSequenceError, match="sequence 3 begins epoch 4 of producer 7"):
         checker.check(batches((4, 3, 1)))
@@ -153,8 +153,8 @@ def test_a_log_is_followed_over_what_is_wrong() -> None:
     log = batches((0, 0, 1), (0, 5, 1), (0, 6, 1), (0, 5, 1), (0, 7, 1))
     told = [(each.row, each.code.name, each.text, each.after) for each in SequenceChecker().refusals(log)]
     assert told == [
-        (1, GAP, "sequence 5 of producer 7; after 0 comes 1", 0),
-        (3, AGAIN, "sequence 5 of producer 7 again: the batch stands at offset 1", -1),
+        (1, GAP, "sequence 5 of producer 7; expected 1 after 0", 0),
+        (3, AGAIN, "sequence 5 of producer 7 is a duplicate of the batch at offset 1", -1),
     ]
 
 

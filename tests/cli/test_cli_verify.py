@@ -120,8 +120,8 @@ def test_sequences(run: Any, tmp_path: Path) -> None:
     status, out, _ = run("--sequences", path)
     assert status == 3
     assert findings(out) == [
-        f"{path}: byte {4 * size}: base offset 8: sequence 16 of producer 7; after 13 comes 14",
-        f"{path}: byte {5 * size}: base offset 10: sequence 16 of producer 7 again: the batch stands at offset 8",
+        f"{path}: byte {4 * size}: base offset 8: sequence 16 of producer 7; expected 14 after 13",
+        f"{path}: byte {5 * size}: base offset 10: sequence 16 of producer 7 is a duplicate of the batch at offset 8",
     ]
     # Of another segment, after what a cleaner took away: before the gap it can't be the reason, after it may.
     write_segment(tmp_path / "u-0", 0, [produced(0, 8), produced(2, 0, 8)])
@@ -129,16 +129,17 @@ def test_sequences(run: Any, tmp_path: Path) -> None:
     status, out, _ = run("--sequences", tmp_path / "u-0")
     assert status == 3
     assert len(findings(out)) == 1
-    assert "base offset 24: sequence 8 of producer 8; after 5 comes 6" in findings(out)[0]
-    assert "note: base offset 20: sequence 12 of producer 7; after 9 comes 10; offsets are left out in between" in out
-    assert "note: base offset 22: sequence 4 of producer 8; after 1 comes 2; offsets are left out in between" in out
+    assert "base offset 24: sequence 8 of producer 8; expected 6 after 5" in findings(out)[0]
+    between = "offsets are left out in between"
+    assert f"note: base offset 20: sequence 12 of producer 7; expected 10 after 9; {between}" in out
+    assert f"note: base offset 22: sequence 4 of producer 8; expected 2 after 1; {between}" in out
     # A broker forgets producers after a day, and lets an epoch in that it would have fenced off.
     path = write_segment(tmp_path / "v-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_401_000)])
     assert run("--sequences", path)[0] == 0
     path = write_segment(tmp_path / "w-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_400_999)])
     status, out, _ = run("--sequences", path)
     assert status == 0
-    assert "note: base offset 2: epoch 1 of producer 7, whose epoch 3 has been seen" in out
+    assert "note: base offset 2: epoch 1 of producer 7 after its epoch 3" in out
 
 
 def test_sequences_of_kafkas_logs_are_sound(run: Any) -> None:
