@@ -17,6 +17,8 @@ KERNELS = [
     "scan",
     "search",
     "decode",
+    "slices",
+    "extents",
     "columns",
     "codecs",
     "batch_decoder",

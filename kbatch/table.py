@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.kernels.columns import gather_fixed
+from kbatch.kernels.slices import gather_fixed
 from kbatch.records.data import TableData
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from kbatch.cli.batches import BATCH_FIELDS, TIMESTAMP_TYPES, codec_names, last_
 from kbatch.cli.control import control_fields
 from kbatch.cli.shown import json_bytes, quoted
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, BatchStatus
-from kbatch.kernels.columns import header_keys, header_values, record_keys, record_values
+from kbatch.kernels.slices import header_keys, header_values, record_keys, record_values
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 

@@ -24,7 +24,7 @@ from kbatch.cli.batches import (
 from kbatch.cli.control import control_text
 from kbatch.cli.shown import plain_text
 from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_TRANSACTIONAL, INT32_MAX
-from kbatch.kernels.columns import header_keys
+from kbatch.kernels.slices import header_keys
 from kbatch.table import RecordTable
 
 __all__ = ["index_lines", "lines", "snapshot_lines", "time_index_lines", "transaction_index_lines"]

@@ -23,7 +23,7 @@ from kbatch.batches.checksums import crc_holds, first_bad_crc
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
 from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, Limits
-from kbatch.kernels.columns import keys_equal
+from kbatch.kernels.slices import keys_equal
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables

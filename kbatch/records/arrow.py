@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from kbatch.extras import require
-from kbatch.kernels.columns import header_keys, header_values, measure
+from kbatch.kernels.extents import measure_extent
+from kbatch.kernels.slices import header_keys, header_values
 from kbatch.records.columns import INT32_REACH, Reach, checked_schema, view_batches, view_columns
 from kbatch.records.data import TableData
 
@@ -243,7 +244,7 @@ def to_pandas(
 
 def _header_tuples(table: TableData) -> list[Any]:
     """Return each record's headers as a tuple of (key, value) tuples."""
-    if not measure(table.records).header_count:
+    if not measure_extent(table.records).header_count:
         return [()] * len(table)
     headers, data = table.headers, table.data
     pairs = list(zip(header_keys(headers, data), header_values(headers, data), strict=True))

@@ -17,14 +17,12 @@ from kbatch.kernels.buffers import allocate
 from kbatch.kernels.columns import (
     COPY_SLACK,
     BinarySink,
-    Extent,
-    NoRoomError,
-    estimate,
+    CapacityError,
     fill_headers,
     fill_records,
-    gather_by_batch,
-    measure,
 )
+from kbatch.kernels.extents import Extent, estimate_extent, measure_extent
+from kbatch.kernels.slices import gather_by_batch
 from kbatch.records.data import TableData
 
 if TYPE_CHECKING:
@@ -92,23 +90,23 @@ def view_batches(
     # Of Spark's few thousand rows what was measured is still in the cache when it is filled; to measure many rows first
     # would read all of them twice.
     if 0 < len(rows) <= max_rows and max_bytes == INT64_MAX:
-        likely = estimate(rows, len(table.data))
+        likely = estimate_extent(rows, len(table.data))
         if "headers" in names and likely.header_count:
             headers = table.headers
         elif max(likely.key_bytes, likely.value_bytes) <= max_column_bytes:
             try:
                 yield view.batch(rows, likely, None)
-            except NoRoomError:
+            except CapacityError:
                 pass
             else:
                 return
     header_start = start = 0
     while start < len(rows):
         bounds = {"max_rows": max_rows, "max_bytes": max_bytes, "max_column_bytes": max_column_bytes}
-        extent = measure(rows, start, **bounds, headers=headers, header_start=header_start)
+        extent = measure_extent(rows, start, **bounds, headers=headers, header_start=header_start)
         if "headers" in names and headers is None and extent.header_count:
             headers = table.headers
-            extent = measure(rows, start, **bounds, headers=headers, header_start=header_start)
+            extent = measure_extent(rows, start, **bounds, headers=headers, header_start=header_start)
         yield view.batch(rows[start : extent.stop], extent, headers)
         start = extent.stop
         header_start = extent.header_stop
@@ -150,7 +148,7 @@ class _View:
         self._constants = _Constants(pa, table, schema.names)
 
     def batch(self, rows: npt.NDArray[np.void], extent: Extent, headers: npt.NDArray[np.void] | None) -> pa.RecordBatch:
-        """Return the rows of `extent`, which are `rows`; NoRoomError if they need more than `extent` says."""
+        """Return the rows of `extent`, which are `rows`; CapacityError if they need more than `extent` says."""
         pa, table, types, n = self._pa, self._table, self._types, len(rows)
         filled: dict[str, Any] = {}
         columns: dict[str, _Column] = {}
@@ -171,7 +169,7 @@ class _View:
         if found.timestamp_overflows and self._raise_overflow:
             _raise_overflow(table.records[extent.start : extent.stop], INT64_MAX // self._scale, table.source)
         if "headers" in types and headers is None and found.headers:
-            raise NoRoomError(f"rows {extent.start} to {extent.stop} have headers")
+            raise CapacityError(f"rows {extent.start} to {extent.stop} have headers")
         made = {name: column.array(table.data) for name, column in binary.items()}
         if "offset" in types:
             made["offset"] = columns["offset"].array(0)

@@ -12,7 +12,7 @@ from kbatch.batches.pooled import PooledRows
 from kbatch.errors import InvalidRecordError, MissingColumnError
 from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, record_dtype
 from kbatch.kernels import decode as _kernel
-from kbatch.kernels.columns import record_keys, record_values
+from kbatch.kernels.slices import record_keys, record_values
 
 __all__ = ["Loss", "TableData", "checked_columns", "decoded_columns"]
 

@@ -18,7 +18,7 @@ from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.broker.partitioner import key_partition, murmur2
-from kbatch.kernels.columns import keys_equal
+from kbatch.kernels.slices import keys_equal
 from kbatch.log import logs as log_module
 from kbatch.log import storage
 from kbatch.log.segment import SegmentFile

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import kbatch
 from kbatch.format import COLUMN_FIELDS, RECORD_DTYPE, record_dtype
-from kbatch.kernels import buffers, columns, decode
+from kbatch.kernels import buffers, columns, decode, extents, slices
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.kafka_columns import spark_batches
 
@@ -254,19 +254,19 @@ def test_kernels_refuse_rows_that_are_no_records(mixed: bytes) -> None:
             decode.first_records(data, batches, positions, positions, np.empty(len(batches), dtype))
     packed = np.dtype([("batch", "<i4"), ("offset", "<i8")])
     with pytest.raises(ValueError, match="aligned"):
-        columns.measure(np.zeros(3, packed))
+        extents.measure_extent(np.zeros(3, packed))
     with pytest.raises(ValueError, match="aligned"):
-        columns.measure(np.zeros(17, np.uint8)[1:].view(record_dtype(("offset",))))
+        extents.measure_extent(np.zeros(17, np.uint8)[1:].view(record_dtype(("offset",))))
     narrow = np.empty(9, record_dtype(("timestamp",)))
     spread = np.empty(2 * len(batches), narrow.dtype)[::2]
     with pytest.raises(ValueError, match="contiguous"):
         decode.first_records(data, batches, positions, positions, spread)
     with pytest.raises(ValueError, match="one dimension"):
-        columns.measure(table.records[:4].reshape(2, 2))
+        extents.measure_extent(table.records[:4].reshape(2, 2))
     with pytest.raises(ValueError, match="the rows have no offset"):
         columns.fill_records(narrow, data, offset=np.zeros(9, np.int64))
     with pytest.raises(ValueError, match="the rows have no key"):
-        columns.record_keys(narrow, data)
+        slices.record_keys(narrow, data)
     with pytest.raises(ValueError, match="the rows have no headers"):
         decode.headers(data, narrow, np.empty(1, kbatch.HEADER_DTYPE))
 

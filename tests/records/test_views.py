@@ -27,15 +27,12 @@ from kbatch.format import HEADER_DTYPE, RECORD_DTYPE
 from kbatch.kernels.columns import (
     COPY_SLACK,
     BinarySink,
-    NoRoomError,
-    estimate,
+    CapacityError,
     fill_headers,
     fill_records,
-    gather_fixed,
-    header_keys,
-    header_values,
-    measure,
 )
+from kbatch.kernels.extents import estimate_extent, measure_extent
+from kbatch.kernels.slices import gather_fixed, header_keys, header_values
 from kbatch.records import arrow
 from kbatch.records.columns import Reach
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
@@ -617,9 +614,9 @@ def test_headers_out_of_order_or_outside_raise() -> None:
     for numbers in ((2, 1), (-1, 0), (0, 4)):
         headers["record"] = numbers
         with pytest.raises(IndexError, match=r"header row . belongs to record"):
-            measure(records, headers=headers)
+            measure_extent(records, headers=headers)
     headers["record"] = (1, 3)
-    assert measure(records, headers=headers).header_count == 2
+    assert measure_extent(records, headers=headers).header_count == 2
 
     def sink() -> BinarySink:
         return BinarySink(2, 4, np.zeros(12, np.uint8), np.zeros(COPY_SLACK, np.uint8))
@@ -641,7 +638,7 @@ def test_rows_that_grow_after_measuring_raise() -> None:
     records["value_len"] = 5
     sink = BinarySink(4, 4, np.zeros(20, np.uint8), np.zeros(20 + COPY_SLACK, np.uint8))
     records["value_len"][3] = 6
-    with pytest.raises(NoRoomError, match=r"record row 3 .offset 0.: its value was changed"):
+    with pytest.raises(CapacityError, match=r"record row 3 .offset 0.: its value was changed"):
         fill_records(records, np.zeros(10, np.uint8), value=sink)
 
 
@@ -664,7 +661,7 @@ def test_outputs_that_are_too_short_raise() -> None:
     with pytest.raises(ValueError, match="too short"):
         gather_fixed(records, data, 8, np.zeros(71, np.uint8))
     with pytest.raises(ValueError, match="fields of RECORD_DTYPE"):
-        measure(np.zeros(9, HEADER_DTYPE))
+        measure_extent(np.zeros(9, HEADER_DTYPE))
 
 
 # --- one pass, by an estimate ---
@@ -694,7 +691,7 @@ def test_an_estimate_is_near() -> None:
     rng = np.random.default_rng(3)
     for rows in (0, 1, 65, 16_384, 16_385, 100_000):
         lengths = rng.integers(-1, 200, rows)
-        found = estimate(numbered(rows, lengths).records, 10**9)
+        found = estimate_extent(numbered(rows, lengths).records, 10**9)
         total = int(np.maximum(lengths, 0).sum())
         assert (found.start, found.stop, found.key_bytes) == (0, rows, 0 if rows <= 16_384 else 4096)
         assert total <= found.value_bytes <= 1.2 * total + 4096
@@ -708,7 +705,7 @@ def test_a_wrong_estimate_is_made_good(place: int) -> None:
     lengths = np.full(30_100, 3)
     lengths[place - 20 if place < 0 else place :][:20] = 5000
     table = numbered(30_100, lengths)
-    assert estimate(table.records, 10**9).value_bytes < int(lengths.sum())
+    assert estimate_extent(table.records, 10**9).value_bytes < int(lengths.sum())
     assert check_numbered(table)["value"].num_chunks == 1
 
 
@@ -717,7 +714,7 @@ def test_an_estimate_asks_for_no_more_than_the_data() -> None:
     lengths = np.zeros(30_100, np.int64)
     lengths[4096:4160] = 5000
     table = numbered(30_100, lengths)
-    found = estimate(table.records, len(table.data))
+    found = estimate_extent(table.records, len(table.data))
     assert (found.key_bytes, found.value_bytes) == (4096, 5000)
     assert check_numbered(table)["value"].num_chunks == 1
 
@@ -726,7 +723,7 @@ def test_headers_that_the_estimate_did_not_see() -> None:
     records = [Record(i, b"k", b"v" * (i % 3)) for i in range(20_000)]
     records[5_000].headers = ((b"h", b"1"), (b"h", None))
     table = make(records, size=20_000)
-    assert estimate(table.records, 10**9).header_count == 0
+    assert estimate_extent(table.records, 10**9).header_count == 0
     made = arrow.to_arrow(table)
     made.validate(full=True)
     assert made.slice(4_999, 3).to_pylist() == expected(records[4_999:5_002])

@@ -427,8 +427,8 @@ PAIRS = [row or [] for row in HEADERS]
 def headers_of(data: bytes) -> list[list[tuple[bytes, bytes | None]]]:
     table = kbatch.decode(data)
     rows: list[list[tuple[bytes, bytes | None]]] = [[] for _ in range(len(table))]
-    names = kbatch.kernels.columns.header_keys(table.headers, table.data)
-    values = kbatch.kernels.columns.header_values(table.headers, table.data)
+    names = kbatch.kernels.slices.header_keys(table.headers, table.data)
+    values = kbatch.kernels.slices.header_values(table.headers, table.data)
     for record, name, value in zip(table.headers["record"].tolist(), names, values, strict=True):
         rows[record].append((name, value))
     return rows
