@@ -1,62 +1,33 @@
-"""Checksums of batches: CRC-32C, or CRC-32 for magic 0 and 1."""
+"""Which batches have a good checksum: CRC-32C, or CRC-32 for magic 0 and 1."""
 
 from __future__ import annotations
 
-import zlib
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
-from kbatch.format import CRC_START, CRC_START_LEGACY
-from kbatch.kernels import checksum
+from kbatch.kernels.checksum import first_bad_crc
 
-__all__ = ["crc_holds", "first_bad_crc", "good_crcs", "write_crcs"]
+__all__ = ["good_crcs", "has_good_batch"]
 
 
-def first_bad_crc(
-    data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], lo: int, hi: int, origin: int
-) -> tuple[int, int]:
-    """Find the first batch, or message of magic 0 or 1, from row `lo` up to `hi` whose checksum doesn't hold.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-        The bytes that hold the batches.
-    batches : ndarray of BATCH_DTYPE
-    lo, hi : int
-        Rows to check.
-    origin : int
-        Position of ``data[0]`` in the source.
-
-    Returns
-    -------
-    row, crc : int
-        The row and the checksum of its bytes; ``(hi, 0)`` if all hold.
-    """
-    return checksum.verify(data, batches, lo, hi, origin)
+class _Windows(Protocol):
+    def window(self, start: int, stop: int, /) -> npt.NDArray[np.uint8]: ...
 
 
-def good_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.bool_]:
-    """Whether the checksum of each of `batches` holds; the arguments are those of `first_bad_crc`."""
+def good_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int = 0) -> npt.NDArray[np.bool_]:
+    """Return for each of `batches` whether its checksum is good; `origin` is the position of ``data[0]``."""
     good = np.ones(len(batches), np.bool_)
-    at = 0
-    while at < len(batches):
-        at, _ = checksum.verify(data, batches, at, len(batches), origin)
-        if at < len(batches):
-            good[at] = False
-            at += 1
+    row, _ = first_bad_crc(data, batches, 0, len(batches), origin)
+    while row < len(batches):
+        good[row] = False
+        row, _ = first_bad_crc(data, batches, row + 1, len(batches), origin)
     return good
 
 
-def write_crcs(data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void]) -> None:
-    """Compute the checksums of `batches` and write them to `data` and to their rows."""
-    checksum.reseal(data, batches)
-
-
-def crc_holds(data: npt.NDArray[np.uint8], position: int, size: int) -> bool:
-    """Whether the batch, or message of magic 0 or 1, of `size` bytes at ``data[position]`` holds its own checksum."""
-    batch = data.data[position : position + size]
-    if batch[16] == 2:
-        return crc32c(batch[CRC_START:]) == int.from_bytes(batch[CRC_START - 4 : CRC_START], "big")
-    return zlib.crc32(batch[CRC_START_LEGACY:]) == int.from_bytes(batch[12:CRC_START_LEGACY], "big")
+def has_good_batch(source: _Windows, row: np.void) -> bool:
+    """Return whether `source`, such as a segment, has all bytes of the batch with this header and a good checksum."""
+    position, size = int(row["position"]), int(row["size"])
+    window = source.window(position, position + size)
+    return len(window) >= size and bool(good_crcs(window, np.array([row]), position)[0])

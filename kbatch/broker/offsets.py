@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.batches.checksums import write_crcs
 from kbatch.batches.framing import byte_array, put_values, scan_whole
 from kbatch.broker.messages import count_numbered
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError, error_at
@@ -23,6 +22,7 @@ from kbatch.format import (
     MESSAGE_TIMESTAMP_AT,
     TimestampType,
 )
+from kbatch.kernels.checksum import write_crcs
 from kbatch.write.encoding import check_range
 
 __all__ = ["assign_offsets", "write_times"]

@@ -202,7 +202,7 @@ def _check_entries(
     if (bad := first(batches["size"] > topic.max_message_bytes)) is not None:
         text = f"{bad['size']} bytes, max.message.bytes is {topic.max_message_bytes}"
         refuse(ErrorCode.MESSAGE_TOO_LARGE, bad, text)
-    if (bad := first(~good_crcs(data, batches, 0))) is not None:
+    if (bad := first(~good_crcs(data, batches))) is not None:
         refuse(ErrorCode.CORRUPT_MESSAGE, bad, "the checksum does not match the bytes")
     check_segment_size(int(batches["size"].sum()), topic)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.checksums import crc_holds
+from kbatch.batches.checksums import has_good_batch
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
 from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
@@ -239,9 +239,7 @@ class _Dump:
         status = table.batches["status"]
         holds: npt.NDArray[np.bool_] = status != BatchStatus.BAD_CRC
         for row in np.flatnonzero(~BatchStatus.sound(status) & holds).tolist():
-            position, size = table.batches["position"][row], table.batches["size"][row]
-            window = segment.window(int(position), int(position + size))
-            holds[row] = len(window) == size and crc_holds(window, 0, int(size))
+            holds[row] = has_good_batch(segment, table.batches[row])
         return holds
 
     def _tell_damage(self, segment: Segment, table: RecordTable) -> dict[int, str]:

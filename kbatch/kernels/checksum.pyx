@@ -77,33 +77,39 @@ cdef inline uint32_t checksum_of(const uint8_t* p, const BatchRow* batch) noexce
     return crc32_legacy(p + CRC_START_LEGACY, batch.size - CRC_START_LEGACY)
 
 
-def verify(data not None, batches not None, int64_t lo, int64_t hi, int64_t origin):
-    """Check the batches `lo` to `hi`.
+def first_bad_crc(data not None, batches not None, int64_t row, int64_t end, int64_t origin):
+    """Return the first of the rows from `row` up to `end` with a bad checksum, and the checksum of its bytes.
 
-    Returns (row, crc): the row of the first that fails and the checksum of its bytes, or `hi` and 0. The caller
-    guarantees that every row's position and size lie within `data` (they come from `scan`).
+    If all are good, the result is `end` and 0. `origin` is the position of ``data[0]`` in the source.
     """
     cdef Span data_span = Span(data, 1, False)
     cdef Span batch_span = Span(batches, sizeof(BatchRow), False)
     cdef const BatchRow* rows = <const BatchRow*>batch_span.items
     cdef const uint8_t* base = <const uint8_t*>data_span.items
-    cdef int64_t i = lo
     cdef uint32_t found = 0
-    if lo < 0 or hi > batch_span.length:
+    cdef int64_t at
+    cdef bint is_inside = True
+    if row < 0 or end > batch_span.length:
         raise IndexError("rows out of range")
     with nogil:
-        while i < hi:
-            found = checksum_of(base + (rows[i].position - origin), rows + i)
-            if found != rows[i].crc:
+        while row < end:
+            at = rows[row].position - origin
+            is_inside = at >= 0 and CRC_START <= rows[row].size <= data_span.length - at
+            if not is_inside:
                 break
-            i += 1
-    return i, found if i < hi else 0
+            found = checksum_of(base + at, rows + row)
+            if found != rows[row].crc:
+                break
+            row += 1
+    if not is_inside:
+        raise ValueError(f"batches are outside of the {data_span.length} bytes that begin at {origin}")
+    return row, found if row < end else 0
 
 
-def reseal(data not None, batches not None):
+def write_crcs(data not None, batches not None):
     """Compute the checksums of batches and write them to `data` and to the rows.
 
-    The caller guarantees that every row's position and size lie within `data` (they come from `scan`).
+    The caller guarantees that all batches are within `data`.
     """
     cdef Span data_span = Span(data, 1, True)
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)

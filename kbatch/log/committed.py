@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.checksums import good_crcs
+from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import first_offsets, scan_part
 from kbatch.errors import KbatchError
 from kbatch.format import (
@@ -241,12 +241,12 @@ def _batch_at(segments: Sequence[Segment], offset: int, options: DecodeOptions) 
     """Return the header of the good transactional batch that begins at `offset`, if there is one."""
     segment = segments[segment_before(segments, offset)]
     with segment.open() as file:
-        for window, rows in file.walk_windows(segment.seek_offset(offset)):
+        for rows in file.walk(segment.seek_offset(offset)):
             row: np.void = rows[0]
             kind = int(row["attributes"]) & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL)
             if int(row["base_offset"]) != offset or kind != ATTRIBUTE_TRANSACTIONAL or int(row["magic"]) != 2:
                 return None
-            if options.crc == "verify" and not good_crcs(window, rows[:1], int(row["position"]))[0]:
+            if options.crc == "verify" and not has_good_batch(file, row):
                 return None
             return row
     return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.checksums import crc_holds
+from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.errors import Finding, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchStatus
@@ -376,7 +376,7 @@ class Segment:
         """
         with self.open() as file:
             row, _ = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
-            if row is None or not _whole(file, row):
+            if row is None or not has_good_batch(file, row):
                 return self.size
             end = int(row["position"] + row["size"])
             following = next(file.walk(end, end + _WALK_WINDOW), None)
@@ -459,7 +459,7 @@ class Segment:
     def _end_of_good(self, file: SegmentFile, start: int, passed: npt.NDArray[np.void]) -> int:
         """Return where the last good batch ends that a walk from `start` has passed over."""
         for row in passed[::-1]:
-            if _whole(file, row):
+            if has_good_batch(file, row):
                 return int(row["position"] + row["size"])
         return start
 
@@ -497,7 +497,7 @@ class Segment:
         rows = next(file.walk(entry.position, entry.position + _WALK_WINDOW), None)
         if rows is None or not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= entry.offset:
             return False
-        return _whole(file, rows[0])
+        return has_good_batch(file, rows[0])
 
     def _offset_index(self) -> OffsetIndex | None:
         if self._offsets is None and self.base_offset is not None and self.has(".index"):
@@ -551,13 +551,6 @@ def inode_of(path: str) -> int:
         return os.stat(path).st_ino
     except OSError:
         return -1
-
-
-def _whole(file: SegmentFile, row: np.void) -> bool:
-    """Whether the checksum of a batch holds."""
-    position, size = int(row["position"]), int(row["size"])
-    window = file.window(position, position + size)
-    return len(window) == size and crc_holds(window, 0, size)
 
 
 def _shrunk(path: str) -> LogDirectoryError:

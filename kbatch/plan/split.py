@@ -19,10 +19,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.checksums import crc_holds, first_bad_crc
+from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
 from kbatch.format import ATTRIBUTE_CONTROL, INT64_MAX, Limits
+from kbatch.kernels.checksum import first_bad_crc
 from kbatch.kernels.slices import keys_equal
 from kbatch.log import Log, Segment, find_logs
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
@@ -652,8 +653,7 @@ def _cut_by_offsets(segment: Segment, split: Split, end: int, most: int) -> Iter
 def _good_row(segment: Segment, position: int) -> npt.NDArray[np.void] | None:
     """Return the header at `position`, as an array of one row, if a batch with a good checksum begins there."""
     for rows in segment.scan(position):
-        size = int(rows["size"][0])
-        return rows[:1] if crc_holds(segment.window(position, position + size), 0, size) else None
+        return rows[:1] if has_good_batch(segment, rows[0]) else None
     return None
 
 
@@ -704,8 +704,7 @@ def _next_batch(segment: Segment, start: int, target: int) -> int | None:
     for rows in segment.scan(start):
         later = rows[rows["position"] >= target]
         if len(later):
-            position, size = int(later["position"][0]), int(later["size"][0])
-            return position if crc_holds(segment.window(position, position + size), 0, size) else None
+            return int(later["position"][0]) if has_good_batch(segment, later[0]) else None
     return None
 
 

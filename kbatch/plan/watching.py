@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kbatch.batches.checksums import crc_holds
+from kbatch.batches.checksums import has_good_batch
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
 from kbatch.log import Log, Segment
@@ -200,12 +200,9 @@ class WatchedLogs:
             if last is None:
                 tail = file.tail_at(state.position)
             else:
-                position, size = int(last["position"]), int(last["size"])
-                tail = file.tail_at(position + size)
-                if tail.kind in ("none", "zeros") and self._options.crc == "verify":
-                    window = file.window(position, position + size)
-                    if len(window) < size or not crc_holds(window, 0, size):
-                        last = settled
+                tail = file.tail_at(int(last["position"] + last["size"]))
+                if tail.kind in ("none", "zeros") and self._options.crc == "verify" and not has_good_batch(file, last):
+                    last = settled
                 if last is not None:
                     state.position = int(last["position"] + last["size"])
                     state.end_offset = int(last["last_offset"]) + 1

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import entry_size, header_size, max_entry_size, size_by_fields
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault
@@ -194,8 +195,16 @@ class DamageEngine:
             return False
         return not self._verifies or self._entry_holds(windows, end, following, lowest=position)
 
+    def bad_crcs(self, windows: Windows, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+        """Return for each batch whether its checksum is bad."""
+        spans = list(zip(batches["position"].tolist(), batches["size"].tolist(), strict=True))
+        first = spans[0][0]
+        if first >= self.suspect_end:
+            return ~good_crcs(windows.window(first, sum(spans[-1])), batches, first)
+        return np.array([not self._entry_holds(windows, *span, lowest=span[0]) for span in spans])
+
     def first_bad(self, windows: Windows, batches: npt.NDArray[np.void], row: int, end: int) -> tuple[int, int]:
-        """Return the first of the rows from `row` up to `end` whose checksum does not hold, and its checksum."""
+        """Return the first row from `row` up to `end` with a bad checksum, and the checksum of its bytes."""
         first = self._checksums.first_byte(int(batches["position"][row]))
         window = windows.window(first, int(batches["position"][end - 1] + batches["size"][end - 1]))
         return self._checksums.first_bad(window, first, batches, row, end)

@@ -7,7 +7,6 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import entry_size, first_offsets, frame
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
@@ -248,20 +247,9 @@ class _TableReader:
         if self.options.on_error == "skip":
             outside = np.flatnonzero(~inside)
             if len(outside):
-                inside[outside] = self._bad_crcs(batches[outside])
+                inside[outside] = self.damage.bad_crcs(self.windows, batches[outside])
         rows.used = first
         rows.extend(batches[inside])
-
-    def _bad_crcs(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        if int(batches["position"][0]) >= self.damage.suspect_end:
-            return ~good_crcs(self.window, batches, self.origin)
-        bad = np.zeros(len(batches), np.bool_)
-        row = 0
-        while row < len(batches):
-            row, _ = self.damage.first_bad(self.windows, batches, row, len(batches))
-            bad[row : row + 1] = True
-            row += 1
-        return bad
 
     # -- decoding
 

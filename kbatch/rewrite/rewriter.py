@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.batches.checksums import first_bad_crc
 from kbatch.batches.codecs import check_level
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.errors import KbatchError, TruncatedBatchError, error_at, offset_of
 from kbatch.format import INT32_MAX, BatchStatus, Codec, Limits
+from kbatch.kernels.checksum import first_bad_crc
 from kbatch.kernels.growing import Growing
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part

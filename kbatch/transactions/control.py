@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.checksums import good_crcs
 from kbatch.batches.codecs import Arena, PayloadError, decompress
 from kbatch.format import (
     ATTRIBUTE_CODEC,
@@ -23,7 +22,7 @@ from kbatch.kernels import decode as _kernel
 if TYPE_CHECKING:
     from kbatch.table import RecordTable
 
-__all__ = ["batches_are_good", "control_records", "lost_markers", "marker_types"]
+__all__ = ["control_records", "lost_markers", "marker_types"]
 
 # Sizes of a control record's key, int16 version and int16 type, and of a marker's value, int16 version and int32
 # coordinator epoch; more bytes than these are ignored (CTL-R1, CTL-R3).
@@ -143,12 +142,6 @@ def lost_markers(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         & (batches["size"] <= _MAX_MARKER_SIZE)
     )
     return out
-
-
-def batches_are_good(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> npt.NDArray[np.bool_]:
-    """Verify the checksums of batches; ValueError if one isn't within `data`, whose first byte is at `origin`."""
-    _require_bytes(data, rows, origin)
-    return good_crcs(data, rows, origin)
 
 
 def marker_types(

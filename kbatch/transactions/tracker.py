@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.batches.checksums import good_crcs
 from kbatch.format import (
     ABORTED_DTYPE,
     ATTRIBUTE_CONTROL,
@@ -20,7 +21,7 @@ from kbatch.format import (
     ControlType,
     Limits,
 )
-from kbatch.transactions.control import batches_are_good, lost_markers, marker_types
+from kbatch.transactions.control import lost_markers, marker_types
 
 __all__ = ["EVENT_DTYPE", "OpenTransaction", "TransactionRecorder", "TransactionTracker", "Transactions"]
 
@@ -271,7 +272,7 @@ class TransactionTracker:
             markers = batches[rows[control]]
             good = np.ones(len(markers), np.bool_)
             if self.check_crc:
-                good = batches_are_good(data, markers, origin)
+                good = good_crcs(data, markers, origin)
             types = np.full(len(markers), _NOTHING, np.int16)
             types[good] = marker_types(data, markers[good], origin, self._limits.max_decompressed_bytes)
             types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = _NOTHING
@@ -289,10 +290,10 @@ class TransactionTracker:
         opening = runs.start.copy()
         is_open = [producer_id in self._open for producer_id in batches["producer_id"][opening].tolist()]
         checked = np.flatnonzero(~(runs.is_decided | runs.is_first & np.array(is_open, np.bool_)))
-        good = batches_are_good(data, batches[opening[checked]], origin)
+        good = good_crcs(data, batches[opening[checked]], origin)
         for run in checked[~good].tolist():
             later = int(opening[run]) + 1
-            valid = np.flatnonzero(batches_are_good(data, batches[later : runs.stop[run]], origin))
+            valid = np.flatnonzero(good_crcs(data, batches[later : runs.stop[run]], origin))
             opening[run] = later + valid[0] if len(valid) else -1
         return opening[opening >= 0]
 

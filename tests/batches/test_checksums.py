@@ -13,9 +13,10 @@ import pytest
 from crc32c import crc32c
 
 import kbatch
-from kbatch.batches import checksums
+from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import scan_part
 from kbatch.kernels import checksum
+from kbatch.read.windows import BufferWindows
 
 # A level that the processor does not have is replaced by the highest it has, which is then tested twice.
 every_level = pytest.mark.parametrize("level", [0, 1, 2], ids=["tables", "instructions", "AVX-512"])
@@ -71,11 +72,11 @@ def test_the_first_bad_batch_is_found() -> None:
     batches = [oracle.build_batch([oracle.encode_record(value=b"v" * size)]) for size in (10, 500, 20, 700, 30)]
     good = np.frombuffer(b"".join(batches), np.uint8)
     rows = scan_part(good).batches
-    assert checksums.first_bad_crc(good, rows, 0, 5, 0) == (5, 0)
+    assert checksum.first_bad_crc(good, rows, 0, 5, 0) == (5, 0)
     for bad in range(5):
         data = good.copy()
         data[int(rows["position"][bad]) + 70] ^= 1
-        row, crc = checksums.first_bad_crc(data, scan_part(data).batches, 0, 5, 0)
+        row, crc = checksum.first_bad_crc(data, scan_part(data).batches, 0, 5, 0)
         start = int(rows["position"][bad])
         assert (row, crc) == (bad, crc32c(data[start + 21 : start + int(rows["size"][bad])]))
         table = kbatch.decode(data, on_error="skip")
@@ -95,7 +96,7 @@ def test_messages_of_every_length_have_the_checksum_of_zlib(magic: int) -> None:
         assert int.from_bytes(message[12:16], "big") == zlib.crc32(message[16:]), length
         resealed = np.frombuffer(bytearray(message), np.uint8)
         resealed[12:16] = 0
-        checksums.write_crcs(resealed, scan_part(resealed).batches)
+        checksum.write_crcs(resealed, scan_part(resealed).batches)
         assert resealed.tobytes() == message, length
 
 
@@ -131,21 +132,21 @@ def test_the_first_bad_message_is_found() -> None:
     rows = scan_part(good).batches
     count = len(entries)
     assert rows["magic"].tolist() == [0, 1, 2, 1, 0, 1, 1]
-    assert checksums.first_bad_crc(good, rows, 0, count, 0) == (count, 0)
+    assert checksum.first_bad_crc(good, rows, 0, count, 0) == (count, 0)
     shifted = np.concatenate((np.zeros(5, np.uint8), good))[5:]
-    assert checksums.first_bad_crc(shifted, scan_part(shifted, origin=1000).batches, 0, count, 1000) == (count, 0)
+    assert checksum.first_bad_crc(shifted, scan_part(shifted, origin=1000).batches, 0, count, 1000) == (count, 0)
     for bad in range(count):
         start, size = int(rows["position"][bad]), int(rows["size"][bad])
-        assert checksums.crc_holds(good, start, size)
+        assert has_good_batch(BufferWindows(good), rows[bad])
         first = 21 if rows["magic"][bad] == 2 else 17  # at byte 16 another magic would begin
         for at in {first, size // 2, size - 1} - set(range(17)):
             data = good.copy()
             data[start + at] ^= 1
-            row, crc = checksums.first_bad_crc(data, rows, 0, count, 0)
+            row, crc = checksum.first_bad_crc(data, rows, 0, count, 0)
             entry = data[start : start + size].tobytes()
             assert (row, crc) == (bad, crc32c(entry[21:]) if rows["magic"][bad] == 2 else zlib.crc32(entry[16:]))
-            assert checksums.first_bad_crc(data, rows, bad + 1, count, 0) == (count, 0)
-            assert not checksums.crc_holds(data, start, size)
+            assert checksum.first_bad_crc(data, rows, bad + 1, count, 0) == (count, 0)
+            assert not has_good_batch(BufferWindows(data), rows[bad])
         data = good.copy()
         data[start : start + 8] = np.frombuffer(struct.pack(">q", -7), np.uint8)
-        assert checksums.first_bad_crc(data, scan_part(data).batches, 0, count, 0) == (count, 0)
+        assert checksum.first_bad_crc(data, scan_part(data).batches, 0, count, 0) == (count, 0)

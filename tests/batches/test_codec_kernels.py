@@ -18,12 +18,12 @@ from codec_cases import LARGE, LIMIT, NOISE, ORDINARY, SMALL, as_xerial, gzip_me
 import kbatch
 from kbatch.batches import codecs as codecs_module
 from kbatch.batches import native
-from kbatch.batches.checksums import write_crcs
 from kbatch.batches.codecs import Arena, decompress_carefully
 from kbatch.batches.native import addresses
 from kbatch.format import Codec
 from kbatch.kernels import codecs as codecs_kernel
 from kbatch.kernels import repack
+from kbatch.kernels.checksum import write_crcs
 from kbatch.kernels.codecs import Codecs
 from kbatch.rewrite.recompression import Recompression
 from kbatch.rewrite.rewriter import rewrite_bytes

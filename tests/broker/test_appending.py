@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import kbatch
 from kbatch import ErrorCode, TimestampType, TopicConfig
-from kbatch.batches.checksums import good_crcs, write_crcs
+from kbatch.batches.checksums import good_crcs
+from kbatch.kernels.checksum import write_crcs
 
 NOW = 1_700_000_000_000
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

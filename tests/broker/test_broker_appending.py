@@ -12,7 +12,7 @@ import pytest
 
 import kbatch
 from kbatch import ErrorCode, TimestampType, TopicConfig
-from kbatch.batches.checksums import write_crcs
+from kbatch.kernels.checksum import write_crcs
 
 try:
     from confluent_kafka import Consumer, TopicPartition

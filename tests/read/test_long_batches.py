@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kbatch
-from kbatch.batches.checksums import write_crcs
 from kbatch.format import BATCH_DTYPE
+from kbatch.kernels.checksum import write_crcs
 
 HEADER = 61
 

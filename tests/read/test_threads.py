@@ -24,11 +24,11 @@ from tables import decode_by_threads, first_table
 
 import kbatch
 from kbatch import Codec
-from kbatch.batches.checksums import write_crcs
 from kbatch.batches.codecs import compress
 from kbatch.batches.framing import byte_array
 from kbatch.batches.pooled import PooledRows
 from kbatch.kernels import decode as kernel
+from kbatch.kernels.checksum import write_crcs
 from kbatch.log.reading import read_tables
 from kbatch.read import workers
 from kbatch.read.decode_options import DecodeOptions
