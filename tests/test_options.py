@@ -42,7 +42,7 @@ from kbatch.sinks.write_options import WriteOptions
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.spark.datasink import SinkOptions, parse_sink_options
-from kbatch.spark.stream import StreamOptions, parse_stream_options
+from kbatch.spark.stream_options import StreamReadOptions, parse_stream_options
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 # What an option needs next to it, by field; a flag or a Spark name where another field is meant.
@@ -98,7 +98,7 @@ Place = Callable[[dict[str, str]], Any]
 PLACES: list[tuple[type[Any], dict[str, str], str, Place, Callable[[Any], Any]]] = [
     (ReadOptions, {}, "spark", spark_read, lambda made: made),
     (ReadOptions, {}, "flags", flags_read, lambda made: made),
-    (StreamOptions, {}, "spark", spark_stream, lambda made: made),
+    (StreamReadOptions, {}, "spark", spark_stream, lambda made: made),
     (RowOptions, {}, "spark", spark_write, lambda made: made.rows),
     (SinkOptions, {}, "spark", spark_write, lambda made: made),
     (WriteOptions, {}, "flags", flags_write, lambda made: made),
@@ -124,7 +124,7 @@ def texts_of(cls: type[Any], words: dict[str, str], kind: str, needed: dict[str,
 
 def others(cls: type[Any]) -> dict[str, Any]:
     """Arguments without a default."""
-    return {"rows": RowOptions()} if cls is SinkOptions else {"read": ReadOptions()} if cls is StreamOptions else {}
+    return {"rows": RowOptions()} if cls is SinkOptions else {"read": ReadOptions()} if cls is StreamReadOptions else {}
 
 
 @CASE
@@ -207,7 +207,7 @@ def test_options_of_decoding_are_those_of_reading(name: str) -> None:
             assert str(raised.value).startswith(f"{name} must be one of {', '.join(map(repr, each.kind.choices))}, got")
 
 
-@pytest.mark.parametrize("cls", [ReadOptions, StreamOptions, RowOptions, SinkOptions, WriteOptions, FormatOptions])
+@pytest.mark.parametrize("cls", [ReadOptions, StreamReadOptions, RowOptions, SinkOptions, WriteOptions, FormatOptions])
 def test_docstrings_have_all_options(cls: type[Any]) -> None:
     text = inspect.getdoc(cls) or ""
     assert "{options}" not in text
@@ -236,7 +236,7 @@ def page() -> str:
         (
             "Streams",
             '`spark.readStream.format("kbatch")`: those of reading without endings and `table`, and',
-            options_of(StreamOptions),
+            options_of(StreamReadOptions),
         ),
         (
             "Writing logs",

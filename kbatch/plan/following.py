@@ -1,4 +1,4 @@
-"""Following the transactions of many logs: segments side by side, in threads, or where the caller has them walked."""
+"""Follows the transactions of many logs: segments in parallel, in threads or in a job of the caller."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from kbatch.format import INT64_MAX
 from kbatch.log import Log, Segment
 from kbatch.log.committed import (
     SegmentTransactions,
@@ -16,27 +19,36 @@ from kbatch.log.committed import (
     segment_before,
     segment_transactions,
 )
+from kbatch.log.reading import read_tables
 from kbatch.log.segment import inode_of
 from kbatch.plan.read_options import ReadOptions
-from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.decode_options import Crc, DecodeOptions
 from kbatch.transactions import OpenTransaction, Transactions
 
-__all__ = ["FollowedLog", "SegmentWalker", "follow_options", "log_transactions"]
+__all__ = [
+    "FollowedLog",
+    "SegmentWalker",
+    "check_markers",
+    "follow_options",
+    "log_transactions",
+    "raise_damage",
+]
 
-# Walks segments, each given with the base offset of the next one, and returns what it found in each.
+# Follows the transactions of segments, each given with the base offset of the next one; returns one result for each.
 SegmentWalker: TypeAlias = Callable[
     [Sequence[tuple[Segment, int | None]], DecodeOptions], Sequence[SegmentTransactions]
 ]
 
-# From this many bytes on a Spark job is worth its start: a fraction of a second of work for a core if the files are in
-# memory, seconds if a disk has to read them.
+# A Spark job is worth its start from this number of bytes: a fraction of a second of work for a core if the files are
+# in memory, seconds if a disk has to read them.
 _JOB_BYTES = 1 << 30
-# Walked ahead of what is joined, per thread.
+# Segments per thread that are followed before their results are joined.
 _AHEAD = 2
+_WINDOW_BYTES = 16 << 20
 
 
 def follow_options(options: ReadOptions) -> DecodeOptions:
-    """Return what following transactions takes of a read's options."""
+    """Return the options of a read that matter for following transactions."""
     return DecodeOptions(crc=options.crc, on_error=options.on_error)
 
 
@@ -48,18 +60,19 @@ def log_transactions(
     *,
     job_bytes: int = _JOB_BYTES,
 ) -> list[Transactions | None]:
-    """Follow the transactions of logs over their batches.
+    """Follow the transactions of logs through their batches.
 
     Parameters
     ----------
     logs : sequence of Log
     options : ReadOptions
     ranges : sequence of (start offset or None, stop offset or None), optional
-        For each log the offsets that will be read: only what concerns them is followed. None is the log's own end.
+        For each log the offsets that will be read: only transactions that reach into them are followed. None is the
+        log's own end.
     walk_job : callable, optional
-        Walks the segments, on other machines perhaps, if there is much of them; else threads of this process do.
+        Follows the segments, perhaps on other machines, if they have more than `job_bytes` in total; otherwise threads
+        of this process do.
     job_bytes : int
-        Segments of more bytes than this, together, are much.
 
     Returns
     -------
@@ -73,20 +86,20 @@ def log_transactions(
     follow = follow_options(options)
     known: dict[str, SegmentTransactions] = {}
     if walk_job is not None:
-        wanted = [each for log, bounds in zip(logs, ranges, strict=True) for each in _needed(log, *bounds, follow)]
-        if sum(segment.size for segment, _ in wanted) > job_bytes:
-            walked = walk_job(wanted, follow)
-            known = {segment.path: found for (segment, _), found in zip(wanted, walked, strict=True)}
+        needed = [each for log, bounds in zip(logs, ranges, strict=True) for each in _needed(log, *bounds, follow)]
+        if sum(segment.size for segment, _ in needed) > job_bytes:
+            walked = walk_job(needed, follow)
+            known = {segment.path: found for (segment, _), found in zip(needed, walked, strict=True)}
     threads = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:
 
         def walk(one: Any, numbers: Sequence[int]) -> Iterator[SegmentTransactions]:
-            # `log` is the one of the turn.
+            # `log` is the variable of the loop below.
             ahead: list[SegmentTransactions | Future[SegmentTransactions]] = []
-            left = iter(numbers)
+            remaining = iter(numbers)
             try:
                 while True:
-                    for number in left:
+                    for number in remaining:
                         ready = known.get(log.segments[number].path)
                         ahead.append(pool.submit(one, number) if ready is None else ready)
                         if len(ahead) >= _AHEAD * threads:
@@ -106,8 +119,38 @@ def log_transactions(
     return found
 
 
+def check_markers(log: Log, transactions: Transactions, options: ReadOptions, stop: int | None = None) -> None:
+    """Raise the damage that hides markers, if ``on_error="raise"`` and it leaves a transaction undecided.
+
+    Parameters
+    ----------
+    log : Log
+    transactions : Transactions
+        Those of the log.
+    options : ReadOptions
+    stop : int, optional
+        Only transactions that begin before this offset count.
+
+    Raises
+    ------
+    CorruptBatchError, TruncatedBatchError, CrcMismatchError
+        The first error in the log.
+    """
+    undecided = transactions.undecided["first_offset"]
+    if options.on_error == "raise" and np.any(undecided < (INT64_MAX if stop is None else stop)):
+        raise_damage(log, options.crc)
+
+
+def raise_damage(log: Log, crc: Crc) -> None:
+    """Raise the first error in the framing of a log, and in its checksums with ``crc="verify"``."""
+    framing = DecodeOptions(crc=crc, framing_only=True)
+    for segment in log.segments:
+        for _ in read_tables(segment, 0, segment.size, framing, _WINDOW_BYTES):
+            pass
+
+
 def _needed(log: Log, start: int | None, stop: int | None, options: DecodeOptions) -> list[tuple[Segment, int | None]]:
-    """Return the segments of a log that a range needs at least, each with where the next one begins."""
+    """Return the segments of a log that a range needs at least, each with the base offset of the next one."""
     segments = log.segments
     first = 0
     if start is not None and options.on_error != "skip":
@@ -118,16 +161,11 @@ def _needed(log: Log, start: int | None, stop: int | None, options: DecodeOption
 
 
 class FollowedLog:
-    """The transactions of one log that grows: what was walked once isn't walked again.
+    """The transactions of one log that grows. Bytes that were followed once are not followed again.
 
     Parameters
     ----------
     options : ReadOptions
-
-    Attributes
-    ----------
-    is_whole : bool
-        False if damage ended the walk of a segment that isn't the last: markers may be missing.
 
     Examples
     --------
@@ -141,59 +179,54 @@ class FollowedLog:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = follow_options(options)
-        # By base offset: what came of a walk, and size and inode of what was walked.
+        # By base offset: the result for the segment, and the size and inode of its file then.
         self._parts: dict[int, SegmentTransactions] = {}
         self._files: dict[int, tuple[int, int]] = {}
         self._first: int | None = None
         self._open: list[OpenTransaction] = []
-        self.is_whole = True
 
     def follow(self, log: Log, start: int) -> Transactions:
-        """Say what the log's transactions are from `start` on, as far as it is written.
+        """Return the log's transactions from `start` on, up to the end of what is written.
 
         Parameters
         ----------
         log : Log
-            As it is now. One that was truncated since is followed anew.
+            As it is now. One that was truncated since the last call is followed again from the start.
         start : int
-            Nothing before it will be asked for again: it is what a stream has committed to have read.
+            A later call does not need offsets before this one, which a stream has committed.
         """
         segments = log.segments
         bases = [segment.base_offset or 0 for segment in segments]
-        sizes = dict(zip(bases, (segment.size for segment in segments), strict=True))
         if self._options.on_error == "skip":
             self._first = bases[0]
-        elif self._first not in sizes or start < self._first:
+        elif self._first not in bases or start < self._first:
             first, self._open = open_before(segments, segment_before(segments, start), self._options)
             self._first = bases[first]
-        self._parts = {base: part for base, part in self._parts.items() if base in sizes}
+        self._parts = {base: part for base, part in self._parts.items() if base in bases}
         first = bases.index(self._first)
         for number in range(first, len(segments)):
             base, segment = bases[number], segments[number]
             below = bases[number + 1] if number + 1 < len(segments) else None
-            # Another file of the same name: the log cleaner's. A smaller one: truncated by a new leader.
+            # The log cleaner replaces a file by another of the same name; a new leader truncates it.
             inode = inode_of(segment.path)
             size, known_inode = self._files.get(base, (0, -1))
             part = self._parts.get(base)
             if inode != known_inode or segment.size < size:
                 part = None
-            # One that was rolled may have got the last of its index since.
+            # The index of a segment that was rolled since may have grown.
             if part is None or not part.is_closed or below is None or size != segment.size:
                 self._parts[base] = segment_transactions(segment, below, self._options, part)
                 self._files[base] = (segment.size, inode)
-        self.is_whole = all(
-            self._parts[base].end == sizes[base] or self._options.on_error == "skip" for base in bases[first:-1]
-        )
         transactions = join_transactions([self._parts[base] for base in bases[first:]], self._open)
         self._forget(bases, segment_before(segments, start))
         return transactions
 
     def _forget(self, bases: Sequence[int], number: int) -> None:
-        """Pass over the segments before `number`; what they leave open is kept."""
+        """Drop the results before segment `number`, except for the transactions that are open there."""
         first = bases.index(self._first or 0)
-        # Where damage is skipped, transactions of these segments may be undecided, and stay in `pending`.
+        # If damage is skipped, undecided transactions of these segments must stay in `pending`.
         if number <= first or self._options.on_error == "skip":
             return
-        passed = [self._parts.pop(base) for base in bases[first:number]]
-        self._open = join_transactions(passed, self._open).open
+        dropped = [self._parts.pop(base) for base in bases[first:number]]
+        self._open = join_transactions(dropped, self._open).open
         self._first = bases[number]

@@ -72,7 +72,7 @@ class LossRows:
 def loss_batches(
     tables: Iterable[tuple[Split, RecordTable]], columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the losses of a task's tables (`kbatch.plan.split.task_tables`) as Arrow batches, in their order.
+    """Yield the losses of a task's tables (`kbatch.plan.tasks.task_tables`) as Arrow batches, in their order.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from kbatch.table import RecordTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Transform", "record_batches"]
+__all__ = ["Transform", "transformed_batches"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ class Transform(Protocol):
         """Return a batch of as many rows in the same order."""
 
 
-def record_batches(
+def transformed_batches(
     tables: Iterable[tuple[Split, RecordTable]],
     columns: tuple[str, ...],
     options: ReadOptions,
     transform: Transform | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's tables (`kbatch.plan.split.task_tables`) as Arrow batches, in their order.
+    """Yield the records of a task's tables (`kbatch.plan.tasks.task_tables`) as Arrow batches, in their order.
 
     What is lost is told in the worker's log.
 

@@ -15,8 +15,9 @@ import pyarrow.compute
 
 from kbatch.format import NO_TIMESTAMP
 from kbatch.log import Log
+from kbatch.plan.following import raise_damage
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.split import LogRange, require_markers
+from kbatch.plan.split import LogRange
 from kbatch.transactions import Transactions
 
 __all__ = ["TRANSACTION_SCHEMA", "pending_table", "transaction_batches"]
@@ -65,12 +66,13 @@ def transaction_batches(
         For such a timestamp, with ``timestamp_overflow="raise"``.
     """
     schema = pa.schema([TRANSACTION_SCHEMA.field(name) for name in columns])
-    for wanted in ranges:
-        log = Log(wanted.path, storage_options=options.storage)
-        if options.on_error == "raise":
-            require_markers(log, options)
+    for log_range in ranges:
+        log = Log(log_range.path, storage_options=options.storage)
         transactions = log.transactions(crc=options.crc, on_error=options.on_error)
-        rows = _rows(log, transactions, wanted, options)
+        if options.on_error == "raise":
+            # Damage may also hide whole transactions, which leaves none of them undecided: follow the headers at least.
+            raise_damage(log, options.crc if len(transactions.undecided) else "skip")
+        rows = _transaction_rows(log, transactions, log_range, options)
         for start in range(0, len(rows["state"]), _MAX_ROWS):
             arrays = [pa.array(rows[field.name][start : start + _MAX_ROWS], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -95,21 +97,23 @@ def pending_table(wanted: Sequence[tuple[Log, Transactions, LogRange]], options:
     OverflowError
         As `transaction_batches`.
     """
-    tables = [pa.table(_rows(*each, options), TRANSACTION_SCHEMA) for each in wanted]
+    tables = [pa.table(_transaction_rows(*each, options), TRANSACTION_SCHEMA) for each in wanted]
     rows = pa.concat_tables([TRANSACTION_SCHEMA.empty_table(), *tables])
     return rows.filter(pa.compute.not_equal(rows["state"], "aborted"))
 
 
-def _rows(log: Log, transactions: Transactions, wanted: LogRange, options: ReadOptions) -> dict[str, list[Any]]:
+def _transaction_rows(
+    log: Log, transactions: Transactions, log_range: LogRange, options: ReadOptions
+) -> dict[str, list[Any]]:
     ended = np.concatenate([transactions.aborted, transactions.undecided])
     states = ["aborted"] * len(transactions.aborted) + ["undecided"] * len(transactions.undecided)
     open_ones = transactions.open
     kept = np.ones(len(ended), np.bool_)
-    if wanted.start_offset is not None:
-        kept &= ended["last_offset"] >= wanted.start_offset
-    if wanted.stop_offset is not None:
-        kept &= ended["first_offset"] < wanted.stop_offset
-        open_ones = [each for each in open_ones if each.first_offset < wanted.stop_offset]
+    if log_range.start_offset is not None:
+        kept &= ended["last_offset"] >= log_range.start_offset
+    if log_range.stop_offset is not None:
+        kept &= ended["first_offset"] < log_range.stop_offset
+        open_ones = [each for each in open_ones if each.first_offset < log_range.stop_offset]
     timestamps = [_microseconds(log, each.first_offset, each.first_timestamp, options) for each in open_ones]
     ended, states = ended[kept], list(compress(states, kept))
     n, still = len(ended), len(open_ones)

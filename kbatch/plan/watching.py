@@ -18,7 +18,7 @@ from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
 from kbatch.log.state import start_offsets
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.split import Selection
+from kbatch.plan.select import Selection
 from kbatch.read.decode_options import DecodeOptions
 
 __all__ = ["LogState", "TopicPartition", "WatchedLogs", "open_log"]

@@ -107,7 +107,7 @@ class _DeltaTable:
         if table is None:
             if self._out.exists():
                 raise LogDirectoryError(
-                    f"{self._out.url}: exists already, and is no Delta table; name a new directory, or remove it",
+                    f"{self._out.url}: already exists and is not a Delta table; choose a new directory, or remove it",
                     source=self._out.url,
                 )
             return

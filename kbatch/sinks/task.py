@@ -23,7 +23,8 @@ from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
 from kbatch.plan.losses import LOSS_SCHEMA, LossRows
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.rows import Transform
-from kbatch.plan.split import Split, task_tables
+from kbatch.plan.split import Split
+from kbatch.plan.tasks import task_tables
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
 from kbatch.sinks.outputs import Place

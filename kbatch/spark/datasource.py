@@ -18,12 +18,15 @@ from pyspark.sql.types import StructType
 
 from kbatch.plan.losses import loss_batches
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.rows import record_batches
-from kbatch.plan.split import choose_logs, plan, plan_logs, task_tables
+from kbatch.plan.rows import transformed_batches
+from kbatch.plan.select import choose_logs
+from kbatch.plan.split import plan, plan_logs
+from kbatch.plan.tasks import task_tables
 from kbatch.plan.transactions import transaction_batches
 from kbatch.spark.datasink import KbatchWriter
 from kbatch.spark.schema import columns_of, kafka_schema, table_schema
-from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
+from kbatch.spark.stream import KbatchStreamReader
+from kbatch.spark.stream_options import parse_stream_options
 from kbatch.spark.values import ValueColumns, columns_for, parsers_of, value_schema
 
 if TYPE_CHECKING:
@@ -164,7 +167,7 @@ class KbatchReader(DataSourceReader):
         if options.table == "losses":
             # Of the records nothing is asked for.
             return loss_batches(task_tables(task, options, ()), columns)
-        return record_batches(task_tables(task, options, columns), columns, options, self.values)
+        return transformed_batches(task_tables(task, options, columns), columns, options, self.values)
 
 
 def register(spark: SparkSession) -> None:

@@ -1,7 +1,7 @@
-"""`export`: log directories -> Parquet on Spark, all of it or nothing.
+"""`export`: log directories -> Parquet on Spark, all or nothing.
 
-The driver plans splits; tasks decode them and write files (`kbatch.sinks.task`); the driver puts the files whose
-reports it has into place (`kbatch.sinks.staging`), and only then the whole counts.
+The driver plans splits; tasks decode them and write files (`kbatch.sinks.task`); the driver moves the files of the
+tasks' reports into place (`kbatch.sinks.staging`), and publishes the output when all of them are there.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from pyspark.sql import SparkSession
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.log import Log
+from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import log_transactions
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
 from kbatch.plan.rows import Transform
-from kbatch.plan.split import choose_logs, look_into, plan_logs, plan_ranges, resolve_bounds
+from kbatch.plan.select import choose_logs, map_logs
+from kbatch.plan.split import plan_logs, plan_ranges
 from kbatch.plan.transactions import pending_table
 from kbatch.sinks.outputs import Place, open_place
 from kbatch.sinks.staging import Staging
@@ -35,7 +37,7 @@ from kbatch.sinks.tables import CommittedFile, OutputTable, TableCommitError, op
 from kbatch.sinks.task import LOSSES_SUFFIX, ExportJob, TaskReport, reports_of
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.spark.driver.interrupts import HeldInterrupts
-from kbatch.spark.driver.jobs import Progress, run_job
+from kbatch.spark.driver.jobs import TaskProgress, run_job
 from kbatch.spark.driver.session import spark_session
 from kbatch.spark.values import value_columns
 from kbatch.spark.walk_job import segment_walker
@@ -43,16 +45,16 @@ from kbatch.transactions import Transactions
 
 __all__ = ["LOSSES", "MANIFEST", "TRANSACTIONS", "export"]
 
-# Readers pass over names that begin with an underscore.
+# Readers ignore names that begin with an underscore.
 MANIFEST = "_manifest.json"
 LOSSES = "_losses"
 TRANSACTIONS = "_transactions"
-# How many losses the summary tells one by one; all of them are counted, and in the side table.
+# The number of losses that the summary lists; the side table has all of them.
 _MAX_LOSSES = 100
 
-# A task costs about a tenth of a second whatever it does, so that small logs aren't cut finer than this.
+# A task costs about a tenth of a second whatever its size, so small logs are not cut into smaller splits than this.
 _MIN_SPLIT_BYTES = 16 << 20
-# What Spark itself escapes in the names of partition directories (ExternalCatalogUtils.escapePathName).
+# The characters that Spark escapes in names of partition directories (ExternalCatalogUtils.escapePathName).
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 
 
@@ -67,7 +69,7 @@ def export(
     table: str | None = None,
     catalog: str | None = None,
     transform: Transform | None = None,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> ExportSummary:
     """Write the records of a log directory as Parquet, partitioned by topic and partition.
 
@@ -76,27 +78,27 @@ def export(
     logdir : str or path
         A broker's log directory, a topic-partition directory, or one ``.log`` file in such a directory.
     out : str or path
-        A directory that must not be there yet, or a URL such as ``s3://bucket/directory`` below which there must be
-        nothing yet; a Delta or Iceberg table may be there and is added to. See the notes for what others see of it
-        meanwhile. If the export fails or is interrupted, everything that it has written is removed.
+        A directory that must not exist yet, or a URL such as ``s3://bucket/directory`` with no objects below it. An
+        existing Delta or Iceberg table is appended to. The notes describe what readers see during the export. If it
+        fails or is interrupted, everything that it has written is removed.
     master : str, optional
         Spark's master URL. None is the active session if there is one, else ``local[*]``. On a cluster, log directory
-        and output must be on a file system that all workers reach.
+        and output must be on a file system that all workers can access.
     conf : mapping of str to str, optional
-        Spark's settings, for a session of our own.
+        Spark's settings, for a session that the export starts.
     options : ReadOptions, optional
-        Topics, offsets, timestamps, headers, isolation, and what to do with damage. ``split_bytes`` is the most that a
-        task reads. Under read_committed the headers of the logs are followed on the driver before.
+        Topics, offsets, timestamps, headers, isolation, and what to do with damage. ``split_bytes`` is the maximum
+        number of bytes that a task reads. Under read_committed the driver follows the headers of the logs first.
     writing : WriteOptions, optional
-        Format, compression, sizes of files and row groups, and whether there are days.
+        Format, compression, sizes of files and row groups, and partitioning by day.
     table, catalog : str, optional
-        For ``format="iceberg"``: the table, as ``namespace.name``, and the catalog as pyiceberg's configuration calls
-        it.
+        For ``format="iceberg"``: the table, as ``namespace.name``, and the name of the catalog in pyiceberg's
+        configuration.
     transform : Transform, optional
-        What each batch of records passes before it is written, in the tasks. For keys and values that are to be parsed
-        ``options.values`` says it.
+        Applied to each batch of records before it is written, in the tasks. To parse keys and values, use
+        ``options.values`` instead.
     progress : callable, optional
-        Called now and then with the number of tasks done and of all tasks.
+        Called from time to time with the number of finished tasks and of all tasks.
 
     Returns
     -------
@@ -105,39 +107,39 @@ def export(
     Raises
     ------
     LogDirectoryError
-        If there is no log, or `out` can't be written, before Spark is started.
+        If there is no log, or `out` cannot be written; raised before Spark is started.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
-        For damage, with ``on_error="raise"``. Nothing is left behind.
+        For damage, with ``on_error="raise"``. Everything written is removed.
     MissingDependencyError, SparkStartError
-        If Spark can't be started, or the library of a format isn't there.
+        If the library of a format is not installed, or Spark cannot be started.
     TableCommitError
-        If a Delta or Iceberg table doesn't take the files.
+        If a Delta or Iceberg table does not accept the files.
     ValueError
-        For options that don't fit what is there.
+        For options that conflict with each other or with the logs.
 
     Notes
     -----
     Files are ``topic=T/partition=N/part-<first offset>-<task>.parquet``, with rows in the order of the log, and columns
-    key, value, offset, timestamp, timestampType (and headers) as Spark's Kafka source has them; topic and partition are
-    in the path, and with ``by_day`` also ``date=YYYY-MM-DD`` below them: the day of the timestamp, in UTC, or
-    ``__HIVE_DEFAULT_PARTITION__`` for those without. Offsets go up within a file, and files of a directory follow each
-    other by name. ``_manifest.json`` holds the summary with the list of files.
+    key, value, offset, timestamp, timestampType (and headers) as in Spark's Kafka source; topic and partition are in
+    the path, and with ``by_day`` also ``date=YYYY-MM-DD`` below them: the day of the timestamp, in UTC, or
+    ``__HIVE_DEFAULT_PARTITION__`` for records without a timestamp. Offsets increase within a file, and from file to
+    file of a directory in the order of their names. ``_manifest.json`` holds the summary with the list of files.
 
-    If anything was lost, ``_losses/part-<number>.parq`` are Parquet files with a row a loss, in the order of the logs:
-    topic, partition, file, position, length, reason, base_offset. If read_committed withheld records,
-    ``_transactions/part-00000.parq`` has the transactions that are the reason, with the columns of the data source's
-    table ``transactions`` and state ``open`` or ``undecided``. They are no part of the data set: Spark, pyarrow and
-    pandas pass over the name of the directory, DuckDB and Polars with ``**/*.parquet`` over the names of the files.
+    If anything was lost, ``_losses/part-<number>.parq`` are Parquet files with one row per loss, in the order of the
+    logs: topic, partition, file, position, length, reason, base_offset. If read_committed withheld records,
+    ``_transactions/part-00000.parq`` lists the transactions that are the reason, with the columns of the data source's
+    table ``transactions`` and state ``open`` or ``undecided``. Readers do not take them for data: Spark, pyarrow and
+    pandas ignore directories of such names, and ``**/*.parquet`` in DuckDB and Polars does not match the files.
 
-    A directory of a mounted file system appears complete, with one rename; until then there is ``OUT.tmp-<id>`` beside
-    it. An object store has no such rename: files of attempts are below ``OUT/_temporary-<id>/``, then the driver has
-    them copied into place one by one, and writes ``_manifest.json`` and at last ``_SUCCESS``: a reader that doesn't
-    wait for that may see some of the files. (A worker that is killed may leave a multipart upload that isn't complete:
-    nobody sees it, and the store's own rules remove it.)
+    On a mounted file system the directory appears complete, with one rename; until then the files are in
+    ``OUT.tmp-<id>`` next to it. An object store has no such rename: tasks write below ``OUT/_temporary-<id>/``, then
+    the driver has the files copied into place one by one, and writes ``_manifest.json`` and finally ``_SUCCESS``. A
+    reader that does not wait for ``_SUCCESS`` may see only some of the files. (A worker that is killed may leave an
+    incomplete multipart upload, which is invisible and which the store's lifecycle rules remove.)
 
-    A Delta or Iceberg table has the files with one transaction; manifest and side tables of each run are in
-    ``OUT/_export-<id>/``, and files are called ``part-<first offset>-<task>-<id>.parquet``. In Iceberg tables, which
-    are partitioned by topic and partition and the day of ``timestamp``, the files have topic and partition as columns.
+    A Delta or Iceberg table gets the files in one transaction. Manifest and side tables of each run are in
+    ``OUT/_export-<id>/``, and files are named ``part-<first offset>-<task>-<id>.parquet``. Iceberg tables are
+    partitioned by topic, partition and the day of ``timestamp``; their files have topic and partition as columns.
 
     Examples
     --------
@@ -150,22 +152,22 @@ def export(
     options, writing = options or ReadOptions(), writing or WriteOptions()
     if options.table != "records":
         raise ValueError(
-            f"table={options.table} is for the data source: an export writes records, and losses beside them"
+            f"table={options.table} is for the data source: an export writes records and a side table of losses"
         )
     if (table is not None or catalog is not None) and writing.format != "iceberg":
-        raise ValueError("a table and a catalog are for format iceberg")
+        raise ValueError("table and catalog are valid with format iceberg only")
     place = open_place(out, writing.storage)
     if transform is not None and options.values.parsed:
-        raise ValueError("a transform and formats of keys and values exclude each other")
+        raise ValueError("give either a transform or formats of keys and values, not both")
     target: OutputTable | None = None
     if writing.format == "delta" or writing.format == "iceberg":
         target = open_table(writing.format, place, by_day=writing.by_day, name=table, catalog=catalog)
     _check_out(place, may_exist=target is not None)
-    logs = _open_logs(logdir, options)
+    logs = _export_logs(logdir, options)
     transform = transform or value_columns(options.values, logs, options)
-    schema = ExportJob([], options, place, writing, transform).schema
+    job = ExportJob([], options, place, writing, transform)
     if target is not None:
-        target.check(schema)
+        target.check(job.schema)
     began = time.monotonic()
     session = spark_session(master, app_name="kbatch export", conf=conf)
     in_place = target is not None or not place.local
@@ -177,12 +179,10 @@ def export(
     ):
         ready = time.monotonic()
         options = replace(options, split_bytes=_split_bytes(spark, logs, options, writing))
-        bounds = resolve_bounds(logs, options)
-        transactions = _follow(spark, logs, options, bounds)
+        transactions = _follow(spark, logs, options, bounds := resolve_bounds(logs, options))
         ranges = [(log, *ends, known) for log, ends, known in zip(logs, bounds, transactions, strict=True)]
-        tasks = plan_ranges(ranges, options)
-        job = ExportJob(tasks, options, staging.attempts, writing, transform)
-        reports = _run(spark, job, progress) if tasks else []
+        job = replace(job, tasks=plan_ranges(ranges, options), options=options, attempts=staging.attempts)
+        reports = _run(spark, job, progress) if job.tasks else []
         summary = ExportSummary(logdir, place.url, options.isolation, writing.format)
         summarize(summary, logs, transactions, reports)
         summary.start_seconds = round(ready - began, 3)
@@ -195,13 +195,13 @@ def export(
         summary.seconds = round(time.monotonic() - ready, 3)
         summary.manifest = side + MANIFEST
         staging.write(summary.manifest, json.dumps(summary.to_dict(), indent=1).encode())
-        # Half way through a table's commit nobody could tell whether the files count; and Spark takes a moment to
-        # stop: who interrupts that would be told that nothing was written.
+        # An interrupt in the middle of a table's commit would leave unknown whether it succeeded, and one while Spark
+        # stops would report that nothing was written.
         held = to_the_end.enter_context(HeldInterrupts())
         if target is None:
             staging.publish()
         else:
-            _commit(target, files, schema, staging)
+            _commit(target, files, job.schema, staging)
         held.finish()
     return summary
 
@@ -209,24 +209,24 @@ def export(
 def _check_out(out: Place, *, may_exist: bool) -> None:
     exists = os.path.lexists(out.url) if out.local else out.exists()
     if exists and not may_exist:
-        raise LogDirectoryError(f"{out.url}: exists already; name a new directory, or remove it", source=out.url)
+        raise LogDirectoryError(f"{out.url}: already exists; choose a new directory, or remove it", source=out.url)
     if not out.local:
         return
     parent = out.url if exists else os.path.dirname(out.url)
     if not os.path.isdir(parent):
-        raise LogDirectoryError(f"{out.url}: there is no directory {parent} to make it in", source=out.url)
+        raise LogDirectoryError(f"{out.url}: the directory {parent} does not exist", source=out.url)
     if not os.access(parent, os.W_OK):
         raise LogDirectoryError(f"{out.url}: no permission to write in {parent}", source=out.url)
 
 
-def _open_logs(logdir: str, options: ReadOptions) -> list[Log]:
+def _export_logs(logdir: str, options: ReadOptions) -> list[Log]:
     logs = choose_logs([logdir], options)
     if not logs:
-        raise LogDirectoryError(f"{logdir}: none of its topic-partitions is chosen", source=logdir)
+        raise LogDirectoryError(f"{logdir}: the options choose none of its topic-partitions", source=logdir)
     for log in logs:
         if log.topic is None:
             raise LogDirectoryError(
-                f"{log.path}: not in a directory named 'topic-partition', so that its topic isn't known",
+                f"{log.path}: its directory is not named 'topic-partition', so the topic is unknown",
                 source=log.path,
             )
     if options.on_error == "raise":
@@ -235,7 +235,7 @@ def _open_logs(logdir: str, options: ReadOptions) -> list[Log]:
 
 
 def _check_first_batches(logs: Sequence[Log]) -> None:
-    """Fail before Spark is started where the first batch of a log can't be read anyway."""
+    """Raise before Spark is started if the first batch of a log cannot be read."""
 
     def check(log: Log) -> None:
         segment = log.segments[0]
@@ -245,25 +245,25 @@ def _check_first_batches(logs: Sequence[Log]) -> None:
                 if file.tail_at(0).kind == "damaged" or not segment.live:
                     raise finding_to_error(scan.finding, source=segment.path, position=0)
 
-    look_into(logs, check, logs)
+    map_logs(logs, check, logs)
 
 
 def _split_bytes(spark: SparkSession, logs: Sequence[Log], options: ReadOptions, writing: WriteOptions) -> int:
-    """Choose how much a task reads: all cores busy, but no tiny tasks, and enough for a file of the size asked for."""
-    most = options.split_bytes
-    if writing.file_bytes is not None and most == DEFAULT_SPLIT_BYTES:
-        most = max(most, writing.file_bytes)
+    """Choose the bytes per task: all cores busy, no tiny tasks, and enough for a file of the requested size."""
+    limit = options.split_bytes
+    if writing.file_bytes is not None and limit == DEFAULT_SPLIT_BYTES:
+        limit = max(limit, writing.file_bytes)
     cores = max(1, spark.sparkContext.defaultParallelism)
     size = sum(log.size for log in logs)
-    # As many tasks for each core: three equal ones on two cores would take as long as four.
-    turns = max(1, -(-size // (cores * most)))
+    # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
+    turns = max(1, -(-size // (cores * limit)))
     share = size // (cores * turns) + 1
-    return min(most, max(share, _MIN_SPLIT_BYTES))
+    return min(limit, max(share, _MIN_SPLIT_BYTES))
 
 
 @contextlib.contextmanager
 def _quiet_pandas() -> Iterator[None]:
-    """Keep PySpark from warning of a new pandas: none is used here."""
+    """Suppress PySpark's warning about new versions of pandas, which the export does not use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
         yield
@@ -277,7 +277,7 @@ def _follow(
     return run_job(spark, lambda: log_transactions(logs, options, bounds, segment_walker(spark)), 0, None)
 
 
-def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list[TaskReport]:
+def _run(spark: SparkSession, job: ExportJob, progress: TaskProgress | None) -> list[TaskReport]:
     tasks = len(job.tasks)
 
     def collect() -> list[str]:
@@ -288,7 +288,7 @@ def _run(spark: SparkSession, job: ExportJob, progress: Progress | None) -> list
 
 
 def _data_files(reports: Sequence[TaskReport], run: str, suffix: str) -> list[CommittedFile]:
-    """Name the files that were reported."""
+    """Name the files of the reports."""
     files: list[CommittedFile] = []
     taken: set[str] = set()
     for report in reports:
@@ -307,7 +307,7 @@ def _data_files(reports: Sequence[TaskReport], run: str, suffix: str) -> list[Co
 
 
 def _place_losses(staging: Staging, side: str, reports: Sequence[TaskReport], summary: ExportSummary) -> None:
-    """Put the files of losses into the side table, in the order of the logs."""
+    """Move the files of losses into the side table, in the order of the logs."""
     sources = [report.losses_file for report in reports if report.losses_file is not None]
     if not sources:
         return
@@ -334,10 +334,10 @@ def _place_transactions(
     if not any(each is not None and each.pending for each in transactions):
         return
     ranges = [each for task in plan_logs(logs, options) for each in task]
-    # Where nothing was withheld, no transaction is the reason of anything.
+    # Only partitions with withheld batches are listed.
     parts = zip(logs, transactions, ranges, summary.partitions, strict=True)
-    wanted = [(log, known, where) for log, known, where, part in parts if known is not None and part.undecided_batches]
-    rows = pending_table(wanted, options)
+    held = [(log, known, each) for log, known, each, part in parts if known is not None and part.undecided_batches]
+    rows = pending_table(held, options)
     if not rows.num_rows:
         return
     sink = io.BytesIO()

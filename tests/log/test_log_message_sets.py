@@ -15,7 +15,9 @@ from tables import batches_of, records_of
 import kbatch
 from kbatch.log import Log
 from kbatch.plan.read_options import ReadOptions
-from kbatch.plan.split import open_logs, plan, task_tables
+from kbatch.plan.select import open_selected
+from kbatch.plan.split import plan
+from kbatch.plan.tasks import task_tables
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
 NAMES = ["magic0-0", "magic1-0", "mixed-0", "upconvert-0"]
@@ -47,7 +49,7 @@ def test_golden_logs_in_tables_of_any_size(name: str, max_bytes: int) -> None:
 @names
 @pytest.mark.parametrize("split_bytes", [1, 300, 2000, 1 << 20])
 def test_golden_logs_in_splits_of_any_size(name: str, split_bytes: int) -> None:
-    logs = open_logs([str(GOLDEN / name)])
+    logs = open_selected([str(GOLDEN / name)])
     options = ReadOptions(split_bytes=split_bytes)
     tasks = plan(logs, options)
     assert len(tasks) > 3 or split_bytes > 1000
@@ -170,7 +172,7 @@ def test_damage_costs_the_same_whatever_the_splits(long_log: Path, tmp_path: Pat
         data[at : at + len(junk)] = junk
         hit.append((at, at + len(junk)))
     path.write_bytes(data)
-    (log,) = open_logs([str(copy)])
+    (log,) = open_selected([str(copy)])
     whole = [r.offset for t in log.tables(on_error="skip") for r in records_of(t)]
     lost = [(table.source, loss) for table in log.tables(on_error="skip") for loss in table.losses]
     spared = [b for b in truth if not any(a < b.position + b.size and b.position < z for a, z in hit)]

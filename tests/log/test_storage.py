@@ -25,7 +25,9 @@ from kbatch.errors import LogDirectoryError, UnsupportedFormatError
 from kbatch.log import read_transaction_index
 from kbatch.log.storage import bytes_read, filesystem, locate
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.split import open_logs, plan, task_tables
+from kbatch.plan.select import open_selected
+from kbatch.plan.split import plan
+from kbatch.plan.tasks import task_tables
 
 pytest.importorskip("pyarrow.fs")
 fsspec = pytest.importorskip("fsspec")
@@ -109,7 +111,7 @@ def check_logs(root: str, options: dict[str, str] | None = None) -> None:
 
 def test_logs_in_fsspec_are_read_as_local_ones(memory: str) -> None:
     check_logs(memory)
-    (log,) = open_logs([f"{memory}/txn-0", f"{memory}/txn-0/"])
+    (log,) = open_selected([f"{memory}/txn-0", f"{memory}/txn-0/"])
     assert log.topic == "txn"
     path = f"{memory}/txn-0/00000000000000000000"
     assert kbatch.Log(f"{path}.log").topic == "txn"
@@ -117,7 +119,7 @@ def test_logs_in_fsspec_are_read_as_local_ones(memory: str) -> None:
 
 
 def test_a_plan_lists_each_directory_once_and_asks_for_little(memory: str, requests: Counter[tuple[str, str]]) -> None:
-    logs = open_logs([memory])
+    logs = open_selected([memory])
     listed = {path: count for (kind, path), count in requests.items() if kind == "ls"}
     assert listed == {"/kb/logs": 1, **{f"/kb/logs/{name}": 1 for name in NAMES}}
     assert sum(count for (kind, _), count in requests.items() if kind == "get") == 0
@@ -175,7 +177,7 @@ def test_local_directories_are_listed_once(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "scandir", counting)
     monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} is listed again"))
-    plan(open_logs([str(tmp_path)]), ReadOptions())
+    plan(open_selected([str(tmp_path)]), ReadOptions())
     assert listed == {str(tmp_path): 1, **{str(tmp_path / name): 1 for name in NAMES}}
 
 
@@ -186,7 +188,7 @@ def test_ten_thousand_segments_open_at_once(tmp_path: Path) -> None:
         for i in range(100):
             (directory / f"{i:020d}.log").touch()
     start = time.process_time()
-    logs = open_logs([str(tmp_path)])
+    logs = open_selected([str(tmp_path)])
     # About 0.2 s; this machine may be busy.
     assert time.process_time() - start < 2
     assert sum(len(log.segments) for log in logs) == 10_000
@@ -359,7 +361,7 @@ S3 = tuple[str, dict[str, str], dict[str, str]]
 
 def test_logs_in_s3_are_read_as_local_ones(s3: S3) -> None:
     check_logs(s3[0], s3[1])
-    assert [log.topic for log in open_logs([s3[0].replace("s3:", "s3a:"), s3[0]], s3[1])] == [
+    assert [log.topic for log in open_selected([s3[0].replace("s3:", "s3a:"), s3[0]], s3[1])] == [
         name.removesuffix("-0") for name in NAMES
     ]
 
@@ -420,7 +422,7 @@ def test_an_object_that_was_replaced_by_a_shorter_one(s3: S3) -> None:
     for suffix in (".log", ".index"):
         with fs.open_output_stream(path + suffix) as stream:
             stream.write((GOLDEN / "codec-none-0" / f"{0:020d}{suffix}").read_bytes())
-    split = plan(open_logs(["s3://bucket/other"], s3[1]), ReadOptions(storage=s3[1]))[0]
+    split = plan(open_selected(["s3://bucket/other"], s3[1]), ReadOptions(storage=s3[1]))[0]
     with fs.open_output_stream(f"{path}.log") as stream:
         stream.write(data[:5000])
     for options in (s3[1], s3[2]):

@@ -22,8 +22,11 @@ from kbatch.kernels.slices import keys_equal
 from kbatch.log import logs as log_module
 from kbatch.log import storage
 from kbatch.log.segment import SegmentFile
+from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
-from kbatch.plan.split import Split, choose_logs, open_logs, plan, resolve_bounds, task_tables
+from kbatch.plan.select import choose_logs, open_selected
+from kbatch.plan.split import Split, plan
+from kbatch.plan.tasks import task_tables
 
 HOUR = 3_600_000
 # Bytes of a batch of the topics that are two days long.
@@ -141,9 +144,9 @@ def test_directories_of_other_names_are_not_listed(days: Path, monkeypatch: pyte
     assert chosen(assign='{"users": [0]}') == {"users-0"}
     assert chosen(topics="users", key="a", keyPartitions="2") == {f"users-{key_partition(b'a', 2)}"}
     assert chosen(partitions="7") == set()
-    with pytest.raises(ValueError, match="no log of topic 'nope'; there are clicks, orders, users"):
+    with pytest.raises(ValueError, match="no log of topic 'nope'; the topics are clicks, orders, users"):
         chosen(topics="users,nope")
-    with pytest.raises(ValueError, match="no log of users-7; there are topics clicks, orders, users"):
+    with pytest.raises(ValueError, match="no log of users-7; the topics are clicks, orders, users"):
         chosen(assign='{"users": [0, 7]}')
     with pytest.raises(ValueError, match=r"keyPartitions is 1, but there is \w+-1"):
         chosen(key="a", keyPartitions="1")
@@ -153,7 +156,7 @@ def test_a_path_that_is_a_log_is_chosen_by_its_name_too(days: Path) -> None:
     path = str(days / "users-1")
     assert [log.path for log in choose_logs([path], read(topics="users"))] == [path]
     assert choose_logs([path], read(partitions="0")) == []
-    with pytest.raises(ValueError, match="no log of topic 'orders'; there are users"):
+    with pytest.raises(ValueError, match="no log of topic 'orders'; the topics are users"):
         choose_logs([path], read(topics="orders"))
 
 
@@ -180,7 +183,7 @@ def test_a_wrong_time_index_loses_no_record(tmp_path: Path, index: str) -> None:
         elif segment:
             stored = np.frombuffer(segment_path(tmp_path / "t-0", 0, ".timeindex").read_bytes(), stored.dtype)
         path.write_bytes(stored.tobytes())
-    (log,) = open_logs([str(tmp_path)])
+    (log,) = open_selected([str(tmp_path)])
     for wanted in range(BEGIN - 50_000, BEGIN + 650_000, 7_000):
         late = [i for i, at in enumerate(times) if at >= wanted]
         assert log.offset_for_timestamp(wanted) == (late[0] if late else None)
@@ -206,10 +209,10 @@ def test_damage_before_a_timestamp_is_not_passed_over_silently(tmp_path: Path, d
             path.write_bytes(data)
     wanted = BEGIN + 1000 * 50
     with pytest.raises(kbatch.KbatchError, match=r"00000000000000000000\.log, byte"):
-        plan(open_logs([str(tmp_path)]), ReadOptions(starting=Bound(timestamp=wanted)))
+        plan(open_selected([str(tmp_path)]), ReadOptions(starting=Bound(timestamp=wanted)))
     options = ReadOptions(starting=Bound(timestamp=wanted), on_error="skip")
     everything = ReadOptions(on_error="skip")
-    logs = open_logs([str(tmp_path)])
+    logs = open_selected([str(tmp_path)])
     rows = offsets_of(plan(logs, everything), everything)
     assert offsets_of(plan(logs, options), options) == [offset for offset in rows if offset >= 50]
 
@@ -238,10 +241,10 @@ def test_only_the_records_of_a_key(tmp_path: Path) -> None:
                 continue
             options = read(splitBytes="3000", **text)
             assert options.key == key
-            rows = offsets_of(plan(open_logs([str(tmp_path)]), options), options)
+            rows = offsets_of(plan(open_selected([str(tmp_path)]), options), options)
             assert rows == [i for i, each in enumerate(keys) if each == key]
     options = ReadOptions(key=b"a")
-    (task,) = plan(open_logs([str(tmp_path)]), options)
+    (task,) = plan(open_selected([str(tmp_path)]), options)
     ((_, table),) = task_tables(task, options, ("offset",))
     # Batches and losses are those of the whole, as an export counts them.
     assert len(table.batches) == 200
@@ -324,7 +327,7 @@ def test_tasks_are_even_when_partitions_are_not(tmp_path: Path, shape: str, inde
     }[shape]
     for partition, size in enumerate(sizes):
         write_segment(tmp_path / f"t-{partition}", 0, uniform(0, size), indexes=indexed)
-    logs = open_logs([str(tmp_path)])
+    logs = open_selected([str(tmp_path)])
     total = sum(log.size for log in logs)
     for options in (ReadOptions(split_bytes=64 << 10), ReadOptions(min_partitions=50)):
         tasks = plan(logs, options)
@@ -340,11 +343,11 @@ def test_a_batch_is_never_divided(tmp_path: Path) -> None:
     """Sizes may not permit what is wanted: then a task has one batch, and the others still share the rest."""
     large = batch(0, [BEGIN], value=b"v" * 500_000)
     write_segment(tmp_path / "t-0", 0, [large, *uniform(1, 100_000)])
-    tasks = plan(open_logs([str(tmp_path)]), ReadOptions(split_bytes=10_000))
+    tasks = plan(open_selected([str(tmp_path)]), ReadOptions(split_bytes=10_000))
     sizes = sizes_of(tasks)
     assert sizes[0] == len(large)
     assert is_even(sizes[1:])
-    assert len(plan(open_logs([str(tmp_path)]), ReadOptions(min_partitions=10_000))) == 1 + len(
+    assert len(plan(open_selected([str(tmp_path)]), ReadOptions(min_partitions=10_000))) == 1 + len(
         list(uniform(1, 100_000))
     )
 
@@ -357,7 +360,7 @@ def test_at_most_so_many_records_a_task(tmp_path: Path, most: int, indexed: bool
     batches = [*uniform(1000, 20_000), batch(5000, [BEGIN] * 60), *uniform(5060, 20_000)]
     write_segment(tmp_path / "b-0", 1000, batches, indexes=indexed)
     write_segment(tmp_path / "b-0", 6000, uniform(6000, 20_000), indexes=indexed)
-    logs = open_logs([str(tmp_path)])
+    logs = open_selected([str(tmp_path)])
     options = ReadOptions(max_records_per_partition=most)
     tasks = plan(logs, options)
     counts = [sum(len(table) for _, table in task_tables(task, options)) for task in tasks]
@@ -391,7 +394,7 @@ def test_damage_costs_the_same_with_every_way_to_split(golden: Path, tmp_path: P
             for row in draw.choices(kbatch.scan(bytes(data)), k=3):
                 data[int(row["position"]) + draw.randrange(8, int(row["size"]))] ^= 1 << draw.randrange(8)
         (directory / path.name).write_bytes(data)
-    logs = open_logs([str(tmp_path)])
+    logs = open_selected([str(tmp_path)])
     want = [(table.source, loss) for table in logs[0].tables(on_error="skip") for loss in table.losses]
     rows = [int(offset) for table in logs[0].tables(on_error="skip") for offset in table.records["offset"]]
     for options in (
@@ -460,7 +463,7 @@ def test_no_payload_is_decoded_in_planning(many: Path, monkeypatch: pytest.Monke
         raise AssertionError("decoded in planning")
 
     monkeypatch.setattr(log_module, "decode_part", refused)
-    logs = open_logs([str(many / "t-3")])
+    logs = open_selected([str(many / "t-3")])
     offsets = {"t": {3: 2005}}
     for options in (
         ReadOptions(starting=Bound(offsets=offsets), split_bytes=1000),
@@ -496,7 +499,7 @@ def test_offsets_of_remote_logs_are_looked_for_together() -> None:
 
 def test_what_is_withheld_is_not_read(golden: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """LSO-R2: nothing from the last stable offset on, and the log says so."""
-    (log,) = open_logs([str(golden / "logs" / "txn-0")])
+    (log,) = open_selected([str(golden / "logs" / "txn-0")])
     stable = log.transactions().last_stable_offset
     assert stable is not None
     options = ReadOptions(isolation="read_committed", split_bytes=2000)
@@ -504,7 +507,7 @@ def test_what_is_withheld_is_not_read(golden: Path, tmp_path: Path, caplog: pyte
     assert not caplog.records
     tasks = plan([log], options, withheld=False)
     assert len(caplog.records) == 1
-    assert f"gives nothing from offset {stable} on" in caplog.text
+    assert f"returns no records from offset {stable} on" in caplog.text
     assert offsets_of(tasks, options) == offsets_of(every, options)
     assert sum(sizes_of(tasks)) < sum(sizes_of(every))
     assert max(max(offsets_of([task], options), default=0) for task in tasks) < stable

@@ -20,9 +20,10 @@ from kbatch.cli import main
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
-from kbatch.plan.following import log_transactions
 from kbatch.plan.read_options import ReadOptions, parse_options
-from kbatch.plan.split import open_logs, plan, task_tables
+from kbatch.plan.select import open_selected
+from kbatch.plan.split import plan
+from kbatch.plan.tasks import task_tables
 from kbatch.read.decode_options import DecodeOptions, Isolation
 from kbatch.spark.schema import RECORD_COLUMNS
 
@@ -52,7 +53,7 @@ def planned(path: object, **options: Any) -> tuple[list[int], list[kbatch.record
     """Offsets in the order of tasks, and losses, without a session."""
     chosen = ReadOptions(**{"isolation": "read_committed", **options})
     have, losses = [], []
-    for task in plan(open_logs([str(path)]), chosen):
+    for task in plan(open_selected([str(path)]), chosen):
         # As they reach a worker.
         for _, table in task_tables(pickle.loads(pickle.dumps(task)), chosen):
             have += table.records["offset"].tolist()
@@ -233,7 +234,7 @@ def test_damage_that_hides_markers_is_an_error_wherever_it_is(spark: Any, tmp_pa
         for window in (before, after, {}):
             chosen = parse_options({"path": "/x", "isolationLevel": "read_committed", **window})[1]
             with pytest.raises(error, match=rf"{0:020d}\.log, byte {where}[,:]"):
-                plan(open_logs([str(log)]), chosen)
+                plan(open_selected([str(log)]), chosen)
         with pytest.raises(Exception, match=rf"{0:020d}\.log, byte {where}[,:]"):
             offsets(spark, log, **after)
         # Nothing that is wanted is withheld, or it is asked for what is left.
@@ -244,9 +245,9 @@ def test_damage_that_hides_markers_is_an_error_wherever_it_is(spark: Any, tmp_pa
 
 def test_splits_carry_the_ranges_of_their_segment_only() -> None:
     """TXI-R4: what reaches into the segment, and no more; the log's own index says so too."""
-    logs = open_logs([str(GOLDEN / "txn-0")])
+    logs = open_selected([str(GOLDEN / "txn-0")])
     options = ReadOptions(isolation="read_committed", split_bytes=1000)
-    tasks = plan(logs, options, log_transactions(logs, options))
+    tasks = plan(logs, options)
     bases = [segment.base_offset or 0 for segment in logs[0].segments]
     stops = [*bases[1:], TRUTH["logEndOffset"]]
     for split in (split for task in tasks for split in task):
@@ -273,7 +274,7 @@ def test_a_split_stays_small_in_a_log_of_many_aborted_transactions(tmp_path: Pat
         batches = [batch for i in range(0, 200, 2) for batch in (txn(base + i, 7), marker(base + i + 1, 7, ABORT))]
         segments.append((base, batches))
     log = write_log(tmp_path / "t-0", *segments)
-    tasks = plan(open_logs([str(log)]), ReadOptions(isolation="read_committed", split_bytes=4000))
+    tasks = plan(open_selected([str(log)]), ReadOptions(isolation="read_committed", split_bytes=4000))
     splits = [split for task in tasks for split in task]
     assert len(splits) > 60
     assert {len(split.aborted) for split in splits if split.aborted is not None} == {100}

@@ -225,11 +225,12 @@ def test_every_loss_is_in_the_side_table(spark: Any, many: Path, tmp_path: Path)
 
 
 def test_reports_are_small_however_many_losses(many: Path, tmp_path: Path) -> None:
-    from kbatch.plan.split import open_logs, plan
+    from kbatch.plan.select import open_selected
+    from kbatch.plan.split import plan
     from kbatch.sinks.task import ExportJob, reports_of
 
     chosen = options(topics=None, on_error="skip")
-    job = ExportJob(plan(open_logs([str(many)]), chosen), chosen, Place(str(tmp_path)))
+    job = ExportJob(plan(open_selected([str(many)]), chosen), chosen, Place(str(tmp_path)))
     (batch,) = job([pa.record_batch({"id": [0]})])
     reports = reports_of(batch.column(0).to_pylist())
     assert [report.loss_count for report in reports] == [15_000, 15_000]
@@ -252,12 +253,13 @@ def test_the_table_of_losses_is_not_exported(golden: Path, tmp_path: Path) -> No
 
 def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path) -> None:
     """Spark may start a task again, or twice: files count only if their report is the one that reached the driver."""
-    from kbatch.plan.split import open_logs, plan
+    from kbatch.plan.select import open_selected
+    from kbatch.plan.split import plan
     from kbatch.sinks.staging import Staging
     from kbatch.sinks.task import ExportJob, reports_of
     from kbatch.spark.export_job import _data_files
 
-    tasks = plan(open_logs([str(golden / "logs" / "codec-zstd-0")]), options())
+    tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())
     with Staging(Place(str(tmp_path / "out")), in_place=False) as staging:
         job = ExportJob(tasks, options(), staging.attempts, WriteOptions(compression="snappy"))
         numbers = pa.record_batch({"id": [0]})
@@ -275,10 +277,11 @@ def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path)
 
 
 def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
-    from kbatch.plan.split import open_logs, plan
+    from kbatch.plan.select import open_selected
+    from kbatch.plan.split import plan
     from kbatch.sinks.task import ExportJob
 
-    tasks = plan(open_logs([str(golden / "logs" / "codec-zstd-0")]), options())
+    tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())
     job = ExportJob(tasks, options(), Place(str(tmp_path / "elsewhere")))
     with pytest.raises(kbatch.LogDirectoryError, match="not there for a Spark worker"):
         list(job([pa.record_batch({"id": [0]})]))
@@ -311,12 +314,12 @@ def test_what_is_refused_before_spark_is_asked(golden: Path, tmp_path: Path, mon
     (tmp_path / "odd").mkdir()
     shutil.copy(logs / "prealloc-0" / f"{0:020d}.log", tmp_path / "odd")
     for arguments, message in (
-        ((logs, tmp_path / "there"), "there: exists already"),
-        ((logs, tmp_path / "no" / "out"), "there is no directory"),
+        ((logs, tmp_path / "there"), "there: already exists"),
+        ((logs, tmp_path / "no" / "out"), "no does not exist"),
         ((logs, "nfs://host/out"), "nfs://host: "),
         ((tmp_path / "nothing", tmp_path / "out"), "nothing: no such directory"),
         ((tmp_path / "there", tmp_path / "out"), "there: no topic-partition directory"),
-        ((tmp_path / "odd" / f"{0:020d}.log", tmp_path / "out"), "topic isn't known"),
+        ((tmp_path / "odd" / f"{0:020d}.log", tmp_path / "out"), "topic is unknown"),
     ):
         with pytest.raises(kbatch.KbatchError, match=message):
             kbatch.spark.export(*arguments)

@@ -21,7 +21,8 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
-from kbatch.plan.split import open_logs, plan  # noqa: E402
+from kbatch.plan.select import open_selected  # noqa: E402
+from kbatch.plan.split import plan  # noqa: E402
 from kbatch.sinks import files  # noqa: E402
 from kbatch.sinks.outputs import Place  # noqa: E402
 from kbatch.sinks.task import ExportJob, reports_of  # noqa: E402
@@ -49,7 +50,7 @@ def run(
     """Do all tasks of an export here, without Spark; return the files by the order of their names in the output."""
     chosen = options or ReadOptions()
     wanted = WriteOptions(**writing)
-    tasks = plan(open_logs([str(root)]), chosen)
+    tasks = plan(open_selected([str(root)]), chosen)
     out.mkdir()
     job = ExportJob(tasks, chosen, Place(str(out)), wanted, limits=limits)
     (rows,) = ([row for batch in job([pa.record_batch({"id": [i]})]) for row in batch.column(0).to_pylist()]
@@ -328,7 +329,7 @@ def test_days_that_are_none(tmp_path: Path) -> None:
 def test_statistics_of_written_files(tmp_path: Path) -> None:
     times = [NOW + 5, -1, NOW - 5]
     chosen = ReadOptions()
-    tasks = plan(open_logs([str(log(tmp_path / "logs", times, per_batch=1))]), chosen)
+    tasks = plan(open_selected([str(log(tmp_path / "logs", times, per_batch=1))]), chosen)
     job = ExportJob(tasks, chosen, Place(str(tmp_path)))
     (batch,) = job([pa.record_batch({"id": [0]})])
     (report,) = reports_of(batch.column(0).to_pylist())
@@ -364,7 +365,7 @@ class Doubled:
 
 def test_a_transform_makes_what_is_written(tmp_path: Path) -> None:
     chosen = ReadOptions()
-    tasks = plan(open_logs([str(log(tmp_path / "logs", TIMES["to and fro"]))]), chosen)
+    tasks = plan(open_selected([str(log(tmp_path / "logs", TIMES["to and fro"]))]), chosen)
     (tmp_path / "out").mkdir()
     job = ExportJob(tasks, chosen, Place(str(tmp_path / "out")), WriteOptions(by_day=True), Doubled())
     (batch,) = job([pa.record_batch({"id": [0]})])
@@ -413,7 +414,7 @@ def test_options_that_can_not_be() -> None:
 
 def test_reports_are_plain_json(tmp_path: Path) -> None:
     chosen = ReadOptions()
-    tasks = plan(open_logs([str(log(tmp_path / "logs", TIMES["steady"]))]), chosen)
+    tasks = plan(open_selected([str(log(tmp_path / "logs", TIMES["steady"]))]), chosen)
     job = ExportJob(tasks, chosen, Place(str(tmp_path)), WriteOptions(by_day=True))
     (batch,) = job([pa.record_batch({"id": [0]})])
     (text,) = batch.column(0).to_pylist()

@@ -21,7 +21,9 @@ from kbatch.errors import MissingDependencyError
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
-from kbatch.plan.split import Split, choose_logs, open_logs, plan, task_tables
+from kbatch.plan.select import choose_logs, open_selected
+from kbatch.plan.split import Split, plan
+from kbatch.plan.tasks import task_tables
 from kbatch.spark.driver import java
 
 
@@ -129,7 +131,7 @@ def in_order(path: Path) -> list[tuple[str | None, int, int]]:
 @pytest.mark.parametrize("split_bytes", [1, 1000, 5000, 40_000, 1 << 20])
 @pytest.mark.parametrize("name", ["codec-none-0", "codec-zstd-0", "txn-0", "prealloc-0"])
 def test_splits_are_complete_and_aligned(golden: Path, name: str, split_bytes: int) -> None:
-    logs = open_logs([str(golden / "logs" / name)])
+    logs = open_selected([str(golden / "logs" / name)])
     options = ReadOptions(split_bytes=split_bytes)
     tasks = plan(logs, options)
     starts = {
@@ -162,7 +164,7 @@ def test_splits_do_not_trust_the_index(golden: Path, tmp_path: Path, index: str)
             entries = np.sort(np.random.default_rng(1).integers(0, 60_000, (100, 2)), axis=0).astype(">i4")
             entries.tofile(path)
     options = ReadOptions(split_bytes=9000)
-    tasks = plan(open_logs([str(copy)]), options)
+    tasks = plan(open_selected([str(copy)]), options)
     assert len(tasks) > 10
     assert rows_of(tasks, options) == in_order(golden / "logs" / "codec-none-0")
 
@@ -192,7 +194,7 @@ def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path,
             size = min(draw.randrange(20_000), len(data) - start)
             data[start : start + size] = draw.randbytes(size)
     path.write_bytes(data)
-    (log,) = open_logs([str(copy)])
+    (log,) = open_selected([str(copy)])
     want = [int(offset) for table in log.tables(on_error="skip") for offset in table.records["offset"]]
     lost = [(table.source, loss) for table in log.tables(on_error="skip") for loss in table.losses]
     assert lost
@@ -215,7 +217,7 @@ def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path,
 def test_the_earliest_offset_is_the_log_start_offset_dsk_r13(golden: Path, tmp_path: Path, start: int) -> None:
     shutil.copytree(golden / "logs" / "codec-none-0", tmp_path / "codec-none-0")
     (tmp_path / "log-start-offset-checkpoint").write_text(f"0\n1\ncodec-none 0 {start}\n")
-    logs = open_logs([str(tmp_path)])
+    logs = open_selected([str(tmp_path)])
     for starting, first in (
         (Bound(), start),
         (Bound(offsets={"codec-none": {0: -2}}), start),
@@ -236,11 +238,11 @@ def test_a_waiting_swap_is_a_segment_dsk_r8(golden: Path, tmp_path: Path) -> Non
     shutil.copy(copy / "00000000000000000000.log.swap", copy / "00000000000000000007.log")
     for size in (5000, 1 << 20):
         options = ReadOptions(split_bytes=size)
-        assert rows_of(plan(open_logs([str(tmp_path)]), options), options) == want
+        assert rows_of(plan(open_selected([str(tmp_path)]), options), options) == want
 
 
 def test_small_segments_are_packed_and_large_ones_cut(golden: Path) -> None:
-    logs = open_logs([str(golden / "logs")])
+    logs = open_selected([str(golden / "logs")])
     splits = sum(len(log.segments) for log in logs)
     tasks = plan(logs, ReadOptions())
     assert len(tasks) == 1
@@ -249,13 +251,13 @@ def test_small_segments_are_packed_and_large_ones_cut(golden: Path) -> None:
 
 
 def test_stop_keeps_a_log_in_one_task(golden: Path) -> None:
-    logs = open_logs([str(golden / "logs")])
+    logs = open_selected([str(golden / "logs")])
     tasks = plan(logs, ReadOptions(on_error="stop", split_bytes=1000))
     assert [{split.log for split in task} for task in tasks] == [{log.path} for log in logs]
 
 
 def test_offsets_prune_segments(golden: Path) -> None:
-    logs = open_logs([str(golden / "logs" / "codec-none-0")])
+    logs = open_selected([str(golden / "logs" / "codec-none-0")])
     starting = Bound(offsets={"codec-none": {0: 2300}})
     (task,) = plan(logs, ReadOptions(starting=starting))
     assert [os.path.basename(split.path) for split in task] == ["00000000000000001825.log"]
@@ -268,16 +270,16 @@ def test_offsets_prune_segments(golden: Path) -> None:
 
 
 def test_per_partition_offsets_must_name_what_is_read(golden: Path) -> None:
-    logs = open_logs([str(golden / "logs" / "codec-none-0")])
-    with pytest.raises(ValueError, match="doesn't name codec-none-0"):
+    logs = open_selected([str(golden / "logs" / "codec-none-0")])
+    with pytest.raises(ValueError, match="missing: codec-none-0"):
         plan(logs, ReadOptions(starting=Bound(offsets={})))
     named = {"codec-none": {0: 1, 1: 1}}
-    with pytest.raises(ValueError, match="has no codec-none-1"):
+    with pytest.raises(ValueError, match="unknown: codec-none-1"):
         plan(logs, ReadOptions(ending=Bound(timestamps=named)))
 
 
 def test_a_timestamp_after_the_end(golden: Path) -> None:
-    logs = open_logs([str(golden / "logs" / "codec-none-0")])
+    logs = open_selected([str(golden / "logs" / "codec-none-0")])
     late = Bound(timestamp=1 << 60)
     with pytest.raises(ValueError, match=r"codec-none-0: no record at or after timestamp .*Strategy=latest"):
         plan(logs, ReadOptions(starting=late))
@@ -294,14 +296,14 @@ def test_selection(golden: Path) -> None:
     assert chosen(subscribePattern="codec-.z.") == ["codec-lz4"]
     assert chosen(assign='{"txn": [0]}') == ["txn"]
     assert chosen(partitions="1-5") == []
-    with pytest.raises(ValueError, match="no log of topic 'nope'; there are codec-gzip"):
+    with pytest.raises(ValueError, match="no log of topic 'nope'; the topics are codec-gzip"):
         chosen(subscribe="nope")
     with pytest.raises(ValueError, match="no log of txn-7"):
         chosen(assign='{"txn": [0, 7]}')
 
 
 def test_splits_are_small_and_picklable(golden: Path) -> None:
-    tasks = plan(open_logs([str(golden / "logs")]), ReadOptions(split_bytes=10_000))
+    tasks = plan(open_selected([str(golden / "logs")]), ReadOptions(split_bytes=10_000))
     assert pickle.loads(pickle.dumps(tasks)) == tasks
     assert all(type(getattr(split, name)) in (str, int, bool, type(None)) for t in tasks for split in t
                for name in Split.__slots__)  # fmt: skip

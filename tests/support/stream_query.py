@@ -12,7 +12,8 @@ from transaction_logs import data, marker, txn
 
 pytest.importorskip("pyspark")
 
-from kbatch.spark.stream import KbatchStreamReader, parse_stream_options
+from kbatch.spark.stream import KbatchStreamReader
+from kbatch.spark.stream_options import parse_stream_options
 
 COLUMNS = ("topic", "partition", "offset")
 

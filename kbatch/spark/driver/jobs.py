@@ -1,4 +1,4 @@
-"""Spark jobs that show how far they are, can be interrupted, and fail with our own errors."""
+"""Spark jobs that report progress, can be interrupted, and raise kbatch's errors."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from kbatch.errors import KbatchError
 from kbatch.spark.driver.executors import ExecutorWatch
 from kbatch.spark.driver.interrupts import HeldInterrupts
 
-__all__ = ["Progress", "run_job"]
+__all__ = ["TaskProgress", "run_job"]
 
-Progress = Callable[[int, int], None]
-T = TypeVar("T")
+TaskProgress = Callable[[int, int], None]
+ResultT = TypeVar("ResultT")
 
 
-def run_job(spark: SparkSession, work: Callable[[], T], tasks: int, progress: Progress | None) -> T:
-    """Run a Spark action in a thread, so that this one can show progress and be interrupted; return its result.
+def run_job(spark: SparkSession, work: Callable[[], ResultT], tasks: int, progress: TaskProgress | None) -> ResultT:
+    """Run a Spark action in another thread, report its progress, let it be interrupted, and return its result.
 
     Parameters
     ----------
     spark : SparkSession
     work : callable
     tasks : int
-        How many tasks it has.
+        The number of its tasks.
     progress : callable or None
-        Called now and then with the number of tasks done and of all tasks.
+        Called from time to time with the number of finished tasks and of all tasks.
 
     Raises
     ------
     KbatchError
-        What a task raised of ours, else what Spark says.
+        The error of kbatch that a task raised, or else one with Spark's message.
     """
     context = spark.sparkContext
     group = f"kbatch-{uuid.uuid4().hex}"
-    results: list[T] = []
+    results: list[ResultT] = []
     errors: list[BaseException] = []
     done = threading.Event()
 
@@ -89,7 +89,7 @@ def _tasks_done(context: Any, group: str) -> int:
 
 
 def _task_error(error: BaseException) -> BaseException:
-    """Find our own exception in the text that is all Spark hands on of it."""
+    """Return the exception of kbatch that a task raised: Spark passes on only its text."""
     found = re.findall(r"^kbatch\.\w+(?:\.\w+)*\.(\w+): (.+)$", str(error), re.MULTILINE)
     if found:
         name, text = found[-1]
@@ -103,7 +103,7 @@ def _task_error(error: BaseException) -> BaseException:
         )
     if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # The end of a worker's traceback says what went wrong; without one, Spark's own first line does.
+        # The cause is the last line of a worker's traceback; without a traceback, the first line of Spark's message.
         raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
         return KbatchError(f"Spark failed: {(raised[-1:] or lines[:1] or [type(error).__name__])[0]}")
     return error

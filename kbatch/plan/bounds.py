@@ -1,0 +1,83 @@
+"""The bounds of a read as offsets: a start and a stop for each log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from kbatch.log import Log
+from kbatch.plan.read_options import Bound, PerPartition, ReadOptions
+from kbatch.plan.select import first_names, map_logs
+
+__all__ = ["check_partitions", "resolve_bounds"]
+
+
+def resolve_bounds(logs: Sequence[Log], options: ReadOptions) -> list[tuple[int | None, int | None]]:
+    """Turn the bounds of a read into a start and a stop offset for each log; None is the log's own end on that side.
+
+    A timestamp becomes the offset of the first record with it or a later one, as in Spark's Kafka source
+    (`Log.offset_for_timestamp`). Records between two such offsets may have timestamps outside the range.
+
+    Raises
+    ------
+    ValueError
+        If offsets or timestamps are given per partition and do not name the partitions that are read, or no record has
+        a starting timestamp or a later one.
+    """
+    read = {(log.topic, log.partition) for log in logs}
+    for side, bound in (("starting", options.starting), ("ending", options.ending)):
+        check_partitions(side, bound.offsets if bound.offsets is not None else bound.timestamps, read, options)
+    return map_logs(logs, lambda log: _resolve(log, options), logs)
+
+
+def check_partitions(
+    side: str,
+    given: PerPartition | None,
+    read: Set[tuple[str | None, int | None]],
+    options: ReadOptions,
+) -> None:
+    """Raise if offsets or timestamps per partition do not name exactly the partitions that are read."""
+    if given is None:
+        return
+    named = {(topic, number) for topic, numbers in given.items() for number in numbers}
+    unknown = {name for name in named - read if not options.leaves_out(name[1])}
+    for text, names in (("missing", read - named), ("unknown", unknown)):
+        if names:
+            listed = first_names(sorted(f"{topic}-{number}" for topic, number in names))
+            raise ValueError(f"{side} offsets must name exactly the partitions that are read; {text}: {listed}")
+
+
+def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:
+    # The earliest offset is the log start offset of the broker; the files may hold earlier records (DSK-R13).
+    start = _offset_of(log, options.starting)
+    if start is None or start < 0:
+        start = log.start_checkpoint
+    stop = _offset_of(log, options.ending)
+    if stop is not None and stop < 0:
+        stop = None
+    since, until = _timestamp_of(log, options.starting), _timestamp_of(log, options.ending)
+    if since is not None:
+        start = log.offset_for_timestamp(since, crc=options.crc, on_error=options.on_error)
+        if start is None and not options.latest_if_no_timestamp:
+            raise ValueError(
+                f"{log.path}: no record at or after timestamp {since}; with "
+                "startingOffsetsByTimestampStrategy=latest reads nothing from such a partition"
+            )
+        if start is None:
+            start = log.end_offset
+    if until is not None:
+        # The first record of a later timestamp does not come before that of an earlier one: search from there.
+        later = since is not None and since <= until
+        stop = log.offset_for_timestamp(
+            until, start_offset=start if later else None, crc=options.crc, on_error=options.on_error
+        )
+    return start, stop
+
+
+def _offset_of(log: Log, bound: Bound) -> int | None:
+    return None if bound.offsets is None else bound.offsets[log.topic or ""][log.partition or 0]
+
+
+def _timestamp_of(log: Log, bound: Bound) -> int | None:
+    if bound.timestamps is not None:
+        return bound.timestamps[log.topic or ""][log.partition or 0]
+    return bound.timestamp

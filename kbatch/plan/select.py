@@ -1,0 +1,140 @@
+"""Which logs a read takes: topics, partitions and patterns against the names of directories."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from kbatch.log import Log, find_logs
+from kbatch.log.storage import identity, is_url, locate
+from kbatch.plan.read_options import ReadOptions
+
+__all__ = ["Selection", "choose_logs", "first_names", "map_logs", "open_selected"]
+
+# Remote logs that are examined at the same time: each needs round trips.
+_REMOTE_THREADS = 16
+
+ItemT = TypeVar("ItemT")
+FoundT = TypeVar("FoundT")
+
+
+class Selection:
+    """Decides by name, before a directory is listed, which topic-partitions the options choose.
+
+    Parameters
+    ----------
+    options : ReadOptions
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._pattern = None if options.topic_pattern is None else re.compile(options.topic_pattern)
+        self._assigned = None
+        if options.assign is not None:
+            self._assigned = {(topic, number) for topic, numbers in options.assign.items() for number in numbers}
+        self._seen: set[tuple[str | None, int | None]] = set()
+
+    def __call__(self, topic: str | None, partition: int | None) -> bool:
+        """Return whether to read the log of that name, and record for `check` that it exists."""
+        self._seen.add((topic, partition))
+        if not self._matches(topic, partition):
+            return False
+        count = self._options.key_partitions
+        if count is not None and partition is not None and partition >= count:
+            raise ValueError(
+                f"keyPartitions is {count}, but there is {topic}-{partition}: set it to the number of partitions that "
+                "the topic was written with, or omit it"
+            )
+        return not self._options.leaves_out(partition)
+
+    def _matches(self, topic: str | None, partition: int | None) -> bool:
+        options = self._options
+        if self._assigned is not None:
+            return (topic, partition) in self._assigned
+        return (
+            (options.topics is None or topic in options.topics)
+            and (self._pattern is None or (topic is not None and self._pattern.fullmatch(topic) is not None))
+            and (options.partitions is None or partition in options.partitions)
+        )
+
+    def check(self) -> None:
+        """Raise if a topic or partition that the options name does not exist.
+
+        Raises
+        ------
+        ValueError
+            If a topic or an assigned partition is not among the names seen.
+        """
+        present = sorted({topic for topic, _ in self._seen if topic is not None})
+        if self._assigned is not None:
+            missing = sorted(self._assigned - self._seen)
+            if missing:
+                names = ", ".join(f"{topic}-{number}" for topic, number in missing)
+                raise ValueError(f"no log of {names}; the topics are {first_names(present)}")
+        unknown = sorted(set(self._options.topics or ()) - set(present))
+        if unknown:
+            raise ValueError(f"no log of topic {', '.join(map(repr, unknown))}; the topics are {first_names(present)}")
+
+
+def open_selected(
+    paths: Iterable[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    wanted: Callable[[str, int], bool] | None = None,
+) -> list[Log]:
+    """Open the logs under each path or URL: a log directory, a topic-partition directory, or one ``.log`` file.
+
+    Each directory is listed once, and file sizes come from the listing if it has them. `wanted` decides by topic and
+    partition which logs of a log directory to open; a path that is a log itself is always opened.
+
+    Raises
+    ------
+    LogDirectoryError
+        If a path has no log.
+    """
+    logs: list[Log] = []
+    for path in paths:
+        storage, path = locate(path, storage_options)
+        # A remote look-up costs a request, so that there the name decides.
+        is_file = path.endswith(".log") if storage.remote else os.path.isfile(path)
+        if is_file:
+            logs.append(Log(path, storage_options=storage_options))
+        else:
+            logs += find_logs(path, wanted=wanted, storage_options=storage_options)
+    # Paths may overlap: a log is read once.
+    return list({identity(log.path): log for log in reversed(logs)}.values())[::-1]
+
+
+def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
+    """Open the logs under each path that the options choose; other directories are not listed.
+
+    Raises
+    ------
+    LogDirectoryError
+        If a path has no log.
+    ValueError
+        If a topic or an assigned partition does not exist, or a partition does that ``keyPartitions`` excludes.
+    """
+    selection = Selection(options)
+    logs = [
+        log for log in open_selected(paths, options.storage, wanted=selection) if selection(log.topic, log.partition)
+    ]
+    selection.check()
+    return logs
+
+
+def map_logs(logs: Sequence[Log], function: Callable[[ItemT], FoundT], items: Sequence[ItemT]) -> list[FoundT]:
+    """Apply a function to the items, one for each log: in threads if a log is remote, since each read is a request."""
+    if not any(is_url(log.path) for log in logs):
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(_REMOTE_THREADS, "kbatch-plan") as pool:
+        return list(pool.map(function, items))
+
+
+def first_names(names: Sequence[str], limit: int = 10) -> str:
+    """Return the first names for a message, and the number of the others."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more if names else "none"

@@ -1,0 +1,88 @@
+"""A task's splits -> tables of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+import numpy as np
+
+from kbatch.format import Limits
+from kbatch.kernels.slices import keys_equal
+from kbatch.log import Segment
+from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
+from kbatch.log.segment import check_order, last_offset
+from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.split import Split
+from kbatch.read.decode_options import DecodeOptions
+from kbatch.records.data import decoded_columns
+from kbatch.table import RecordTable
+
+__all__ = ["task_tables"]
+
+# The size of a task's tables in bytes: large enough for speed, small compared with a worker's other memory.
+_TASK_TABLE_BYTES = 32 << 20
+
+
+def task_tables(
+    splits: Sequence[Split], options: ReadOptions, columns: tuple[str, ...] | None = None
+) -> Iterator[tuple[Split, RecordTable]]:
+    """Decode the splits of a task one after the other, in tables of bounded size.
+
+    With ``options.key`` the tables contain only the records of that key, but all batches and losses. Once damage has
+    stopped the reading of a log with ``on_error="stop"``, its other splits are losses.
+
+    Parameters
+    ----------
+    splits : sequence of Split
+    options : ReadOptions
+    columns : tuple of str, optional
+        The only columns of the records that the caller uses, of `kbatch.records.kafka_columns.SPARK_COLUMNS`.
+    """
+    if columns is not None and options.key is not None and "key" not in columns:
+        columns = (*columns, "key")
+    stopped: set[str] = set()
+    for split in splits:
+        segment = Segment(split.path, live=split.live, storage_options=options.storage, size=split.size)
+        if split.log in stopped:
+            yield split, lost_table(segment, split.start, split.end, NOT_REACHED)
+            continue
+        tables = _split_tables(segment, split, options, columns)
+        while True:
+            try:
+                table = next(tables)
+            except StopIteration as done:
+                if done.value:
+                    stopped.add(split.log)
+                break
+            check_order(split.path, last_offset(table.batches), None, split.below)
+            if options.key is not None:
+                table = _with_key(table, options.key)
+            table = table._with(topic=split.topic, partition=split.partition)
+            yield split, table
+            del table
+
+
+def _split_tables(
+    segment: Segment, split: Split, options: ReadOptions, columns: tuple[str, ...] | None
+) -> Generator[RecordTable, None, bool]:
+    decode = DecodeOptions(
+        include_control=options.include_control,
+        crc=options.crc,
+        on_error=options.on_error,
+        start_offset=split.start_offset,
+        stop_offset=split.stop_offset,
+        limits=Limits(max_decompressed_bytes=options.max_decompressed_bytes),
+        aborted=split.aborted,
+        undecided=split.undecided,
+        stable_offset=split.stable_offset,
+        columns=None if columns is None else decoded_columns(columns),
+    )
+    return read_tables(segment, split.start, split.end, decode, _TASK_TABLE_BYTES)
+
+
+def _with_key(table: RecordTable, key: bytes) -> RecordTable:
+    """Return a table of the records with this key, before anything is built from its records."""
+    equal = np.empty(len(table), np.bool_)
+    rows = table.records
+    found = keys_equal(rows["key_pos"], rows["key_len"], table.data, key, equal.view(np.uint8))
+    return table if found == len(table) else table[equal] if found else table[:0]
