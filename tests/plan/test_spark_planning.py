@@ -19,8 +19,7 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.broker.partitioner import key_partition, murmur2
 from kbatch.kernels.slices import keys_equal
-from kbatch.log import logs as log_module
-from kbatch.log import storage
+from kbatch.log import ranges, storage
 from kbatch.log.segment import SegmentFile
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
@@ -462,7 +461,7 @@ def test_no_payload_is_decoded_in_planning(many: Path, monkeypatch: pytest.Monke
     def refused(*arguments: Any, **options: Any) -> None:
         raise AssertionError("decoded in planning")
 
-    monkeypatch.setattr(log_module, "decode_part", refused)
+    monkeypatch.setattr(ranges, "decode_part", refused)
     logs = open_selected([str(many / "t-3")])
     offsets = {"t": {3: 2005}}
     for options in (
