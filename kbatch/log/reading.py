@@ -7,10 +7,8 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.errors import CorruptBatchError, TruncatedBatchError, finding_text, finding_to_error
 from kbatch.format import LOG_OVERHEAD
 from kbatch.log.segment import Segment, SegmentFile
-from kbatch.read.damage import LENGTH_TOO_LONG
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.records.data import Loss
@@ -157,44 +155,20 @@ def read_tables(
             return True
         if reader.position >= min(stop, windows.end):
             return False
-        return (yield from _read_tail(segment, file, windows, reader))
+        return (yield from _read_tail(segment, windows, reader))
 
 
-def _read_tail(
-    segment: Segment, file: SegmentFile, windows: FileWindows, reader: BatchReader
-) -> Generator[RecordTable, None, bool]:
+def _read_tail(segment: Segment, windows: FileWindows, reader: BatchReader) -> Generator[RecordTable, None, bool]:
     """Judge the incomplete entry at the end of a stretch; return whether ``on_error="stop"`` met damage."""
-    options, position = reader.options, reader.position
-    stop = windows.end
-    found = reader.entry_after_tail(windows)
-    if found is None and windows.may_be_cut:
+    following = reader.entry_after_tail(windows)
+    if following is None and windows.may_be_cut:
         return False
-    if found is None and not windows.is_bounded:
-        tail = file.tail_at(position)
-        if options.on_error == "raise":
-            if tail.finding is not None:
-                raise finding_to_error(tail.finding, source=segment.path, position=position)
-            raise TruncatedBatchError(
-                f"{segment.path}, byte {position}: {_CUT}; {tail.size} bytes remain; on_error='skip' or 'stop' "
-                "reads the complete batches",
-                source=segment.path,
-                position=position,
-            )
-        reason = _CUT if tail.finding is None else finding_text(tail.finding)
-    else:
-        stop = windows.end if found is None else found
-        reason = LENGTH_TOO_LONG
-        if options.on_error == "raise":
-            raise CorruptBatchError(
-                f"{segment.path}, byte {position}: {LENGTH_TOO_LONG} (the next one at byte {stop}); "
-                "on_error='skip' loses this batch only",
-                source=segment.path,
-                position=position,
-            )
-    if options.on_error == "stop":
-        stop = windows.end
-    yield lost_table(segment, position, stop, reason, options=options)
-    return options.on_error == "stop"
+    if following is None and windows.is_bounded:
+        following = windows.end
+    hint = f"{windows.end - reader.position} bytes remain; on_error='skip' or 'stop' reads the complete batches"
+    loss = reader.lose_tail(windows, following, _CUT, hint)
+    yield lost_table(segment, loss.position, windows.end, loss.reason, options=reader.options)
+    return reader.options.on_error == "stop"
 
 
 def lost_table(

@@ -22,7 +22,6 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 
 # The kinds of these options, for every place that offers them.
 CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), choice(*get_args(Isolation))
-_CHOICES = {"isolation": ISOLATION.choices, "crc": CRC.choices, "on_error": ON_ERROR.choices}
 
 
 # Not frozen, though nothing changes one: that would take a tenth of all that is done before the kernels begin.
@@ -58,9 +57,11 @@ class DecodeOptions:
     thread_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        for name, kind in ("isolation", ISOLATION), ("crc", CRC), ("on_error", ON_ERROR):
+            try:
+                kind.check(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from None
         for name in ("start_offset", "stop_offset"):
             if (offset := getattr(self, name)) is not None and not isinstance(offset, int | np.integer):
                 raise TypeError(f"{name} must be an integer or None, got {offset!r}")

@@ -8,10 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import entry_size, first_offsets, frame
-from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_text, finding_to_error
+from kbatch.errors import (
+    CorruptBatchError,
+    Fault,
+    Finding,
+    KbatchError,
+    TruncatedBatchError,
+    fault_status,
+    finding_text,
+    finding_to_error,
+)
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
 from kbatch.read.building import BadBatch, TableBuilder
-from kbatch.read.damage import DamageEngine, Verdict
+from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, Verdict
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import BufferWindows, Windows
 from kbatch.records.data import Loss
@@ -74,6 +83,7 @@ class BatchReader:
         stop: int | None = None,
         max_bytes: int | None = None,
         expected: tuple[int, int] | None = None,
+        options: DecodeOptions | None = None,
     ) -> RecordTable:
         """Read the next table.
 
@@ -87,6 +97,8 @@ class BatchReader:
             The table ends when its records, batches and bytes take so much; it holds one batch at least.
         expected : (int, int), optional
             The records and decompressed bytes to be expected, as for `TableBuilder`.
+        options : DecodeOptions, optional
+            The reader's options with other ranges of transactions that read_committed leaves out.
 
         Returns
         -------
@@ -102,20 +114,51 @@ class BatchReader:
             raise self.error
         self.is_undecided = False
         stop = windows.end if stop is None else min(stop, windows.end)
-        return _TableReader(self, windows, stop, max_bytes, expected).read()
+        return _TableReader(self, windows, stop, max_bytes, expected, options or self.options).read()
 
     def restarted(self) -> BatchReader:
         """Return a reader that begins where this one is; under ``on_error="raise"`` the two differ in nothing else."""
         return BatchReader(self.options, source=self.source, position=self.position)
 
+    def waits(self, windows: Windows) -> bool:
+        """Whether nothing can be read before more of the source is known."""
+        return not windows.is_final and windows.end < self.needed
+
     def entry_after_tail(self, windows: Windows) -> int | None:
         """Return where an entry begins after the incomplete one at `position`, which then is damaged."""
-        if self.options.on_error == "skip" or windows.end - self.position < MIN_ENTRY_SIZE:
-            # `read` has looked for one.
-            return None
-        found = self.damage.entry_after_tail(windows, self.position)
-        # A message whose key and value end with the source may be all that is wrong: nothing follows it.
+        found = None
+        # Under "skip", `read` has already searched for one.
+        if self.options.on_error != "skip" and windows.end - self.position >= MIN_ENTRY_SIZE:
+            found = self.damage.entry_after_tail(windows, self.position)
+        # The engine also returns the end of the source: a message may have a wrong length and end there.
         return None if found == windows.end else found
+
+    def lose_tail(self, windows: Windows, following: int | None, reason: str, hint: str) -> Loss:
+        """Pass over the incomplete entry at `position`, which the source ends within, and return the loss.
+
+        Parameters
+        ----------
+        windows : Windows
+        following : int or None
+            Where an entry begins after it, if one does: then its length is damaged.
+        reason, hint : str
+            The reason of the loss otherwise, and what the message adds to it.
+
+        Raises
+        ------
+        CorruptBatchError, TruncatedBatchError
+            Under ``on_error="raise"``, with and without `following`.
+        """
+        error: type[KbatchError] = TruncatedBatchError
+        if following is not None:
+            error, reason = CorruptBatchError, LENGTH_TOO_LONG
+            hint = f"the next one begins at byte {following}; on_error='skip' loses this batch only"
+        if self.options.on_error == "raise":
+            where = f"{self.source}, byte {self.position}" if self.source else f"byte {self.position}"
+            raise error(f"{where}: {reason}; {hint}", source=self.source, position=self.position)
+        loss = Loss(self.position, windows.end - self.position, reason, None)
+        self.position = windows.end
+        return loss
 
     def first_byte(self) -> int:
         """Return the first byte that is still needed."""
@@ -132,17 +175,18 @@ class _TableReader:
         stop: int,
         max_bytes: int | None,
         expected: tuple[int, int] | None,
+        options: DecodeOptions,
     ) -> None:
         self.reader = reader
         self.damage = reader.damage
-        self.options = reader.options
+        self.options = options
         self.windows = windows
         self.stop = stop
         self.max_bytes = max_bytes
         self.expected = expected
         self.begin = reader.position
         self.losses: list[Loss] = []
-        self.scan_size: int | None = _FIRST_BATCHES if reader.options.threads <= 1 else None
+        self.scan_size: int | None = _FIRST_BATCHES if options.threads <= 1 else None
         self._open(0)
 
     def _open(self, size: int) -> None:

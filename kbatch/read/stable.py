@@ -107,7 +107,7 @@ class StableFront:
         """Follow the transactions over the batches that are complete by now."""
         reader = self.reader
         while reader.error is None and not reader.stopped and reader.position < windows.end:
-            if not windows.is_final and windows.end < reader.needed:
+            if reader.waits(windows):
                 return
             begin = reader.position
             table = reader.read(windows)

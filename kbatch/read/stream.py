@@ -11,7 +11,7 @@ import numpy.typing as npt
 from typing_extensions import Buffer, Unpack
 
 from kbatch.batches.framing import byte_array, entry_size, scan_part
-from kbatch.errors import KbatchError, TruncatedBatchError
+from kbatch.errors import KbatchError
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
 from kbatch.read.chunks import ChunkBuffer
 from kbatch.read.committed import Aborted
@@ -29,6 +29,7 @@ _FRAMED_AT_A_TIME = 1024
 # What is allocated on a header's word alone: at most this much more than the bytes that came.
 _MAX_TRUSTED = 1 << 20
 _READ_BYTES = 1 << 20
+_NEVER = 1 << 62
 _NOT_READY = "the source has nothing to read now; wait for it, or make it blocking"
 
 
@@ -152,8 +153,8 @@ class StreamDecoder:
             else:
                 self._front = StableFront(options, aborted, source=source, position=origin)
         self._decoding = BatchReader(options, source=source, position=origin)
-        # Complete batches that came since the last flush, up to which position they were counted, and up to which the
-        # stream has to be known for another one.
+        # The complete batches since the last flush, by their headers; the position up to which they were counted; and
+        # the position up to which the stream has to be known to count another one.
         self._ready = 0
         self._counted = origin
         self._needed = origin + LOG_OVERHEAD
@@ -164,12 +165,12 @@ class StreamDecoder:
     @property
     def position(self) -> int:
         """Position in the stream of the first byte that no flush has dealt with."""
-        return self._decoding.position
+        return self._bytes.end if self.stopped else self._decoding.position
 
     @property
     def pending_bytes(self) -> int:
         """Bytes from `position` on that have been fed."""
-        return self._bytes.end - self._decoding.position
+        return self._bytes.end - self.position
 
     @property
     def stopped(self) -> bool:
@@ -263,13 +264,15 @@ class StreamDecoder:
     def _count(self) -> None:
         """Count the batches that are complete by now."""
         if self.stopped:
-            self._drop_all()
-        end = self._bytes.end
-        if end < self._needed:
+            self._bytes.release(self._bytes.end)
             return
-        first = self._first_reader
-        if first.is_undecided or first.error is not None or self._decoding.is_undecided:
-            self._ready = max(self._ready, 1)
+        first, end = self._first_reader, self._bytes.end
+        held = [reader for reader in (first, self._decoding) if reader.is_undecided or reader.error is not None]
+        if held:
+            if any(reader.error is not None or not reader.waits(self._bytes) for reader in held):
+                self._ready = max(self._ready, 1)
+            return
+        if end < self._needed:
             return
         data = self._bytes.window(self._counted, end)
         start = self._counted
@@ -281,7 +284,7 @@ class StreamDecoder:
             self._counted = start + scan.consumed
             if scan.finding is not None:
                 self._ready += 1
-                self._needed = end + (1 << 62)
+                self._needed = _NEVER
                 return
             if len(scan.batches) < _FRAMED_AT_A_TIME:
                 break
@@ -345,22 +348,13 @@ class StreamDecoder:
         try:
             table = self._read()
             pending = {} if self._front is None else self._front.pending(is_finished=True)
-            left = self._bytes.end - self.position
             if raises:
                 self._raise_damage()
-                if left:
-                    raise self._truncated()
+            losses = [*table.losses, *self._lost_end()]
         except KbatchError:
             self._decoding = reader
             self._bytes.is_final = False
             raise
-        losses = list(table.losses)
-        if left:
-            losses.append(Loss(self.position, left, self._truncation()))
-            self._decoding.position = self._bytes.end
-        if self.stopped and (loss := self._decoding.damage.open_loss) is not None:
-            # After a stop, everything that was fed since is lost too.
-            losses.append(loss._replace(length=self._bytes.end - loss.position))
         consumed = self.position - self._reported
         self._settle(consumed)
         self._finished = True
@@ -429,46 +423,26 @@ class StreamDecoder:
         if front is not None:
             front.follow(data)
             stop = front.decided_end(data)
-        if reader.error is not None or not self._can_read(stop):
+        if reader.error is not None or reader.position >= stop or reader.waits(data):
             table = RecordTable._empty(reader.options.record_columns)
         else:
-            if front is not None:
-                reader.options = front.restrict(reader.options, is_final=data.is_final)
-            table = reader.read(data, stop=stop, max_bytes=max_bytes)
-        if self.stopped:
-            self._drop_all()
+            options = None if front is None else front.restrict(reader.options, is_final=data.is_final)
+            table = reader.read(data, stop=stop, max_bytes=max_bytes, options=options)
         if not len(table.batches):
             # It keeps no bytes of the stream.
             table = RecordTable._empty(table.columns, losses=table.losses)
-        consumed = reader.position - self._reported
+        consumed = self.position - self._reported
         return table._with(consumed=consumed, **({} if front is None else front.pending()))
 
-    def _can_read(self, stop: int) -> bool:
-        reader, data = self._decoding, self._bytes
-        return reader.position < stop and (data.is_final or data.end >= reader.needed)
-
     def _settle(self, consumed: int) -> None:
-        """Drop the bytes that are not needed after a table of so many, and begin to count batches again."""
+        """Drop the bytes that are not needed after a table of `consumed` bytes, and restart the count of batches."""
         first = self._first_reader
         self._reported += consumed
-        kept = self._decoding.first_byte()
         if self._front is not None:
-            self._front.release(self._decoding.position)
-            kept = min(kept, self._front.reader.first_byte())
-        if not self.stopped:
-            self._bytes.release(kept)
-        self._ready = 0
-        self._counted = first.position
-        # There may be more that is complete, if it did not fit into the table, or damage that is to be reported.
-        self._needed = 0 if consumed and not first.is_undecided else max(first.needed, first.position + LOG_OVERHEAD)
-        if self._decoding.is_undecided:
-            self._needed = min(self._needed, self._decoding.needed)
-        if self._decoding.error is not None or first.error is not None:
-            self._needed = 0
-
-    def _drop_all(self) -> None:
-        self._bytes.release(self._bytes.end)
-        self._decoding.position = self._bytes.end
+            self._front.release(self.position)
+        self._bytes.release(self.position if self.stopped else min(self._decoding.first_byte(), first.first_byte()))
+        self._ready, self._counted = 0, first.position
+        self._needed = max(first.needed, first.position + LOG_OVERHEAD)
 
     # -- damage and ends
 
@@ -478,21 +452,19 @@ class StreamDecoder:
             if reader.error is not None:
                 raise reader.error
 
-    def _truncation(self) -> str:
-        left = self._bytes.end - self.position
-        data = self._bytes.window(self.position, self._bytes.end)
-        size = f"{entry_size(data, 0)} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
-        return f"the stream ends within a batch: {left} of {size} are there"
-
-    def _truncated(self) -> TruncatedBatchError:
-        source = self._decoding.source
-        where = f"{source}, " if source else ""
-        return TruncatedBatchError(
-            f"{where}byte {self.position}: {self._truncation()}; feed the rest, or let "
-            "on_error='stop' or 'skip' report it as a loss",
-            source=source,
-            position=self.position,
-        )
+    def _lost_end(self) -> list[Loss]:
+        """Return the loss of an incomplete batch at the end, or of everything since the damage that ended the reading."""
+        reader, data = self._decoding, self._bytes
+        if self.stopped:
+            loss = reader.damage.open_loss
+            return [] if loss is None else [loss._replace(length=data.end - loss.position)]
+        left = self.pending_bytes
+        if not left:
+            return []
+        size = f"{entry_size(data.window(self.position, data.end), 0)} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
+        reason = f"the stream ends within a batch: {left} of {size} are there"
+        hint = "feed the rest, or let on_error='stop' or 'skip' report it as a loss"
+        return [reader.lose_tail(data, None, reason, hint)]
 
 
 def _check_max_bytes(max_bytes: int) -> None:
