@@ -453,7 +453,7 @@ class StreamDecoder:
                 raise reader.error
 
     def _lost_end(self) -> list[Loss]:
-        """Return the loss of an incomplete batch at the end, or of everything since the damage that ended the reading."""
+        """Return the loss of an incomplete batch at the end, or of everything since damage stopped the reading."""
         reader, data = self._decoding, self._bytes
         if self.stopped:
             loss = reader.damage.open_loss
