@@ -34,174 +34,33 @@ snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import struct
 import threading
-import zlib
-from typing import TYPE_CHECKING, Any, NoReturn
 
-import cramjam
-import lz4.frame
-import numpy as np
-import zstandard
-
+from kbatch.batches.arena import Arena
+from kbatch.batches.careful import append_uncompressed, decompress_carefully
 from kbatch.batches.native import addresses
-from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
-from kbatch.kernels.buffers import allocate
 from kbatch.kernels.codecs import Codecs
 from kbatch.kernels.codecs import packed as _packed
 from kbatch.kernels.codecs import plain as _plain
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+__all__ = ["check_level", "compress", "decompress", "level_of", "own_codecs"]
 
-__all__ = [
-    "Arena",
-    "PayloadError",
-    "check_level",
-    "compress",
-    "decompress",
-    "decompress_carefully",
-    "level_of",
-    "own_codecs",
-]
-
-# Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
-_NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
-
-# The least that an arena grows to, and the output that is asked of a library at a time where it can't write to the
-# arena itself.
-_STEP = 256 << 10
-# How many times as large as an ordinary payload its plain form may be: such room is made before it is known.
+# The largest ratio of an ordinary payload's decompressed and compressed size: the capacity that is reserved.
 _ORDINARY_RATIO = 8
-# As much compressed input as zlib gets at a time: it copies whatever it leaves over, which would be quadratic in the
-# size of the payload if it got all of it.
-_GZIP_FEED = 256 << 10
-# And as much output: with smaller pieces, 1 MiB takes up to a tenth longer.
-_GZIP_STEP = 1 << 20
-_GZIP_MEMBER = b"\x1f\x8b\x08"
-
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_SIZE = 16
-# The densest element of snappy is a three-byte copy of 64 bytes.
-_SNAPPY_MAX_RATIO = 22
-
-_LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_HAS_SIZE = 0x08  # the flag, and the bytes that the content size takes
-_LZ4_INDEPENDENT = 0x20
-_LZ4_CHECKSUMS = 0x14
-_LZ4_STORED = 0x80000000
-# Every byte of a block adds 255 bytes to a length at most.
-_LZ4_MAX_RATIO = 255
-
-_ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50
-# Bytes from a frame's magic to its first block, by descriptor: magic and descriptor, window (unless there is a single
-# segment), dictionary id, content size.
-_ZSTD_HEADER_SIZES = [
-    5 + (not d & 0x20) + (0, 1, 2, 4)[d & 3] + (1 << (d >> 6) if d >> 6 else (d >> 5 & 1)) for d in range(256)
-]
-_ZSTD_STEP = (1 << 20) + 1
-_ZSTD_MAX_BLOCK = 128 << 10
+# The smallest capacity that is reserved for a payload, in bytes.
+_MIN_CAPACITY = 256 << 10
 
 # The levels of Kafka's `compression.*.level` (COD-R10).
-_LEVELS = {_GZIP: (-1, 9), _LZ4: (1, 17), _ZSTD: (-131072, 22)}
-_DEFAULT_LEVELS = {_GZIP: -1, _ZSTD: 3}
-
-_int32_be = struct.Struct(">i").unpack_from
-_uint32_le = struct.Struct("<I").unpack_from
-_frame_start = struct.Struct("<IB").unpack_from
-_uint64_le = struct.Struct("<Q").unpack_from
-
-
-class PayloadError(Exception):
-    """A payload that can't be decompressed.
-
-    It doesn't know which batch the payload is of: the caller makes a `kbatch.errors.KbatchError` of the finding.
-
-    Attributes
-    ----------
-    finding : Finding
-        What was wrong: ``Fault.CODEC`` with a detail text, ``Fault.OVER_LIMIT`` or ``Fault.UNKNOWN_CODEC``.
-    """
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
-        self.finding = finding
-
-
-class Arena:
-    """One growing buffer that payloads are decompressed to, one after the other.
-
-    Its memory comes from the free list of `kbatch.kernels.buffers` and goes back there when the arena and every view
-    of it are gone. An arena belongs to one thread at a time.
-
-    Parameters
-    ----------
-    capacity : int, default 0
-        Bytes to begin with.
-
-    Attributes
-    ----------
-    view : memoryview
-        The whole capacity, writable, format ``"B"``. `reserve` replaces it.
-    used : int
-        Bytes at the front that hold data.
-
-    Examples
-    --------
-    >>> import zlib
-    >>> from kbatch.batches.codecs import Arena, decompress
-    >>> from kbatch.format import Codec
-    >>> arena = Arena()
-    >>> decompress(Codec.GZIP, memoryview(zlib.compress(b"plain", wbits=31)), arena, limit=1 << 20)
-    5
-    >>> arena.array().tobytes()
-    b'plain'
-    """
-
-    __slots__ = ("used", "view")
-
-    def __init__(self, capacity: int = 0) -> None:
-        self.view = memoryview(allocate(capacity))
-        self.used = 0
-
-    def reserve(self, n: int) -> None:
-        """Make room for `n` more bytes after the used ones.
-
-        Raises
-        ------
-        MemoryError
-            If there is no memory; the arena stays as it was.
-        """
-        wanted = self.used + n
-        if wanted > len(self.view):
-            # Doubling keeps the bytes copied in proportion to the bytes written.
-            view = memoryview(allocate(max(wanted, 2 * len(self.view), _STEP)))
-            # All of it: a payload in progress has its first bytes after the used ones.
-            view[: len(self.view)] = self.view
-            self.view = view
-
-    def array(self) -> NDArray[np.uint8]:
-        """Return the used bytes.
-
-        Returns
-        -------
-        ndarray of uint8, shape (used,)
-            Read-only and not a copy: it keeps the memory alive, also when the arena grows or goes.
-        """
-        return np.frombuffer(self.view[: self.used].toreadonly(), np.uint8)
+_LEVEL_RANGES: dict[int, tuple[int, int]] = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
+_DEFAULT_LEVELS: dict[int, int] = {Codec.GZIP: -1, Codec.ZSTD: 3}
 
 
 class _Contexts(threading.local):
-    """The contexts of a thread that are worth keeping: making one costs more than a small payload."""
+    """The codecs of the kernels, one object per thread."""
 
     def __init__(self) -> None:
-        self.zstd = zstandard.ZstdDecompressor()
         self.codecs = Codecs(addresses())
-        self.lz4: object | None = None
 
 
 _contexts = _Contexts()
@@ -240,12 +99,12 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
         If the payload is no valid stream of its codec, is empty, passes `limit`, or the codec is unknown.
         ``arena.used`` is then what it was; its bytes and those before it are untouched.
     """
-    if codec == _NONE:
-        return _append_plain(payload, arena)
+    if codec == 0:
+        return append_uncompressed(payload, arena)
     if not addresses():
         return decompress_carefully(codec, payload, arena, limit, magic)
     # Kernels take payloads of an ordinary shape and size; any other is decompressed from its beginning.
-    arena.reserve(min(limit, max(_STEP, _ORDINARY_RATIO * len(payload))))
+    arena.reserve(min(limit, max(_MIN_CAPACITY, _ORDINARY_RATIO * len(payload))))
     size = _plain(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
     if size < 0:
         return decompress_carefully(codec, payload, arena, limit, magic)
@@ -253,327 +112,18 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     return size
 
 
-def decompress_carefully(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
-    """Do what `decompress` does by the Python functions of the packages, which takes longer.
-
-    It decompresses every payload that Kafka does, whatever its shape and size, reports what is wrong with the others,
-    and allocates no memory beyond the limit. Parameters, results and errors are those of `decompress`.
-    """
-    if codec == _LZ4:
-        size = _decompress_lz4(payload, arena, limit, magic > 0)
-    elif codec == _ZSTD:
-        size = _decompress_zstd(payload, arena, limit)
-    elif codec == _SNAPPY:
-        size = _decompress_snappy(payload, arena, limit)
-    elif codec == _GZIP:
-        size = _decompress_gzip(payload, arena, limit)
-    elif codec == _NONE:
-        return _append_plain(payload, arena)
-    else:
-        raise PayloadError(Finding(Fault.UNKNOWN_CODEC, found=codec))
-    arena.used += size
-    return size
-
-
-def _append_plain(payload: memoryview, arena: Arena) -> int:
-    size = len(payload)
-    arena.reserve(size)
-    arena.view[arena.used : arena.used + size] = payload
-    arena.used += size
-    return size
-
-
-def _refuse(detail: str) -> NoReturn:
-    # `from None`: where a library raised, the detail says what it said.
-    raise PayloadError(Finding(Fault.CODEC, detail=detail)) from None
-
-
-def _refuse_size(limit: int) -> NoReturn:
-    raise PayloadError(Finding(Fault.OVER_LIMIT, wanted=limit))
-
-
-def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
-    """Write a chunk after the `produced` bytes that this payload gave before; return how many it gave then."""
-    end = produced + len(chunk)
-    if end > limit:
-        _refuse_size(limit)
-    arena.reserve(end)
-    arena.view[arena.used + produced : arena.used + end] = chunk
-    return end
-
-
-def _room(arena: Arena, start: int, size: int) -> Any:
-    """Return bytes of the arena for cramjam to write to; in builds without the GIL it takes no memoryview for that."""
-    return np.asarray(arena.view[start : start + size])
-
-
-def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
-    # zlib's object is as fast as zlib.decompress(), which has no limit and takes one member only.
-    if not payload:
-        _refuse("gzip: the payload is empty")
-    position = produced = 0
-    while True:
-        member = zlib.decompressobj(wbits=31)
-        while not member.eof:
-            feed = payload[position : position + _GZIP_FEED]
-            try:
-                chunk = member.decompress(feed, min(_GZIP_STEP, limit - produced + 1))
-            except zlib.error as error:
-                _refuse(f"gzip: {error}")
-            taken = len(feed) - len(member.unconsumed_tail) - len(member.unused_data)
-            if not chunk and not taken and not member.eof:
-                _refuse("gzip: the stream is cut short")
-            position += taken
-            produced = _append(chunk, arena, produced, limit)
-        # What doesn't begin like a member ends the stream, zero padding as well as garbage (COD-R4, GZ-R4).
-        if payload[position : position + 3] != _GZIP_MEMBER:
-            return produced
-
-
-def _decompress_snappy(payload: memoryview, arena: Arena, limit: int) -> int:
-    # The versions in the header are not looked at: there are writers with another byte order (SN-R2).
-    if len(payload) < _XERIAL_HEADER_SIZE or payload[:8] != _XERIAL_MAGIC:
-        return _decompress_snappy_block(payload, arena, 0, limit)
-    end = len(payload)
-    position = _XERIAL_HEADER_SIZE
-    produced = 0
-    while end - position >= 4:  # fewer are ignored (SN-R5)
-        length = _int32_be(payload, position)[0]
-        if 0 < length <= end - position - 4:
-            position += 4
-            block = payload[position : position + length]
-            produced += _decompress_snappy_block(block, arena, produced, limit)
-            position += length
-        elif end - position >= _XERIAL_HEADER_SIZE and payload[position : position + 8] == _XERIAL_MAGIC:
-            position += _XERIAL_HEADER_SIZE  # a further stream (SN-R4)
-        else:
-            _refuse(f"snappy: chunk length is {length} at payload byte {position}, {end - position - 4} bytes remain")
-    return produced
-
-
-def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, limit: int) -> int:
-    """Append a raw block after the `produced` bytes that this payload gave before."""
-    try:
-        size = cramjam.snappy.decompress_raw_len(block)
-        if size > _SNAPPY_MAX_RATIO * len(block):
-            _refuse(f"snappy: a block of {len(block)} bytes claims to hold {size}")
-        if size > limit - produced:
-            _refuse_size(limit)
-        arena.reserve(produced + size)
-        start = arena.used + produced
-        written = cramjam.snappy.decompress_raw_into(block, _room(arena, start, size))
-    except cramjam.DecompressionError as error:
-        _refuse(f"snappy: {error}")
-    if written != size:
-        _refuse(f"snappy: a block claims to hold {size} bytes and holds {written}")
-    return size
-
-
-@functools.lru_cache(maxsize=256)
-def _lz4_header(header: bytes, check: bool) -> tuple[int, bool]:
-    """Check the descriptor of a frame; return its largest block and whether its blocks are plain.
-
-    Plain are independent blocks in a frame without checksums, which is what Java and librdkafka write. Few different
-    descriptors are ever met, so the check is done once for each.
-    """
-    if len(header) < 7 or not header.startswith(_LZ4_MAGIC):
-        _refuse("lz4: the payload doesn't begin with a frame")
-    flags, block_descriptor = header[4], header[5]
-    if len(header) < 7 + (flags & _LZ4_HAS_SIZE):
-        _refuse("lz4: the stream is cut short in its header")
-    if flags >> 6 != 1 or flags & 0x03:  # the lowest bit is that of a dictionary id (L4-R3)
-        _refuse(f"lz4: the frame's flags are 0x{flags:02x}: not version 1, a reserved bit or a dictionary")
-    if block_descriptor & 0x8F or block_descriptor >> 4 < 4:
-        _refuse(f"lz4: the frame's block descriptor is 0x{block_descriptor:02x}, known are 0x40 to 0x70")
-    if check:
-        try:
-            lz4.frame.get_frame_info(header)  # verifies the header checksum (L4-R4)
-        except RuntimeError as error:
-            _refuse(f"lz4: {error}")
-    return 1 << (2 * (block_descriptor >> 4) + 8), flags & (_LZ4_INDEPENDENT | _LZ4_CHECKSUMS) == _LZ4_INDEPENDENT
-
-
-@functools.lru_cache(maxsize=256)
-def _lz4_header_checksum(header: bytes) -> bytes:
-    """Return the byte that makes a whole descriptor of `header`: the library knows it when it sees it."""
-    for number in range(256):
-        with contextlib.suppress(RuntimeError):
-            lz4.frame.get_frame_info(header + bytes([number]))
-            return bytes([number])
-    _refuse("lz4: the frame's header is malformed")
-
-
-def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
-    # Block by block into the arena is the fastest there is from Python: per 1 MiB of 64 KiB blocks 240 us, where
-    # lz4.frame.decompress takes 290 and a copy of its bytes 60 more, LZ4FrameDecompressor 310 with the copy,
-    # lz4.block.decompress for each block 320, and cramjam's frame decoder 300 (and 4 us at every call for its context).
-    end = len(payload)
-    has_size = end > 4 and payload[4] & _LZ4_HAS_SIZE
-    position = 7 + has_size
-    block_max, plain = _lz4_header(bytes(payload[:position]), check_header)
-    if not plain:
-        return _decompress_lz4_stream(payload, arena, limit, check_header)
-    base = arena.used
-    produced = 0
-    while end - position >= 4:
-        length = _uint32_le(payload, position)[0]
-        position += 4
-        if length == 0:
-            if has_size and _uint64_le(payload, 6)[0] != produced:
-                _refuse(f"lz4: the frame claims to hold {_uint64_le(payload, 6)[0]} bytes and holds {produced}")
-            return produced  # the first frame only, whatever follows (L4-R1, L4-R11)
-        stored = length & _LZ4_STORED
-        length &= ~_LZ4_STORED
-        if length > block_max or length > end - position:
-            _refuse(f"lz4: block length is {length}, allowed are {block_max}, {end - position} bytes remain")
-        block = payload[position : position + length]
-        room = length if stored else min(block_max, _LZ4_MAX_RATIO * length)
-        fits = room <= limit - produced
-        if not fits:
-            room = limit - produced
-        arena.reserve(produced + room)
-        start = base + produced
-        if not stored:
-            try:
-                produced += cramjam.lz4.decompress_block_into(block, _room(arena, start, room), room)
-            except cramjam.DecompressionError:
-                if fits:
-                    _refuse(f"lz4: the block at payload byte {position} is malformed")
-                # Either malformed or past the limit: the stream decoder, which stops anywhere, can tell.
-                return _decompress_lz4_stream(payload, arena, limit, check_header)
-        elif fits:
-            arena.view[start : start + length] = block
-            produced += length
-        else:
-            _refuse_size(limit)
-        position += length
-    _refuse("lz4: the stream is cut short, it has no end mark")
-
-
-def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
-    """Decompress a frame with linked blocks (L4-R2) or checksums, which the library verifies (L4-R7)."""
-    if not check_header:
-        # The library insists on it.
-        at = 6 + (payload[4] & _LZ4_HAS_SIZE)
-        checksum = _lz4_header_checksum(bytes(payload[:at]))
-        payload = memoryview(b"".join((payload[:at], checksum, payload[at + 1 :])))
-    # The context is kept only after a whole frame: resetting one that was left within a frame doesn't clear what
-    # remains of its content size (liblz4 1.9.4), and the next frame would be refused for it (COD-R9).
-    context = _contexts.lz4 or lz4.frame.create_decompression_context()
-    _contexts.lz4 = None
-    position = produced = 0
-    while True:
-        # In steps, because the library allocates as much as it may put out. A kept context and steps of 256 KiB take
-        # 315 to 410 us for 1 MiB, as lz4.frame.decompress does; a copy of all of its output would add 80.
-        step = min(_STEP, limit - produced + 1)
-        try:
-            chunk, taken, at_end = lz4.frame.decompress_chunk(context, payload[position:], max_length=step)
-        except RuntimeError as error:
-            _refuse(f"lz4: {error}")
-        position += taken
-        produced = _append(chunk, arena, produced, limit)
-        if at_end:
-            _contexts.lz4 = context
-            return produced
-        if len(chunk) < step and position == len(payload):
-            _refuse("lz4: the stream is cut short")
-
-
-def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
-    # The stream reader with a kept context writes to the arena and takes no longer than the one-shot decompress(),
-    # which would have to allocate the limit where a frame doesn't tell its size, and ignores the limit where it does.
-    bound = min(_zstd_bound(payload), limit) + 1
-    base = arena.used
-    produced = 0
-    # Room for any ordinary batch at once; what goes on gets more as it proves to need it.
-    step = max(_ZSTD_STEP, 8 * len(payload))
-    reader = _contexts.zstd.stream_reader(payload, read_across_frames=True)
-    try:
-        while True:
-            # One byte more than there can be, so that a full room means that there is more, and not that the
-            # checksum behind the last byte is still unread.
-            arena.reserve(min(produced + step, bound))
-            room = arena.view[base + produced : base + bound]
-            size = reader.readinto(room)
-            produced += size
-            if produced > limit:
-                _refuse_size(limit)
-            if size < len(room):
-                return produced
-            step = max(_ZSTD_STEP, produced)
-    except zstandard.ZstdError as error:
-        _refuse(f"zstd: {error}")
-
-
-def _zstd_bound(payload: memoryview) -> int:
-    """Walk over frames and blocks; return the most bytes they can decompress to.
-
-    The stream reader takes a cut frame for the end of the input, so that the walk is what finds it (COD-R2). It is an
-    index over blocks of 128 KiB each, and looks at no byte within them.
-
-    Sources: RFC 8878, sections 3.1.1 (frames, blocks) and 3.1.2 (skippable frames).
-    """
-    end = len(payload)
-    position = bound = 0
-    if not end:
-        _refuse("zstd: the payload is empty")
-    while position < end:
-        if end - position < 8:  # the shortest frame has 9 bytes, the shortest skippable one has 8
-            _refuse(f"zstd: {end - position} bytes at payload byte {position} are no frame")
-        magic, descriptor = _frame_start(payload, position)
-        if magic != _ZSTD_MAGIC:
-            if magic & 0xFFFFFFF0 != _ZSTD_SKIPPABLE_MAGIC:
-                _refuse(f"zstd: no frame begins with 0x{magic:08x} at payload byte {position}")
-            position += 8 + _uint32_le(payload, position + 4)[0]
-            if position > end:
-                _refuse("zstd: the stream is cut short in a skippable frame")
-            continue
-        if descriptor & 3:
-            id_at = position + 6 - (descriptor >> 5 & 1)
-            if any(payload[id_at : id_at + (0, 1, 2, 4)[descriptor & 3]]):
-                _refuse("zstd: the frame needs a dictionary")
-        start = position
-        position += _ZSTD_HEADER_SIZES[descriptor]
-        before = bound
-        last = 0
-        while not last:
-            if end - position < 3:
-                _refuse("zstd: the stream is cut short")
-            header = payload[position] | payload[position + 1] << 8 | payload[position + 2] << 16
-            last = header & 1
-            kind = header >> 1 & 3
-            size = header >> 3
-            if kind == 2:  # compressed
-                position += 3 + size
-                bound += _ZSTD_MAX_BLOCK
-            else:  # stored; one byte repeated; reserved, which the library refuses
-                position += 4 if kind == 1 else 3 + size
-                bound += size
-        position += descriptor & 4  # the checksum's bit has the value of its size
-        if position > end:
-            _refuse("zstd: the stream is cut short")
-        # The library checks the content size that a frame declares, but not where the last block is empty (ZS-R6).
-        # Sizes of one or two bytes claim nothing that could matter.
-        if descriptor >= 0x80:
-            blocks_at = start + _ZSTD_HEADER_SIZES[descriptor]
-            claim = int.from_bytes(payload[blocks_at - (8 if descriptor >= 0xC0 else 4) : blocks_at], "little")
-            if claim > bound - before:
-                _refuse(f"zstd: a frame claims to hold {claim} bytes, its blocks can hold {bound - before}")
-    return bound
-
-
 def check_level(codec: int, level: int | None) -> None:
     """Raise `ValueError` if Kafka doesn't know this level of the codec (COD-R10); None is always good."""
     if level is None:
         return
-    if codec not in _LEVELS:
+    if codec not in _LEVEL_RANGES:
         raise ValueError(f"codec {Codec(codec).name.lower()} has no level, got {level}")
-    least, most = _LEVELS[codec]
+    least, most = _LEVEL_RANGES[codec]
     if isinstance(level, bool) or not isinstance(level, int):
         raise TypeError(f"level must be an int, got {type(level).__name__}")
     # zlib takes 0, which stores; Kafka doesn't.
-    if not least <= level <= most or (codec == _GZIP and level == 0):
-        span = "1 to 9, or -1 for the default" if codec == _GZIP else f"{least} to {most}"
+    if not least <= level <= most or (codec == Codec.GZIP and level == 0):
+        span = "1 to 9, or -1 for the default" if codec == Codec.GZIP else f"{least} to {most}"
         raise ValueError(f"level of {Codec(codec).name.lower()} must be {span}, got {level}")
 
 
@@ -608,6 +158,6 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     >>> compress(Codec.SNAPPY, memoryview(b"plain")).hex(" ", -4)
     '82534e41 50505900 00000001 00000001 00000007 0510706c 61696e'
     """
-    if codec == _NONE:
+    if codec == 0:
         return bytes(plain)
     return _packed(_contexts.codecs, codec, level_of(codec, level), magic, plain)

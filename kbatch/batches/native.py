@@ -31,7 +31,7 @@ Why this is safe
 - ISA-L does not declare the layout of ``struct inflate_state`` stable. Only the fields at its beginning are used,
   256 KiB are allocated for its 87 KiB, and the range of versions ends with the latest minor version that was tested.
 - A function writes only to the output that it is given. The kernels check sizes and checksums like those of any other
-  input; payloads that are not ordinary are left to `kbatch.batches.codecs.decompress_carefully`.
+  input; payloads that are not ordinary are left to `kbatch.batches.careful.decompress_carefully`.
 
 What is checked at the start
 ----------------------------

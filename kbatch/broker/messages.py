@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.codecs import Arena, PayloadError, decompress
+from kbatch.batches.arena import Arena, PayloadError
+from kbatch.batches.codecs import decompress
 from kbatch.batches.framing import scan_part
 from kbatch.errors import InvalidRecordError, error_at, finding_to_error
 from kbatch.format import ATTRIBUTE_CODEC, DEFAULT_LIMITS, MESSAGE_HEADER_SIZES, Limits

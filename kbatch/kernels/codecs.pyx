@@ -3,7 +3,7 @@
 Decompression calls the C functions that `kbatch.batches.native` has found in the packages of the codecs, without the
 GIL, and for snappy the package cramjam, since no package exports its functions. Every other payload - unusual, damaged,
 over a limit, without room, or of a library that was not found - is left to
-`kbatch.batches.codecs.decompress_carefully`, which decompresses it or reports what is wrong with it. Each function
+`kbatch.batches.careful.decompress_carefully`, which decompresses it or reports what is wrong with it. Each function
 below states which payloads it takes.
 
 Compression calls the C functions too, and the packages where they were not found.

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.codecs import Arena, PayloadError, decompress
+from kbatch.batches.arena import Arena, PayloadError
+from kbatch.batches.codecs import decompress
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault, Finding
 from kbatch.format import ATTRIBUTE_CODEC, BATCH_DTYPE, HEADER_DTYPE, INT64_MAX, RECORD_DTYPE, BatchStatus, record_dtype

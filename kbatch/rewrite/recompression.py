@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.batches.codecs import Arena, PayloadError, compress, decompress, level_of, own_codecs
+from kbatch.batches.arena import Arena, PayloadError
+from kbatch.batches.codecs import compress, decompress, level_of, own_codecs
 from kbatch.errors import (
     ConversionLossError,
     Fault,

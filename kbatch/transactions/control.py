@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.codecs import Arena, PayloadError, decompress
+from kbatch.batches.arena import Arena, PayloadError
+from kbatch.batches.codecs import decompress
 from kbatch.format import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,

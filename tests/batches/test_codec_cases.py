@@ -42,7 +42,9 @@ from tables import assert_accounted, lost, offsets_of, records_of
 
 import kbatch
 from kbatch import BatchStatus, Limits
-from kbatch.batches.codecs import Arena, PayloadError, decompress, decompress_carefully
+from kbatch.batches.arena import Arena, PayloadError
+from kbatch.batches.careful import decompress_carefully
+from kbatch.batches.codecs import decompress
 from kbatch.batches.native import addresses
 from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
@@ -304,6 +306,7 @@ def test_cod_r8_a_bomb_leaves_the_process_small(name: str, switch: str) -> None:
     pytest.importorskip("resource")
     program = (
         "import base64, resource, sys\n"
+        "from kbatch.batches.arena import *\n"
         "from kbatch.batches.codecs import *\n"
         "batch = open(sys.argv[1], 'rb').read()\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

@@ -18,7 +18,8 @@ from codec_cases import LARGE, LIMIT, NOISE, ORDINARY, SMALL, as_xerial, gzip_me
 import kbatch
 from kbatch.batches import codecs as codecs_module
 from kbatch.batches import native
-from kbatch.batches.codecs import Arena, decompress_carefully
+from kbatch.batches.arena import Arena
+from kbatch.batches.careful import decompress_carefully
 from kbatch.batches.native import addresses
 from kbatch.format import Codec
 from kbatch.kernels import codecs as codecs_kernel

@@ -87,7 +87,8 @@ def test_headers_only_says_what_it_does_not_know(run: Any) -> None:
 
 def test_plain_bytes_are_nearly_right(run: Any) -> None:
     """The same records uncompressed: their size is known from the headers."""
-    from kbatch.batches.codecs import Arena, decompress
+    from kbatch.batches.arena import Arena
+    from kbatch.batches.codecs import decompress
 
     for codec, number in (("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)):
         log = kbatch.Log(LOGS / f"codec-{codec}-0")

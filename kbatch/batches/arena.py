@@ -1,0 +1,98 @@
+"""The buffer that payloads are decompressed into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kbatch.errors import Finding
+from kbatch.kernels.buffers import allocate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Arena", "PayloadError"]
+
+# The smallest capacity that an arena grows to.
+_MIN_GROWTH = 256 << 10
+
+
+class PayloadError(Exception):
+    """A payload that cannot be decompressed.
+
+    The caller, which knows the batch, raises a `kbatch.errors.KbatchError` for the finding.
+
+    Attributes
+    ----------
+    finding : Finding
+        The fault: ``Fault.CODEC`` with a detail text, ``Fault.OVER_LIMIT`` or ``Fault.UNKNOWN_CODEC``.
+    """
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
+
+
+class Arena:
+    """A growing buffer that payloads are decompressed into, one after the other.
+
+    Its memory comes from the free list of `kbatch.kernels.buffers` and returns there when the arena and all views of it
+    are garbage. Only one thread at a time may use an arena.
+
+    Parameters
+    ----------
+    capacity : int, default 0
+        The initial capacity, in bytes.
+
+    Attributes
+    ----------
+    view : memoryview
+        The whole capacity, writable, format ``"B"``. `reserve` replaces it.
+    used : int
+        The number of bytes at the front that hold data.
+
+    Examples
+    --------
+    >>> import zlib
+    >>> from kbatch.batches.arena import Arena
+    >>> from kbatch.batches.codecs import decompress
+    >>> from kbatch.format import Codec
+    >>> arena = Arena()
+    >>> decompress(Codec.GZIP, memoryview(zlib.compress(b"plain", wbits=31)), arena, limit=1 << 20)
+    5
+    >>> arena.array().tobytes()
+    b'plain'
+    """
+
+    __slots__ = ("used", "view")
+
+    def __init__(self, capacity: int = 0) -> None:
+        self.view = memoryview(allocate(capacity))
+        self.used = 0
+
+    def reserve(self, n: int) -> None:
+        """Ensure capacity for `n` more bytes after the used ones.
+
+        Raises
+        ------
+        MemoryError
+            If the allocation fails; the arena is unchanged.
+        """
+        needed = self.used + n
+        if needed > len(self.view):
+            # Doubling keeps the bytes copied in proportion to the bytes written.
+            view = memoryview(allocate(max(needed, 2 * len(self.view), _MIN_GROWTH)))
+            # Copy the whole capacity: a payload in progress has its first bytes after the used ones.
+            view[: len(self.view)] = self.view
+            self.view = view
+
+    def array(self) -> NDArray[np.uint8]:
+        """Return the used bytes.
+
+        Returns
+        -------
+        ndarray of uint8, shape (used,)
+            Read-only, without a copy. It keeps the memory alive after the arena has grown or is gone.
+        """
+        return np.frombuffer(self.view[: self.used].toreadonly(), np.uint8)
