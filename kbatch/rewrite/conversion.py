@@ -1,13 +1,13 @@
 """Batches -> the same records in another magic: `convert`.
 
-What a conversion does to a batch follows Kafka: down as ``RecordsUtil.downConvert`` (PRD-R9), up as ``LogValidator``
-(PRD-R8), but that offsets stay what they are. What the older format can't hold is lost only where the caller said so.
+Conversion follows Kafka, except that offsets stay: down-conversion ``RecordsUtil.downConvert`` (PRD-R9), up-conversion
+``LogValidator`` (PRD-R8). Fields that the older format lacks are dropped only with ``lossy="drop"``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,24 +24,23 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.rewrite.grouping import reencoded
-from kbatch.rewrite.rewriter import Memory, OnError, RewriteReport, RewriteSettings, Run, rewrite_bytes
+from kbatch.rewrite.rewriter import Memory, RaiseOrSkip, Rewriter, RewriteReport, Run, rewrite_bytes
 from kbatch.table import RecordTable
 
 __all__ = ["Conversion", "Lossy", "convert"]
 
 Lossy = Literal["raise", "drop"]
-Batches = npt.NDArray[np.void]
 
-# What can't be held, as an error names it.
+# The losses, as error messages name them.
 _REFUSED_TEXTS = {
     "control_batches": "control batches, which end transactions",
-    "transactional_batches": "batches of transactions, what was aborted among them",
+    "transactional_batches": "transactional batches, of which some may be aborted",
     "producer_batches": "producer ids, epochs and sequences",
     "delete_horizons": "delete horizons",
     "records_with_headers": "headers of records",
     "timestamps": "timestamps",
 }
-# These are dropped whatever `lossy` is: they say nothing about records.
+# These are dropped with any `lossy`: no record depends on them.
 _ALWAYS_DROPPED = ("leader_epochs", "empty_batches")
 
 
@@ -53,38 +52,39 @@ def convert(
     level: int | None = None,
     lossy: Lossy = "raise",
     batch_size: int = 16384,
-    on_error: OnError = "raise",
+    on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     report: RewriteReport | None = None,
 ) -> bytes:
-    """Convert batches to another magic; those that have it are copied as they are.
+    """Convert batches to another magic; batches that have it already are copied.
 
     Offsets, keys, values, timestamps and their type stay. To magic 2: a compressed message set becomes a batch;
-    messages that stand alone are put together up to `batch_size`; magic 0 has no timestamps, which gives -1. From magic
-    2: a compressed batch becomes a compressed message set, of any other each record a message.
+    uncompressed messages are combined into batches of up to `batch_size`; timestamps of magic 0 are -1. From magic 2: a
+    compressed batch becomes a compressed message set, and each record of an uncompressed batch a message.
 
     Parameters
     ----------
     data : buffer
-        Whole batches.
+        Complete batches.
     magic : {2, 1, 0}
     codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec, optional
-        Of what is converted. Default is each batch's own. Magic 0 and 1 have no zstd: another one has to be given then.
+        Codec of the converted batches. Default is the codec of each batch. Magic 0 and 1 do not support zstd: batches
+        with zstd need another `codec`.
     level : int, optional
         As for `kbatch.encode`, with `codec`.
     lossy : {"raise", "drop"}
-        What to do about what the magic can't hold: refuse, or drop it and count it in the report. Below magic 2 that
-        are headers, control batches, producer ids, epochs and sequences, that batches are transactional, and delete
-        horizons; with magic 0 timestamps too. As in Kafka's down-conversion, records of aborted transactions become
-        records like all others. Leader epochs, and batches without records, are dropped and counted in any case.
+        Whether to raise for fields that the magic lacks, or to drop and count them. Magic 0 and 1 have no headers,
+        control batches, producer ids, epochs and sequences, transactions, or delete horizons; magic 0 has no
+        timestamps. As in Kafka's down-conversion, records of aborted transactions become ordinary records. Leader
+        epochs, and batches without records, are dropped and counted with either value.
     batch_size : int
-        Bytes before compression.
+        Size limit of combined messages, in bytes before compression.
     on_error : {"raise", "skip"}
-        What to do at damage: raise; or leave it out, and say so in the report.
+        Whether to raise at damage, or to leave it out and list it in the report.
     limits : Limits, optional
-        What a batch may cost at most.
+        As for `kbatch.decode`.
     report : RewriteReport, optional
-        Is added to.
+        Counts are added to this report.
 
     Returns
     -------
@@ -93,11 +93,11 @@ def convert(
     Raises
     ------
     ConversionLossError
-        At the first batch that can't be converted without a loss.
+        For the first batch that can't be converted without a loss.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-        At damage, as `kbatch.decode`.
+        For damage, as `kbatch.decode`.
     TruncatedBatchError
-        If `data` ends within a batch.
+        If `data` ends with a partial batch.
 
     See Also
     --------
@@ -120,66 +120,42 @@ def convert(
     >>> report.lost
     {'records_with_headers': 1}
     """
-    conversion = Conversion(
-        magic,
-        codec=codec,
-        level=level,
-        lossy=lossy,
-        batch_size=batch_size,
-        on_error=on_error,
-        limits=limits,
-        report=report,
-    )
-    return rewrite_bytes(conversion, data)
+    options: dict[str, Any] = {"level": level, "batch_size": batch_size, "on_error": on_error, "limits": limits}
+    return rewrite_bytes(Conversion(magic, lossy=lossy, codec=codec, report=report, **options), data)
 
 
-class Conversion:
+class Conversion(Rewriter):
     """The `Rewriter` of `convert`; see there for the parameters."""
 
-    def __init__(
-        self,
-        magic: int = 2,
-        *,
-        codec: Codec | str | int | None = None,
-        level: int | None = None,
-        lossy: Lossy = "raise",
-        batch_size: int = 16384,
-        on_error: OnError = "raise",
-        limits: Limits | None = None,
-        report: RewriteReport | None = None,
-    ) -> None:
-        self.settings = RewriteSettings.of(codec, level, batch_size, on_error, limits, report)
+    def __init__(self, magic: int = 2, *, lossy: Lossy = "raise", **options: Any) -> None:
+        super().__init__(**options)
         if magic not in (0, 1, 2):
             raise ValueError(f"magic must be 0, 1 or 2, got {magic!r}")
         if lossy not in ("raise", "drop"):
             raise ValueError(f"lossy must be 'raise' or 'drop', got {lossy!r}")
-        if level is not None and codec is None:
-            raise ValueError("level goes with codec=")
-        if magic < 2 and self.settings.codec == Codec.ZSTD:
+        if self.level is not None and self.codec is None:
+            raise ValueError("level needs codec=")
+        if magic < 2 and self.codec == Codec.ZSTD:
             raise ValueError(f"zstd needs magic 2, got magic {magic}")
         self.magic = magic
         self.lossy = lossy
+        self.keeps_producers = magic == 2
 
-    @property
-    def keeps_producers(self) -> bool:
-        """Whether producer ids and control batches are kept."""
-        return self.magic == 2
-
-    def kinds(self, batches: Batches) -> npt.NDArray[np.int8]:
+    def kinds(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
         """Return 1 for each batch of another magic."""
         kinds: npt.NDArray[np.int8] = (batches["magic"] != self.magic).astype(np.int8)
         return kinds
 
     def rewrite(self, run: Run, memory: Memory) -> Iterator[memoryview]:
-        """Yield the batches or messages that hold the records of a run."""
+        """Yield batches or messages with the records of a run."""
         check = None
         if self.magic < 2:
             self._check_headers(run.batches, run.source)
             check = self._check_records
-        return reencoded(run, self.magic, self.settings.codec, self.settings, memory, check)
+        return reencoded(run, self.magic, self, memory, check)
 
-    def _check_headers(self, rows: Batches, source: str | None) -> None:
-        """Count what is lost of the headers of batches, or raise."""
+    def _check_headers(self, rows: npt.NDArray[np.void], source: str | None) -> None:
+        """Count the losses in batch headers, or raise."""
         current = rows["magic"] == 2
         attributes = rows["attributes"]
         control = current & (attributes & ATTRIBUTE_CONTROL != 0)
@@ -191,19 +167,13 @@ class Conversion:
         self._lose("delete_horizons", data & (attributes & ATTRIBUTE_DELETE_HORIZON != 0), rows, source)
         self._lose("leader_epochs", data & (rows["partition_leader_epoch"] >= 0), rows, source)
         self._lose("empty_batches", empty, rows, source)
-        if self.settings.codec is None:
-            packed = data & ~empty & (attributes & ATTRIBUTE_CODEC == Codec.ZSTD)
-            if packed.any():
-                raise error_at(
-                    ConversionLossError,
-                    rows[int(np.argmax(packed))],
-                    source,
-                    f"magic {self.magic} has no zstd, with which this batch is compressed; name another codec, as with "
-                    "codec='lz4' (--codec lz4)",
-                )
+        zstd = data & ~empty & (attributes & ATTRIBUTE_CODEC == Codec.ZSTD)
+        if self.codec is None and zstd.any():
+            text = f"magic {self.magic} does not support zstd; choose another codec, such as codec='lz4' (--codec lz4)"
+            raise error_at(ConversionLossError, rows[int(np.argmax(zstd))], source, text)
 
     def _check_records(self, table: RecordTable, source: str | None) -> None:
-        """Count what is lost of records, or raise."""
+        """Count the losses in records, or raise."""
         rows, batches = table.records, table.batches
         if self.magic == 0:
             self._lose("timestamps", rows["timestamp"] != NO_TIMESTAMP, batches, source, rows["batch"])
@@ -213,21 +183,19 @@ class Conversion:
         self,
         name: str,
         lost: npt.NDArray[np.bool_],
-        batches: Batches,
+        batches: npt.NDArray[np.void],
         source: str | None,
         batch: npt.NDArray[np.int32] | None = None,
     ) -> None:
+        """Count `lost` batches, or records of which `batch` contains the batch; raise unless losses are dropped."""
         count = int(np.count_nonzero(lost))
         if not count:
             return
         if self.lossy == "raise" and name not in _ALWAYS_DROPPED:
             row = int(np.argmax(lost))
-            raise error_at(
-                ConversionLossError,
-                batches[row if batch is None else int(batch[row])],
-                source,
-                f"magic {self.magic} can't hold {_REFUSED_TEXTS[name]}, which this is the first batch to have; "
-                "lossy='drop' (--lossy drop) drops them and tells how many they were",
+            text = (
+                f"magic {self.magic} does not support {_REFUSED_TEXTS[name]}; this is the first batch with them, and "
+                "lossy='drop' (--lossy drop) drops and counts them"
             )
-        report = self.settings.report
-        setattr(report, name, getattr(report, name) + count)
+            raise error_at(ConversionLossError, batches[row if batch is None else int(batch[row])], source, text)
+        setattr(self.report, name, getattr(self.report, name) + count)

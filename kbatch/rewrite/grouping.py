@@ -1,4 +1,4 @@
-"""Batches -> their records in batches of another magic or codec."""
+"""Batches -> batches of another magic or codec with the same records."""
 
 from __future__ import annotations
 
@@ -22,96 +22,89 @@ from kbatch.format import (
 from kbatch.kernels import source as _source
 from kbatch.kernels.sizes import measure_batches
 from kbatch.read.reader import decode_tables
-from kbatch.rewrite.rewriter import Memory, RewriteSettings, Run
+from kbatch.rewrite.rewriter import Memory, Rewriter, Run
 from kbatch.table import RecordTable
 from kbatch.write.encoding import composed, raise_trouble
 
 __all__ = ["grouped", "non_monotonic", "reencoded"]
 
-Batches = npt.NDArray[np.void]
-Records = npt.NDArray[np.void]
-
-# What a record takes in a batch of magic 2 next to its key and value, about.
-_RECORD_OVERHEAD = 16
-# What a table of decoded records takes, about.
-_TABLE_BYTES = 8 << 20
+# The approximate size of a record of magic 2 without its key and value.
+_TYPICAL_OVERHEAD = 16
+# The approximate size of a table of decoded records.
+_DECODED_BYTES = 8 << 20
 
 
 def reencoded(
     run: Run,
     magic: int,
-    codec: Codec | None,
-    settings: RewriteSettings,
+    rewriter: Rewriter,
     memory: Memory,
     check: Callable[[RecordTable, str | None], None] | None = None,
 ) -> Iterator[memoryview]:
-    """Decode the records of a run, and encode them with the fields of a header that all magics have.
+    """Decode the records of a run, and encode them with the header fields that all magics have.
 
-    Message sets, and batches of magic 2, stay what they are; messages that stand alone are put together where the
-    result is a batch or a compressed set.
+    Each message set and each batch of magic 2 becomes one batch. Uncompressed messages are combined if the output is a
+    batch or a compressed message set.
 
     Parameters
     ----------
     run : Run
     magic : int
-        Of the batches to write.
-    codec : Codec or None
-        Theirs; None for that of each batch.
-    settings : RewriteSettings
+        Magic of the output.
+    rewriter : Rewriter
+        Its codec is the codec of the output; None keeps the codec of each batch.
     memory : callable
-        Returns memory of a size, for what is written.
+        Returns memory of a size, for the output.
     check : callable, optional
-        Is called with each decoded table and the source.
+        Called with each decoded table and the source.
 
     Yields
     ------
     memoryview
-        Whole batches.
+        Complete batches.
     """
     batches = run.batches
-    # The checksums of batches were verified; those of messages in a compressed one were not.
+    # The checksums of batches were verified, but not the checksums of messages in compressed messages.
     verified = (batches["magic"] == 2) | (batches["attributes"] & ATTRIBUTE_CODEC == 0)
-    options = replace(settings.decoding, crc="skip" if verified.all() else "verify")
+    options = replace(rewriter.decoding, crc="skip" if verified.all() else "verify")
     after, left = -1, len(run.data)
     for decoded in decode_tables(
-        run.data, options, origin=run.origin, source=run.source, max_bytes=_TABLE_BYTES, is_bounded=True
+        run.data, options, origin=run.origin, source=run.source, max_bytes=_DECODED_BYTES, is_bounded=True
     ):
         left -= decoded.consumed
-        settings.add_damage(decoded.losses, run.source)
+        rewriter.add_damage(decoded.losses, run.source)
         if check is not None:
             check(decoded, run.source)
-        table = _writable(decoded, after, run.source, settings)
+        table = _writable(decoded, after, run.source, rewriter)
         if len(table):
             after = int(table.records["offset"][-1])
-            yield _encoded(table, magic, codec, run.source, settings, memory)
+            yield _encoded(table, magic, run.source, rewriter, memory)
     if left:
-        raise RuntimeError(f"nothing decoded of the last {left} bytes before byte {run.origin + len(run.data)}")
+        raise RuntimeError(f"the last {left} bytes were not decoded, before byte {run.origin + len(run.data)}")
 
 
-def _writable(table: RecordTable, after: int, source: str | None, settings: RewriteSettings) -> RecordTable:
-    """Return the records of the batches that can be written after offset `after`; raise for others, or report them."""
+def _writable(table: RecordTable, after: int, source: str | None, rewriter: Rewriter) -> RecordTable:
+    """Return the records that can be written after offset `after`; leave out batches with other records."""
     rows, batches = table.records, table.batches
     bad = (batches["status"] != BatchStatus.OK) & (np.bincount(rows["batch"], minlength=len(batches)) > 0)
     for row in np.flatnonzero(bad).tolist():
-        # All other batches that are bad have no rows.
-        text = "the checksum of a message in it doesn't hold"
-        settings.leave_out(batches[row], text, source, CrcMismatchError)
+        # Bad batches have no rows, except for wrong checksums of inner messages.
+        text = "the checksum of a message in a compressed message does not match"
+        rewriter.leave_out(batches[row], text, source, CrcMismatchError)
     for row in non_monotonic(rows["offset"], rows["batch"], bad, after):
-        text = "offsets don't rise, or are negative: nothing can be written so"
-        settings.leave_out(batches[row], text, source, InvalidRecordError)
+        text = "offsets do not rise or are negative, so the records can't be written"
+        rewriter.leave_out(batches[row], text, source, InvalidRecordError)
         bad[row] = True
     return table[~bad[rows["batch"]]] if bad.any() else table
 
 
-def _encoded(
-    table: RecordTable, magic: int, codec: Codec | None, source: str | None, settings: RewriteSettings, memory: Memory
-) -> memoryview:
-    """Encode records whose offsets rise."""
+def _encoded(table: RecordTable, magic: int, source: str | None, rewriter: Rewriter, memory: Memory) -> memoryview:
+    """Encode records with rising offsets."""
     rows, batches = table.records, table.batches
     counts = np.bincount(rows["batch"], minlength=len(batches))
     used = counts > 0
     kept = batches if used.all() else batches[used]
-    made = grouped(kept, counts[used], rows, magic, codec, settings.batch_size)
+    made = grouped(kept, counts[used], rows, magic, rewriter.codec, rewriter.batch_size)
     times: Any = rows["timestamp"] if magic else None
     keys, values = _source.Column(), _source.Column()
     keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
@@ -119,19 +112,19 @@ def _encoded(
     records = _source.Records(values, keys, offsets=rows["offset"], timestamps=times, timestamp=NO_TIMESTAMP)
     _, row, fault, found = measure_batches(records, made)
     if fault:
-        _refuse(batches[rows["batch"][row]], fault, found, source)
-    settings.report.records += len(rows)
-    stands_alone = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
-    settings.report.batches_written += int(np.where(stands_alone, made["record_count"], 1).sum())
-    return composed(records, made, settings.level, memory)
+        _raise_unsupported(batches[rows["batch"][row]], fault, found, source)
+    rewriter.report.records += len(rows)
+    messages = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
+    rewriter.report.batches_written += int(np.where(messages, made["record_count"], 1).sum())
+    return composed(records, made, rewriter.level, memory)
 
 
-def _refuse(row: np.void, fault: int, found: int, source: str | None) -> NoReturn:
-    """Raise for a batch with a record that the format can't hold."""
+def _raise_unsupported(row: np.void, fault: int, found: int, source: str | None) -> NoReturn:
+    """Raise for a batch with a record that the format does not support."""
     try:
         raise_trouble(fault, 0, found)
     except ValueError as error:
-        # What `encode` could be given doesn't help here.
+        # The text may end with a hint about arguments of `encode`.
         text = str(error).removeprefix("record 0: ").partition("; give ")[0]
         raise error_at(InvalidRecordError, row, source, text) from None
     raise AssertionError("the kernel found no fault")
@@ -140,16 +133,16 @@ def _refuse(row: np.void, fault: int, found: int, source: str | None) -> NoRetur
 def non_monotonic(
     offsets: npt.NDArray[np.int64], of_batch: npt.NDArray[np.int32], bad: npt.NDArray[np.bool_], after: int
 ) -> list[int]:
-    """Return the batches whose offsets are negative or don't rise, also from those before them that are written.
+    """Return the batches with offsets that are negative or do not rise, within them or after the batches before.
 
     Parameters
     ----------
     offsets, of_batch : ndarray, shape (records,)
-        Of each record its offset, and the row of its batch.
+        Offset of each record, and the row of its batch.
     bad : ndarray of bool, shape (batches,)
         Batches that are not written.
     after : int
-        The last offset that was written before.
+        The last offset written before.
     """
     drops = np.ones(len(offsets), np.bool_)
     drops[1:] = offsets[1:] <= offsets[:-1]
@@ -160,7 +153,7 @@ def non_monotonic(
         return []
     begins = np.flatnonzero(np.append(True, of_batch[1:] != of_batch[:-1]))
     ends = np.append(begins[1:], len(offsets)) - 1
-    # To its first offset it comes below.
+    # The first offset of a batch is compared with the batch before in the loop below.
     drops[begins] = offsets[begins] < 0
     inside = np.logical_or.reduceat(drops, begins)
     found = []
@@ -177,27 +170,32 @@ def non_monotonic(
 
 
 def grouped(
-    kept: Batches, counts: npt.NDArray[np.int64], rows: Records, magic: int, codec: Codec | None, batch_size: int
-) -> Batches:
-    """Return the rows of the batches to write, but for their sizes.
+    kept: npt.NDArray[np.void],
+    counts: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.void],
+    magic: int,
+    codec: Codec | None,
+    batch_size: int,
+) -> npt.NDArray[np.void]:
+    """Return the rows of the batches to write, without their sizes.
 
     Parameters
     ----------
     kept : ndarray of BATCH_DTYPE
-        The batches that the records are from, in order; a message that stands alone is one.
+        The source batches, in order; an uncompressed message is one.
     counts : ndarray of int64
-        How many records each of them has, one at least.
+        Number of records in each of them, at least 1.
     rows : ndarray of RECORD_DTYPE
     magic : int
-        Of the batches to write.
+        Magic of the output.
     codec : Codec or None
-        Theirs; None for that of each batch.
+        Codec of the output; None keeps the codec of each batch.
     batch_size : int
-        Bytes, before compression, up to which messages that stand alone are put together.
+        Size limit of combined messages, in bytes before compression.
     """
     attributes = kept["attributes"] & (ATTRIBUTE_CODEC | ATTRIBUTE_LOG_APPEND_TIME)
     attributes[kept["magic"] == 0] &= ATTRIBUTE_CODEC
-    alone = (kept["magic"] < 2) & (attributes & ATTRIBUTE_CODEC == 0)
+    single = (kept["magic"] < 2) & (attributes & ATTRIBUTE_CODEC == 0)
     if codec is not None:
         attributes = attributes & ~ATTRIBUTE_CODEC | int(codec)
     first = np.cumsum(counts) - counts
@@ -206,12 +204,12 @@ def grouped(
         # One batch has one append time.
         times = np.where(appended, kept["max_timestamp"], 0)
         begins = np.ones(len(kept), np.bool_)
-        begins[1:] = ~(alone[1:] & alone[:-1])
+        begins[1:] = ~(single[1:] & single[:-1])
         begins[1:] |= (attributes[1:] != attributes[:-1]) | (times[1:] != times[:-1])
         begins[1:] |= kept["magic"][1:] != kept["magic"][:-1]
-        if alone.any():
+        if single.any():
             lengths = np.maximum(rows["key_len"], 0) + np.maximum(rows["value_len"], 0, dtype=np.int64)
-            lengths += _RECORD_OVERHEAD
+            lengths += _TYPICAL_OVERHEAD
             offsets = rows["offset"]
             if len(rows) > len(kept):
                 lengths, offsets = np.add.reduceat(lengths, first), offsets[first]
@@ -230,7 +228,7 @@ def grouped(
     made["base_offset"] = rows["offset"][made["first_record"]]
     made["last_offset"] = rows["offset"][last]
     if magic == 2:
-        # Where it doesn't fit, measuring the batch finds that.
+        # Measuring the batch detects an overflow.
         made["last_offset_delta"] = made["last_offset"] - made["base_offset"]
     largest = np.maximum.reduceat(rows["timestamp"], made["first_record"])
     made["max_timestamp"] = np.where(appended[chosen], kept["max_timestamp"][chosen], largest)
@@ -243,7 +241,7 @@ def grouped(
 def _cut(
     begins: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], batch_size: int
 ) -> None:
-    """Let further batches begin where one would become too large, or its offsets too far apart."""
+    """Begin further batches where one would become too large, or its offsets too far apart."""
     starts = np.flatnonzero(begins)
     stops = np.append(starts[1:], len(begins))
     ends = np.cumsum(sizes)
@@ -253,6 +251,6 @@ def _cut(
     for start, stop in zip(starts[large].tolist(), stops[large].tolist(), strict=True):
         while start < stop:
             begins[start] = True
-            room = int(np.searchsorted(ends[start:stop], before[start] + batch_size, "right"))
+            fitting = int(np.searchsorted(ends[start:stop], before[start] + batch_size, "right"))
             near = int(np.searchsorted(offsets[start:stop], offsets[start] + INT32_MAX, "right"))
-            start += max(1, min(room, near))
+            start += max(1, min(fitting, near))

@@ -1,16 +1,16 @@
 """Batches -> the same records in other batches: the driver of `convert` and `recompress`.
 
-A `Rewriter` selects batches and rewrites a run of them at a time; all others are copied. Damage is an error, or is left
-out and reported.
+A `Rewriter` selects batches and rewrites them one run at a time; all other batches are copied. Damage is an error, or
+is left out and reported.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 from kbatch.batches.codecs import check_level
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.errors import KbatchError, TruncatedBatchError, error_at, offset_of
-from kbatch.format import INT32_MAX, BatchStatus, Codec, Limits
+from kbatch.format import DEFAULT_LIMITS, INT32_MAX, BatchStatus, Codec, Limits
 from kbatch.kernels.checksum import first_bad_crc
 from kbatch.kernels.growing import Growing
 from kbatch.read.decode_options import DecodeOptions
@@ -31,34 +31,31 @@ from kbatch.write.encoding import check_range, new_memory, parse_codec
 __all__ = [
     "LOST_TEXTS",
     "Memory",
-    "OnError",
     "Output",
+    "RaiseOrSkip",
     "RewriteReport",
-    "RewriteSettings",
     "Rewriter",
     "Run",
-    "good_batches",
     "rewrite_batches",
     "rewrite_bytes",
+    "valid_batches",
 ]
 
-OnError = Literal["raise", "skip"]
-Bytes = npt.NDArray[np.uint8]
-Batches = npt.NDArray[np.void]
-# Returns memory of at least the given size for a piece of the output.
+RaiseOrSkip = Literal["raise", "skip"]
+# A function that returns memory of at least the given size for a piece of the output.
 Memory = Callable[[int], memoryview]
 
-# Checksums are verified, and batches rewritten, in runs of so many bytes.
+# Checksums are verified, and batches rewritten, in runs of this size.
 _RUN_BYTES = 1 << 20
-# Batches scanned at a time.
-_MAX_BATCHES = 8192
-# The expected size of an output is at most so many times that of the input.
+# The number of batches scanned at a time.
+_SCAN_BATCHES = 8192
+# The size of the output is estimated as at most this multiple of the input.
 _MAX_GROWTH = 8
 
-# What can be lost, by the field of the report that counts it.
+# Descriptions of the losses, by the field of the report that counts them.
 LOST_TEXTS = {
     "control_batches": "{count} control batch(es), which end transactions",
-    "transactional_batches": "that {count} batch(es) belong to transactions; what was aborted becomes visible",
+    "transactional_batches": "that {count} batch(es) belong to transactions; aborted records become visible",
     "producer_batches": "producer id, epoch and sequence of {count} batch(es)",
     "delete_horizons": "the delete horizon of {count} batch(es)",
     "records_with_headers": "the headers of {count} record(s)",
@@ -70,30 +67,31 @@ LOST_TEXTS = {
 
 @dataclass
 class RewriteReport:
-    """What a rewriting did, summed up over all calls that were given it.
+    """Counts of `convert` and `recompress`, summed over all calls with the same report.
 
     Attributes
     ----------
     batches, bytes : int
-        Whole batches that were read, a message of magic 0 or 1 that isn't compressed counting as one.
+        Complete batches read. An uncompressed message of magic 0 or 1 counts as one batch.
     rewritten : int
-        How many of them were not copied as they are.
+        Batches that were not copied unchanged.
     records : int
-        Records of the batches that were converted; of a recompression, those whose headers tell how many they are.
+        Records of the rewritten batches. A recompression counts them by the headers of batches of magic 2.
     batches_written, bytes_written : int
+        Batches written, and their size.
     control_batches : int
         Control batches that were dropped.
     producer_batches, transactional_batches, delete_horizons, leader_epochs : int
-        Batches that lost these fields of their headers.
+        Batches that lost these header fields.
     empty_batches : int
         Batches without records that were dropped.
     records_with_headers, timestamps : int
-        Records that lost theirs.
+        Records that lost their headers, and records that lost their timestamps.
     tail_bytes : int
-        Bytes after the last whole batch of a log, an incomplete one or zeros, that were not copied.
+        Bytes after the last complete batch of a log, a partial batch or zeros, that were not copied.
     damage : list of Loss
-        Ranges of the input that were left out with ``on_error="skip"``. Of a log, whatever `on_error` says, also
-        producer snapshots and leader epochs that can't be read: they can be made anew from the log.
+        Ranges of the input that were left out with ``on_error="skip"``. For a log also producer snapshots and leader
+        epochs that can't be read, with any `on_error`: they can be rebuilt from the log.
 
     Examples
     --------
@@ -123,17 +121,17 @@ class RewriteReport:
 
     @property
     def lost(self) -> dict[str, int]:
-        """What the magic couldn't hold, by the name of the count; without what there was none of."""
+        """The counts of losses that are not 0, by the name of their field."""
         return {name: getattr(self, name) for name in LOST_TEXTS if getattr(self, name)}
 
     def add(self, other: RewriteReport) -> None:
-        """Add the counts of another."""
+        """Add the counts of another report."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Output:
-    """What becomes of `total` bytes of input, of which `consumed` are done."""
+    """The output for `total` bytes of input, of which `consumed` have been rewritten."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -141,94 +139,41 @@ class Output:
         self._bytes = Growing()
 
     def add(self, pieces: Iterable[memoryview], consumed: int) -> None:
-        """Append what becomes of the input up to `consumed`."""
+        """Append the output for the input up to `consumed`."""
         if not self.expected:
-            # The first tell how much all of it will be: to move large memory costs more than to fill it.
+            # The first pieces give an estimate of the whole: moving a large buffer costs more than filling it. They may
+            # not be representative, so the size of the input limits the estimate.
             pieces = list(pieces)
             made = sum(map(len, pieces))
-            # And may be nothing like the rest: no more is asked for on their word than the input and they suggest.
             self.expected = made + min(int(1.02 * made * self.total / max(consumed, 1)), _MAX_GROWTH * self.total)
         for piece in pieces:
             self._bytes.append(piece, self.expected)
         self.consumed = consumed
 
     def memory(self, size: int) -> memoryview:
-        """Return memory for a piece: where the next one belongs, if there is room for it."""
+        """Return memory for a piece, within the output if its capacity suffices."""
         spare = self._bytes.spare(size)
         return new_memory(size) if spare is None else spare
 
     def take(self) -> bytes:
-        """Return all of it."""
+        """Return the whole output."""
         return self._bytes.take()
 
 
-@dataclass(frozen=True)
-class RewriteSettings:
-    """What `convert` and `recompress` have in common; see there for the parameters."""
-
-    codec: Codec | None = None
-    level: int | None = None
-    batch_size: int = 16384
-    on_error: OnError = "raise"
-    limits: Limits = field(default_factory=Limits)
-    report: RewriteReport = field(default_factory=RewriteReport)
-
-    @classmethod
-    def of(
-        cls,
-        codec: Codec | str | int | None,
-        level: int | None,
-        batch_size: int,
-        on_error: OnError,
-        limits: Limits | None,
-        report: RewriteReport | None,
-    ) -> RewriteSettings:
-        """Check what a caller gave, and fill in defaults."""
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-        check_range("batch_size", batch_size, 0, INT32_MAX)
-        codec = None if codec is None else parse_codec(codec)
-        if codec is not None:
-            check_level(codec, level)
-        report = RewriteReport() if report is None else report
-        return cls(codec, level, batch_size, on_error, limits or Limits(), report)
-
-    @cached_property
-    def decoding(self) -> DecodeOptions:
-        """Options for decoding the records of batches that are rewritten."""
-        return DecodeOptions(on_error=self.on_error, limits=self.limits)
-
-    @cached_property
-    def framing(self) -> DecodeOptions:
-        """Options for a pass that only finds the batches that are whole and whose checksums hold."""
-        return DecodeOptions(on_error=self.on_error, limits=self.limits, framing_only=True)
-
-    def leave_out(self, row: np.void, text: str, source: str | None, kind: type[KbatchError]) -> None:
-        """Raise an error about a batch, or report it as damage that is left out."""
-        if self.on_error == "raise":
-            raise error_at(kind, row, source, text)
-        self.add_damage([Loss(int(row["position"]), int(row["size"]), text, offset_of(row))], source)
-
-    def add_damage(self, losses: Iterable[Loss], source: str | None) -> None:
-        """Report damage that is left out; of a file, the reason names it."""
-        where = "" if source is None else f"{source}: "
-        self.report.damage += [loss._replace(reason=f"{where}{loss.reason}") for loss in losses]
-
-
 class Run(NamedTuple):
-    """Adjacent batches whose checksums hold.
+    """Adjacent batches with valid checksums.
 
     Attributes
     ----------
     data : ndarray of uint8
-        Their bytes, and no others.
+        Exactly the bytes of these batches.
     batches : ndarray of BATCH_DTYPE
     source : str or None
         For errors.
     """
 
-    data: Bytes
-    batches: Batches
+    data: npt.NDArray[np.uint8]
+    batches: npt.NDArray[np.void]
     source: str | None
 
     @property
@@ -237,64 +182,97 @@ class Run(NamedTuple):
         return int(self.batches["position"][0])
 
 
-class Rewriter(Protocol):
-    """What is done to batches."""
+class Rewriter(ABC):
+    """Selects batches and rewrites them; its subclasses are `Conversion` and `Recompression`.
 
-    @property
-    def settings(self) -> RewriteSettings:
-        """What the caller chose, with the report to add to."""
+    The parameters are those of `convert` and `recompress`.
+    """
 
-    @property
-    def keeps_producers(self) -> bool:
-        """Whether producer ids and control batches are kept."""
+    # Whether producer ids and control batches are kept.
+    keeps_producers = True
 
-    def kinds(self, batches: Batches) -> npt.NDArray[np.int8]:
-        """Return 0 for each batch that is copied; batches of the same other number are rewritten in one run."""
+    def __init__(
+        self,
+        codec: Codec | str | None = None,
+        *,
+        level: int | None = None,
+        batch_size: int = 16384,
+        on_error: RaiseOrSkip = "raise",
+        limits: Limits | None = None,
+        report: RewriteReport | None = None,
+    ) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+        check_range("batch_size", batch_size, 0, INT32_MAX)
+        self.codec = None if codec is None else parse_codec(codec)
+        if self.codec is not None:
+            check_level(self.codec, level)
+        self.level = level
+        self.batch_size = batch_size
+        self.on_error = on_error
+        self.limits = limits or DEFAULT_LIMITS
+        self.report = RewriteReport() if report is None else report
+        # Options to decode the records of batches, and to find only complete batches with valid checksums.
+        self.decoding = DecodeOptions(on_error=on_error, limits=self.limits)
+        self.framing = DecodeOptions(on_error=on_error, limits=self.limits, framing_only=True)
 
+    @abstractmethod
+    def kinds(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
+        """Return 0 for each batch that is copied; adjacent batches of the same other number are rewritten as a run."""
+
+    @abstractmethod
     def rewrite(self, run: Run, memory: Memory) -> Iterator[memoryview]:
-        """Yield whole batches that replace those of a run."""
+        """Yield the batches that replace a run."""
+
+    def leave_out(self, row: np.void, text: str, source: str | None, kind: type[KbatchError]) -> None:
+        """Raise an error about a batch, or report the batch as left out."""
+        if self.on_error == "raise":
+            raise error_at(kind, row, source, text)
+        self.add_damage([Loss(int(row["position"]), int(row["size"]), text, offset_of(row))], source)
+
+    def add_damage(self, losses: Iterable[Loss], source: str | None) -> None:
+        """Report damage that is left out; the reason includes the source."""
+        where = "" if source is None else f"{source}: "
+        self.report.damage += [loss._replace(reason=f"{where}{loss.reason}") for loss in losses]
 
 
 def rewrite_batches(
     rewriter: Rewriter,
-    data: Bytes,
-    batches: Batches,
+    data: npt.NDArray[np.uint8],
+    batches: npt.NDArray[np.void],
     origin: int = 0,
     source: str | None = None,
     memory: Memory = new_memory,
-    run_bytes: int = _RUN_BYTES,
 ) -> Iterator[memoryview]:
-    """Rewrite batches.
+    """Rewrite batches, one run at a time; offsets must rise within each run.
 
     Parameters
     ----------
     rewriter : Rewriter
     data : ndarray of uint8
     batches : ndarray of BATCH_DTYPE
-        Batches in `data`, in order, whose checksums hold.
+        Batches in `data`, in order, with valid checksums.
     origin : int
         Position of ``data[0]`` in the source.
     source : str, optional
         For errors.
     memory : callable
-        Where rewritten batches are placed; a piece may be overwritten once it was consumed.
-    run_bytes : int
-        How much is rewritten at a time; offsets have to rise within each run.
+        Returns memory for rewritten batches. The memory may be used again after the piece was consumed.
 
     Yields
     ------
     memoryview
-        Whole batches, of bytes.
+        Complete batches.
     """
     if not len(batches):
         return
-    report = rewriter.settings.report
+    report = rewriter.report
     kinds = rewriter.kinds(batches)
     starts, ends = batches["position"], batches["position"] + batches["size"]
     report.batches += len(batches)
     report.bytes += int(batches["size"].sum())
     report.rewritten += int(np.count_nonzero(kinds))
-    # Damage between two batches separates them too.
+    # Damage between two batches separates their runs.
     borders = np.flatnonzero((kinds[1:] != kinds[:-1]) | (starts[1:] != ends[:-1])) + 1
     for lo, hi in pairwise([0, *borders.tolist(), len(batches)]):
         if kinds[lo] == 0:
@@ -303,7 +281,7 @@ def rewrite_batches(
             report.bytes_written += len(piece)
             yield piece
             continue
-        for first, last in _runs(batches[lo:hi], run_bytes):
+        for first, last in _runs(batches[lo:hi]):
             run = batches[lo + first : lo + last]
             part = data[int(starts[lo + first]) - origin : int(ends[lo + last - 1]) - origin]
             for piece in rewriter.rewrite(Run(part, run, source), memory):
@@ -311,57 +289,54 @@ def rewrite_batches(
                 yield piece
 
 
-def rewrite_bytes(
-    rewriter: Rewriter, data: Buffer, *, run_bytes: int = _RUN_BYTES, max_batches: int = _MAX_BATCHES
-) -> bytes:
-    """Rewrite all of `data`, of which `max_batches` are scanned at a time."""
+def rewrite_bytes(rewriter: Rewriter, data: Buffer) -> bytes:
+    """Rewrite all of `data`."""
     array = byte_array(data)
     out = Output(len(array))
     while out.consumed < len(array):
-        scan = scan_part(array, position=out.consumed, max_batches=max_batches)
-        for lo, hi in _runs(scan.batches, run_bytes):
-            # A run at a time, so that each step finds it in the cache.
+        scan = scan_part(array, position=out.consumed, max_batches=_SCAN_BATCHES)
+        for lo, hi in _runs(scan.batches):
+            # One run at a time, so that each step finds it in the cache.
             if first_bad_crc(array, scan.batches, lo, hi, 0)[0] < hi:
                 break
             run = scan.batches[lo:hi]
             end = int(run["position"][-1] + run["size"][-1])
-            out.add(rewrite_batches(rewriter, array, run, memory=out.memory, run_bytes=run_bytes), end)
+            out.add(rewrite_batches(rewriter, array, run, memory=out.memory), end)
         if out.consumed < scan.consumed or not len(scan.batches):
             _rewrite_damaged(rewriter, array[out.consumed :], out)
             break
     return out.take()
 
 
-def _rewrite_damaged(rewriter: Rewriter, data: Bytes, out: Output) -> None:
-    """Rewrite the good batches of `data`, which begins where `out` ends; an error unless damage is left out."""
-    settings, origin = rewriter.settings, out.consumed
-    table = decode_part(data, settings.framing, origin=origin)
-    settings.report.damage += table.losses
+def _rewrite_damaged(rewriter: Rewriter, data: npt.NDArray[np.uint8], out: Output) -> None:
+    """Rewrite the valid batches of `data`, the rest of the input; raise unless damage is left out."""
+    origin = out.consumed
+    table = decode_part(data, rewriter.framing, origin=origin)
+    rewriter.report.damage += table.losses
     left, end = len(data) - table.consumed, origin + table.consumed
     if left:
-        if settings.on_error == "raise":
+        if rewriter.on_error == "raise":
             raise TruncatedBatchError(
-                f"byte {end}: {left} bytes that are no whole batch; give whole batches, or on_error='skip' to leave "
-                "them out",
+                f"byte {end}: the last {left} bytes are not a complete batch; on_error='skip' leaves them out",
                 position=end,
             )
-        settings.report.damage.append(Loss(end, left, "cut in a batch"))
+        rewriter.report.damage.append(Loss(end, left, "partial batch"))
     out.expected = max(out.expected, len(data))
-    out.add(rewrite_batches(rewriter, data, good_batches(table), origin, memory=out.memory), end)
+    out.add(rewrite_batches(rewriter, data, valid_batches(table), origin, memory=out.memory), end)
 
 
-def _runs(batches: Batches, size: int) -> Iterator[tuple[int, int]]:
-    """Split adjacent batches into runs of `size` bytes, or of one batch that is larger."""
+def _runs(batches: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
+    """Split adjacent batches into runs of _RUN_BYTES; a larger batch is a run by itself."""
     ends = batches["position"] + batches["size"]
     done = 0
     while done < len(batches):
-        stop = max(done + 1, int(np.searchsorted(ends, batches["position"][done] + size, "right")))
+        stop = max(done + 1, int(np.searchsorted(ends, batches["position"][done] + _RUN_BYTES, "right")))
         yield done, stop
         done = stop
 
 
-def good_batches(table: RecordTable) -> Batches:
-    """Return the batches of a framing pass that are whole and hold their checksum."""
+def valid_batches(table: RecordTable) -> npt.NDArray[np.void]:
+    """Return the complete batches of a framing pass that have valid checksums."""
     good = table.batches["status"] == BatchStatus.OK
-    # NumPy is slow at choosing rows of many fields.
+    # Selecting rows with many fields is slow in NumPy.
     return table.batches if good.all() else table.batches[good]

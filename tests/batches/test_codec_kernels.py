@@ -447,7 +447,8 @@ def test_batches_without_room_are_rewritten_one_by_one(magic, target):
     )
     both = kbatch.RewriteReport(), kbatch.RewriteReport()
     made = kbatch.recompress(data, target, report=both[0])
-    one_by_one = Recompression(target, report=both[1], block_bytes=100, ordinary_bytes=0)
+    one_by_one = Recompression(target, report=both[1])
+    one_by_one.block_bytes, one_by_one.ordinary_bytes = 100, 0
     assert rewrite_bytes(one_by_one, data) == made
     assert both[0] == both[1]
     assert kbatch.decode(made).values() == values * (len(CODEC_NAMES) - 1 if magic == 2 else 3)

@@ -1,4 +1,4 @@
-"""Rewriting a large input: runs and blocks of it, losses that are counted once, and output that grows."""
+"""Rewriting large input: runs and blocks, losses that are counted once, and the growing output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import kbatch
 from kbatch.kernels import encode
 from kbatch.kernels.growing import Growing
 from kbatch.rewrite import rewriter
-from kbatch.rewrite.conversion import Conversion
 from kbatch.rewrite.recompression import Recompression
-from kbatch.rewrite.rewriter import rewrite_bytes
 
 
 def messages(count: int, size: int = 20, **fields: Any) -> bytes:
@@ -21,8 +19,8 @@ def messages(count: int, size: int = 20, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_of_every_length(magic: int) -> None:
-    """CRC-R7: the checksum of every length, and contents at the end of the memory that they are read from."""
+def test_the_checksum_of_a_message_of_every_length_is_right(magic: int) -> None:
+    """CRC-R7: for every length, also at the end of the memory that contains the message."""
     data = random.Random(4).randbytes(5000)
     fields: dict[str, Any] = {"timestamps": 5} if magic else {}
     for length in [*range(600), 4095, 4096, 5000]:
@@ -33,32 +31,33 @@ def test_messages_of_every_length(magic: int) -> None:
         assert kbatch.decode(kbatch.convert(old, 2)).values() == values, length
 
 
-def test_pieces_of_a_large_input_are_one_output() -> None:
+def test_runs_and_blocks_are_joined_to_one_output(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [b"%d" % i * (i % 50) for i in range(5000)]
     data = kbatch.encode(values, timestamps=1000, batch_size=500)
     old = kbatch.encode(values, timestamps=1000, magic=1)
     packed = kbatch.recompress(data, "lz4")
     assert kbatch.convert(data, 1) == old
-    small: Any = {"run_bytes": 3000, "max_batches": 90}
-    assert rewrite_bytes(Conversion(1), data, **small) == old
-    assert rewrite_bytes(Recompression("none", block_bytes=900), packed, **small) == data
-    assert kbatch.decode(rewrite_bytes(Conversion(2), old, **small)).values() == values
-    # Damage in the middle of it.
+    monkeypatch.setattr(rewriter, "_RUN_BYTES", 3000)
+    monkeypatch.setattr(rewriter, "_SCAN_BATCHES", 90)
+    monkeypatch.setattr(Recompression, "block_bytes", 900)
+    assert kbatch.convert(data, 1) == old
+    assert kbatch.recompress(packed, "none") == data
+    assert kbatch.decode(kbatch.convert(old, 2)).values() == values
+    # Damage in the middle of the input.
     at = int(kbatch.scan(data)["position"][100])
     broken = bytearray(data)
     broken[at + 70] ^= 1
     report = kbatch.RewriteReport()
     end = int(kbatch.scan(data)["position"][101])
-    assert rewrite_bytes(Conversion(1, on_error="skip", report=report), bytes(broken), **small) == (
-        kbatch.convert(data[:at], 1) + kbatch.convert(data[end:], 1)
-    )
+    converted = kbatch.convert(broken, 1, on_error="skip", report=report)
+    assert converted == kbatch.convert(data[:at], 1) + kbatch.convert(data[end:], 1)
     assert [(loss.position, loss.length) for loss in report.damage] == [(at, end - at)]
 
 
-def test_offsets_rise_over_all_of_a_run() -> None:
-    """LEG-R13: also from one batch of it to the next."""
+def test_offsets_must_rise_over_a_whole_run() -> None:
+    """LEG-R13: also from one batch to the next."""
     first, second = (kbatch.encode([b"v"] * 3, timestamps=1000, base_offset=offset) for offset in (7, 0))
-    with pytest.raises(kbatch.InvalidRecordError, match=f"byte {len(first)}, base offset 0: offsets don't rise"):
+    with pytest.raises(kbatch.InvalidRecordError, match=f"byte {len(first)}, base offset 0: offsets do not rise"):
         kbatch.convert(first + second, 1)
     report = kbatch.RewriteReport()
     third = kbatch.encode([b"w"], timestamps=1000, base_offset=10)
@@ -67,8 +66,8 @@ def test_offsets_rise_over_all_of_a_run() -> None:
     assert [(loss.position, loss.length) for loss in report.damage] == [(len(first), len(second))]
 
 
-def test_one_run_of_batches_with_and_without_a_codec() -> None:
-    """LEG-R13, PRD-R9: whichever of them are compressed, and nothing counts twice."""
+def test_compressed_and_uncompressed_batches_form_one_run() -> None:
+    """LEG-R13, PRD-R9: with any of them compressed; nothing is counted twice."""
     plain = [kbatch.encode([b"v%d" % i] * 3, timestamps=1000, base_offset=3 * i) for i in range(6)]
     packed = [kbatch.recompress(part, "lz4") for part in plain]
     for number in range(1 << 6):
@@ -78,7 +77,7 @@ def test_one_run_of_batches_with_and_without_a_codec() -> None:
         assert made == kbatch.convert(b"".join(plain), 1)
         assert (report.batches, report.rewritten, report.records, report.batches_written) == (6, 6, 18, 18)
         assert (report.bytes, report.bytes_written) == (sum(map(len, parts)), len(made))
-    # Also where damage behind it has all that is left looked at once more.
+    # Also if damage after the run causes a second pass over the rest.
     damaged = bytearray(plain[2])
     damaged[-3] ^= 1
     report = kbatch.RewriteReport()
@@ -88,12 +87,12 @@ def test_one_run_of_batches_with_and_without_a_codec() -> None:
     assert sorted(loss.position for loss in report.damage) == [len(plain[1]), len(plain[1] + plain[0])]
     for i in range(1, 6):
         mixed = b"".join(plain[:i]) + packed[i - 1] + plain[i]
-        with pytest.raises(kbatch.InvalidRecordError, match="offsets don't rise"):
+        with pytest.raises(kbatch.InvalidRecordError, match="offsets do not rise"):
             kbatch.convert(mixed, 1, codec="none")
 
 
-def test_losses_of_a_run_of_batches() -> None:
-    """PRD-R9: each is counted once, or refused where it is."""
+def test_losses_of_a_run_are_counted_once() -> None:
+    """PRD-R9: each loss is counted once, or raises at its batch."""
     plain = kbatch.encode([b"a"] * 3, timestamps=5)
     idempotent = kbatch.encode(
         [b"b"] * 3, timestamps=5, base_offset=3, producer_id=7, producer_epoch=0, base_sequence=0
@@ -111,8 +110,8 @@ def test_losses_of_a_run_of_batches() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_offsets_may_go_back_where_damage_was_left_out(codec: str) -> None:
-    """LEG-R13, PRD-R9: Kafka converts each batch by itself; only batches that are adjacent are one run."""
+def test_offsets_may_go_back_after_damage_that_is_left_out(codec: str) -> None:
+    """LEG-R13, PRD-R9: Kafka converts each batch by itself; only adjacent batches form a run."""
     first, damaged, third = (
         kbatch.encode([b"v"] * 3, timestamps=5, base_offset=offset, codec=codec) for offset in (6, 3, 0)
     )
@@ -123,10 +122,10 @@ def test_offsets_may_go_back_where_damage_was_left_out(codec: str) -> None:
     assert [(loss.position, loss.length) for loss in report.damage] == [(len(first), len(damaged))]
 
 
-# -- output that grows
+# -- growing output
 
 
-def test_bytes_that_grow() -> None:
+def test_pieces_are_appended_and_taken_once() -> None:
     pieces = [bytes([i]) * (i * 1000) for i in range(100)]
     for expected in (0, 1, 10_000, 6_000_000):
         growing = Growing()
@@ -146,7 +145,7 @@ def test_bytes_that_grow() -> None:
         growing.append(b"a", 1)
 
 
-def test_bytes_that_are_written_where_they_belong() -> None:
+def test_spare_memory_is_appended_in_place() -> None:
     growing = Growing()
     assert growing.spare(1) is None
     growing.append(b"first", 100)
@@ -171,17 +170,17 @@ def test_bytes_that_are_written_where_they_belong() -> None:
         growing.reserve(1)
 
 
-def test_headers_around_payloads() -> None:
+def test_headers_are_written_around_payloads() -> None:
     data = bytearray(
         kbatch.encode([b"v"] * 9, timestamps=1000, batch_size=100, producer_id=3, producer_epoch=0, base_sequence=0)
     )
-    wanted = bytes(data)
-    rows = kbatch.scan(wanted).copy()
+    expected = bytes(data)
+    rows = kbatch.scan(expected).copy()
     for row in rows:
         start = int(row["position"])
         data[start : start + 61] = bytes(61)
     encode.frame(rows, memoryview(data))
-    assert data == wanted
+    assert data == expected
     with pytest.raises(ValueError, match="1 bytes before their memory"):
         encode.frame(rows, memoryview(data + b"\0"))
     for name, value in (("size", 60), ("size", 2**31)):
@@ -191,20 +190,21 @@ def test_headers_around_payloads() -> None:
             encode.frame(bad, memoryview(data))
 
 
-def test_first_bytes_unlike_the_rest_make_no_large_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the first batches become may be a thousand times their size."""
-    demands: list[int] = []
+def test_the_first_bytes_do_not_cause_a_large_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batches may grow by a factor of a thousand."""
+    sizes: list[int] = []
 
     class Recorder(Growing):
         def append(self, piece: Any, expected: int) -> None:
-            demands.append(expected)
+            sizes.append(expected)
             super().append(piece, expected)
 
     monkeypatch.setattr(rewriter, "Growing", Recorder)
     dense = kbatch.encode([bytes(1 << 20)], timestamps=5, codec="gzip")
     noise = kbatch.encode([random.Random(1).randbytes(100_000)], timestamps=5, codec="gzip", base_offset=1)
-    made = rewrite_bytes(Recompression("none"), dense + noise, run_bytes=4000)
-    assert max(demands) < 2 * len(made)
+    monkeypatch.setattr(rewriter, "_RUN_BYTES", 4000)
+    made = kbatch.recompress(dense + noise, "none")
+    assert max(sizes) < 2 * len(made)
     assert made == kbatch.encode([bytes(1 << 20)], timestamps=5) + kbatch.encode(
         [random.Random(1).randbytes(100_000)], timestamps=5, base_offset=1
     )

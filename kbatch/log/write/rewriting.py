@@ -25,7 +25,7 @@ from kbatch.log.write.side_files import copy_beside, names_beside
 from kbatch.log.write.staging import staged
 from kbatch.rewrite.conversion import Conversion, Lossy
 from kbatch.rewrite.recompression import Recompression
-from kbatch.rewrite.rewriter import OnError, Rewriter, RewriteReport, good_batches, rewrite_batches
+from kbatch.rewrite.rewriter import RaiseOrSkip, Rewriter, RewriteReport, rewrite_batches, valid_batches
 from kbatch.transactions import TransactionTracker
 
 __all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
@@ -47,7 +47,7 @@ def convert_log(
     level: int | None = None,
     lossy: Lossy = "raise",
     batch_size: int = 16384,
-    on_error: OnError = "raise",
+    on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     **options: Any,
 ) -> RewriteReport:
@@ -96,7 +96,7 @@ def recompress_log(
     *,
     level: int | None = None,
     batch_size: int = 16384,
-    on_error: OnError = "raise",
+    on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     **options: Any,
 ) -> RewriteReport:
@@ -185,8 +185,8 @@ def rewrite_log(
         if not path.endswith(".log") and not log.path.endswith(".log"):
             names = names_beside(log).items()
             kept = [name for name, snapshot in names if snapshot is None or rewriter.keeps_producers]
-            rewriter.settings.report.damage += copy_beside(log, kept, writer)
-    return rewriter.settings.report
+            rewriter.report.damage += copy_beside(log, kept, writer)
+    return rewriter.report
 
 
 class _Rewriting:
@@ -203,7 +203,7 @@ class _Rewriting:
         self._max_bytes = max_bytes
         self._progress = progress
         self._keeps_markers = rewriter.keeps_producers
-        self._tracker = TransactionTracker(check_crc=False, limits=rewriter.settings.limits)
+        self._tracker = TransactionTracker(check_crc=False, limits=rewriter.limits)
         self._done = 0
 
     def run(self) -> None:
@@ -240,11 +240,11 @@ class _Rewriting:
 
     def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Yield the good batches of a segment, and the bytes from the first of them on."""
-        settings = self._rewriter.settings
+        rewriter = self._rewriter
         consumed = 0
-        for table in read_tables(segment, 0, segment.size, settings.framing, self._max_bytes):
-            settings.add_damage(table.losses, segment.path)
-            rows = good_batches(table)
+        for table in read_tables(segment, 0, segment.size, rewriter.framing, self._max_bytes):
+            rewriter.add_damage(table.losses, segment.path)
+            rows = valid_batches(table)
             consumed += table.consumed
             if len(rows):
                 end = int(rows["position"][-1] + rows["size"][-1])
@@ -252,7 +252,7 @@ class _Rewriting:
                 if self._progress is not None:
                     self._progress(self._done + end)
             del table
-        settings.report.tail_bytes += segment.size - consumed
+        rewriter.report.tail_bytes += segment.size - consumed
 
     def _stored(self, segment: Segment) -> npt.NDArray[np.void]:
         """Return the entries of the segment's ``.txnindex``, one a marker.
@@ -264,7 +264,7 @@ class _Rewriting:
             try:
                 rows = segment.transaction_index()
             except KbatchError:
-                if self._rewriter.settings.on_error == "raise":
+                if self._rewriter.on_error == "raise":
                     raise
         return rows[np.unique(rows["last_offset"], return_index=True)[1]]
 
@@ -313,7 +313,7 @@ def rewrite_logs(
             done += log.size
         for name in set(storage.list(root)).intersection(_COPIED):
             stage.write_file(name, storage.read(storage.join(root, name), _MOST_COPIED)[0])
-    return rewriter.settings.report
+    return rewriter.report
 
 
 def check_out(log: Log, out: str) -> None:
