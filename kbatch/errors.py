@@ -75,10 +75,10 @@ class KbatchError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments survive pickling: errors cross process borders in Spark and multiprocessing.
-        return (_rebuild, (type(self), self.args, self.__dict__))
+        return (_unpickled_error, (type(self), self.args, self.__dict__))
 
 
-def _rebuild(cls: type[KbatchError], args: tuple[str], state: dict[str, object]) -> KbatchError:
+def _unpickled_error(cls: type[KbatchError], args: tuple[str], state: dict[str, object]) -> KbatchError:
     error = cls(*args)
     error.__dict__.update(state)
     return error
@@ -232,14 +232,14 @@ class Finding(NamedTuple):
     """A fault and where it was found.
 
     ``at`` is the byte within the batch's payload for faults of records (after decompression, if the batch is
-    compressed), and within the batch for the others; -1 where no byte can be named. ``wanted`` and ``found`` are
+    compressed), and within the batch for the others; -1 where no byte can be named. ``expected`` and ``found`` are
     what the fault's text says they are.
     """
 
     fault: Fault
     at: int = -1
     record: int = -1
-    wanted: int = 0
+    expected: int = 0
     found: int = 0
     detail: str = ""
 
@@ -248,7 +248,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.LENGTH_TOO_SMALL: (
         CorruptBatchError,
         BatchStatus.INVALID,
-        "length field is {found}, the least that any format allows is {wanted}; nothing after it can be framed",
+        "length field is {found}, the least that any format allows is {expected}; nothing after it can be framed",
     ),
     Fault.BAD_MAGIC: (
         CorruptBatchError,
@@ -258,28 +258,28 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.LEGACY_CODEC: (
         UnsupportedFormatError,
         BatchStatus.UNSUPPORTED,
-        "codec id is {found}, known in messages of magic {wanted} are 0 to 3 (none, gzip, snappy, lz4)",
+        "codec id is {found}, known in messages of magic {expected} are 0 to 3 (none, gzip, snappy, lz4)",
     ),
     Fault.BATCH_TOO_SHORT: (
         CorruptBatchError,
         BatchStatus.INVALID,
-        "length field is {found}, a batch of this magic needs at least {wanted}",
+        "length field is {found}, a batch of this magic needs at least {expected}",
     ),
     Fault.BAD_CRC: (
         CrcMismatchError,
         BatchStatus.BAD_CRC,
-        "stored checksum is 0x{wanted:08x}, the bytes give 0x{found:08x}",
+        "stored checksum is 0x{expected:08x}, the bytes give 0x{found:08x}",
     ),
     Fault.COUNT_NEGATIVE: (InvalidRecordError, BatchStatus.INVALID, "record count is {found}"),
     Fault.COUNT_TOO_LARGE: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "record count is {found}, the payload can hold {wanted} at most",
+        "record count is {found}, the payload can hold {expected} at most",
     ),
     Fault.VARINT_TOO_LONG: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "variable-length integer goes on after its {wanted} bytes",
+        "variable-length integer goes on after its {expected} bytes",
     ),
     Fault.VARINT_CUT: (
         InvalidRecordError,
@@ -289,47 +289,47 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.RECORD_LENGTH: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "record length is {found}, {wanted} bytes remain in the payload",
+        "record length is {found}, {expected} bytes remain in the payload",
     ),
     Fault.RECORD_CUT: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "payload ends before the record that the header counts ({wanted} records, {found} present)",
+        "payload ends before the record that the header counts ({expected} records, {found} present)",
     ),
     Fault.KEY_LENGTH: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "key length is {found}, {wanted} bytes remain in the record",
+        "key length is {found}, {expected} bytes remain in the record",
     ),
     Fault.VALUE_LENGTH: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "value length is {found}, {wanted} bytes remain in the record",
+        "value length is {found}, {expected} bytes remain in the record",
     ),
     Fault.HEADER_COUNT: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "header count is {found}, the rest of the record can hold {wanted} at most",
+        "header count is {found}, the rest of the record can hold {expected} at most",
     ),
     Fault.HEADER_KEY_LENGTH: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "header key length is {found}, {wanted} bytes remain in the record",
+        "header key length is {found}, {expected} bytes remain in the record",
     ),
     Fault.HEADER_VALUE_LENGTH: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "header value length is {found}, {wanted} bytes remain in the record",
+        "header value length is {found}, {expected} bytes remain in the record",
     ),
     Fault.RECORD_SIZE: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "record length is {wanted}, its fields take {found} bytes",
+        "record length is {expected}, its fields take {found} bytes",
     ),
     Fault.TRAILING_BYTES: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "{found} bytes remain after the last of {wanted} records",
+        "{found} bytes remain after the last of {expected} records",
     ),
     Fault.CODEC: (CodecError, BatchStatus.BAD_CODEC, "{detail}"),
     Fault.UNKNOWN_CODEC: (
@@ -340,7 +340,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.OVER_LIMIT: (
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
-        "payload decompresses to more than {wanted} bytes; raise Limits(max_decompressed_bytes=...) if it is wanted",
+        "payload decompresses to more than {expected} bytes; raise Limits(max_decompressed_bytes=...) to decode it",
     ),
     Fault.WRAPPER_VALUE: (
         InvalidRecordError,
@@ -351,17 +351,17 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.WRAPPER_OFFSET: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "offset of the compressed message is {wanted}, which is less than that of the last message in it, {found}",
+        "offset of the compressed message is {expected}, which is less than that of the last message in it, {found}",
     ),
     Fault.INNER_LENGTH: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "length field of an inner message is {found}, one of its magic needs at least {wanted}",
+        "length field of an inner message is {found}, one of its magic needs at least {expected}",
     ),
     Fault.INNER_CUT: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "inner message is cut: it takes {wanted} bytes, {found} remain",
+        "inner message is cut: it takes {expected} bytes, {found} remain",
     ),
     Fault.INNER_MAGIC: (
         InvalidRecordError,
@@ -376,7 +376,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.BATCH_TOO_LARGE: (
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
-        "header claims a batch of {found} bytes, above the limit of {wanted}; raise Limits(max_batch_bytes=...) if "
+        "header claims a batch of {found} bytes, above the limit of {expected}; raise Limits(max_batch_bytes=...) if "
         "such batches are valid",
     ),
 }
@@ -388,8 +388,8 @@ def fault_status(fault: Fault) -> BatchStatus:
 
 
 def finding_text(finding: Finding) -> str:
-    """Say in words what was found and what was wanted, without saying where."""
-    return _TEXTS[finding.fault][2].format(wanted=finding.wanted, found=finding.found, detail=finding.detail)
+    """Say in words what was found and what was expected, without saying where."""
+    return _TEXTS[finding.fault][2].format(expected=finding.expected, found=finding.found, detail=finding.detail)
 
 
 def finding_to_error(

@@ -2,8 +2,8 @@
 
 A field that `option` makes has a default, a kind of value, and the names under which Spark (`Option.spark`) and the
 command line (`Option.flags`) know it. From that come the parser of Spark's strings (`from_strings`), the flags
-(`add_flags`, `from_flags`), the check of values (`check`), and the documentation (`documented`, `table_of`). The
-dataclasses stay in the modules that use their values.
+(`add_flags`, `from_flags`), the check of values (`check_options`), and the documentation (`documented`,
+`table_of`). The dataclasses stay in the modules that use their values.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = [
     "INT32_MAX",
     "INT64_MAX",
     "TEXT",
-    "Kind",
     "Option",
     "OptionError",
+    "ValueKind",
     "add_flags",
     "as_named",
-    "check",
+    "check_options",
     "choice",
     "documented",
     "from_flags",
@@ -46,7 +46,7 @@ __all__ = [
     "whole_number",
 ]
 
-_METADATA = "kbatch.option"
+_OPTION = "kbatch.option"
 _DURATIONS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 C = TypeVar("C", bound=type)
@@ -77,7 +77,7 @@ class _Names(dict[str, str]):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """A kind of value: how it is written as text, and which values are allowed.
 
     Attributes
@@ -118,8 +118,8 @@ class Option:
     ----------
     name : str
         The field's name.
-    kind : Kind
-    spark, flags : dict of str to Kind
+    kind : ValueKind
+    spark, flags : dict of str to ValueKind
         Names that Spark and the command line have for it, and how each is written; the first is the usual one.
     help : str
     first_wins : bool
@@ -128,9 +128,9 @@ class Option:
     """
 
     name: str
-    kind: Kind
-    spark: Mapping[str, Kind]
-    flags: Mapping[str, Kind]
+    kind: ValueKind
+    spark: Mapping[str, ValueKind]
+    flags: Mapping[str, ValueKind]
     help: str
     first_wins: bool
     default: Any
@@ -142,12 +142,12 @@ class Option:
 
 
 def option(
-    kind: Kind,
+    kind: ValueKind,
     default: Any = dataclasses.MISSING,
     *,
     help: str,
-    spark: str | Mapping[str, Kind] | None = None,
-    flag: str | Mapping[str, Kind] | None = None,
+    spark: str | Mapping[str, ValueKind] | None = None,
+    flag: str | Mapping[str, ValueKind] | None = None,
     first_wins: bool = False,
     default_factory: Any = dataclasses.MISSING,
 ) -> Any:
@@ -164,7 +164,7 @@ def option(
     ({'split_bytes': 67108864}, {'split_bytes': 'splitBytes'})
     """
     names = [{} if each is None else {each: kind} if isinstance(each, str) else dict(each) for each in (spark, flag)]
-    metadata = {_METADATA: (kind, *names, help, first_wins)}
+    metadata = {_OPTION: (kind, *names, help, first_wins)}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
@@ -178,16 +178,16 @@ def options_of(cls: type[Any], **prefixes: str) -> list[Option]:
 
     found = []
     for field in dataclasses.fields(cls):
-        if _METADATA not in field.metadata:
+        if _OPTION not in field.metadata:
             continue
-        kind, spark, flags, text, first_wins = field.metadata[_METADATA]
+        kind, spark, flags, text, first_wins = field.metadata[_OPTION]
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         spark, flags = ({filled(name): each for name, each in names.items()} for names in (spark, flags))
         found.append(Option(field.name, kind, spark, flags, text, first_wins, default))
     return found
 
 
-def check(options: Any) -> None:
+def check_options(options: Any) -> None:
     """Check the value of each option of a dataclass; None is allowed where it is the default.
 
     Raises
@@ -241,7 +241,7 @@ def from_strings(options: Sequence[Option], given: Mapping[str, str]) -> tuple[d
 
 
 def _parse(
-    options: Iterable[tuple[Option, Mapping[str, Kind], bool]], texts: Mapping[str, str]
+    options: Iterable[tuple[Option, Mapping[str, ValueKind], bool]], texts: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -325,17 +325,17 @@ def table_of(options: Iterable[Option]) -> str:
 # -- kinds of values
 
 
-def whole_number(minimum: int = 0, maximum: int = INT64_MAX, metavar: str = "N") -> Kind:
+def whole_number(minimum: int = 0, maximum: int = INT64_MAX, metavar: str = "N") -> ValueKind:
     """Return the kind of integers within these bounds."""
-    return Kind(_parse_integer, str(minimum), _between(minimum, maximum), metavar=metavar)
+    return ValueKind(_parse_integer, str(minimum), _between(minimum, maximum), metavar=metavar)
 
 
-def size(minimum: int = 1, maximum: int = INT64_MAX) -> Kind:
+def size(minimum: int = 1, maximum: int = INT64_MAX) -> ValueKind:
     """Return the kind of numbers of bytes within these bounds."""
-    return Kind(parse_size, "64k", _between(minimum, maximum), metavar="SIZE", show=_show_size)
+    return ValueKind(parse_size, "64k", _between(minimum, maximum), metavar="SIZE", show=_show_size)
 
 
-def choice(*names: str) -> Kind:
+def choice(*names: str) -> ValueKind:
     """Return the kind of these words, in any case."""
 
     def test(value: Any) -> None:
@@ -343,7 +343,9 @@ def choice(*names: str) -> Kind:
             raise ValueError(f"must be one of {', '.join(map(repr, names))}, got {value!r}")
 
     folded = {name.lower(): name for name in names}
-    return Kind(lambda text: folded.get(text.strip().lower(), text), names[-1], test, names, f"{{{','.join(names)}}}")
+    return ValueKind(
+        lambda text: folded.get(text.strip().lower(), text), names[-1], test, names, f"{{{','.join(names)}}}"
+    )
 
 
 def _between(minimum: int, maximum: int) -> Callable[[Any], None]:
@@ -367,8 +369,8 @@ def _parse_boolean(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-TEXT = Kind(str, "text")
-BOOLEAN = Kind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower())
+TEXT = ValueKind(str, "text")
+BOOLEAN = ValueKind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower())
 
 
 def parse_size(text: str) -> int:

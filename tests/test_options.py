@@ -17,9 +17,9 @@ from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.write.rows import RowOptions
 from kbatch.options import (
     BOOLEAN,
-    Kind,
     Option,
     OptionError,
+    ValueKind,
     add_flags,
     check,
     from_flags,
@@ -132,7 +132,7 @@ def test_meaning_is_the_same_everywhere(
     cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any, each: Option, name: str
 ) -> None:
     """A text in Spark or on the command line is the same as its value in Python."""
-    used: Kind = getattr(each, kind)[name]
+    used: ValueKind = getattr(each, kind)[name]
     text = EXAMPLES.get((cls, each.name), "false" if each.default is True else used.example)
     needed = NEEDS.get(each.name, {})
     made = part(place({**texts_of(cls, words, kind, needed), name: text}))
@@ -149,7 +149,7 @@ def test_check_is_the_same_everywhere(
     cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any, each: Option, name: str
 ) -> None:
     """A value that is not allowed gets one message, which begins with the name that the option has in that place."""
-    used: Kind = getattr(each, kind)[name]
+    used: ValueKind = getattr(each, kind)[name]
     for bad in ("-5", "", "no such thing", "99999999999999999999", "\0"):
         try:
             value = used.parse(bad)

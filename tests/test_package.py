@@ -65,7 +65,10 @@ def test_faults_are_those_of_the_kernels() -> None:
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault])
 def test_every_fault_has_a_text_and_a_status(fault: Fault) -> None:
     error = finding_to_error(
-        Finding(fault, at=7, record=3, wanted=11, found=12, detail="detail"), source="x.log", position=5, base_offset=6
+        Finding(fault, at=7, record=3, expected=11, found=12, detail="detail"),
+        source="x.log",
+        position=5,
+        base_offset=6,
     )
     assert str(error).startswith("x.log, byte 5, base offset 6, record 3, payload byte 7: ")
     assert "{" not in str(error)
@@ -76,7 +79,7 @@ def test_every_fault_has_a_text_and_a_status(fault: Fault) -> None:
 def test_errors_survive_pickling() -> None:
     import pickle
 
-    error = finding_to_error(Finding(Fault.BAD_CRC, wanted=1, found=2), source="x.log", position=5, base_offset=6)
+    error = finding_to_error(Finding(Fault.BAD_CRC, expected=1, found=2), source="x.log", position=5, base_offset=6)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kbatch.CrcMismatchError
     assert (str(copy), copy.source, copy.position, copy.base_offset) == (str(error), "x.log", 5, 6)

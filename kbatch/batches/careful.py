@@ -62,7 +62,7 @@ _frame_start = struct.Struct("<IB").unpack_from
 _uint64_le = struct.Struct("<Q").unpack_from
 
 
-class _Contexts(threading.local):
+class _PythonContexts(threading.local):
     """The contexts that each thread keeps: creating one costs more than decompressing a small payload."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class _Contexts(threading.local):
         self.lz4: object | None = None
 
 
-_contexts = _Contexts()
+_python_contexts = _PythonContexts()
 
 
 def decompress_carefully(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
@@ -104,13 +104,13 @@ def append_uncompressed(payload: memoryview, arena: Arena) -> int:
     return size
 
 
-def _refuse(detail: str) -> NoReturn:
+def _refuse_payload(detail: str) -> NoReturn:
     # `from None`: where a library raised, the detail says what it said.
     raise PayloadError(Finding(Fault.CODEC, detail=detail)) from None
 
 
 def _refuse_size(limit: int) -> NoReturn:
-    raise PayloadError(Finding(Fault.OVER_LIMIT, wanted=limit))
+    raise PayloadError(Finding(Fault.OVER_LIMIT, expected=limit))
 
 
 def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
@@ -131,7 +131,7 @@ def _room(arena: Arena, start: int, size: int) -> Any:
 def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
     # zlib's object is as fast as zlib.decompress(), which has no limit and takes one member only.
     if not payload:
-        _refuse("gzip: the payload is empty")
+        _refuse_payload("gzip: the payload is empty")
     position = produced = 0
     while True:
         member = zlib.decompressobj(wbits=31)
@@ -140,10 +140,10 @@ def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
             try:
                 chunk = member.decompress(feed, min(_GZIP_STEP, limit - produced + 1))
             except zlib.error as error:
-                _refuse(f"gzip: {error}")
+                _refuse_payload(f"gzip: {error}")
             taken = len(feed) - len(member.unconsumed_tail) - len(member.unused_data)
             if not chunk and not taken and not member.eof:
-                _refuse("gzip: the stream is cut short")
+                _refuse_payload("gzip: the stream is cut short")
             position += taken
             produced = _append(chunk, arena, produced, limit)
         # What doesn't begin like a member ends the stream, zero padding as well as garbage (COD-R4, GZ-R4).
@@ -168,7 +168,9 @@ def _decompress_snappy(payload: memoryview, arena: Arena, limit: int) -> int:
         elif end - position >= _XERIAL_HEADER_SIZE and payload[position : position + 8] == _XERIAL_MAGIC:
             position += _XERIAL_HEADER_SIZE  # a further stream (SN-R4)
         else:
-            _refuse(f"snappy: chunk length is {length} at payload byte {position}, {end - position - 4} bytes remain")
+            _refuse_payload(
+                f"snappy: chunk length is {length} at payload byte {position}, {end - position - 4} bytes remain"
+            )
     return produced
 
 
@@ -177,16 +179,16 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_MAX_RATIO * len(block):
-            _refuse(f"snappy: a block of {len(block)} bytes claims to hold {size}")
+            _refuse_payload(f"snappy: a block of {len(block)} bytes claims to hold {size}")
         if size > limit - produced:
             _refuse_size(limit)
         arena.reserve(produced + size)
         start = arena.used + produced
         written = cramjam.snappy.decompress_raw_into(block, _room(arena, start, size))
     except cramjam.DecompressionError as error:
-        _refuse(f"snappy: {error}")
+        _refuse_payload(f"snappy: {error}")
     if written != size:
-        _refuse(f"snappy: a block claims to hold {size} bytes and holds {written}")
+        _refuse_payload(f"snappy: a block claims to hold {size} bytes and holds {written}")
     return size
 
 
@@ -198,19 +200,19 @@ def _lz4_header(header: bytes, check: bool) -> tuple[int, bool]:
     descriptors are ever met, so the check is done once for each.
     """
     if len(header) < 7 or not header.startswith(_LZ4_MAGIC):
-        _refuse("lz4: the payload doesn't begin with a frame")
+        _refuse_payload("lz4: the payload doesn't begin with a frame")
     flags, block_descriptor = header[4], header[5]
     if len(header) < 7 + (flags & _LZ4_HAS_SIZE):
-        _refuse("lz4: the stream is cut short in its header")
+        _refuse_payload("lz4: the stream is cut short in its header")
     if flags >> 6 != 1 or flags & 0x03:  # the lowest bit is that of a dictionary id (L4-R3)
-        _refuse(f"lz4: the frame's flags are 0x{flags:02x}: not version 1, a reserved bit or a dictionary")
+        _refuse_payload(f"lz4: the frame's flags are 0x{flags:02x}: not version 1, a reserved bit or a dictionary")
     if block_descriptor & 0x8F or block_descriptor >> 4 < 4:
-        _refuse(f"lz4: the frame's block descriptor is 0x{block_descriptor:02x}, known are 0x40 to 0x70")
+        _refuse_payload(f"lz4: the frame's block descriptor is 0x{block_descriptor:02x}, known are 0x40 to 0x70")
     if check:
         try:
             lz4.frame.get_frame_info(header)  # verifies the header checksum (L4-R4)
         except RuntimeError as error:
-            _refuse(f"lz4: {error}")
+            _refuse_payload(f"lz4: {error}")
     return 1 << (2 * (block_descriptor >> 4) + 8), flags & (_LZ4_INDEPENDENT | _LZ4_CHECKSUMS) == _LZ4_INDEPENDENT
 
 
@@ -221,7 +223,7 @@ def _lz4_header_checksum(header: bytes) -> bytes:
         with contextlib.suppress(RuntimeError):
             lz4.frame.get_frame_info(header + bytes([number]))
             return bytes([number])
-    _refuse("lz4: the frame's header is malformed")
+    _refuse_payload("lz4: the frame's header is malformed")
 
 
 def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
@@ -241,12 +243,12 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
         position += 4
         if length == 0:
             if has_size and _uint64_le(payload, 6)[0] != produced:
-                _refuse(f"lz4: the frame claims to hold {_uint64_le(payload, 6)[0]} bytes and holds {produced}")
+                _refuse_payload(f"lz4: the frame claims to hold {_uint64_le(payload, 6)[0]} bytes and holds {produced}")
             return produced  # the first frame only, whatever follows (L4-R1, L4-R11)
         stored = length & _LZ4_STORED
         length &= ~_LZ4_STORED
         if length > block_max or length > end - position:
-            _refuse(f"lz4: block length is {length}, allowed are {block_max}, {end - position} bytes remain")
+            _refuse_payload(f"lz4: block length is {length}, allowed are {block_max}, {end - position} bytes remain")
         block = payload[position : position + length]
         room = length if stored else min(block_max, _LZ4_MAX_RATIO * length)
         fits = room <= limit - produced
@@ -259,7 +261,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
                 produced += cramjam.lz4.decompress_block_into(block, _room(arena, start, room), room)
             except cramjam.DecompressionError:
                 if fits:
-                    _refuse(f"lz4: the block at payload byte {position} is malformed")
+                    _refuse_payload(f"lz4: the block at payload byte {position} is malformed")
                 # Either malformed or past the limit: the stream decoder, which stops anywhere, can tell.
                 return _decompress_lz4_stream(payload, arena, limit, check_header)
         elif fits:
@@ -268,7 +270,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
         else:
             _refuse_size(limit)
         position += length
-    _refuse("lz4: the stream is cut short, it has no end mark")
+    _refuse_payload("lz4: the stream is cut short, it has no end mark")
 
 
 def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
@@ -280,8 +282,8 @@ def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_
         payload = memoryview(b"".join((payload[:at], checksum, payload[at + 1 :])))
     # The context is kept only after a whole frame: resetting one that was left within a frame doesn't clear what
     # remains of its content size (liblz4 1.9.4), and the next frame would be refused for it (COD-R9).
-    context = _contexts.lz4 or lz4.frame.create_decompression_context()
-    _contexts.lz4 = None
+    context = _python_contexts.lz4 or lz4.frame.create_decompression_context()
+    _python_contexts.lz4 = None
     position = produced = 0
     while True:
         # In steps, because the library allocates as much as it may put out. A kept context and steps of 256 KiB take
@@ -290,14 +292,14 @@ def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_
         try:
             chunk, taken, at_end = lz4.frame.decompress_chunk(context, payload[position:], max_length=step)
         except RuntimeError as error:
-            _refuse(f"lz4: {error}")
+            _refuse_payload(f"lz4: {error}")
         position += taken
         produced = _append(chunk, arena, produced, limit)
         if at_end:
-            _contexts.lz4 = context
+            _python_contexts.lz4 = context
             return produced
         if len(chunk) < step and position == len(payload):
-            _refuse("lz4: the stream is cut short")
+            _refuse_payload("lz4: the stream is cut short")
 
 
 def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
@@ -308,7 +310,7 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
     produced = 0
     # Room for any ordinary batch at once; what goes on gets more as it proves to need it.
     step = max(_ZSTD_STEP, 8 * len(payload))
-    reader = _contexts.zstd.stream_reader(payload, read_across_frames=True)
+    reader = _python_contexts.zstd.stream_reader(payload, read_across_frames=True)
     try:
         while True:
             # One byte more than there can be, so that a full room means that there is more, and not that the
@@ -323,7 +325,7 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
                 return produced
             step = max(_ZSTD_STEP, produced)
     except zstandard.ZstdError as error:
-        _refuse(f"zstd: {error}")
+        _refuse_payload(f"zstd: {error}")
 
 
 def _zstd_bound(payload: memoryview) -> int:
@@ -337,29 +339,29 @@ def _zstd_bound(payload: memoryview) -> int:
     end = len(payload)
     position = bound = 0
     if not end:
-        _refuse("zstd: the payload is empty")
+        _refuse_payload("zstd: the payload is empty")
     while position < end:
         if end - position < 8:  # the shortest frame has 9 bytes, the shortest skippable one has 8
-            _refuse(f"zstd: {end - position} bytes at payload byte {position} are no frame")
+            _refuse_payload(f"zstd: {end - position} bytes at payload byte {position} are no frame")
         magic, descriptor = _frame_start(payload, position)
         if magic != _ZSTD_MAGIC:
             if magic & 0xFFFFFFF0 != _ZSTD_SKIPPABLE_MAGIC:
-                _refuse(f"zstd: no frame begins with 0x{magic:08x} at payload byte {position}")
+                _refuse_payload(f"zstd: no frame begins with 0x{magic:08x} at payload byte {position}")
             position += 8 + _uint32_le(payload, position + 4)[0]
             if position > end:
-                _refuse("zstd: the stream is cut short in a skippable frame")
+                _refuse_payload("zstd: the stream is cut short in a skippable frame")
             continue
         if descriptor & 3:
             id_at = position + 6 - (descriptor >> 5 & 1)
             if any(payload[id_at : id_at + (0, 1, 2, 4)[descriptor & 3]]):
-                _refuse("zstd: the frame needs a dictionary")
+                _refuse_payload("zstd: the frame needs a dictionary")
         start = position
         position += _ZSTD_HEADER_SIZES[descriptor]
         before = bound
         last = 0
         while not last:
             if end - position < 3:
-                _refuse("zstd: the stream is cut short")
+                _refuse_payload("zstd: the stream is cut short")
             header = payload[position] | payload[position + 1] << 8 | payload[position + 2] << 16
             last = header & 1
             kind = header >> 1 & 3
@@ -372,12 +374,12 @@ def _zstd_bound(payload: memoryview) -> int:
                 bound += size
         position += descriptor & 4  # the checksum's bit has the value of its size
         if position > end:
-            _refuse("zstd: the stream is cut short")
+            _refuse_payload("zstd: the stream is cut short")
         # The library checks the content size that a frame declares, but not where the last block is empty (ZS-R6).
         # Sizes of one or two bytes claim nothing that could matter.
         if descriptor >= 0x80:
             blocks_at = start + _ZSTD_HEADER_SIZES[descriptor]
             claim = int.from_bytes(payload[blocks_at - (8 if descriptor >= 0xC0 else 4) : blocks_at], "little")
             if claim > bound - before:
-                _refuse(f"zstd: a frame claims to hold {claim} bytes, its blocks can hold {bound - before}")
+                _refuse_payload(f"zstd: a frame claims to hold {claim} bytes, its blocks can hold {bound - before}")
     return bound

@@ -49,7 +49,7 @@ __all__ = ["check_level", "compress", "decompress", "level_of", "own_codecs"]
 # The largest ratio of an ordinary payload's decompressed and compressed size: the capacity that is reserved.
 _ORDINARY_RATIO = 8
 # The smallest capacity that is reserved for a payload, in bytes.
-_MIN_CAPACITY = 256 << 10
+_MIN_RESERVED = 256 << 10
 
 # The levels of Kafka's `compression.*.level` (COD-R10).
 _LEVEL_RANGES: dict[int, tuple[int, int]] = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
@@ -104,7 +104,7 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     if not addresses():
         return decompress_carefully(codec, payload, arena, limit, magic)
     # Kernels take payloads of an ordinary shape and size; any other is decompressed from its beginning.
-    arena.reserve(min(limit, max(_MIN_CAPACITY, _ORDINARY_RATIO * len(payload))))
+    arena.reserve(min(limit, max(_MIN_RESERVED, _ORDINARY_RATIO * len(payload))))
     size = _plain(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
     if size < 0:
         return decompress_carefully(codec, payload, arena, limit, magic)

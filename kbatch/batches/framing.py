@@ -26,9 +26,9 @@ __all__ = [
     "byte_array",
     "entry_size",
     "first_offsets",
-    "frame",
-    "header_size",
+    "frame_batches",
     "max_entry_size",
+    "plausible_size",
     "put_values",
     "scan",
     "scan_part",
@@ -36,7 +36,7 @@ __all__ = [
     "size_by_fields",
 ]
 
-_FIRST_BATCHES = 1024
+_MIN_ROWS = 1024
 _MAX_ENTRY_SIZE = 64 << 20
 # The least size of an entry, by magic.
 _MIN_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
@@ -65,7 +65,7 @@ def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
         raise ValueError(f"data must be a contiguous buffer: {error}") from None
 
 
-def frame(
+def frame_batches(
     data: npt.NDArray[np.uint8],
     rows: PooledRows,
     *,
@@ -84,18 +84,18 @@ def frame(
         What stands there, if no batch can.
     """
     first, begun = rows.used, position
-    rows.reserve(_FIRST_BATCHES if max_batches is None else max_batches)
+    rows.reserve(_MIN_ROWS if max_batches is None else max_batches)
     finding = None
     while True:
         end = len(rows.array) if max_batches is None else first + max_batches
-        n, position, fault, wanted, found = _kernel.scan(data, rows.array, rows.used, end, position, origin)
+        n, position, fault, expected, found = _kernel.scan_headers(data, rows.array, rows.used, end, position, origin)
         rows.used += n
         if fault:
-            finding = Finding(Fault(fault), wanted=wanted, found=found)
+            finding = Finding(Fault(fault), expected=expected, found=found)
         if fault or rows.used < end or max_batches is not None:
             break
         # As many more as there will be if the rest is like what was seen.
-        rows.reserve(int(1.1 * (rows.used - first) * (len(data) - position) / (position - begun)) + _FIRST_BATCHES)
+        rows.reserve(int(1.1 * (rows.used - first) * (len(data) - position) / (position - begun)) + _MIN_ROWS)
     if max_size is not None:
         if len(data) > max_size:
             larger = np.flatnonzero(rows.filled()["size"][first:] > max_size)
@@ -106,7 +106,7 @@ def frame(
         if finding is None and rows.used - first != max_batches and len(data) - position >= MIN_ENTRY_SIZE:
             size = entry_size(data, position)
             if size > max_size:
-                finding = Finding(Fault.BATCH_TOO_LARGE, wanted=max_size, found=size)
+                finding = Finding(Fault.BATCH_TOO_LARGE, expected=max_size, found=size)
     return position, finding
 
 
@@ -138,7 +138,9 @@ def scan_part(
         ``consumed`` counts from the beginning of `data`.
     """
     rows = PooledRows(BATCH_DTYPE)
-    consumed, finding = frame(data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size)
+    consumed, finding = frame_batches(
+        data, rows, origin=origin, position=position, max_batches=max_batches, max_size=max_size
+    )
     return Scan(rows.filled(), consumed, finding)
 
 
@@ -208,7 +210,7 @@ def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:
     return LOG_OVERHEAD + int.from_bytes(data.data[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
 
 
-def header_size(data: npt.NDArray[np.uint8], position: int) -> int | None:
+def plausible_size(data: npt.NDArray[np.uint8], position: int) -> int | None:
     """Return the bytes that the entry takes whose first 17 are at ``data[position]``; None if no entry begins so."""
     magic = int(data[position + MAGIC_AT])
     size = entry_size(data, position)

@@ -36,14 +36,14 @@ class PooledRows:
 
     def __init__(self, dtype: np.dtype[np.void], capacity: int = 0) -> None:
         self.used = 0
-        self._memory, self.array = _rows(dtype, capacity) if capacity else _no_rows(dtype)
+        self._memory, self.array = _pooled_rows(dtype, capacity) if capacity else _no_rows(dtype)
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more rows after the used ones."""
         if count > len(self.array) - self.used:
             dtype = self.array.dtype
             # Doubling keeps the rows copied in proportion to the rows filled.
-            memory, array = _rows(dtype, max(self.used + count, 2 * len(self.array)))
+            memory, array = _pooled_rows(dtype, max(self.used + count, 2 * len(self.array)))
             # As bytes: NumPy copies rows field by field, which takes ten times as long.
             size = self.used * dtype.itemsize
             memory[:size] = self._memory[:size]
@@ -65,7 +65,7 @@ class PooledRows:
         return np.frombuffer(self._memory.toreadonly(), self.array.dtype, self.used)
 
 
-def _rows(dtype: np.dtype[np.void], capacity: int) -> tuple[memoryview, npt.NDArray[np.void]]:
+def _pooled_rows(dtype: np.dtype[np.void], capacity: int) -> tuple[memoryview, npt.NDArray[np.void]]:
     memory = memoryview(buffers.allocate(capacity * dtype.itemsize))
     return memory, np.frombuffer(memory, dtype)
 

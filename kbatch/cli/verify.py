@@ -16,8 +16,8 @@ from kbatch.log.logs import Log
 from kbatch.log.names import parse_segment_name
 from kbatch.log.segment import Segment
 from kbatch.log.verification import (
-    Finding,
     Report,
+    VerifyFinding,
     verify_index,
     verify_log,
     verify_snapshot,
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     done = 0
     with ProgressLine() as line:
 
-        def tell(finding: Finding) -> None:
+        def tell(finding: VerifyFinding) -> None:
             line.write("")
             print(_finding_line(finding), flush=sys.stdout.isatty())
 
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verify(
-    each: Input, sequences: bool, tell: Callable[[Finding], None] | None, progress: Callable[[int], None]
+    each: Input, sequences: bool, tell: Callable[[VerifyFinding], None] | None, progress: Callable[[int], None]
 ) -> Report:
     if each.kind == "log":
         whole = each.log is not None and not each.log.path.endswith(".log")
@@ -121,7 +121,7 @@ def _log_around(each: Input) -> list[Segment]:
     return []
 
 
-def _finding_line(finding: Finding) -> str:
+def _finding_line(finding: VerifyFinding) -> str:
     return f"{finding.file}: byte {finding.position}: {'' if finding.damage else 'note: '}{finding.text}"
 
 

@@ -10,7 +10,7 @@ class Scanned(NamedTuple):
     expected: int
     found: int
 
-def scan(
+def scan_headers(
     data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], first: int, end: int, position: int, origin: int
 ) -> Scanned: ...
 def survey(rows: npt.NDArray[np.void], include_control: bool) -> tuple[int, int]: ...

@@ -149,7 +149,7 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
     return n
 
 
-def scan(data not None, rows not None, int64_t first, int64_t end, int64_t position, int64_t origin):
+def scan_headers(data not None, rows not None, int64_t first, int64_t end, int64_t position, int64_t origin):
     """Fill `rows`, from row `first` up to row `end`, with the batches of `data` from byte `position` on.
 
     Returns (rows filled, position after the last whole batch, fault, wanted, found). It ends where these are full,

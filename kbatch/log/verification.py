@@ -27,7 +27,7 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionTracker
 
-__all__ = ["Finding", "Report", "verify_index", "verify_log", "verify_snapshot", "verify_transaction_index"]
+__all__ = ["Report", "VerifyFinding", "verify_index", "verify_log", "verify_snapshot", "verify_transaction_index"]
 
 _MAX_BYTES = 32 << 20
 # producer.id.expiration.ms, by default.
@@ -36,7 +36,7 @@ _INDEX_ENTRY = {".index": 8, ".timeindex": 12}
 _TRANSACTION_ENTRY = 34
 
 
-class Finding(NamedTuple):
+class VerifyFinding(NamedTuple):
     """Something that was found.
 
     Attributes
@@ -65,7 +65,7 @@ class Report:
         What was read; bytes of segment files.
     side_files : int
         Index files and snapshots.
-    findings : list of Finding
+    findings : list of VerifyFinding
     """
 
     segments: int = 0
@@ -73,8 +73,8 @@ class Report:
     records: int = 0
     bytes: int = 0
     side_files: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    tell: Callable[[Finding], None] | None = None
+    findings: list[VerifyFinding] = field(default_factory=list)
+    tell: Callable[[VerifyFinding], None] | None = None
 
     @property
     def damaged(self) -> bool:
@@ -83,7 +83,7 @@ class Report:
 
     def add(self, file: str, position: int, text: str, *, damage: bool = True) -> None:
         """Add a finding and tell it."""
-        finding = Finding(file, position, text, damage)
+        finding = VerifyFinding(file, position, text, damage)
         self.findings.append(finding)
         if self.tell is not None:
             self.tell(finding)
@@ -95,7 +95,7 @@ def verify_log(
     whole: bool = True,
     sequences: bool = False,
     limits: Limits | None = None,
-    tell: Callable[[Finding], None] | None = None,
+    tell: Callable[[VerifyFinding], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Check the segments of a log and the files beside them.
@@ -454,7 +454,7 @@ def _size_now(segment: Segment) -> int:
     return segment.size if found is None or found.size is None else found.size
 
 
-def verify_index(path: str, segment: Segment, *, tell: Callable[[Finding], None] | None = None) -> Report:
+def verify_index(path: str, segment: Segment, *, tell: Callable[[VerifyFinding], None] | None = None) -> Report:
     """Check an ``.index`` or ``.timeindex`` file against the batch headers of its segment."""
     report = Report(tell=tell)
     check = _index_check(segment, os.path.splitext(path)[1], report)
@@ -567,7 +567,7 @@ def _check_snapshot(path: str, report: Report, storage: Storage | None = None) -
 
 
 def verify_snapshot(
-    path: str, *, tell: Callable[[Finding], None] | None = None, storage: Storage | None = None
+    path: str, *, tell: Callable[[VerifyFinding], None] | None = None, storage: Storage | None = None
 ) -> Report:
     """Check a ``.snapshot`` file: its version, its checksum, its size."""
     report = Report(tell=tell)
@@ -579,7 +579,7 @@ def verify_transaction_index(
     path: str,
     segments: Sequence[Segment],
     *,
-    tell: Callable[[Finding], None] | None = None,
+    tell: Callable[[VerifyFinding], None] | None = None,
     storage: Storage | None = None,
 ) -> Report:
     """Check a ``.txnindex`` file against the markers of its log; by itself, if there are no segments."""

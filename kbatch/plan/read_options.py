@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from kbatch import options as opts
 from kbatch.broker.partitioner import key_partition
 from kbatch.format import Limits
-from kbatch.options import Kind, OptionError, option
+from kbatch.options import OptionError, ValueKind, option
 from kbatch.plan.value_options import ValueOptions
 from kbatch.read.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
 from kbatch.records.kafka_columns import Overflow
@@ -178,16 +178,16 @@ def _bound(side: str, flag: str, moment: str, where: str) -> Any:
         f"{side}Offsets": lambda text: _parse_offsets(text, side),
     }
     examples = ("1700000000000", '{"topic": {"0": 1700000000000}}', '{"topic": {"0": 23}}')
-    spark = {name: Kind(parse, example) for (name, parse), example in zip(sides.items(), examples, strict=True)}
+    spark = {name: ValueKind(parse, example) for (name, parse), example in zip(sides.items(), examples, strict=True)}
     end = "-2 is the earliest" if side == "starting" else "-1 is the latest"
     flags = {
-        flag: Kind(
+        flag: ValueKind(
             lambda text: Bound(timestamp=_parse_time(text)),
             "2023-11-14T22:13:20Z",
             metavar="TIME",
             help=f"{moment} with this time or a later one, in ISO 8601; UTC unless it has an offset",
         ),
-        f"--{side}-offsets": Kind(
+        f"--{side}-offsets": ValueKind(
             sides[f"{side}Offsets"],
             examples[2],
             metavar="JSON",
@@ -195,12 +195,12 @@ def _bound(side: str, flag: str, moment: str, where: str) -> Any:
         ),
     }
     text = f"{where}: by a time, by a time for each partition, or by an offset for each partition ({end})"
-    kind = Kind(str, "", show=lambda bound: "earliest" if side == "starting" else "latest")
+    kind = ValueKind(str, "", show=lambda bound: "earliest" if side == "starting" else "latest")
     return option(kind, spark=spark, flag=flags, first_wins=True, default_factory=Bound, help=text)
 
 
-_NAMES = Kind(_parse_names, "orders,users", metavar="T", repeated=True)
-_KEY = Kind(str.encode, "order-1")
+_NAMES = ValueKind(_parse_names, "orders,users", metavar="T", repeated=True)
+_KEY = ValueKind(str.encode, "order-1")
 _STRATEGY = opts.choice("error", "latest")
 
 
@@ -210,13 +210,13 @@ def _parse_late(text: str) -> bool:
     return bool(word == "latest")
 
 
-_LATE = Kind(
+_LATE = ValueKind(
     _parse_late, "latest", metavar=_STRATEGY.metavar, show=lambda is_latest: "latest" if is_latest else "error"
 )
-_FAILING = Kind(
+_FAILING = ValueKind(
     lambda text: "raise" if opts.BOOLEAN.parse(text) else "skip", "false", help="false is `skip`, true is `raise`"
 )
-_KEY_HEX = Kind(_parse_hexadecimal, "00ff", help="bytes in hexadecimal")
+_KEY_HEX = ValueKind(_parse_hexadecimal, "00ff", help="bytes in hexadecimal")
 
 
 @opts.documented
@@ -251,15 +251,15 @@ class ReadOptions:
         help="only these topics; the flag may be given more than once",
     )  # fmt: skip
     topic_pattern: str | None = option(
-        Kind(str, "orders-.*", _check_pattern), None, spark="subscribePattern",
+        ValueKind(str, "orders-.*", _check_pattern), None, spark="subscribePattern",
         help="only topics whose whole name matches this regular expression",
     )  # fmt: skip
     assign: dict[str, list[int]] | None = option(
-        Kind(_parse_assignment, '{"topic": [0, 1]}', metavar="JSON"), None, spark="assign",
+        ValueKind(_parse_assignment, '{"topic": [0, 1]}', metavar="JSON"), None, spark="assign",
         help='exactly these partitions, as {"topic": [0, 1]}',
     )  # fmt: skip
     partitions: frozenset[int] | None = option(
-        Kind(_parse_partitions, "0,2,5-7", metavar="N,N-N"), None, spark="partitions", flag="--partitions",
+        ValueKind(_parse_partitions, "0,2,5-7", metavar="N,N-N"), None, spark="partitions", flag="--partitions",
         help="only these partitions of each topic, such as 0,2,5-7",
     )  # fmt: skip
     starting: Bound = _bound("starting", "--from", "from the first record", "where to begin")
@@ -339,7 +339,7 @@ class ReadOptions:
     values: ValueOptions = field(default_factory=ValueOptions)
 
     def __post_init__(self) -> None:
-        opts.check(self)
+        opts.check_options(self)
         chosen = [name for name in ("topics", "topic_pattern", "assign") if getattr(self, name) is not None]
         if len(chosen) > 1:
             raise OptionError(" and ".join(f"{{{name}}}" for name in chosen) + " exclude each other")

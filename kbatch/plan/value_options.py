@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbatch import options as opts
-from kbatch.options import Kind, Option, OptionError, option
+from kbatch.options import Option, OptionError, ValueKind, option
 from kbatch.values.framing import Framing
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ class FormatOptions:
         help="the format; binary leaves bytes as they are",
     )  # fmt: skip
     schema: str | None = option(
-        Kind(str, "id bigint", metavar="SCHEMA"), None, spark="{side}Schema", flag="--{side}-schema",
+        ValueKind(str, "id bigint", metavar="SCHEMA"), None, spark="{side}Schema", flag="--{side}-schema",
         help="json: Spark's DDL, such as 'id bigint, tags array<string>', or a file of it (default: inferred from a "
         "sample of the logs); avro: JSON, an .avsc file, or a directory of <id>.avsc; protobuf: a descriptor set of "
         "protoc, or a .proto file; struct: NumPy's codes, such as 'id:>i8,price:>f8'",
     )  # fmt: skip
     schema_file: str | None = option(opts.TEXT, None, spark="{side}SchemaFile", help="a file that has the schema")
     reader_schema: str | None = option(
-        Kind(str, "reader.avsc", metavar="FILE"), None, spark="{side}ReaderSchema", flag="--{side}-reader-schema",
+        ValueKind(str, "reader.avsc", metavar="FILE"), None, spark="{side}ReaderSchema", flag="--{side}-reader-schema",
         help="avro: the schema to which values of all other schemas are resolved, as JSON or a file",
     )  # fmt: skip
     framing: Framing = option(
@@ -61,7 +61,7 @@ class FormatOptions:
         help="avro and protobuf: the prefix that a schema registry's serializer writes",
     )  # fmt: skip
     message: str | None = option(
-        Kind(str, "shop.Order", metavar="NAME"), None, spark="{side}Message", flag="--{side}-message",
+        ValueKind(str, "shop.Order", metavar="NAME"), None, spark="{side}Message", flag="--{side}-message",
         help="protobuf: full name of the message",
     )  # fmt: skip
     unknown: Literal["ignore", "bad"] | None = option(
@@ -71,7 +71,7 @@ class FormatOptions:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        opts.check(self)
+        opts.check_options(self)
         if self.schema is not None and self.schema_file is not None:
             raise OptionError("{schema} and {schema_file} exclude each other")
         given = [each.name for each in opts.options_of(FormatOptions) if getattr(self, each.name) != each.default]

@@ -269,7 +269,7 @@ class TableBuilder:
         least = self._options.thread_bytes
         if least is None:
             least = _THREAD_BYTES if self._arena is None else _THREAD_BYTES_COMPRESSED
-        outcome = workers.run(self._pipeline(hi), min(threads, max(1, size // least)))
+        outcome = workers.run_pipeline(self._pipeline(hi), min(threads, max(1, size // least)))
         self._accept(outcome)
         if self.decoded == hi:
             self._serial_bytes = 0

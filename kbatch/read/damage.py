@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import good_crcs
-from kbatch.batches.framing import entry_size, header_size, max_entry_size, size_by_fields
+from kbatch.batches.framing import entry_size, max_entry_size, plausible_size, size_by_fields
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault
 from kbatch.format import BATCH_DTYPE, MAGIC_AT, MIN_ENTRY_SIZE, SHORTEST_ENTRY
@@ -19,14 +19,14 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
 from kbatch.records.data import Loss
 
-__all__ = ["LENGTH_TOO_LONG", "DamageEngine", "Resumption", "Verdict"]
+__all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption"]
 
 LENGTH_TOO_LONG = "length field reaches beyond batches that are whole"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
 _CONTROL_ROWS = 64
 
 
-class Verdict(enum.Enum):
+class LengthVerdict(enum.Enum):
     """What follows a bad batch."""
 
     FOLLOW = "the length in its header holds: the next entry begins after it"
@@ -77,7 +77,7 @@ class _Search:
 class DamageEngine:
     """Finds the end of damage in a source. The only place where lengths and checksums are weighed against each other.
 
-    The reader of the source reports a bad batch to `judge`, which answers with a `Verdict`. Unless the length holds,
+    The reader of the source reports a bad batch to `judge`, which returns a `LengthVerdict`. Unless the length holds,
     the reader begins a search (`begin`) and has it resumed (`resume`) until the end of the damage is known. A buffer, a
     file and a stream only supply windows of bytes.
 
@@ -168,7 +168,7 @@ class DamageEngine:
 
     # -- one bad batch
 
-    def judge(self, windows: Windows, position: int, size: int, fault: Fault) -> Verdict:
+    def judge(self, windows: Windows, position: int, size: int, fault: Fault) -> LengthVerdict:
         """Decide whether the length of the bad batch at `position` holds: no checksum covers it.
 
         It holds if the checksum of these bytes does, if the source ends there, or if an entry whose checksum holds
@@ -178,10 +178,10 @@ class DamageEngine:
             holds = self._length_holds(windows, position, size, fault)
         except _MoreNeededError as error:
             self.needed = error.args[0]
-            return Verdict.WAIT
+            return LengthVerdict.WAIT
         if not holds:
             self.suspect_end = max(self.suspect_end, position + size)
-        return Verdict.FOLLOW if holds else Verdict.SEARCH
+        return LengthVerdict.FOLLOW if holds else LengthVerdict.SEARCH
 
     def _length_holds(self, windows: Windows, position: int, size: int, fault: Fault) -> bool:
         end = position + size
@@ -190,7 +190,7 @@ class DamageEngine:
         if end == windows.end and windows.is_final:
             return True
         window = self._bytes(windows, end, end + MIN_ENTRY_SIZE)
-        following = None if window is None else header_size(window, 0)
+        following = None if window is None else plausible_size(window, 0)
         if following is None or following > self.max_size:
             return False
         return not self._verifies or self._entry_holds(windows, end, following, lowest=position)
@@ -347,7 +347,7 @@ class DamageEngine:
             return None
         end = position + size
         window = self._bytes(windows, end, end + MIN_ENTRY_SIZE)
-        following = None if window is None else header_size(window, 0)
+        following = None if window is None else plausible_size(window, 0)
         if following is None or following > self.max_size:
             return None
         return end if self._entry_holds(windows, end, following, lowest=position) else None

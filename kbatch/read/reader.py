@@ -7,7 +7,7 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import entry_size, first_offsets, frame
+from kbatch.batches.framing import entry_size, first_offsets, frame_batches
 from kbatch.errors import (
     CorruptBatchError,
     Fault,
@@ -20,7 +20,7 @@ from kbatch.errors import (
 )
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BatchStatus
 from kbatch.read.building import BadBatch, TableBuilder
-from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, Verdict
+from kbatch.read.damage import LENGTH_TOO_LONG, DamageEngine, LengthVerdict
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import BufferWindows, Windows
 from kbatch.records.data import Loss
@@ -32,10 +32,10 @@ __all__ = ["BatchReader", "decode_part", "decode_tables"]
 # How many batches are framed at a time: few right after damage, since what is framed after a bad batch is discarded;
 # then twice as many each time. The headers and rows of 4,096 stay in the cache until they are decoded. Several threads
 # share what is framed, which is everything.
-_FEW_BATCHES = 16
-_FIRST_BATCHES = 1 << 10
-_MAX_BATCHES = 4 << 10
-_MAX_SHARED_BATCHES = 1 << 16
+_FEW_FRAMED = 16
+_FIRST_FRAMED = 1 << 10
+_MAX_FRAMED = 4 << 10
+_MAX_SHARED_FRAMED = 1 << 16
 
 
 class BatchReader:
@@ -186,7 +186,7 @@ class _TableReader:
         self.expected = expected
         self.begin = reader.position
         self.losses: list[Loss] = []
-        self.scan_size: int | None = _FIRST_BATCHES if options.threads <= 1 else None
+        self.scan_size: int | None = _FIRST_FRAMED if options.threads <= 1 else None
         self._open(0)
 
     def _open(self, size: int) -> None:
@@ -244,8 +244,8 @@ class _TableReader:
         if self.scan_size is not None:
             self.scan_size *= 2
             if self.options.threads <= 1:
-                self.scan_size = min(self.scan_size, _MAX_BATCHES)
-            elif self.scan_size > _MAX_SHARED_BATCHES:
+                self.scan_size = min(self.scan_size, _MAX_FRAMED)
+            elif self.scan_size > _MAX_SHARED_FRAMED:
                 self.scan_size = None
         if builder.trimmed and not self.options.framing_only and rows.used > first:
             self._drop_outside(first)
@@ -266,13 +266,16 @@ class _TableReader:
         """Append rows of the batches from `position` on that begin before `stop`; return where they end."""
         rows = self.builder.batches
         first = rows.used
-        max_size = self.damage.max_size
+        at = {
+            "origin": self.origin,
+            "position": position - self.origin,
+            "max_size": self.damage.max_size,
+        }
         data = self.window[: self.stop - self.origin]
-        at = position - self.origin
-        end, finding = frame(data, rows, origin=self.origin, position=at, max_batches=max_batches, max_size=max_size)
+        end, finding = frame_batches(data, rows, max_batches=max_batches, **at)
         if rows.used == first and finding is None and len(data) < len(self.window):
-            # A batch that begins before `stop` may reach beyond it.
-            end, finding = frame(self.window, rows, origin=self.origin, position=at, max_batches=1, max_size=max_size)
+            # A batch that begins before `stop` may end after it.
+            end, finding = frame_batches(self.window, rows, max_batches=1, **at)
         return end + self.origin, finding
 
     def _is_last(self, position: int, size: int) -> bool:
@@ -325,7 +328,7 @@ class _TableReader:
         found = builder.decode(bad)
         if found is not None or builder.is_full:
             return found
-        return BadBatch(bad, Finding(Fault.BAD_CRC, wanted=int(batches["crc"][bad]), found=crc))
+        return BadBatch(bad, Finding(Fault.BAD_CRC, expected=int(batches["crc"][bad]), found=crc))
 
     # -- damage
 
@@ -345,12 +348,12 @@ class _TableReader:
             return self._stop(position, reason, base_offset)
         self._note_offset()
         verdict = self.damage.judge(self.windows, position, size, finding.fault)
-        if verdict is Verdict.WAIT:
+        if verdict is LengthVerdict.WAIT:
             builder.drop_batches_from(row)
             reader.position, reader.needed, reader.is_undecided = position, self.damage.needed, True
             return False
         builder.mark_bad(row, fault_status(finding.fault))
-        if verdict is Verdict.FOLLOW:
+        if verdict is LengthVerdict.FOLLOW:
             self.losses.append(Loss(position, size, reason, base_offset))
             return True
         builder.drop_batches_from(row + 1)
@@ -427,7 +430,7 @@ class _TableReader:
         if found.loss is None:
             return False
         self.losses.append(found.loss)
-        self.scan_size = _FEW_BATCHES
+        self.scan_size = _FEW_FRAMED
         if self.options.framing_only:
             markers = found.markers[lost_markers(found.markers)]
             markers["status"] = BatchStatus.BAD_CRC

@@ -13,7 +13,7 @@ from kbatch.batches.codecs import own_codecs
 from kbatch.kernels.batch_decoder import Outcome
 from kbatch.kernels.pipeline import Pipeline
 
-__all__ = ["run", "thread_count"]
+__all__ = ["run_pipeline", "thread_count"]
 
 # More never pay, and a number that comes from elsewhere should not bring a machine down.
 _MAX_THREADS = 256
@@ -67,7 +67,7 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def run(pipeline: Pipeline, threads: int) -> Outcome:
+def run_pipeline(pipeline: Pipeline, threads: int) -> Outcome:
     """Run a pipeline in the calling thread and `threads` - 1 others, none of which is at it any more then."""
     if threads <= 1:
         return pipeline.run(own_codecs())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from kbatch import options as opts
-from kbatch.options import Kind, OptionError, option
+from kbatch.options import OptionError, ValueKind, option
 
 __all__ = ["DEFAULT_FILE_BYTES", "Format", "WriteOptions"]
 
@@ -74,7 +74,7 @@ class WriteOptions:
         "created or appended to with one transaction",
     )  # fmt: skip
     compression: str = option(
-        Kind(str, "zstd:3", _check_compression, metavar="CODEC[:LEVEL]"), "zstd", flag="--compression",
+        ValueKind(str, "zstd:3", _check_compression, metavar="CODEC[:LEVEL]"), "zstd", flag="--compression",
         help="zstd, snappy, gzip, lz4 or none, with a level such as zstd:3; Arrow IPC has zstd, lz4 and none",
     )  # fmt: skip
     # A row group is what a reader takes at once: large enough for its columns to compress and scan well, and small
@@ -96,14 +96,14 @@ class WriteOptions:
         help="a directory date=YYYY-MM-DD for the day (UTC) of the timestamps; in Iceberg a partition field",
     )  # fmt: skip
     dictionary: tuple[str, ...] = option(
-        Kind(_parse_columns, "key,timestampType", metavar="COLUMN,...", show=",".join),
+        ValueKind(_parse_columns, "key,timestampType", metavar="COLUMN,...", show=",".join),
         ("key", "timestampType", "headers"),
         flag="--dictionary", help="columns that Parquet may encode with a dictionary, or none",
     )  # fmt: skip
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        opts.check(self)
+        opts.check_options(self)
         codec, _ = opts.parse_compression(self.compression)
         if self.format == "arrow" and codec not in ("zstd", "lz4", "none"):
             raise OptionError("{format} arrow can be compressed with zstd, lz4 or none, not {0}", codec)

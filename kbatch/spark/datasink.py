@@ -71,7 +71,7 @@ class SinkOptions:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        opts.check(self)
+        opts.check_options(self)
 
 
 def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kbatch import options as opts
-from kbatch.options import Kind, OptionError, option
+from kbatch.options import OptionError, ValueKind, option
 from kbatch.plan.read_options import EARLIEST, LATEST, PerPartition, ReadOptions, parse_options, parse_per_partition
 
 __all__ = ["StreamReadOptions", "parse_stream_options"]
@@ -56,7 +56,7 @@ class StreamReadOptions:
         "default is skip with failOnDataLoss=false",
     )  # fmt: skip
     starting: int | PerPartition = option(
-        Kind(_parse_starting, "earliest", _check_starting, metavar="JSON", show=lambda value: "latest"),
+        ValueKind(_parse_starting, "earliest", _check_starting, metavar="JSON", show=lambda value: "latest"),
         LATEST, spark="startingOffsets",
         help="where a new query begins: earliest (-2), latest (-1), or offsets by topic and partition",
     )  # fmt: skip
@@ -75,13 +75,13 @@ class StreamReadOptions:
     )
     # The default is that of Spark's Kafka source.
     max_delay: float = option(
-        Kind(opts.parse_duration, "1m", _check_delay, metavar="TIME", show=lambda value: f"{value / 60:g}m"),
+        ValueKind(opts.parse_duration, "1m", _check_delay, metavar="TIME", show=lambda value: f"{value / 60:g}m"),
         15 * 60.0, spark="maxTriggerDelay",
         help="seconds (or a time such as 15m) to wait for minOffsetsPerTrigger",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        opts.check(self)
+        opts.check_options(self)
         if self.max_offsets is not None and self.min_offsets is not None and self.max_offsets < self.min_offsets:
             raise OptionError("{min_offsets} must not be more than {max_offsets}")
         outside = set(self.starting) - set(self.read.assign or self.starting) if isinstance(self.starting, dict) else ()

@@ -294,7 +294,7 @@ def test_cod_r8_a_bomb_never_gets_the_memory(name: str, way) -> None:
     with pytest.raises(PayloadError) as caught:
         way(codec, memoryview(payload), arena, 1 << 20)
     assert caught.value.finding.fault is Fault.OVER_LIMIT
-    assert caught.value.finding.wanted == 1 << 20
+    assert caught.value.finding.expected == 1 << 20
     # Every byte of output went to blocks: those still held, and those outgrown, which lie on the free list.
     assert pool_stats().live_bytes - held + pool_stats().free_bytes < 3 << 20
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch.batches.framing import byte_array, frame, scan_part
+from kbatch.batches.framing import byte_array, frame_batches, scan_part
 from kbatch.batches.pooled import PooledRows
 from kbatch.format import BATCH_DTYPE, RECORD_DTYPE
 from kbatch.kernels.buffers import pool_stats
-from kbatch.kernels.scan import scan, survey
+from kbatch.kernels.scan import scan_headers, survey
 from kbatch.read import workers
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
@@ -55,16 +55,16 @@ def test_framing_appends() -> None:
     rows = PooledRows(BATCH_DTYPE)
     position, finding = 0, None
     for most in (1, 5, 0, 1100):
-        position, finding = frame(data, rows, origin=77, position=position, max_batches=most)
+        position, finding = frame_batches(data, rows, origin=77, position=position, max_batches=most)
         assert finding is None
     assert rows.used == 1106
-    assert frame(data, rows, origin=77, position=position) == (len(data), None)
+    assert frame_batches(data, rows, origin=77, position=position) == (len(data), None)
     assert rows.filled().tolist() == whole.tolist()
     for first, end in ((-1, 1), (3, 2), (0, len(rows.array) + 1)):
         with pytest.raises(IndexError):
-            scan(data, rows.array, first, end, 0, 0)
+            scan_headers(data, rows.array, first, end, 0, 0)
     with pytest.raises(ValueError, match="position"):
-        scan(data, rows.array, 0, 1, -1, 0)
+        scan_headers(data, rows.array, 0, 1, -1, 0)
 
 
 def test_the_survey_counts_what_the_bytes_can_hold() -> None:
@@ -88,8 +88,8 @@ def test_a_rest_that_is_not_like_the_beginning(
     """What is done by then tells more than the first batches did: room is made a few times, not for each batch."""
     data = encoded(sizes)
     runs = []
-    run = workers.run
-    monkeypatch.setattr(workers, "run", lambda *given: runs.append(given) or run(*given))  # type: ignore[func-returns-value]
+    run = workers.run_pipeline
+    monkeypatch.setattr(workers, "run_pipeline", lambda *given: runs.append(given) or run(*given))  # type: ignore[func-returns-value]
     table = kbatch.decode(data, threads=threads)
     assert len(runs) < 8
     assert table.consumed == len(data)
@@ -103,8 +103,8 @@ def test_little_input_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch, count:
     """Whether it ends with a whole batch or not."""
     whole = encoded([(3, 10)] * count)
     runs = []
-    run = workers.run
-    monkeypatch.setattr(workers, "run", lambda *given: runs.append(given) or run(*given))  # type: ignore[func-returns-value]
+    run = workers.run_pipeline
+    monkeypatch.setattr(workers, "run_pipeline", lambda *given: runs.append(given) or run(*given))  # type: ignore[func-returns-value]
     for data in (whole, whole + whole[:50]):
         runs.clear()
         table = kbatch.decode(data)

@@ -17,15 +17,15 @@ from kbatch import options as opts
 from kbatch.batches.codecs import check_level
 from kbatch.broker.partitioner import key_partitions
 from kbatch.format import INT32_MAX, Codec, TimestampType
-from kbatch.options import Kind, option
+from kbatch.options import ValueKind, option
+from kbatch.records.kafka_columns import SPARK_COLUMNS
 from kbatch.write.encoding import now, parse_codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "RowOptions", "RowSplitter", "check_columns", "parse_compression"]
+__all__ = ["RowOptions", "RowSplitter", "check_columns", "parse_compression"]
 
-COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 _TIMESTAMP_TYPES = {"createtime": TimestampType.CREATE_TIME, "logappendtime": TimestampType.LOG_APPEND_TIME}
 # Kafka's Topic.validate.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
@@ -55,14 +55,14 @@ def _check_topic(topic: str) -> None:
         )
 
 
-_COMPRESSION = Kind(
+_COMPRESSION = ValueKind(
     parse_compression,
     "zstd:3",
     lambda value: check_level(*value),
     metavar="CODEC[:LEVEL]",
     show=lambda value: str(value[0].name.lower()),
 )
-_TIMESTAMP_TYPE = Kind(
+_TIMESTAMP_TYPE = ValueKind(
     _parse_timestamp_type,
     "LogAppendTime",
     metavar="{CreateTime,LogAppendTime}",
@@ -83,7 +83,10 @@ class RowOptions:
     """
 
     topic: str | None = option(
-        Kind(str, "orders", _check_topic), None, spark="topic", help="the topic of all rows, whatever their column has"
+        ValueKind(str, "orders", _check_topic),
+        None,
+        spark="topic",
+        help="the topic of all rows, whatever their column has",
     )
     num_partitions: int | None = option(
         opts.whole_number(1, INT32_MAX), None, spark="numPartitions",
@@ -114,7 +117,7 @@ class RowOptions:
     now: int = field(default_factory=now)
 
     def __post_init__(self) -> None:
-        opts.check(self)
+        opts.check_options(self)
 
 
 def check_columns(schema: pa.Schema, options: RowOptions) -> None:
@@ -130,11 +133,11 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
     from pyarrow import types
 
     names = schema.names
-    unknown = [name for name in names if name not in COLUMNS]
+    unknown = [name for name in names if name not in SPARK_COLUMNS]
     if unknown:
         raise ValueError(
             f"column {', '.join(map(repr, unknown))} has no place in a record; select what is to be written "
-            f"among {', '.join(COLUMNS)}"
+            f"among {', '.join(SPARK_COLUMNS)}"
         )
     if len(set(names)) != len(names):
         raise ValueError(f"each column can be there once, got {', '.join(names)}")
