@@ -21,7 +21,7 @@ from kbatch.options import (
     OptionError,
     ValueKind,
     add_flags,
-    check,
+    check_options,
     from_flags,
     from_strings,
     option,
