@@ -339,11 +339,11 @@ def test_a_dataclass_of_ones_own() -> None:
     assert "100% of it" in parser.format_help()
     names = {"count": "--how-many", "bytes": "--bytes"}
     assert from_flags(options_of(Own), parser.parse_args(["--bytes", "9"])) == ({"bytes": 9}, names)
-    check(Own())
+    check_options(Own())
     with pytest.raises(OptionError, match=r"^count must be 1 to 9, got 10"):
-        check(Own(10))
+        check_options(Own(10))
     with pytest.raises(OptionError, match=r"^bytes must be 0 to 100, got 101"):
-        check(Own(bytes=101))
+        check_options(Own(bytes=101))
 
 
 def test_flags_of_values_alone() -> None:
