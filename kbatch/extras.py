@@ -1,4 +1,4 @@
-"""Optional packages: importing them, and the message that names the extra to install."""
+"""Optional packages: importing them, and the message that names the extra of kbatch that installs them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from kbatch.errors import MissingDependencyError
 __all__ = ["require"]
 
 
-def require(module: str, extra: str, wanted_by: str) -> ModuleType:
-    """Import an optional package.
+def require(module: str, extra: str, feature: str) -> ModuleType:
+    """Import a module of an optional package.
 
     Parameters
     ----------
     module : str
     extra : str
-        The extra of kbatch that installs it.
-    wanted_by : str
-        What needs it, for the message.
+        The extra of kbatch that installs the package.
+    feature : str
+        The feature that needs the package, for the message.
 
     Raises
     ------
     MissingDependencyError
-        If it can't be imported.
+        If the import fails.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{wanted_by} needs {module}, which can't be imported ({error}); pip install 'kbatch[{extra}]'"
+            f"{feature} needs {module}, which can't be imported ({error}); pip install 'kbatch[{extra}]'"
         ) from error

@@ -8,9 +8,11 @@ from __future__ import annotations
 import enum
 import functools
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
 
 __all__ = [
     "ABORTED_DTYPE",
@@ -45,12 +47,16 @@ __all__ = [
     "RECORD_DTYPE",
     "SHORTEST_ENTRY",
     "BatchStatus",
+    "BytesLike",
     "Codec",
     "ControlType",
     "Limits",
     "TimestampType",
     "record_dtype",
 ]
+
+# An object with the buffer protocol. The stubs of NumPy declare the protocol only from Python 3.12 on.
+BytesLike: TypeAlias = Buffer | npt.NDArray[Any]
 
 # The largest values of the wire's signed integers.
 INT32_MAX = 2**31 - 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
@@ -17,9 +16,13 @@ from kbatch.format import (
     MAGIC_AT,
     MESSAGE_HEADER_SIZES,
     MIN_ENTRY_SIZE,
+    BytesLike,
     Limits,
 )
 from kbatch.kernels import scan as _kernel
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = [
     "Scan",
@@ -50,13 +53,13 @@ class Scan(NamedTuple):
     finding: Finding | None
 
 
-def byte_array(data: Buffer) -> npt.NDArray[np.uint8]:
+def byte_array(data: BytesLike) -> npt.NDArray[np.uint8]:
     """View anything with the buffer protocol as a read-only array of bytes, without a copy.
 
     The array holds the buffer, so that a ``bytearray`` can't be resized underneath.
     """
     try:
-        return np.frombuffer(memoryview(data).toreadonly(), np.uint8)
+        return np.frombuffer(memoryview(cast("Buffer", data)).toreadonly(), np.uint8)
     except TypeError:
         raise TypeError(
             f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
@@ -165,7 +168,7 @@ def put_values(
     out[positions[:, None] + np.arange(width)] = values.astype(dtype).view(np.uint8).reshape(-1, width)
 
 
-def scan(data: Buffer) -> npt.NDArray[np.void]:
+def scan(data: BytesLike) -> npt.NDArray[np.void]:
     """Read the batch headers of `data`; nothing is decompressed and no checksum computed.
 
     Parameters

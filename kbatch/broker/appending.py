@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.broker.messages import count_numbered
@@ -23,6 +22,7 @@ from kbatch.format import (
     INT32_MAX,
     INT64_MAX,
     NO_TIMESTAMP,
+    BytesLike,
     Codec,
     Limits,
     TimestampType,
@@ -34,7 +34,7 @@ __all__ = ["accept_batch"]
 
 
 def accept_batch(
-    data: Buffer,
+    data: BytesLike,
     base_offset: int,
     topic: TopicConfig | None = None,
     *,

@@ -10,7 +10,6 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from kbatch.batches.checksums import good_crcs
 from kbatch.batches.framing import byte_array, scan_part
@@ -35,6 +34,7 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
     NO_TIMESTAMP,
+    BytesLike,
     Limits,
     TimestampType,
 )
@@ -85,7 +85,7 @@ def _refuse_for(error: KbatchError, magic: int = 2) -> NoReturn:
 
 
 def validate_batch(
-    data: Buffer,
+    data: BytesLike,
     topic: TopicConfig | None = None,
     *,
     origin: Origin = "client",

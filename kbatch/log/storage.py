@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array
 from kbatch.errors import LogDirectoryError, MissingDependencyError
+from kbatch.extras import require
 from kbatch.kernels.buffers import allocate
 
 if TYPE_CHECKING:
@@ -181,11 +182,7 @@ def _arrow_error() -> type[Exception]:
 
 
 def _pyarrow_fs() -> Any:
-    try:
-        import pyarrow.fs
-    except ImportError as error:
-        raise MissingDependencyError("reading from a URL needs pyarrow: pip install 'kbatch[arrow]'") from error
-    return pyarrow.fs
+    return require("pyarrow.fs", "arrow", "reading from a URL")
 
 
 def _s3(fs: Any, bucket: str, given: dict[str, Any]) -> Any:
@@ -211,10 +208,7 @@ def _s3(fs: Any, bucket: str, given: dict[str, Any]) -> Any:
 
 
 def _fsspec(fs: Any, scheme: str, root: str, given: dict[str, Any]) -> Any:
-    try:
-        import fsspec
-    except ImportError as error:
-        raise MissingDependencyError(f"{root}: reading this URL needs fsspec: pip install 'kbatch[fsspec]'") from error
+    fsspec = require("fsspec", "fsspec", f"{root}: reading this URL")
     arguments: dict[str, Any] = {}
     for name, value in given.items():
         text = value.strip()

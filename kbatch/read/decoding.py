@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from typing_extensions import Buffer
-
 from kbatch.batches.framing import byte_array
-from kbatch.format import DEFAULT_LIMITS, Limits
+from kbatch.format import DEFAULT_LIMITS, BytesLike, Limits
 from kbatch.read.committed import Aborted, decode_committed
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_part
@@ -17,7 +15,7 @@ __all__ = ["decode"]
 
 
 def decode(
-    data: Buffer,
+    data: BytesLike,
     *,
     isolation: Isolation = "read_uncommitted",
     aborted: Aborted | None = None,

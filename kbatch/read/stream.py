@@ -8,11 +8,11 @@ from typing import Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer, Unpack
+from typing_extensions import Unpack
 
 from kbatch.batches.framing import byte_array, entry_size, scan_part
 from kbatch.errors import KbatchError
-from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, Limits
+from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BytesLike, Limits
 from kbatch.read.chunks import ChunkBuffer
 from kbatch.read.committed import Aborted
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
@@ -52,7 +52,7 @@ class StreamOptions(TypedDict, total=False):
 
 @runtime_checkable
 class _Readable(Protocol):
-    def read(self, size: int, /) -> Buffer | None: ...
+    def read(self, size: int, /) -> BytesLike | None: ...
 
 
 class StreamDecoder:
@@ -185,7 +185,7 @@ class StreamDecoder:
 
     # -- bytes in
 
-    def feed(self, chunk: Buffer) -> int:
+    def feed(self, chunk: BytesLike) -> int:
         """Take the next bytes of the stream.
 
         Parameters
@@ -360,7 +360,7 @@ class StreamDecoder:
         self._finished = True
         return table._with(losses=losses, consumed=consumed, **pending)
 
-    def tables(self, chunks: Iterable[Buffer], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
+    def tables(self, chunks: Iterable[BytesLike], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
         """Feed chunk by chunk, and finish: for sources that give their bytes by iteration.
 
         Parameters
@@ -479,7 +479,7 @@ def _known_size(data: npt.NDArray[np.uint8]) -> int:
     return entry_size(data, 0)
 
 
-def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[Buffer]) -> Iterator[int]:
+def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[BytesLike]) -> Iterator[int]:
     """Feed whatever `stream` gives, and yield after each time."""
     readinto = getattr(stream, "readinto1", None) or getattr(stream, "readinto", None)
     if readinto is not None:
@@ -495,7 +495,7 @@ def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[Buffer]) -> Iter
 
 
 def decode_stream(
-    stream: _Readable | Iterable[Buffer], /, *, max_bytes: int = 64 << 20, **options: Unpack[StreamOptions]
+    stream: _Readable | Iterable[BytesLike], /, *, max_bytes: int = 64 << 20, **options: Unpack[StreamOptions]
 ) -> Iterator[RecordTable]:
     """Decode a file object, a pipe, a socket or an iterable of chunks to tables of bounded size.
 

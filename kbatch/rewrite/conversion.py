@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from kbatch.errors import ConversionLossError, error_at
 from kbatch.format import (
@@ -20,6 +19,7 @@ from kbatch.format import (
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
     NO_TIMESTAMP,
+    BytesLike,
     Codec,
     Limits,
 )
@@ -45,7 +45,7 @@ _ALWAYS_DROPPED = ("leader_epochs", "empty_batches")
 
 
 def convert(
-    data: Buffer,
+    data: BytesLike,
     magic: int = 2,
     *,
     codec: Codec | str | None = None,

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from kbatch.batches.arena import Arena, PayloadError
 from kbatch.batches.codecs import compress, decompress, level_of, own_codecs
@@ -24,7 +23,7 @@ from kbatch.errors import (
     finding_to_error,
     offset_of,
 )
-from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, Codec, Limits
+from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, BytesLike, Codec, Limits
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
@@ -41,7 +40,7 @@ _PAYLOAD, _RECORDS = 1, 2
 
 
 def recompress(
-    data: Buffer,
+    data: BytesLike,
     codec: Codec | str,
     *,
     level: int | None = None,

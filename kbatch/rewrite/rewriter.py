@@ -14,12 +14,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from kbatch.batches.codecs import check_level
 from kbatch.batches.framing import byte_array, scan_part
 from kbatch.errors import KbatchError, TruncatedBatchError, error_at, offset_of
-from kbatch.format import DEFAULT_LIMITS, INT32_MAX, BatchStatus, Codec, Limits
+from kbatch.format import DEFAULT_LIMITS, INT32_MAX, BatchStatus, BytesLike, Codec, Limits
 from kbatch.kernels.checksum import first_bad_crc
 from kbatch.kernels.growing import Growing
 from kbatch.read.decode_options import DecodeOptions
@@ -289,7 +288,7 @@ def rewrite_batches(
                 yield piece
 
 
-def rewrite_bytes(rewriter: Rewriter, data: Buffer) -> bytes:
+def rewrite_bytes(rewriter: Rewriter, data: BytesLike) -> bytes:
     """Rewrite all of `data`."""
     array = byte_array(data)
     out = Output(len(array))

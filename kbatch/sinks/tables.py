@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from kbatch.errors import KbatchError, LogDirectoryError, MissingDependencyError
+from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.extras import require
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
 from kbatch.sinks.outputs import Place
 
@@ -91,13 +92,7 @@ def open_table(kind: str, out: Place, *, by_day: bool, name: str | None, catalog
 
 class _DeltaTable:
     def __init__(self, out: Place, by_day: bool) -> None:
-        try:
-            import deltalake
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"format delta needs the package deltalake ({error}); pip install 'kbatch[delta]'"
-            ) from error
-        self._lib = deltalake
+        self._lib: Any = require("deltalake", "delta", "format delta")
         self._out = out
         self._partition_by = ["topic", "partition", *(["date"] if by_day else [])]
         self._options = _delta_storage(out.storage)
@@ -225,19 +220,14 @@ def _delta_storage(storage: Mapping[str, str]) -> dict[str, str] | None:
 
 class _IcebergTable:
     def __init__(self, out: Place, by_day: bool, name: str, catalog: str | None) -> None:
-        try:
-            import pyiceberg.catalog
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"format iceberg needs the package pyiceberg ({error}); pip install 'kbatch[iceberg]'"
-            ) from error
+        catalogs: Any = require("pyiceberg.catalog", "iceberg", "format iceberg")
         if "." not in name:
             raise ValueError(f"an Iceberg table's name has a namespace, such as db.orders, got {name!r}")
         self._out = out
         self._by_day = by_day
         self._name = name
         try:
-            self._catalog = pyiceberg.catalog.load_catalog(catalog)
+            self._catalog = catalogs.load_catalog(catalog)
         except Exception as error:
             # Whatever its configuration leads to: a missing driver, a server that isn't there, a wrong value.
             raise TableCommitError(f"Iceberg catalog {catalog or 'default'!r} can't be opened: {error}") from error

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -35,11 +36,18 @@ def reading(data: bytes, file: io.BufferedReader, chunks: list[bytes]) -> None:
     assert_type(kbatch.decode(data), kbatch.RecordTable)
     assert_type(kbatch.decode(memoryview(data), isolation="read_committed", threads=2), kbatch.RecordTable)
     assert_type(kbatch.decode(bytearray(data), columns=["offset"]), kbatch.RecordTable)
+    array = np.frombuffer(data, np.uint8)
+    assert_type(kbatch.decode(array), kbatch.RecordTable)
+    assert_type(kbatch.scan(array), Rows)
+    assert_type(kbatch.convert(array, 2), bytes)
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert_type(kbatch.decode(mapped), kbatch.RecordTable)
     assert_type(kbatch.decode_stream(file, max_bytes=1 << 20, on_error="skip"), Iterator[kbatch.RecordTable])
     assert_type(kbatch.decode_stream(chunks), Iterator[kbatch.RecordTable])
     decoder = kbatch.StreamDecoder(crc="mark", limits=kbatch.Limits(max_batch_bytes=1 << 20))
     assert_type(decoder, kbatch.StreamDecoder)
     assert_type(decoder.feed(data), int)
+    assert_type(decoder.feed(array), int)
     assert_type(decoder.read_from(file.readinto), int)
     assert_type(decoder.flush(), kbatch.RecordTable)
     assert_type(decoder.finish(), kbatch.RecordTable)

@@ -14,10 +14,9 @@ from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
 
 from kbatch.batches.framing import byte_array, scan_whole
-from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP
+from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike
 from kbatch.log.names import parse_segment_name
 from kbatch.log.write.staging import staged
 from kbatch.read.decode_options import DecodeOptions
@@ -269,7 +268,7 @@ class LogWriter:
         """Directory in which the files are until they get their names."""
         return self._stage.directory
 
-    def append(self, data: Buffer) -> npt.NDArray[np.void]:
+    def append(self, data: BytesLike) -> npt.NDArray[np.void]:
         """Write whole batches.
 
         Parameters
