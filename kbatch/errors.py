@@ -1,8 +1,7 @@
 """The exceptions, and the one function that turns a kernel's fault into an exception.
 
-Every exception about input carries where it happened: ``source`` (a file's path or ``None``), ``position`` (the byte of
-the source at which the batch starts), ``base_offset`` (of that batch) and ``record`` (its number in the batch), as far
-as they are known.
+Every exception about input has the location, if known: ``source`` (a file's path), ``position`` (the byte of the source
+at which the batch starts), ``base_offset`` (of that batch) and ``record`` (its number in the batch).
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ class KbatchError(Exception):
     position : int or None
         Byte position in the source at which the batch starts.
     base_offset : int or None
-        Base offset of the batch, from its header; of a compressed message set, whose header has only that, its last.
+        Base offset of the batch, from its header. For a compressed message set, the last offset, since its header has
+        only that one.
     record : int or None
         Number of the record in its batch, from 0.
     """
@@ -85,35 +85,35 @@ def _unpickled_error(cls: type[KbatchError], args: tuple[str], state: dict[str, 
 
 
 class CorruptBatchError(KbatchError):
-    """The framing can't be followed: no batch can begin with these bytes."""
+    """No batch can begin with these bytes, so that the headers after them cannot be followed."""
 
 
 class CrcMismatchError(KbatchError):
-    """The stored checksum isn't that of the bytes."""
+    """The stored checksum differs from the checksum of the bytes."""
 
 
 class InvalidRecordError(KbatchError):
-    """The batch is framed well, but its records are not what its header or their own lengths say."""
+    """The records of a batch contradict its header or their own lengths."""
 
 
 class CodecError(KbatchError):
-    """The compressed payload isn't a valid stream of its codec."""
+    """The compressed payload is not a valid stream of its codec."""
 
 
 class UnsupportedFormatError(KbatchError):
-    """A codec, magic or combination that kbatch doesn't read."""
+    """A codec, a magic or a combination that kbatch does not read."""
 
 
 class LimitExceededError(KbatchError):
-    """A batch would pass a bound of `kbatch.Limits`."""
+    """A batch exceeds a limit of `kbatch.Limits`."""
 
 
 class TruncatedBatchError(KbatchError):
-    """The input ends within a batch where a whole one was promised."""
+    """The input ends within a batch where complete batches are required."""
 
 
 class ErrorCode(enum.IntEnum):
-    """What a broker answers to a batch that it is sent: Kafka's ``Errors``, as far as batches are the cause.
+    """The error codes of a broker's response to a produced batch, from Kafka's ``Errors``.
 
     Examples
     --------
@@ -147,9 +147,9 @@ class RefusedError(KbatchError):
     Attributes
     ----------
     code : ErrorCode
-        What it would answer.
+        The error code of the broker's response.
     records : ndarray of int64
-        Numbers of the records in the batch that are the reason, where records are; else empty.
+        Numbers of the invalid records in the batch; empty if the batch as a whole is invalid.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class RefusedError(KbatchError):
 
 
 class OutOfOrderSequenceError(RefusedError):
-    """A producer's sequence numbers skip or go back."""
+    """A producer's sequence numbers have a gap or decrease."""
 
 
 class FencedError(RefusedError):
@@ -178,23 +178,23 @@ class TransactionStateError(RefusedError):
 
 
 class LogDirectoryError(KbatchError):
-    """A path is no log directory or log file, or its name says nothing."""
+    """A path is not a log directory or log file, or has a name that Kafka does not use."""
 
 
 class ConversionLossError(KbatchError):
-    """What a batch holds has no place in the magic that it is converted to; the message says how to go on."""
+    """The target magic cannot represent the content of a batch; the message names the option that allows the loss."""
 
 
 class MissingColumnError(KbatchError, ValueError):
-    """A table was asked for a column that it was decoded without; the message says how to have it."""
+    """A table was decoded without the requested column; the message states how to decode it."""
 
 
 class MissingDependencyError(KbatchError, ImportError):
-    """An optional package is needed for what was asked; the message names the extra to install."""
+    """An optional package is missing; the message names the extra that installs it."""
 
 
 class Fault(enum.IntEnum):
-    """What a kernel found wrong; the twin of ``Fault`` in ``kernels/wire.pxd``."""
+    """The faults that kernels report; the twin of ``Fault`` in ``kernels/wire.pxd``."""
 
     NONE = 0
     LENGTH_TOO_SMALL = 1
@@ -229,11 +229,10 @@ class Fault(enum.IntEnum):
 
 
 class Finding(NamedTuple):
-    """A fault and where it was found.
+    """A fault and its location.
 
-    ``at`` is the byte within the batch's payload for faults of records (after decompression, if the batch is
-    compressed), and within the batch for the others; -1 where no byte can be named. ``expected`` and ``found`` are
-    what the fault's text says they are.
+    ``at`` is the byte within the payload, after decompression, for faults of records, and within the batch for the
+    others; -1 if no byte can be named. The message of the fault explains ``expected`` and ``found``.
     """
 
     fault: Fault
@@ -248,7 +247,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.LENGTH_TOO_SMALL: (
         CorruptBatchError,
         BatchStatus.INVALID,
-        "length field is {found}, the least that any format allows is {expected}; nothing after it can be framed",
+        "length field is {found}, every format needs at least {expected}; nothing after it can be framed",
     ),
     Fault.BAD_MAGIC: (
         CorruptBatchError,
@@ -279,7 +278,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.VARINT_TOO_LONG: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "variable-length integer goes on after its {expected} bytes",
+        "variable-length integer is longer than {expected} bytes",
     ),
     Fault.VARINT_CUT: (
         InvalidRecordError,
@@ -351,7 +350,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.WRAPPER_OFFSET: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "offset of the compressed message is {expected}, which is less than that of the last message in it, {found}",
+        "offset of the compressed message is {expected}, below the offset {found} of the last message in it",
     ),
     Fault.INNER_LENGTH: (
         InvalidRecordError,
@@ -388,14 +387,14 @@ def fault_status(fault: Fault) -> BatchStatus:
 
 
 def finding_text(finding: Finding) -> str:
-    """Say in words what was found and what was expected, without saying where."""
+    """Return the message for a fault, without its location."""
     return _TEXTS[finding.fault][2].format(expected=finding.expected, found=finding.found, detail=finding.detail)
 
 
 def finding_to_error(
     finding: Finding, *, source: str | None, position: int, base_offset: int | None = None
 ) -> KbatchError:
-    """Make the exception for what a kernel or a codec found in the batch at `position` of `source`."""
+    """Return the exception for a fault in the batch at `position` of `source`."""
     where = [source] if source else []
     where.append(f"byte {position}")
     if base_offset is not None:

@@ -1,4 +1,4 @@
-"""What a decoding can be asked for: the options that `decode`, streams, logs and Spark have in common."""
+"""The options that `decode`, streams, logs and Spark have in common."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ Crc = Literal["verify", "mark", "skip"]
 OnError = Literal["raise", "stop", "skip"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
-# The kinds of these options, for every place that offers them.
+# The kinds of these options, for every declaration of them.
 CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), choice(*get_args(Isolation))
 
 
-# Not frozen, though nothing changes one: that would take a tenth of all that is done before the kernels begin.
+# Nothing changes an instance, but a frozen dataclass would add a tenth to the time before the kernels start.
 @dataclass(slots=True)
 class DecodeOptions:
-    """The options that everything which decodes has in common; `decode` says what they mean.
+    """The options of decoding. `decode` documents most of them; these are the others.
 
-    Columns are those wanted, in the order of `kbatch.format.COLUMN_FIELDS` whatever order they are given in; None is
-    all of them.
+    `columns` is in the order of `kbatch.format.COLUMN_FIELDS`, whatever order the caller gives; None is all columns.
 
-    Four are for those who decode a larger source by the part: `aborted`, `undecided` and `stable_offset` say what
-    read_committed leaves out: of the whole source the aborted transactions, those whose marker is lost, and what is at
-    or after its last stable offset.
-    With `framing_only` no payload is looked at: the table has batches, of which the bad ones are marked, and losses.
-    Then batches outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
-    `thread_bytes`, 1 or more, is how many stored bytes there have to be for each of the `threads`; None is what was
-    measured to be worth a thread.
+    Readers that decode a larger source in parts set `aborted`, `undecided` and `stable_offset`. read_committed leaves
+    out the aborted transactions of the whole source, the transactions whose marker is lost, and all batches at or after
+    the last stable offset.
+
+    With `framing_only`, payloads are not read. The table has batches, with the bad ones marked, and losses. Batches
+    outside of `start_offset` and `stop_offset` have rows too, but damage in them is only marked.
+
+    `thread_bytes`, at least 1, is the number of stored bytes for each of the `threads`. None is the measured number
+    from which another thread pays off.
     """
 
     isolation: Isolation = "read_uncommitted"
@@ -75,10 +76,10 @@ class DecodeOptions:
 
     @property
     def record_columns(self) -> tuple[str, ...]:
-        """The columns of a table that is decoded so."""
+        """The columns of a table that is decoded with these options."""
         return COLUMNS if self.columns is None else tuple(self.columns)
 
     @property
     def record_dtype(self) -> np.dtype[np.void]:
-        """The dtype of its records."""
+        """The dtype of the records of such a table."""
         return record_dtype(self.record_columns)

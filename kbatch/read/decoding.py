@@ -1,4 +1,4 @@
-"""Batches -> a table of their records: `decode`."""
+"""`decode`: record batches to a table of their records."""
 
 from __future__ import annotations
 
@@ -33,41 +33,40 @@ def decode(
     Parameters
     ----------
     data : buffer
-        Record batches one after the other, as in a fetch response or a segment file: bytes, bytearray, memoryview,
-        mmap, ndarray. An incomplete batch at the end is left alone; ``consumed`` says where it begins (FRM-R3).
+        Consecutive record batches, as in a fetch response or a segment file: bytes, bytearray, memoryview, mmap or
+        ndarray. An incomplete batch at the end is not decoded; ``consumed`` is the position where it begins (FRM-R3).
     isolation : {"read_uncommitted", "read_committed"}
-        Which records of transactions are wanted: all, or as Kafka's consumer hands them out those of committed ones
-        and of none.
+        Which records to return: all of them, or, as Kafka's consumer does, only non-transactional records and records
+        of committed transactions.
     aborted : iterable of (producer id, first offset), or ndarray of ABORTED_DTYPE, optional
-        Aborted transactions as a fetch response lists them, or as a ``.txnindex`` file does
-        (`kbatch.log.read_transaction_index`); of no effect under read_uncommitted. Without it the markers
-        in `data` decide, and nothing is handed out from the first transaction on that none of them decides; of one
-        whose marker has a bad checksum only its own records are withheld: see
-        ``pending`` and ``last_stable_offset`` of the table.
+        The aborted transactions, as a fetch response or a ``.txnindex`` file lists them
+        (`kbatch.log.read_transaction_index`). Ignored under read_uncommitted. Without this list, the markers in `data`
+        decide. Records from the first transaction without a marker on are withheld; of a transaction whose marker has
+        a bad checksum, only its own records are withheld. See ``pending`` and ``last_stable_offset`` of the table.
     include_control : bool
-        Whether the records of control batches are wanted too. Consumers never see them (CTL-R5).
+        Whether to return the records of control batches too. Consumers never see them (CTL-R5).
     crc : {"verify", "mark", "skip"}
-        What to do with checksums (CRC-32C over each batch from its attributes on, CRC-32 over messages of magic 0 and 1
-        from their magic on): treat a batch where it is wrong as damaged; hand out its records all the same with
-        ``status`` `BatchStatus.BAD_CRC` in `batches`; or not look.
+        How to treat checksums (CRC-32C of a batch from its attributes on, CRC-32 of a message of magic 0 or 1 from its
+        magic on). "verify": a batch with a bad checksum is damaged. "mark": its records are returned, and its
+        ``status`` in `batches` is `BatchStatus.BAD_CRC`. "skip": checksums are not computed.
     on_error : {"raise", "stop", "skip"}
-        What to do at damage: raise; return what was before it; or go on after it, at the next header whose length,
-        magic and checksum hold. With the last two every lost range stands in ``losses``.
+        How to treat damage: raise an error; return the records before it; or resume after it, at the next header whose
+        length, magic and checksum are valid. "stop" and "skip" list every lost range in ``losses``.
     start_offset, stop_offset : int, optional
-        Only records with an offset from `start_offset` up to but without `stop_offset`. Batches that by their headers
-        lie wholly outside are not looked at: they have no row, and damage in them is not told. Only with
-        ``on_error="skip"`` their checksums are: a damaged header may say anything, so that it is told as a loss.
+        Return only records with an offset of at least `start_offset` and below `stop_offset`. Batches that are outside
+        by their headers have no row, and damage in them is not reported. The exception is ``on_error="skip"``, which
+        verifies their checksums, because the offsets of a damaged header may be wrong, and reports a loss.
     threads : int
-        How many threads decode, at most; 0 is as many as there are processors that this process may use. The table is
-        the same, whatever the number. Little input is decoded by the calling thread alone. For compressed batches each
-        thread has up to 16 MiB of its own for the time of the call.
+        The maximum number of threads; 0 is the number of processors that this process may use. The table does not
+        depend on the number. The calling thread decodes small inputs alone. For compressed batches, each thread
+        allocates up to 16 MiB for the duration of the call.
     limits : Limits, optional
-        What a batch may cost at most.
+        The limits on the size of a batch.
     columns : sequence of str, optional
-        Which of "offset", "timestamp", "timestampType", "key", "value" and "headers" are wanted; default is all of
-        them. Rows of ``records`` have only the fields that these need, 24 bytes for offset and timestamp instead of 56.
-        Where neither key, value nor headers are wanted, what is decompressed isn't kept, and ``data`` is empty. What is
-        checked is the same: a batch that can't be read whole gives no rows, whatever is wanted of it.
+        Some of "offset", "timestamp", "timestampType", "key", "value" and "headers"; default is all. The rows of
+        ``records`` have only the fields that these columns need: 24 bytes for offset and timestamp instead of 56.
+        Without key, value and headers, decompressed payloads are not kept, and ``data`` is empty. All columns are
+        checked in any case: a batch that cannot be read completely has no records.
 
     Returns
     -------
@@ -76,15 +75,15 @@ def decode(
     Raises
     ------
     CorruptBatchError
-        At bytes that no batch can begin with; the zeros at the end of a preallocated segment file are such bytes, which
-        `kbatch.Log` tells from damage (FRM-R7).
+        At bytes that no batch can begin with. The zeros at the end of a preallocated segment file are such bytes;
+        `kbatch.Log` distinguishes them from damage (FRM-R7).
     CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-        At a batch that can't be read; none of its records is handed out.
+        At a batch that cannot be read. None of its records is returned.
 
     Notes
     -----
-    What is accepted is what Kafka's own reader accepts (``DefaultRecordBatch``, ``DefaultRecord``), except that a batch
-    is all or nothing: Kafka's iterators hand out the first records of a batch whose end turns out to be bad (CNT-R3).
+    `decode` accepts the input that Kafka's own reader accepts (``DefaultRecordBatch``, ``DefaultRecord``), except that
+    a batch is all or nothing: Kafka's iterators return the first records of a batch whose end is bad (CNT-R3).
 
     Examples
     --------
@@ -113,6 +112,6 @@ def decode(
     )
     array = byte_array(data)
     if isolation == "read_uncommitted":
-        # A list is of no effect there, as in Kafka's consumer (TXN-R12).
+        # Kafka's consumer ignores the list too (TXN-R12).
         return decode_part(array, options)
     return decode_committed(array, options, aborted)

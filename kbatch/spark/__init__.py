@@ -1,10 +1,14 @@
 """kbatch on Spark: a data source, functions for raw batches in DataFrames and RDDs, and the export to Parquet."""
 
-from kbatch.extras import require
+from kbatch.errors import MissingDependencyError
 
-for _module in ("pyarrow", "pyspark.sql.datasource"):
-    # PySpark has this module since 4.0.
-    require(_module, "spark", "kbatch.spark")
+try:
+    import pyarrow  # noqa: F401
+    import pyspark.sql.datasource  # noqa: F401
+except ImportError as error:
+    raise MissingDependencyError(
+        f"kbatch.spark needs PySpark 4.0 or newer and pyarrow ({error}); pip install 'kbatch[spark]'"
+    ) from error
 
 from kbatch.plan.read_options import Bound, ReadOptions
 from kbatch.sinks.summary import ExportSummary, PartitionSummary
