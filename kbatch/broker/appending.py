@@ -13,7 +13,7 @@ from kbatch.batches.framing import byte_array, scan_part
 from kbatch.broker.messages import count_numbered
 from kbatch.broker.offsets import assign_offsets, write_times
 from kbatch.broker.topic_config import TopicConfig
-from kbatch.broker.validation import Origin, check_segment_size, refuse, validate_batch
+from kbatch.broker.validation import Origin, check_segment_size, refuse_batch, validate_batch
 from kbatch.errors import ErrorCode
 from kbatch.format import (
     ATTRIBUTE_CODEC,
@@ -122,11 +122,11 @@ def _reencoded(table: RecordTable, base_offset: int, topic: TopicConfig, leader_
     current = first["magic"] == 2
     codec = topic.codec_of(int(first["attributes"]) & ATTRIBUTE_CODEC)
     if current and first["attributes"] & ATTRIBUTE_CONTROL:
-        refuse(ErrorCode.INVALID_RECORD, first, "a compressed control batch can't be re-encoded")
+        refuse_batch(ErrorCode.INVALID_RECORD, first, "a compressed control batch can't be re-encoded")
     if topic.magic < 2 and table.records["header_count"].any():
-        refuse(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, first, f"headers can't be stored in magic {topic.magic}")
+        refuse_batch(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, first, f"headers can't be stored in magic {topic.magic}")
     if codec == Codec.ZSTD and topic.magic < 2:
-        refuse(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, first, f"zstd can't be stored in magic {topic.magic}")
+        refuse_batch(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, first, f"zstd can't be stored in magic {topic.magic}")
     appended = topic.timestamp_type == TimestampType.LOG_APPEND_TIME and topic.magic > 0
     times = table.records["timestamp"]
     if topic.magic == 0:
@@ -144,7 +144,7 @@ def _reencoded(table: RecordTable, base_offset: int, topic: TopicConfig, leader_
         batches = plan_batches(records, layout.plan(None, None))
     except ValueError as error:
         # A timestamp below -1, which Kafka's builder refuses too.
-        refuse(ErrorCode.UNKNOWN_SERVER_ERROR, first, str(error))
+        refuse_batch(ErrorCode.UNKNOWN_SERVER_ERROR, first, str(error))
     if topic.magic == 2:
         batches["partition_leader_epoch"] = leader_epoch
         for name in ("producer_id", "producer_epoch", "base_sequence"):
@@ -155,6 +155,6 @@ def _reencoded(table: RecordTable, base_offset: int, topic: TopicConfig, leader_
     # A batch without records is re-encoded as no bytes.
     if (size := int(scan_part(byte_array(written)).batches["size"].max(initial=0))) > topic.max_message_bytes:
         text = f"{size} bytes after re-encoding, max.message.bytes is {topic.max_message_bytes}"
-        refuse(ErrorCode.MESSAGE_TOO_LARGE, first, text)
+        refuse_batch(ErrorCode.MESSAGE_TOO_LARGE, first, text)
     check_segment_size(len(written), topic)
     return written

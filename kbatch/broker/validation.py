@@ -42,7 +42,7 @@ from kbatch.read.decoding import decode
 from kbatch.table import RecordTable
 from kbatch.write.encoding import now
 
-__all__ = ["Origin", "check_segment_size", "refuse", "validate_batch"]
+__all__ = ["Origin", "check_segment_size", "refuse_batch", "validate_batch"]
 
 Origin: TypeAlias = Literal["client", "coordinator"]
 
@@ -62,7 +62,7 @@ _CODES: dict[type[KbatchError], ErrorCode] = {
 }
 
 
-def refuse(code: ErrorCode, batch: np.void | None, text: str, **details: Any) -> NoReturn:
+def refuse_batch(code: ErrorCode, batch: np.void | None, text: str, **details: Any) -> NoReturn:
     """Raise RefusedError for a batch, or for the request as a whole."""
     if batch is None:
         raise RefusedError(f"byte 0: {text}", code=code, position=0)
@@ -167,13 +167,13 @@ def _complete_batches(data: npt.NDArray[np.uint8], topic: TopicConfig, origin: O
     if scan.finding is not None:
         _refuse_for(finding_to_error(scan.finding, source=None, position=scan.consumed))
     if not len(batches):
-        refuse(ErrorCode.INVALID_RECORD, None, "there is no complete batch")
+        refuse_batch(ErrorCode.INVALID_RECORD, None, "there is no complete batch")
     _check_entries(data, batches, topic, origin)
     if batches["magic"][0] == 2:
         _check_fields(batches[0], topic, origin)
     if scan.consumed < len(data):
         text = f"{len(data) - scan.consumed} bytes after the last batch are not a complete batch"
-        refuse(ErrorCode.CORRUPT_MESSAGE, None, text)
+        refuse_batch(ErrorCode.CORRUPT_MESSAGE, None, text)
     return batches
 
 
@@ -189,21 +189,21 @@ def _check_entries(
     invalid = ErrorCode.INVALID_RECORD
     magic = int(batches["magic"][0])
     if len(batches) > 1 and (magic == 2 or batches["attributes"][0] & ATTRIBUTE_CODEC):
-        refuse(invalid, batches[1], "a second batch; a request holds exactly one per partition")
+        refuse_batch(invalid, batches[1], "a second batch; a request holds exactly one per partition")
     if (bad := first(batches["magic"] != magic)) is not None:
-        refuse(invalid, bad, f"magic is {bad['magic']}, but {magic} in the messages before")
+        refuse_batch(invalid, bad, f"magic is {bad['magic']}, but {magic} in the messages before")
     # If there is more than one message, the first is uncompressed, and so must be the others.
     if len(batches) > 1 and (bad := first(batches["attributes"] & ATTRIBUTE_CODEC != 0)) is not None:
-        refuse(invalid, bad, "a compressed message after uncompressed ones")
+        refuse_batch(invalid, bad, "a compressed message after uncompressed ones")
     if magic != topic.magic and not topic.converting:
-        refuse(invalid, batches[0], f"magic is {magic}, the topic accepts {topic.magic}")
+        refuse_batch(invalid, batches[0], f"magic is {magic}, the topic accepts {topic.magic}")
     if magic == 2 and origin == "client" and batches["base_offset"][0] != 0:
-        refuse(invalid, batches[0], "the base offset of a produced batch must be 0")
+        refuse_batch(invalid, batches[0], "the base offset of a produced batch must be 0")
     if (bad := first(batches["size"] > topic.max_message_bytes)) is not None:
         text = f"{bad['size']} bytes, max.message.bytes is {topic.max_message_bytes}"
-        refuse(ErrorCode.MESSAGE_TOO_LARGE, bad, text)
+        refuse_batch(ErrorCode.MESSAGE_TOO_LARGE, bad, text)
     if (bad := first(~good_crcs(data, batches))) is not None:
-        refuse(ErrorCode.CORRUPT_MESSAGE, bad, "the checksum does not match the bytes")
+        refuse_batch(ErrorCode.CORRUPT_MESSAGE, bad, "the checksum does not match the bytes")
     check_segment_size(int(batches["size"].sum()), topic)
 
 
@@ -213,24 +213,24 @@ def _check_fields(batch: np.void, topic: TopicConfig, origin: Origin) -> None:
     count, delta, attributes = int(batch["record_count"]), int(batch["last_offset_delta"]), int(batch["attributes"])
     if origin == "client":
         if delta < 0:
-            refuse(invalid, batch, f"last offset delta is {delta}")
+            refuse_batch(invalid, batch, f"last offset delta is {delta}")
         if count <= 0:
-            refuse(invalid, batch, f"record count is {count}")
+            refuse_batch(invalid, batch, f"record count is {count}")
         if count != delta + 1:
-            refuse(invalid, batch, f"record count is {count}, but the batch spans {delta + 1} offsets")
+            refuse_batch(invalid, batch, f"record count is {count}, but the batch spans {delta + 1} offsets")
         if attributes & ATTRIBUTE_CONTROL:
-            refuse(invalid, batch, "clients may not write control batches")
+            refuse_batch(invalid, batch, "clients may not write control batches")
         if batch["producer_id"] >= 0 and batch["base_sequence"] < 0:
-            refuse(invalid, batch, f"sequence is {batch['base_sequence']} in a batch with a producer id")
+            refuse_batch(invalid, batch, f"sequence is {batch['base_sequence']} in a batch with a producer id")
     if topic.magic < 2 and (attributes & ATTRIBUTE_TRANSACTIONAL or batch["producer_id"] >= 0):
         text = f"producer fields can't be stored in magic {topic.magic}"
-        refuse(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch, text)
+        refuse_batch(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch, text)
 
 
 def check_segment_size(size: int, topic: TopicConfig) -> None:
     """Refuse more bytes than a segment of the topic may hold."""
     if size > topic.segment_bytes:
-        refuse(ErrorCode.RECORD_LIST_TOO_LARGE, None, f"{size} bytes, segment.bytes is {topic.segment_bytes}")
+        refuse_batch(ErrorCode.RECORD_LIST_TOO_LARGE, None, f"{size} bytes, segment.bytes is {topic.segment_bytes}")
 
 
 def _check_inner(data: npt.NDArray[np.uint8], batch: np.void, limits: Limits | None) -> None:
@@ -239,11 +239,11 @@ def _check_inner(data: npt.NDArray[np.uint8], batch: np.void, limits: Limits | N
     other = np.flatnonzero(messages["magic"] != batch["magic"])
     if len(other):
         text = f"messages in a compressed message of magic {batch['magic']} have another magic{_listed(other)}"
-        refuse(ErrorCode.INVALID_RECORD, batch, text, records=other)
+        refuse_batch(ErrorCode.INVALID_RECORD, batch, text, records=other)
     bad = np.flatnonzero(~good_crcs(payload, messages, 0))
     if len(bad):
         text = f"the checksums of messages in a compressed message do not match their bytes{_listed(bad)}"
-        refuse(ErrorCode.CORRUPT_MESSAGE, batch, text, records=bad)
+        refuse_batch(ErrorCode.CORRUPT_MESSAGE, batch, text, records=bad)
 
 
 def _listed(rows: npt.NDArray[np.intp]) -> str:
@@ -272,10 +272,10 @@ def _check_records(table: RecordTable, topic: TopicConfig, clock: int) -> None:
     batch = batches[records["batch"][bad[0]]]
     if not late.any():
         text = f"records without a key, for a compacted topic{_listed(bad)}"
-        refuse(ErrorCode.INVALID_RECORD, batch, text, records=bad)
+        refuse_batch(ErrorCode.INVALID_RECORD, batch, text, records=bad)
     if appended[np.argmax(late)]:
         text = "the timestamp type is LogAppendTime, which only the broker may set"
     else:
         bounds = f"{clock - topic.timestamp_before_max_ms} to {clock + topic.timestamp_after_max_ms}"
         text = f"timestamp is {times[np.argmax(late)]}, allowed are {bounds}"
-    refuse(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(bad)}", records=bad)
+    refuse_batch(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(bad)}", records=bad)

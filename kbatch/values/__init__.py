@@ -1,7 +1,7 @@
-"""What is in keys and values: JSON, Avro, Protobuf and fixed-width structs -> Arrow columns.
+"""Parsers of keys and values: JSON, Avro, Protobuf and fixed-width structs -> Arrow columns.
 
-Every parser has a ``type`` and ``parse``: bytes in, a column of that type out, of the same length, null where the bytes
-are null or bad. Bad ones are named with the reason and kept as they are (`ParsedValues.bad_values`): nothing is lost.
+The ``parse`` method of a parser turns a column of bytes into a column of its ``type``, of the same length, with null
+where the bytes are null or bad. Bad bytes are kept, with the reason (`ParsedValues.bad_values`): nothing is lost.
 """
 
 from kbatch.values.avro import AvroParser

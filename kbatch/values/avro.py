@@ -1,7 +1,7 @@
-"""Avro datums -> an Arrow column: a schema compiled for `kbatch.kernels.avro`, and its columns put together.
+"""Avro datums -> an Arrow column: a schema is compiled for `kbatch.kernels.avro`, whose columns become an Arrow array.
 
 Source: the Avro specification 1.11 (schemas, binary encoding, logical types, schema resolution). As in Spark's
-``from_avro`` a union with null is what may be null, any other a struct of its branches (``member0``, ``member1``, ...).
+``from_avro``, a union of null and one type is nullable; any other is a struct of its branches, ``member0`` and so on.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ import numpy.typing as npt
 from kbatch.extras import require
 from kbatch.kernels.avro import Columns
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, read_prefixes
-from kbatch.values.parsed import Parsed, Slices, slices_of
+from kbatch.values.parsed import MAX_NESTING, ByteSlices, Parsed, expand, slices_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["AvroParser", "Schema", "read_schema", "read_schemas"]
 
-# What may be given as a schema: its JSON text, or what that is in Python.
+# A schema: its JSON text, or the parsed JSON.
 Schema = str | dict[str, Any] | list[Any]
 
-_MAX_DEPTH = 64
 
-
-class Kind(enum.IntEnum):
+class NodeKind(enum.IntEnum):
     """The kinds of nodes; the twin of ``Kind`` in ``kernels/avro.pyx``."""
 
     NULL = 0
@@ -54,42 +52,50 @@ class Kind(enum.IntEnum):
     NULLABLE = 16
 
 
-# By the numbers of `Verdict` in kernels/avro.pyx.
-_VERDICTS = (
+# Error texts, indexed by `Verdict` in kernels/avro.pyx.
+_AVRO_ERRORS = (
     "",
     "ends within the datum",
     "a number of more than 10 bytes",
-    "a number that int32 doesn't hold, or that is no time of day",
+    "a number that exceeds int32, or that is not a time of day",
     "a boolean that is neither 0 nor 1",
     "a length that is negative, or more than the bytes that remain",
-    "a string that isn't UTF-8",
-    "an enum's number that has no symbol",
-    "a union's branch that isn't there",
-    "a count of items that the bytes that remain can't hold",
-    "a decimal of more digits than its precision",
+    "a string that is not UTF-8",
+    "an enum index without a symbol",
+    "a union index without a branch",
+    "a count of items that exceeds the bytes that remain",
+    "a decimal with more digits than its precision",
     "bytes remain after the datum",
 )
 _PRIMITIVES = {
-    "null": Kind.NULL,
-    "boolean": Kind.BOOLEAN,
-    "int": Kind.INT,
-    "long": Kind.LONG,
-    "float": Kind.FLOAT,
-    "double": Kind.DOUBLE,
-    "bytes": Kind.BYTES,
-    "string": Kind.STRING,
+    "null": NodeKind.NULL,
+    "boolean": NodeKind.BOOLEAN,
+    "int": NodeKind.INT,
+    "long": NodeKind.LONG,
+    "float": NodeKind.FLOAT,
+    "double": NodeKind.DOUBLE,
+    "bytes": NodeKind.BYTES,
+    "string": NodeKind.STRING,
 }
-# Times of day, and how many there are.
-_TIMES = {(Kind.INT, "time-millis"): 86_400_000, (Kind.LONG, "time-micros"): 86_400_000_000}
-_LEAST = {Kind.NULL: 0, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.RECORD: 0, Kind.FIXED: 0, Kind.DECIMAL_FIXED: 0}
+# Times of day, and the number of values of each.
+_TIMES = {(NodeKind.INT, "time-millis"): 86_400_000, (NodeKind.LONG, "time-micros"): 86_400_000_000}
+# The minimum size of a datum in bytes; 1 for other kinds.
+_MIN_SIZES = {
+    NodeKind.NULL: 0,
+    NodeKind.FLOAT: 4,
+    NodeKind.DOUBLE: 8,
+    NodeKind.RECORD: 0,
+    NodeKind.FIXED: 0,
+    NodeKind.DECIMAL_FIXED: 0,
+}
 
 
 @dataclass
 class _Node:
-    """A schema's node with the Arrow type of its column."""
+    """A node of a schema, with the Arrow type of its column."""
 
     number: int
-    kind: Kind
+    kind: NodeKind
     type: Any = None
     size: int = 0
     null_branch: int = -1
@@ -98,7 +104,7 @@ class _Node:
     children: list[_Node] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     symbols: list[str] = field(default_factory=list)
-    # Of each field of a record: other names, and the default (absent if it has none).
+    # The aliases of each field of a record, and its default (empty if it has none).
     aliases: list[list[str]] = field(default_factory=list)
     defaults: list[dict[str, Any]] = field(default_factory=list)
 
@@ -113,8 +119,8 @@ class _Compiler:
         self.open: list[str] = []
 
     def node(self, schema: Any, space: str, depth: int = 0) -> _Node:
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"an Avro schema nested deeper than {_MAX_DEPTH} can't be columns")
+        if depth > MAX_NESTING:
+            raise ValueError(f"Avro schema is nested deeper than {MAX_NESTING}")
         pa = self.pa
         logical = None
         if isinstance(schema, dict):
@@ -127,17 +133,17 @@ class _Compiler:
         if isinstance(schema, list):
             return self._union(schema, space, depth)
         if not isinstance(name, str):
-            raise ValueError(f"no Avro schema: {_short(schema)}")
-        node = _Node(len(self.nodes), Kind.NULL)
+            raise ValueError(f"not an Avro schema: {_short(schema)}")
+        node = _Node(len(self.nodes), NodeKind.NULL)
         if name in _PRIMITIVES:
             node.kind = _PRIMITIVES[name]
             node.type = self._primitive(node, schema, logical)
         elif name == "array":
-            self._add(node, Kind.ARRAY)
+            self._add(node, NodeKind.ARRAY)
             item = self.node(_part(schema, "items"), space, depth + 1)
             node.children, node.type = [item], pa.list_(pa.field("item", item.type))
         elif name == "map":
-            self._add(node, Kind.MAP)
+            self._add(node, NodeKind.MAP)
             key, item = self.node("string", space, depth + 1), self.node(_part(schema, "values"), space, depth + 1)
             node.children, node.type = [key, item], pa.map_(pa.string(), item.type)
         elif name in ("record", "error", "enum", "fixed"):
@@ -146,17 +152,17 @@ class _Compiler:
             full = name if "." in name or not space else f"{space}.{name}"
             full = full if full in self.named else name
             if full not in self.named:
-                raise ValueError(f"no Avro type {name!r}")
+                raise ValueError(f"unknown Avro type {name!r}")
             if full in self.open:
-                raise ValueError(f"Avro type {full!r} contains itself, which columns can't")
+                raise ValueError(f"Avro type {full!r} contains itself; recursive types are not supported")
             definition, its_space = self.named[full]
             return self.node({**definition, "name": full}, its_space, depth + 1)
         if node.number == len(self.nodes):
             self.nodes.append(node)
-        node.least = _LEAST.get(node.kind, 1)
+        node.least = _MIN_SIZES.get(node.kind, 1)
         return node
 
-    def _add(self, node: _Node, kind: Kind) -> None:
+    def _add(self, node: _Node, kind: NodeKind) -> None:
         node.kind = kind
         self.nodes.append(node)
 
@@ -175,29 +181,29 @@ class _Compiler:
         }
         if (kind, logical) in _TIMES:
             node.limit = _TIMES[kind, logical]
-        if kind == Kind.INT and logical in of_int:
+        if kind == NodeKind.INT and logical in of_int:
             return of_int[logical]
-        if kind == Kind.LONG and logical in of_long:
+        if kind == NodeKind.LONG and logical in of_long:
             return of_long[logical]
-        if kind == Kind.BYTES and logical == "decimal":
+        if kind == NodeKind.BYTES and logical == "decimal":
             found = self._decimal(node, schema)
             if found is not None:
-                node.kind = Kind.DECIMAL
+                node.kind = NodeKind.DECIMAL
                 return found
         return {
-            Kind.NULL: pa.null(),
-            Kind.BOOLEAN: pa.bool_(),
-            Kind.INT: pa.int32(),
-            Kind.LONG: pa.int64(),
-            Kind.FLOAT: pa.float32(),
-            Kind.DOUBLE: pa.float64(),
-            Kind.BYTES: pa.binary(),
-            Kind.STRING: pa.string(),
+            NodeKind.NULL: pa.null(),
+            NodeKind.BOOLEAN: pa.bool_(),
+            NodeKind.INT: pa.int32(),
+            NodeKind.LONG: pa.int64(),
+            NodeKind.FLOAT: pa.float32(),
+            NodeKind.DOUBLE: pa.float64(),
+            NodeKind.BYTES: pa.binary(),
+            NodeKind.STRING: pa.string(),
         }[kind]
 
     def _decimal(self, node: _Node, schema: Any) -> Any:
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        # A logical type that isn't valid is passed over, as the specification wants it.
+        # The specification requires that an invalid logical type is ignored.
         if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 38 and precision):
             return None
         node.limit = 10**precision
@@ -205,19 +211,19 @@ class _Compiler:
 
     def _union(self, schema: list[Any], space: str, depth: int) -> _Node:
         pa = self.pa
-        node = _Node(len(self.nodes), Kind.UNION, size=len(schema), least=1)
+        node = _Node(len(self.nodes), NodeKind.UNION, size=len(schema), least=1)
         self.nodes.append(node)
         branches = []
         for i, branch in enumerate(schema):
             if isinstance(branch, list):
-                raise ValueError("no Avro schema: a union within a union")
+                raise ValueError("not an Avro schema: a union within a union")
             if branch == "null" or (isinstance(branch, dict) and branch.get("type") == "null"):
                 node.null_branch = i
             else:
                 branches.append(branch)
         node.children = [self.node(branch, space, depth + 1) for branch in branches]
         if len(branches) == 1:
-            node.kind, node.type = Kind.NULLABLE, node.children[0].type
+            node.kind, node.type = NodeKind.NULLABLE, node.children[0].type
             return node
         node.names = [f"member{i}" for i in range(len(branches))]
         node.type = pa.struct(list(zip(node.names, (child.type for child in node.children), strict=True)))
@@ -227,7 +233,7 @@ class _Compiler:
         pa = self.pa
         given = _part(schema, "name")
         if not isinstance(given, str):
-            raise ValueError(f"no Avro schema: a name that is {_short(given)}")
+            raise ValueError(f"not an Avro schema: the name {_short(given)}")
         if "." in given:
             space = given.rpartition(".")[0]
         elif isinstance(schema.get("namespace"), str):
@@ -235,21 +241,21 @@ class _Compiler:
         full = given if "." in given or not space else f"{space}.{given}"
         self.named[full] = (schema, space)
         if name == "enum":
-            self._add(node, Kind.ENUM)
+            self._add(node, NodeKind.ENUM)
             node.symbols = [str(symbol) for symbol in _part(schema, "symbols")]
             node.size, node.type, node.least = len(node.symbols), pa.string(), 1
             return node
         if name == "fixed":
-            self._add(node, Kind.FIXED)
+            self._add(node, NodeKind.FIXED)
             size = _part(schema, "size")
             if not isinstance(size, int) or not 0 <= size < 1 << 24:
-                raise ValueError(f"no Avro schema: a fixed of size {_short(size)}")
+                raise ValueError(f"not an Avro schema: a fixed of size {_short(size)}")
             node.size, node.type, node.least = size, pa.binary(), size
             found = self._decimal(node, schema) if logical == "decimal" and size else None
             if found is not None:
-                node.kind, node.type = Kind.DECIMAL_FIXED, found
+                node.kind, node.type = NodeKind.DECIMAL_FIXED, found
             return node
-        self._add(node, Kind.RECORD)
+        self._add(node, NodeKind.RECORD)
         self.open.append(full)
         for part in _part(schema, "fields"):
             child = self.node(_part(part, "type"), space, depth + 1)
@@ -260,14 +266,14 @@ class _Compiler:
             node.least += child.least
         self.open.pop()
         if len(set(node.names)) != len(node.names):
-            raise ValueError(f"no Avro schema: record {full} has a field twice")
+            raise ValueError(f"not an Avro schema: record {full} has two fields of the same name")
         node.type = pa.struct(list(zip(node.names, (child.type for child in node.children), strict=True)))
         return node
 
 
 def _part(schema: Any, name: str) -> Any:
     if not isinstance(schema, dict) or name not in schema:
-        raise ValueError(f"no Avro schema: {_short(schema)} has no {name!r}")
+        raise ValueError(f"not an Avro schema: {_short(schema)} without {name!r}")
     return schema[name]
 
 
@@ -276,8 +282,8 @@ def _short(schema: Any) -> str:
     return text if len(text) < 80 else text[:77] + "..."
 
 
-class _Decoder:
-    """One writer's schema, ready to decode."""
+class _SchemaDecoder:
+    """A decoder for the data of one writer's schema."""
 
     def __init__(self, schema: Schema) -> None:
         self.pa = require("pyarrow", "arrow", "values_avro()")
@@ -294,41 +300,42 @@ class _Decoder:
             children += [child.number for child in node.children]
         self.table = (np.array(rows, np.int32), np.array(limits, np.uint64), np.array(children, np.int32))
 
-    def decode(self, slices: Slices, wanted: npt.NDArray[np.bool_], skip: int) -> tuple[Any, dict[int, str]]:
-        n = len(wanted)
+    def decode(self, slices: ByteSlices, chosen: npt.NDArray[np.bool_], skip: int) -> tuple[Any, dict[int, str]]:
+        n = len(chosen)
         columns = Columns(*self.table)
         verdicts, places = np.zeros(n, np.uint8), np.zeros(n, np.int32)
-        columns.decode(slices.offsets, slices.content, wanted.view(np.uint8), skip, verdicts, places)
+        columns.decode(slices.offsets, slices.content, chosen.view(np.uint8), skip, verdicts, places)
         errors = {
-            int(row): f"byte {skip + int(places[row])}: {_VERDICTS[verdicts[row]]}" for row in np.flatnonzero(verdicts)
+            int(row): f"byte {skip + int(places[row])}: {_AVRO_ERRORS[verdicts[row]]}"
+            for row in np.flatnonzero(verdicts)
         }
         return self._array(columns, self.root), errors
 
     def _array(self, columns: Columns, node: _Node) -> Any:
         pa = self.pa
-        if node.kind == Kind.NULLABLE:
+        if node.kind == NodeKind.NULLABLE:
             return self._array(columns, node.children[0])
         rows, valid, data, offsets = columns.column(node.number)
         nulls = rows - int(np.count_nonzero(valid))
         bits = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
         children = [self._array(columns, child) for child in node.children]
         kind = node.type
-        if node.kind == Kind.NULL:
+        if node.kind == NodeKind.NULL:
             return pa.nulls(rows)
-        if node.kind in (Kind.RECORD, Kind.UNION):
+        if node.kind in (NodeKind.RECORD, NodeKind.UNION):
             return pa.Array.from_buffers(kind, rows, [bits], nulls, children=children)
-        if node.kind == Kind.ARRAY:
+        if node.kind == NodeKind.ARRAY:
             return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets)], nulls, children=children)
-        if node.kind == Kind.MAP:
+        if node.kind == NodeKind.MAP:
             pairs = pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])
             return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets)], nulls, children=[pairs])
-        if node.kind == Kind.FIXED:
+        if node.kind == NodeKind.FIXED:
             offsets = np.arange(rows + 1, dtype=np.int32) * node.size
-        if node.kind in (Kind.BYTES, Kind.STRING, Kind.FIXED):
+        if node.kind in (NodeKind.BYTES, NodeKind.STRING, NodeKind.FIXED):
             return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets), pa.py_buffer(data)], nulls)
-        if node.kind == Kind.BOOLEAN:
+        if node.kind == NodeKind.BOOLEAN:
             data = np.packbits(data, bitorder="little")
-        if node.kind == Kind.ENUM:
+        if node.kind == NodeKind.ENUM:
             numbers = pa.Array.from_buffers(pa.int32(), rows, [bits, pa.py_buffer(data)], nulls)
             return pa.array(node.symbols, pa.string()).take(numbers)
         return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(data)], nulls)
@@ -342,17 +349,17 @@ def _loaded(schema: Schema) -> Any:
     try:
         return json.loads(schema)
     except ValueError as error:
-        raise ValueError(f"no Avro schema: not JSON: {error}") from None
+        raise ValueError(f"not an Avro schema: invalid JSON: {error}") from None
 
 
 def read_schemas(source: Schema | Mapping[int, Schema] | os.PathLike[str]) -> Schema | dict[int, Schema]:
-    """Read a schema from where it is.
+    """Read one schema, or schemas by id.
 
     Parameters
     ----------
     source : str, path, dict, list or mapping
-        A schema as it is (its JSON text, or what that is in Python); the path of an ``.avsc`` file; that of a directory
-        with files ``<id>.avsc``; or a mapping of id to one of the former.
+        A schema (its JSON text, or the parsed JSON); the path of an ``.avsc`` file; the path of a directory with files
+        ``<id>.avsc``; or a mapping of id to a schema or a file.
 
     Returns
     -------
@@ -361,7 +368,7 @@ def read_schemas(source: Schema | Mapping[int, Schema] | os.PathLike[str]) -> Sc
     Raises
     ------
     ValueError
-        If there is no such file, or none in the directory.
+        If the file does not exist, or the directory contains no schema.
     """
     if isinstance(source, Mapping) and source and all(isinstance(key, int) for key in source):
         return {int(key): read_schema(each) for key, each in source.items()}
@@ -372,18 +379,18 @@ def read_schemas(source: Schema | Mapping[int, Schema] | os.PathLike[str]) -> Sc
         return _text_of(path)
     names = [name for name in os.listdir(path) if name.endswith(".avsc") and name[:-5].isdecimal()]
     if not names:
-        raise ValueError(f"{path}: no file in it is named <id>.avsc")
+        raise ValueError(f"{path}: contains no file named <id>.avsc")
     by_id: dict[int, Schema] = {int(name[:-5]): _text_of(os.path.join(path, name)) for name in names}
     return by_id
 
 
 def read_schema(source: Schema | os.PathLike[str]) -> Schema:
-    """Read one schema, as it is or from an ``.avsc`` file.
+    """Return a schema, given directly or as the path of an ``.avsc`` file.
 
     Raises
     ------
     ValueError
-        If there is no such file.
+        If the file does not exist.
     """
     if not isinstance(source, str | os.PathLike) or _is_schema(source):
         return source  # type: ignore[return-value]
@@ -399,19 +406,19 @@ def _text_of(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: no Avro schema can be read from it: {error}") from None
+        raise ValueError(f"{path}: can't read an Avro schema: {error}") from None
 
 
 def _resolved(pa: Any, array: Any, writer: _Node, reader: _Node, where: str = "") -> Any:
-    """Return what one schema wrote as another reads it (the specification's schema resolution)."""
-    while writer.kind == Kind.NULLABLE:
+    """Convert values of the writer's schema to the reader's (the specification's schema resolution)."""
+    while writer.kind == NodeKind.NULLABLE:
         writer = writer.children[0]
-    while reader.kind == Kind.NULLABLE:
+    while reader.kind == NodeKind.NULLABLE:
         reader = reader.children[0]
     if array.type.equals(reader.type) and writer.kind == reader.kind and set(writer.symbols) <= set(reader.symbols):
         return array
     kinds = (writer.kind, reader.kind)
-    if kinds == (Kind.RECORD, Kind.RECORD):
+    if kinds == (NodeKind.RECORD, NodeKind.RECORD):
         children = []
         for i, (name, node) in enumerate(zip(reader.names, reader.children, strict=True)):
             found = next((k for k in (name, *reader.aliases[i]) if k in writer.names), None)
@@ -422,33 +429,32 @@ def _resolved(pa: Any, array: Any, writer: _Node, reader: _Node, where: str = ""
             elif "default" in reader.defaults[i]:
                 children.append(_default(pa, reader.defaults[i]["default"], node, len(array), f"{where}.{name}"))
             else:
-                raise ValueError(
-                    f"field {where[1:]}.{name}".replace(" .", " ") + ": the writer has none, and no default"
-                )
+                missing = f"{where}.{name}"[1:]
+                raise ValueError(f"field {missing}: missing in the writer's schema, and without a default")
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(reader.type), mask=mask)
-    if kinds == (Kind.ARRAY, Kind.ARRAY) or kinds == (Kind.MAP, Kind.MAP):
-        if kinds[0] == Kind.ARRAY:
-            below = _resolved(pa, array.values, writer.children[0], reader.children[0], where)
+    if kinds == (NodeKind.ARRAY, NodeKind.ARRAY) or kinds == (NodeKind.MAP, NodeKind.MAP):
+        if kinds[0] == NodeKind.ARRAY:
+            inner = _resolved(pa, array.values, writer.children[0], reader.children[0], where)
         else:
             items = _resolved(pa, array.items, writer.children[1], reader.children[1], where)
             fields = [reader.type.key_field, reader.type.item_field]
-            below = pa.StructArray.from_arrays([array.keys, items], fields=fields)
+            inner = pa.StructArray.from_arrays([array.keys, items], fields=fields)
         return pa.Array.from_buffers(
-            reader.type, len(array), array.buffers()[:2], array.null_count, array.offset, children=[below]
+            reader.type, len(array), array.buffers()[:2], array.null_count, array.offset, children=[inner]
         )
     wider = {
-        Kind.INT: (Kind.LONG, Kind.FLOAT, Kind.DOUBLE),
-        Kind.LONG: (Kind.FLOAT, Kind.DOUBLE),
-        Kind.FLOAT: (Kind.DOUBLE,),
-        Kind.STRING: (Kind.BYTES,),
-        Kind.BYTES: (Kind.STRING,),
+        NodeKind.INT: (NodeKind.LONG, NodeKind.FLOAT, NodeKind.DOUBLE),
+        NodeKind.LONG: (NodeKind.FLOAT, NodeKind.DOUBLE),
+        NodeKind.FLOAT: (NodeKind.DOUBLE,),
+        NodeKind.STRING: (NodeKind.BYTES,),
+        NodeKind.BYTES: (NodeKind.STRING,),
     }
     if reader.kind in wider.get(writer.kind, ()):
-        return array.cast(reader.type, safe=writer.kind == Kind.BYTES)
-    if writer.kind == Kind.NULL:
+        return array.cast(reader.type, safe=writer.kind == NodeKind.BYTES)
+    if writer.kind == NodeKind.NULL:
         return pa.nulls(len(array), reader.type)
-    raise ValueError(f"field {where[1:] or 'at the top'}: {array.type} can't be read as {reader.type}")
+    raise ValueError(f"field {where[1:] or '(top level)'}: {array.type} can't be read as {reader.type}")
 
 
 def _default(pa: Any, value: Any, node: _Node, n: int, where: str) -> Any:
@@ -459,28 +465,28 @@ def _default(pa: Any, value: Any, node: _Node, n: int, where: str) -> Any:
             value = value.encode("latin-1")
         one = pa.array([value], node.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError) as error:
-        raise ValueError(f"field {where[1:]}: no default of its type: {error}") from None
+        raise ValueError(f"field {where[1:]}: the default does not match the type: {error}") from None
     return one.take(pa.array(np.zeros(n, np.int64)))
 
 
 @dataclass(frozen=True)
 class AvroParser:
-    """Avro's binary encoding.
+    """Parser of Avro's binary encoding.
 
     Attributes
     ----------
     schema : str, dict or list; or mapping of int to one of these
-        The writer's schema, or with ``framing="confluent"`` the schema of each id; values of other ids are bad.
+        The writer's schema, or with ``framing="confluent"`` the schema of each id; values with other ids are bad.
     framing : {"none", "confluent"}
-        Whether byte 0 and the schema's id stand before the datum. With one schema every id is read by it.
+        Whether byte 0 and the schema id precede the datum. A single schema is used for all ids.
     reader_schema : str, dict or list, optional
-        What values are to look like: fields by name or alias, defaults for those that the writer doesn't have, numbers
-        made wider. Default is the schema itself; of several that of the highest id.
+        The schema that values are resolved to: fields by name or alias, defaults for fields that the writer lacks, and
+        wider numbers. Default is the schema itself, or the schema with the highest id.
 
     Raises
     ------
     ValueError
-        If a schema is none, contains itself, or can't be read as the reader's.
+        If a schema is invalid, contains itself, or can't be resolved to the reader's.
 
     Examples
     --------
@@ -500,13 +506,13 @@ class AvroParser:
         check_framing(self.framing)
         schemas = self._schemas()
         if not schemas:
-            raise ValueError("no Avro schema is given")
+            raise ValueError("schema must not be empty")
         if None not in schemas and self.framing == "none":
-            raise ValueError("schemas by id are for framing='confluent', which tells the id")
+            raise ValueError("schemas by id need framing='confluent', which contains the id")
         pa = require("pyarrow", "arrow", "values_avro()")
-        decoders = {key: _Decoder(schema) for key, schema in schemas.items()}
+        decoders = {key: _SchemaDecoder(schema) for key, schema in schemas.items()}
         last = max(decoders, key=lambda key: -1 if key is None else key)
-        reader = decoders[last] if self.reader_schema is None else _Decoder(self.reader_schema)
+        reader = decoders[last] if self.reader_schema is None else _SchemaDecoder(self.reader_schema)
         object.__setattr__(self, "_decoders", decoders)
         object.__setattr__(self, "_reader", reader)
         for key, decoder in decoders.items():
@@ -525,47 +531,41 @@ class AvroParser:
 
     @property
     def type(self) -> pa.DataType:
-        """Of the reader's schema."""
+        """The Arrow type of the reader's schema."""
         return self._reader.root.type  # type: ignore[attr-defined]
 
     def parse(self, column: pa.Array) -> Parsed:
         """Parse a binary array."""
         pa = require("pyarrow", "arrow", "values_avro()")
-        decoders: dict[int | None, _Decoder] = self._decoders  # type: ignore[attr-defined]
+        decoders: dict[int | None, _SchemaDecoder] = self._decoders  # type: ignore[attr-defined]
         root: _Node = self._reader.root  # type: ignore[attr-defined]
         slices = slices_of(column)
         n = len(column)
         errors: dict[int, str] = {}
         skip = 0
         ids = np.full(n, -1, np.int64)
-        wanted = slices.valid
+        chosen = slices.valid
         if self.framing == "confluent":
             skip = PREFIX_BYTES
             ids, errors = read_prefixes(slices)
-            wanted = ids >= 0
+            chosen = ids >= 0
         if None in decoders:
-            made, found = decoders[None].decode(slices, wanted, skip)
+            made, found = decoders[None].decode(slices, chosen, skip)
             values = _resolved(pa, made, decoders[None].root, root)
             errors |= found
         else:
-            parts, order = [], []
-            for number in np.unique(ids[wanted]).tolist():
-                rows = np.flatnonzero(wanted & (ids == number))
+            parts, order = [], [np.empty(0, np.int64)]
+            for number in np.unique(ids[chosen]).tolist():
+                rows = np.flatnonzero(chosen & (ids == number)).astype(np.int64, copy=False)
                 if number not in decoders:
                     known = ", ".join(str(key) for key in sorted(key for key in decoders if key is not None)[:10])
-                    errors |= dict.fromkeys(rows.tolist(), f"schema id {number} isn't among those given ({known})")
+                    errors |= dict.fromkeys(rows.tolist(), f"unknown schema id {number}; known are {known}")
                     continue
-                made, found = decoders[number].decode(slices, wanted & (ids == number), skip)
+                made, found = decoders[number].decode(slices, chosen & (ids == number), skip)
                 errors |= found
                 parts.append(_resolved(pa, made.take(pa.array(rows)), decoders[number].root, root))
                 order.append(rows)
-            places = np.zeros(n, np.int64)
-            missing = np.ones(n, np.bool_)
-            if order:
-                rows = np.concatenate(order)
-                places[rows] = np.arange(len(rows))
-                missing[rows] = False
             values = pa.concat_arrays(parts) if parts else pa.nulls(0, root.type)
-            values = values.take(pa.array(places, mask=missing))
+            values = expand(values, np.concatenate(order), n)
         bad = sorted(errors)
         return Parsed(values, np.array(bad, np.int64), [errors[row] for row in bad])

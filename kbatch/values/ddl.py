@@ -1,4 +1,4 @@
-"""Spark's DDL (``id bigint, tags array<string>``) -> Arrow types; without Spark, whose parser is in Java."""
+"""Spark's DDL (``id bigint, tags array<string>``) -> Arrow types, without Spark's parser, which is in Java."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kbatch.extras import require
+from kbatch.values.parsed import MAX_NESTING
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["parse_ddl"]
 
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[^\W]+|[<>(),:])", re.UNICODE)
-_MAX_DEPTH = 64
 
 
 def parse_ddl(text: str) -> pa.DataType:
@@ -74,9 +74,9 @@ class _Reader:
     def done(self) -> bool:
         return not self.text[self.at :].strip()
 
-    def error(self, wanted: str) -> ValueError:
+    def error(self, expected: str) -> ValueError:
         found = self.text[self.at :].strip()[:30] or "the end"
-        return ValueError(f"schema {self.text[:100]!r}: wanted {wanted} at character {self.at}, found {found!r}")
+        return ValueError(f"schema {self.text[:100]!r}: expected {expected} at character {self.at}, found {found!r}")
 
     def peek(self) -> str:
         match = _TOKEN.match(self.text, self.at)
@@ -89,15 +89,15 @@ class _Reader:
         self.at = match.end()
         return match.group(1)
 
-    def want(self, token: str) -> None:
+    def expect(self, token: str) -> None:
         if self.peek() != token:
             raise self.error(f"{token!r}")
         self.take()
 
     def type(self, depth: int) -> Any:
         pa = self.pa
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"schema: nested deeper than {_MAX_DEPTH}")
+        if depth > MAX_NESTING:
+            raise ValueError(f"schema: nested deeper than {MAX_NESTING}")
         start = self.at
         name = self.take().lower()
         if name in self.simple:
@@ -110,21 +110,21 @@ class _Reader:
                 if self.peek() == ",":
                     self.take()
                     digits[1] = self.number()
-                self.want(")")
+                self.expect(")")
             if not 1 <= digits[0] <= 38 or digits[1] > digits[0]:
-                raise ValueError(f"schema: decimal({digits[0]}, {digits[1]}) can't be: 38 digits at most")
+                raise ValueError(f"schema: decimal({digits[0]}, {digits[1]}) is not supported: at most 38 digits")
             return pa.decimal128(*digits)
         if name in ("array", "map", "struct"):
-            self.want("<")
+            self.expect("<")
             if name == "struct":
                 kind = pa.struct([]) if self.peek() == ">" else self.struct(">", depth + 1)
             elif name == "array":
                 kind = pa.list_(pa.field("element", self.type(depth + 1)))
             else:
                 key = self.type(depth + 1)
-                self.want(",")
+                self.expect(",")
                 kind = pa.map_(key, self.type(depth + 1))
-            self.want(">")
+            self.expect(">")
             return kind
         self.at = start
         raise self.error("a type")
@@ -135,7 +135,7 @@ class _Reader:
         return int(self.take())
 
     def struct(self, end: str, depth: int) -> Any:
-        """Read fields up to `end`, which is left."""
+        """Read fields up to the token `end`, which is not consumed."""
         fields: list[tuple[str, Any]] = []
         while True:
             name = self.peek()
@@ -144,7 +144,7 @@ class _Reader:
             self.take()
             if self.peek() == ":":
                 self.take()
-            # A field may be missing in any value, so that NOT NULL is no promise that could be kept.
+            # NOT NULL has no effect: a field may be missing in any value.
             fields.append((name[1:-1].replace("``", "`") if name[0] == "`" else name, self.type(depth)))
             if self.peek().lower() == "not":
                 self.take()
@@ -158,5 +158,5 @@ class _Reader:
             self.take()
         names = [name for name, _ in fields]
         if len(set(names)) != len(names):
-            raise ValueError(f"schema {self.text[:100]!r}: a field is named twice")
+            raise ValueError(f"schema {self.text[:100]!r}: two fields have the same name")
         return self.pa.struct(fields)

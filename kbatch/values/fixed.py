@@ -37,22 +37,21 @@ def parse_dtype(text: str) -> np.dtype[Any]:
         return np.dtype([(name.strip(), code.strip()) for name, _, code in pairs])
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{text!r} is no struct: wanted NAME:CODE,... with codes of NumPy such as >i8: {error}"
+            f"{text!r} is not a struct: expected NAME:CODE,... with NumPy codes such as >i8: {error}"
         ) from None
 
 
 @dataclass(frozen=True)
 class FixedParser:
-    """Values of one size.
+    """Parser of values of one size.
 
     Attributes
     ----------
     dtype : dtype
-        With the byte order of the bytes: Java's ``LongSerializer`` writes ``">i8"``. Numbers, booleans, ``S`` and ``V``
-        (binary; of ``S`` NULs at the end are left out), structs of them, and arrays of a fixed length. Padding is
-        passed over.
+        Type and byte order: Java's ``LongSerializer`` writes ``">i8"``. Supported are numbers, booleans, ``S`` and
+        ``V`` (binary; ``S`` without trailing NULs), structs of them, and arrays of a fixed length. Padding is ignored.
     type : pyarrow.DataType
-        Integers, unsigned ones too, as they are.
+        The Arrow type, with integers of the same width and sign.
 
     Examples
     --------
@@ -72,9 +71,9 @@ class FixedParser:
         pa = require("pyarrow", "arrow", "values_struct()")
         dtype = parse_dtype(self.dtype) if isinstance(self.dtype, str) else np.dtype(self.dtype)
         if dtype.hasobject or dtype.itemsize == 0:
-            raise TypeError(f"dtype {dtype} has no bytes that a value could hold")
+            raise TypeError(f"dtype {dtype} has no fixed size in bytes")
         object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "type", _column(pa, np.empty(0, dtype)).type)
+        object.__setattr__(self, "type", _fixed_array(pa, np.empty(0, dtype)).type)
 
     def parse(self, column: pa.Array) -> Parsed:
         """Parse a binary array."""
@@ -93,19 +92,19 @@ class FixedParser:
         # Through a structured dtype, so that a subarray is one element.
         made = np.ascontiguousarray(out).reshape(-1).view([("value", dtype)])["value"]
         bad = np.flatnonzero(slices.valid & ~good).astype(np.int64, copy=False)
-        errors = [f"{length} bytes, wanted {dtype.itemsize}" for length in lengths[bad].tolist()]
-        return Parsed(_column(pa, made, None if good.all() else ~good), bad, errors)
+        errors = [f"expected {dtype.itemsize} bytes, found {length}" for length in lengths[bad].tolist()]
+        return Parsed(_fixed_array(pa, made, None if good.all() else ~good), bad, errors)
 
 
-def _column(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> Any:
+def _fixed_array(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> Any:
     """Return an array as an Arrow array in the machine's byte order, null where `mask` is True."""
     if array.dtype.names is not None:
-        fields = [_column(pa, array[name], mask) for name in array.dtype.names]
+        fields = [_fixed_array(pa, array[name], mask) for name in array.dtype.names]
         names = list(array.dtype.names)
         return pa.StructArray.from_arrays(fields, names, mask=None if mask is None else pa.array(mask))
     if array.ndim > 1:
         width = array.shape[1]
-        items = _column(pa, array.reshape(-1, *array.shape[2:]), None if mask is None else np.repeat(mask, width))
+        items = _fixed_array(pa, array.reshape(-1, *array.shape[2:]), None if mask is None else np.repeat(mask, width))
         # A list, since Spark has no list of a fixed size.
         offsets = np.arange(len(array) + 1, dtype=np.int32) * width
         kind = pa.list_(items.type)
@@ -114,5 +113,5 @@ def _column(pa: Any, array: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None
     if array.dtype.kind in "SV":
         return pa.array(array.tolist(), pa.binary(), mask=mask) if len(array) else pa.array([], pa.binary())
     if array.dtype.kind == "U":
-        raise TypeError("dtype U is NumPy's own 4 bytes a character; text is S, or values of another format")
+        raise TypeError("dtype U has 4 bytes per character; use S for text")
     return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False), mask=mask)

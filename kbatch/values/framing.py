@@ -1,4 +1,4 @@
-"""What Confluent's serializers put before a value: byte 0, the schema's id (4 bytes, big-endian), for Protobuf a path.
+"""The prefix that Confluent's serializers write: byte 0, the schema id (4 bytes, big-endian), and for Protobuf a path.
 
 Source: Confluent Schema Registry, "Wire format" (Formats, Serializers, and Deserializers).
 """
@@ -10,31 +10,29 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.values.parsed import Slices
+from kbatch.values.parsed import MAX_NESTING, ByteSlices
 
 __all__ = ["PREFIX_BYTES", "Framing", "Prefixes", "check_framing", "message_path", "read_prefixes"]
 
 Framing = Literal["none", "confluent"]
 
 PREFIX_BYTES = 5
-# Messages within messages; `protoc` allows no such depth.
-_MOST_INDEXES = 64
 
 
 def check_framing(framing: Framing) -> None:
-    """Raise ValueError unless it is one of those known."""
+    """Raise ValueError for an unknown framing."""
     if framing not in get_args(Framing):
         raise ValueError(f"framing must be one of {', '.join(get_args(Framing))}, got {framing!r}")
 
 
 class Prefixes(NamedTuple):
-    """The schema ids of a column: -1 where there is no prefix, or the row is null; and for the former why."""
+    """The schema ids of a column, -1 for rows that are null or without a prefix, and the errors of the latter."""
 
     ids: npt.NDArray[np.int64]
     errors: dict[int, str]
 
 
-def read_prefixes(slices: Slices) -> Prefixes:
+def read_prefixes(slices: ByteSlices) -> Prefixes:
     """Read the prefix of every row."""
     starts = slices.offsets[:-1].astype(np.int64)
     lengths = slices.offsets[1:] - starts
@@ -45,12 +43,12 @@ def read_prefixes(slices: Slices) -> Prefixes:
     ids = np.full(len(starts), -1, np.int64)
     ids[rows[framed]] = np.ascontiguousarray(prefixes[framed, 1:]).view(">u4").ravel()
     errors = {
-        row: f"no Confluent framing: {length} bytes, the prefix alone has {PREFIX_BYTES}"
+        row: f"no Confluent framing: {length} bytes, fewer than the prefix of {PREFIX_BYTES}"
         for row in np.flatnonzero(slices.valid & ~long_enough).tolist()
         for length in (int(lengths[row]),)
     }
     for row, first in zip(rows[~framed].tolist(), prefixes[~framed, 0].tolist(), strict=True):
-        errors[row] = f"no Confluent framing: its first byte is {first}, wanted 0"
+        errors[row] = f"no Confluent framing: expected 0 as the first byte, found {first}"
     return Prefixes(ids, errors)
 
 
@@ -75,8 +73,8 @@ def message_path(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
     (((0,), 1), ((1, 0), 3))
     """
     count, at = _varint(data, at)
-    if not 0 <= count <= _MOST_INDEXES:
-        raise ValueError(f"its message path has {count} indexes, at most {_MOST_INDEXES} are read")
+    if not 0 <= count <= MAX_NESTING:
+        raise ValueError(f"the message path has {count} indexes; at most {MAX_NESTING} are supported")
     if count == 0:
         return (0,), at
     path = []
@@ -90,9 +88,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 35, 7):
         if at >= len(data):
-            raise ValueError("its message path is cut")
+            raise ValueError("the message path is truncated")
         value |= (data[at] & 0x7F) << shift
         at += 1
         if data[at - 1] < 0x80:
             return (value >> 1) ^ -(value & 1), at
-    raise ValueError("its message path has a number of more than 5 bytes")
+    raise ValueError("the message path contains a number of more than 5 bytes")

@@ -1,8 +1,8 @@
 """JSON texts -> an Arrow column, by Arrow's own parser.
 
-Texts become lines ``{"v":TEXT}`` of one buffer, which Arrow parses at once. `kbatch.kernels.jsontext` makes sure before
-that no text can reach out of its line. Rows that Arrow refuses are parsed in smaller parts, until each bad one stands
-alone.
+Texts become lines ``{"v":TEXT}`` of one buffer, which Arrow parses at once. `kbatch.kernels.jsontext` first checks that
+no text extends beyond its line. Rows that Arrow refuses are parsed in smaller and smaller parts, until each bad row is
+found.
 """
 
 from __future__ import annotations
@@ -18,40 +18,41 @@ import numpy.typing as npt
 
 from kbatch.extras import require
 from kbatch.kernels.jsontext import check, join
-from kbatch.values.parsed import Parsed, Slices, expand, slices_of
+from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["MAX_DEPTH", "JsonParser", "infer_json", "type_of"]
 
-# Brackets within brackets. Arrow's parser crashes on 100,000 of them where it has to find a type for them.
+# The depth of nested brackets. Arrow's parser crashes on 100,000 levels if it has to infer their type.
 MAX_DEPTH = 256
 
 Unknown = Literal["ignore", "bad"]
 
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
-# Rows that Arrow refuses are parsed again in so many parts. Parsing a few rows takes 50 us, Python 10 us a row.
+# Rows that Arrow refuses are parsed again in this number of parts. Arrow takes 50 us for a few rows, Python 10 us per
+# row.
 _PARTS = 16
 # Arrow parses blocks of a buffer in parallel.
 _BLOCK_BYTES = 2 << 20
 
-# Of a schema that is inferred: every field costs memory for every value.
-_MOST_FIELDS = 1000
+# The maximum number of fields of an inferred schema: every field takes memory for every value.
+_MAX_FIELDS = 1000
 
-# How Arrow names a field of `{"v":...}`.
+# The name of a field of `{"v":...}` in Arrow's messages.
 _FIELD = re.compile(r"Column\(/v/?([^)]*)\)")
 
-# By the numbers of `Verdict` in kernels/jsontext.pyx.
-_VERDICTS = (
+# Error texts, indexed by `Verdict` in kernels/jsontext.pyx.
+_JSON_ERRORS = (
     "",
-    "no JSON value: empty",
+    "empty, not a JSON value",
     "a control character",
-    "a string that isn't UTF-8",
-    "a character outside of strings that JSON doesn't have",
+    "a string that is not UTF-8",
+    "a character that JSON does not allow outside of strings",
     f"brackets nested deeper than {MAX_DEPTH}",
-    "goes on after its first value",
-    "a string or bracket is open at its end",
+    "more than one value",
+    "a string or bracket that is not closed",
 )
 
 
@@ -67,18 +68,17 @@ def type_of(schema: pa.Schema | pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class JsonParser:
-    """JSON of any kind at the top: objects, arrays, strings, numbers.
+    """Parser of JSON: objects, arrays, strings or numbers at the top level.
 
     Attributes
     ----------
     type : pyarrow.DataType
-        Of the values. A field that a value doesn't have is null. Texts are taken as they are for string and binary, in
-        ISO 8601 for date32 and timestamp; numbers for integers only if they are written as such. Maps can't be had.
+        Type of the values. Fields that a value lacks are null. JSON strings are read as string, binary, or in ISO 8601
+        as date32 and timestamp. Integers must be written without a fraction or exponent. Maps are not supported.
     unknown : {"ignore", "bad"}
-        What becomes of a value with a field that the type doesn't have: it is left out; or the value is bad.
+        Whether a field that the type lacks is ignored, or makes the value bad.
 
-    A name twice in an object makes it bad, where the type has it. ``NaN`` and ``Infinity`` are numbers, as Python's
-    json module writes them.
+    An object that repeats a field of the type is bad. ``NaN`` and ``Infinity`` are numbers, as in Python's json module.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class JsonParser:
         try:
             self._parse_lines(b'{"v":null}\n', _wire_type(pa, self.type))
         except pa.ArrowNotImplementedError as error:
-            raise TypeError(f"no JSON can be read as {self.type}: {error}") from None
+            raise TypeError(f"JSON can't be read as {self.type}: {error}") from None
 
     def parse(self, column: pa.Array) -> Parsed:
         """Parse a binary array."""
@@ -109,7 +109,7 @@ class JsonParser:
         verdicts = np.zeros(len(rows), np.uint8)
         check(slices.offsets, slices.content, rows, verdicts, MAX_DEPTH)
         bad = {
-            row: _VERDICTS[verdict]
+            row: _JSON_ERRORS[verdict]
             for row, verdict in zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
         }
         good: list[tuple[npt.NDArray[np.int64], Any]] = []
@@ -122,12 +122,12 @@ class JsonParser:
     def _parse(
         self,
         pa: Any,
-        slices: Slices,
+        slices: ByteSlices,
         rows: npt.NDArray[np.int64],
         good: list[tuple[npt.NDArray[np.int64], Any]],
         bad: dict[int, str],
     ) -> None:
-        """Add what Arrow makes of rows to `good`, in their order, and to `bad` what it refuses."""
+        """Add the values that Arrow returns for rows to `good`, in order, and the rows that it refuses to `bad`."""
         if not len(rows):
             return
         lengths = slices.offsets[rows + 1].astype(np.int64) - slices.offsets[rows]
@@ -136,36 +136,22 @@ class JsonParser:
         try:
             table = self._parse_lines(out[:written], _wire_type(pa, self.type))
             if table.num_rows != len(rows):
-                # Can't be, after `check`; if it is, no row is given to another record.
+                # `check` excludes this; it must never assign a value to another record.
                 raise pa.ArrowInvalid(f"{len(rows)} texts gave {table.num_rows} values")
-            values = table.column(0)
-            values = _fitted(pa, values, self.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
-            if len(rows) == 1:
-                row = int(rows[0])
-                text = str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
-                # Python's words where it finds something too: the same, whichever way a row was found bad.
-                bad[row] = self._screen(pa, slices.row(row)) or _FIELD.sub(r"field '\1'", text)
-            else:
-                self._parse_refused(pa, slices, rows, good, bad)
+            good.append((rows, _fitted(pa, table.column(0), self.type)))
             return
-        good.append((rows, values))
-
-    def _parse_refused(
-        self,
-        pa: Any,
-        slices: Slices,
-        rows: npt.NDArray[np.int64],
-        good: list[tuple[npt.NDArray[np.int64], Any]],
-        bad: dict[int, str],
-    ) -> None:
-        """Parse rows, of which some are bad, in parts; of a few rows first those that Python finds bad are left out."""
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+            text = str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
+        # Rows that Python refuses get its error, so that the text does not depend on the rows around them.
+        found = {}
         if len(rows) <= _PARTS:
             found = {row: reason for row in rows.tolist() if (reason := self._screen(pa, slices.row(row)))}
-            if found:
-                bad.update(found)
-                self._parse(pa, slices, rows[[row not in found for row in rows.tolist()]], good, bad)
-                return
+            if len(rows) == 1 and not found:
+                found[int(rows[0])] = _FIELD.sub(r"field '\1'", text)
+            bad.update(found)
+        if found:
+            self._parse(pa, slices, rows[[row not in found for row in rows.tolist()]], good, bad)
+            return
         for part in np.array_split(rows, min(_PARTS, len(rows))):
             self._parse(pa, slices, part, good, bad)
 
@@ -174,7 +160,7 @@ class JsonParser:
         import pyarrow.json
 
         buffer = pa.py_buffer(lines)
-        # A line must fit a block; small buffers aren't worth threads.
+        # A line must fit into a block. Threads do not pay off for small buffers.
         small = buffer.size <= _BLOCK_BYTES
         block = max(1, buffer.size) if small else _BLOCK_BYTES
         options = pyarrow.json.ParseOptions(
@@ -194,7 +180,7 @@ class JsonParser:
                 block = min(buffer.size, 8 * block)
 
     def _screen(self, pa: Any, text: bytes) -> str | None:
-        """Say what is bad of a text, as far as Arrow would certainly refuse it too."""
+        """Return the error in a text, or None unless Arrow would certainly refuse the text too."""
         try:
             value = json.loads(text, parse_int=_Digits)
         except ValueError as error:
@@ -203,11 +189,11 @@ class JsonParser:
 
 
 class _Digits(str):
-    """An integer as it is written: no conversion, which is slow for long ones."""
+    """The digits of an integer; converting long ones is slow."""
 
 
 def _wire_type(pa: Any, kind: Any) -> Any:
-    """Return what Arrow is asked to parse: dates are texts, which it parses as timestamps only."""
+    """Return the type that Arrow parses: it parses the texts of dates only as timestamps."""
     if pa.types.is_date32(kind):
         return pa.timestamp("s")
     if pa.types.is_struct(kind):
@@ -222,19 +208,19 @@ def _fitted(pa: Any, values: Any, kind: Any) -> Any:
     array = values.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, values.type)
-    return array if array.type.equals(kind) else _cast(pa, array, kind)
+    return array if array.type.equals(kind) else _cast_fields(pa, array, kind)
 
 
-def _cast(pa: Any, array: Any, kind: Any) -> Any:
-    """Cast, leaving out fields that the type doesn't have."""
+def _cast_fields(pa: Any, array: Any, kind: Any) -> Any:
+    """Cast an array, without the fields that the type lacks."""
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
-        children = [_cast(pa, array.field(field.name), field.type) for field in kind]
+        children = [_cast_fields(pa, array.field(field.name), field.type) for field in kind]
         mask = array.is_null() if array.null_count else None
         if not children:
             return pa.array([None if not ok else {} for ok in array.is_valid().to_pylist()], kind)
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
-        items = _cast(pa, array.values, kind.value_type)
+        items = _cast_fields(pa, array.values, kind.value_type)
         return pa.Array.from_buffers(
             kind, len(array), array.buffers()[:2], array.null_count, array.offset, children=[items]
         )
@@ -242,22 +228,22 @@ def _cast(pa: Any, array: Any, kind: Any) -> Any:
 
 
 def _misfit(pa: Any, value: Any, kind: Any, whole: bool) -> str | None:
-    """Say why Arrow can't take a value as a type, as far as that is certain."""
+    """Return the reason why Arrow can't read a value as a type, or None if that is not certain."""
     if value is None:
         return None
     types = pa.types
     if types.is_struct(kind):
         if not isinstance(value, dict):
-            return f"found {_kind(value)}, wanted an object"
+            return f"expected an object, found {_kind(value)}"
         for field in kind:
             found = _misfit(pa, value.get(field.name), field.type, whole)
             if found:
                 return f"{field.name}: {found}"
         more = value.keys() - {field.name for field in kind} if whole else ()
-        return f"field {min(more)!r} isn't in the schema" if more else None
+        return f"field {min(more)!r} is not in the schema" if more else None
     if types.is_list(kind):
         if not isinstance(value, list):
-            return f"found {_kind(value)}, wanted an array"
+            return f"expected an array, found {_kind(value)}"
         return next((found for item in value if (found := _misfit(pa, item, kind.value_type, whole))), None)
     if types.is_boolean(kind):
         fits = isinstance(value, bool)
@@ -267,7 +253,7 @@ def _misfit(pa: Any, value: Any, kind: Any, whole: bool) -> str | None:
         fits = isinstance(value, str) and not isinstance(value, _Digits)
     else:
         return None
-    return None if fits else f"found {_kind(value)}, wanted {kind}"
+    return None if fits else f"expected {kind}, found {_kind(value)}"
 
 
 def _kind(value: Any) -> str:
@@ -277,7 +263,7 @@ def _kind(value: Any) -> str:
 
 
 class _Seen:
-    """What samples had at one place of their structure."""
+    """The kinds of values that samples contain at one place of their structure."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -303,12 +289,12 @@ class _Seen:
         elif isinstance(value, float):
             self.float = True
         elif isinstance(value, _Digits):
-            # Longer ones than decimal128 has digits are as good as a float can have them.
+            # Integers with more digits than decimal128 become floats.
             self.float |= len(value) > 38
             self.wide |= len(value) > 18 and not -(2**63) <= int(value[:40]) < 2**63
 
     def all_times(self) -> Iterator[int]:
-        """Yield how often each field below was there."""
+        """Yield the number of occurrences of each nested field."""
         for seen in (*self.fields.values(), *([self.items] if self.items else [])):
             yield seen.times
             yield from seen.all_times()
@@ -329,19 +315,19 @@ class _Seen:
 
 
 def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
-    """Return the type that most of some JSON texts have.
+    """Return the most frequent type of JSON texts.
 
     Parameters
     ----------
     samples : iterable of bytes or None
-        Null, and what is no JSON, is passed over.
+        Texts; None and invalid JSON are ignored.
 
     Returns
     -------
     pyarrow.DataType
-        Where samples disagree about a field, the kind that is more frequent. Integers are int64, or decimal128(38, 0)
-        where one doesn't fit; with any other number among them float64. What is always null is a string; so are texts
-        that look like times. Of more than a thousand fields the rarer ones are left out.
+        Each field has its most frequent kind. Integers are int64, or decimal128(38, 0) if one exceeds it, or float64 if
+        other numbers occur too. Fields that are always null, and texts that look like times, are strings. The type has
+        at most 1000 fields, the most frequent ones.
 
     Examples
     --------
@@ -364,4 +350,4 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
         except ValueError:
             continue
     times = sorted(seen.all_times(), reverse=True)
-    return seen.type(pa, times[_MOST_FIELDS] if len(times) > _MOST_FIELDS else 0)
+    return seen.type(pa, times[_MAX_FIELDS] if len(times) > _MAX_FIELDS else 0)

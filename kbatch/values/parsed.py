@@ -1,4 +1,4 @@
-"""The common shape: a parser turns a column of bytes into a column of values, and names what it couldn't."""
+"""The parser interface: a column of bytes becomes a column of values, with an error for each bad row."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "MAX_NESTING",
+    "ByteSlices",
     "On",
     "Parsed",
     "ParsedValues",
     "Parser",
-    "Slices",
     "TextParser",
     "expand",
     "parse_column",
@@ -31,28 +32,31 @@ __all__ = [
 ]
 
 On = Literal["key", "value"]
-# `RecordTable`, which is above this module. `ParsedValues` without an argument leaves the type of its table open.
+# `RecordTable`, which is in a higher layer. Without an argument, `ParsedValues` does not fix the type of its table.
 TableT = TypeVar("TableT", bound=TableData, default=Any)
 
-# Bytes that are parsed at once: what a parser makes of them fits int32 offsets, and memory stays in bounds.
+# Types and message paths may be nested this deep.
+MAX_NESTING = 64
+
+# A column is parsed in parts of this size, so that values fit int32 offsets and memory is bounded.
 _PART_BYTES = 16 << 20
 _PART_ROWS = 1 << 20
-# What a schema is inferred from.
+# The size of the sample from which a schema is inferred.
 _SAMPLE_ROWS = 2000
 _SAMPLE_BYTES = 1 << 20
 
 
 class Parsed(NamedTuple):
-    """What a parser makes of a column of bytes.
+    """A parsed column of bytes.
 
     Attributes
     ----------
     values : pyarrow.Array
-        As long as the column; null where the bytes are null or bad.
+        One value per row; null where the bytes are null or bad.
     bad : ndarray of int64
-        Rows whose bytes are no value, ascending.
+        Rows with bytes that can't be parsed, ascending.
     errors : list of str
-        Why, for each of them.
+        The reason for each bad row.
 
     Examples
     --------
@@ -69,7 +73,7 @@ class Parsed(NamedTuple):
 
 
 class Parser(Protocol):
-    """What every format offers; parsers are picklable, for tasks of Spark.
+    """The interface of all parsers. Parsers can be pickled, for Spark tasks.
 
     Examples
     --------
@@ -81,14 +85,14 @@ class Parser(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """Arrow type of the values."""
+        """The Arrow type of the values."""
 
     def parse(self, column: pa.Array) -> Parsed:
-        """Parse a binary array; what is in it never raises."""
+        """Parse a binary array; its contents never raise."""
 
 
-class Slices(NamedTuple):
-    """A binary array's memory: row ``i`` is ``content[offsets[i]:offsets[i + 1]]``, unless it isn't ``valid``."""
+class ByteSlices(NamedTuple):
+    """The memory of a binary array: row ``i`` is ``content[offsets[i]:offsets[i + 1]]`` if it is ``valid``."""
 
     offsets: npt.NDArray[np.int32]
     content: npt.NDArray[np.uint8]
@@ -99,8 +103,8 @@ class Slices(NamedTuple):
         return self.content[self.offsets[i] : self.offsets[i + 1]].tobytes()
 
 
-def slices_of(column: pa.Array) -> Slices:
-    """Return the memory of an Arrow array of type binary, without a copy."""
+def slices_of(column: pa.Array) -> ByteSlices:
+    """Return the memory of a binary Arrow array, without a copy."""
     pa = require("pyarrow", "arrow", "parsing values")
     if column.type != pa.binary():
         column = column.cast(pa.binary())
@@ -111,12 +115,12 @@ def slices_of(column: pa.Array) -> Slices:
     )
     data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.zeros(0, np.uint8)
     valid = np.asarray(column.is_valid()) if column.null_count else np.ones(n, np.bool_)
-    return Slices(starts if n else np.zeros(1, np.int32), data, valid)
+    return ByteSlices(starts if n else np.zeros(1, np.int32), data, valid)
 
 
 def expand(values: pa.Array, rows: npt.NDArray[np.int64], n: int) -> pa.Array:
-    """Return `n` values: those given in their `rows`, which ascend, and null elsewhere."""
-    if len(rows) == n:
+    """Return `n` values: the given ones in `rows`, in any order, and null elsewhere."""
+    if np.array_equal(rows, np.arange(n)):
         return values
     pa = require("pyarrow", "arrow", "parsing values")
     places = np.zeros(n, np.int64)
@@ -127,7 +131,7 @@ def expand(values: pa.Array, rows: npt.NDArray[np.int64], n: int) -> pa.Array:
 
 
 def _parts(column: pa.Array) -> Iterator[pa.Array]:
-    """Cut a column in parts of bounded size; a row of more is one by itself."""
+    """Split a column into parts of bounded size; a larger row is a part by itself."""
     n = len(column)
     if not n:
         return
@@ -143,7 +147,7 @@ def _parts(column: pa.Array) -> Iterator[pa.Array]:
 def parse_column(
     parser: Parser, chunks: Sequence[pa.Array]
 ) -> tuple[pa.ChunkedArray, npt.NDArray[np.int64], list[str]]:
-    """Parse the chunks of a column of any size; rows of the bad ones are those of the whole column."""
+    """Parse the chunks of a column of any size; bad rows are numbered over the whole column."""
     pa = require("pyarrow", "arrow", "parsing values")
     values, bad, errors = [], [np.empty(0, np.int64)], []
     row = 0
@@ -160,19 +164,19 @@ def parse_column(
 
 @dataclass(frozen=True)
 class ParsedValues(Generic[TableT]):
-    """The values (or keys) of a table's records as a column, and the bytes of those that are bad.
+    """The parsed values (or keys) of a table's records, and the bytes of bad ones.
 
     Attributes
     ----------
     table : RecordTable
     on : {"value", "key"}
-        Which of the two were parsed.
+        Whether values or keys were parsed.
     values : pyarrow.ChunkedArray
-        One a record; null where the bytes are null or bad.
+        One value per record; null where the bytes are null or bad.
     bad : ndarray of int64
-        Records whose bytes are no value of the format and the schema, ascending.
+        Records with bytes that can't be parsed with the format and schema, ascending.
     errors : list of str
-        Why, for each of them.
+        The reason for each bad record.
 
     Examples
     --------
@@ -190,24 +194,23 @@ class ParsedValues(Generic[TableT]):
 
     @property
     def bad_values(self) -> list[bytes]:
-        """The bytes of the bad ones, as they are stored."""
+        """The stored bytes of the bad records."""
         get = self.table.key if self.on == "key" else self.table.value
         return [value for row in self.bad.tolist() if (value := get(row)) is not None]
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the records with what was parsed in place of the bytes, and a column of what is bad.
+        """Return the records with the parsed column in place of the bytes, and a column with the bad bytes.
 
         Parameters
         ----------
         columns : sequence of str, optional
-            Other columns, as for `RecordTable.to_arrow`, in the order wanted. Default is all of them, with the parsed
-            one in its place. One that isn't named comes first.
+            Columns and their order, as for `RecordTable.to_arrow`. The parsed column comes first if it is not named.
+            Default is all columns.
 
         Returns
         -------
         pyarrow.Table
-            ``value`` (or ``key``) and, as the last column, ``value_bad`` (``key_bad``): the bytes of a bad one, null
-            for the others.
+            The columns, and as the last one ``value_bad`` (or ``key_bad``): the bytes of bad records, null for others.
         """
         pa = require("pyarrow", "arrow", "to_arrow()")
         import pyarrow.compute
@@ -238,19 +241,19 @@ def raw_column(table: TableData, on: On) -> pa.ChunkedArray:
 
 
 def sample(table: TableData, on: On, rows: int = _SAMPLE_ROWS, size: int = _SAMPLE_BYTES) -> list[bytes]:
-    """Return some of a table's keys or values, from all over it: so many at most, and so many bytes."""
+    """Return at most `rows` of a table's keys or values, spread over the table, with about `size` bytes."""
     lengths = table.records[f"{on}_len"]
     present = np.flatnonzero(lengths >= 0)
     chosen = present[:: max(1, -(-len(present) // rows))]
-    # The first of them always, however long.
-    few = int(np.searchsorted(np.cumsum(lengths[chosen], dtype=np.int64), size, "right")) + 1
+    # Always at least one, however long.
+    count = int(np.searchsorted(np.cumsum(lengths[chosen], dtype=np.int64), size, "right")) + 1
     get = table.key if on == "key" else table.value
-    return [text for row in chosen[:few].tolist() if (text := get(row)) is not None]
+    return [text for row in chosen[:count].tolist() if (text := get(row)) is not None]
 
 
 @dataclass(frozen=True)
 class TextParser:
-    """UTF-8 text.
+    """Parser of UTF-8 text.
 
     Examples
     --------

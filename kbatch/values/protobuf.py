@@ -1,7 +1,7 @@
-"""Protobuf messages -> an Arrow column, by the `protobuf` package: its C parser, then a column for each field.
+"""Protobuf messages -> an Arrow column, by the C parser of the `protobuf` package.
 
-Types are those of Spark's ``from_protobuf``: enums are strings, and a field that tells whether it is there is null
-where it isn't (messages, ``optional``, those of a ``oneof``, all of proto2).
+Types equal those of Spark's ``from_protobuf``: enums are strings, and fields with presence (messages, ``optional``,
+members of a ``oneof``, all fields of proto2) are null if they are not set.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import numpy as np
 
 from kbatch.extras import require
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, message_path, read_prefixes
-from kbatch.values.parsed import Parsed, slices_of
+from kbatch.values.parsed import MAX_NESTING, Parsed, slices_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ProtobufParser", "read_descriptors"]
 
-# Messages that are objects at one time.
-_ROWS = 4096
-_MAX_DEPTH = 64
+# The number of messages that exist as Python objects at a time.
+_MESSAGE_ROWS = 4096
 
 
 def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:
-    """Return a descriptor set: given as bytes, or as the path of one, or of a ``.proto`` file (`grpcio-tools`)."""
+    """Return a descriptor set, given as bytes, or as the path of a set or of a ``.proto`` file (`grpcio-tools`)."""
     if isinstance(source, bytes):
         return source
     if os.fspath(source).endswith(".proto"):
@@ -36,11 +35,11 @@ def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:
         with open(source, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ValueError(f"{os.fspath(source)}: no descriptor set can be read from it: {error}") from None
+        raise ValueError(f"{os.fspath(source)}: can't read a descriptor set: {error}") from None
 
 
 def _compiled(path: str | os.PathLike[str]) -> bytes:
-    """Compile a ``.proto`` file to a descriptor set, with what it imports from its own directory.
+    """Compile a ``.proto`` file, and its imports from the same directory, to a descriptor set.
 
     Raises
     ------
@@ -59,29 +58,29 @@ def _compiled(path: str | os.PathLike[str]) -> bytes:
         folder = os.path.dirname(os.path.abspath(path))
         arguments = ["protoc", f"-I{folder}", f"-I{included}", "--include_imports", f"--descriptor_set_out={out}"]
         if protoc.main([*arguments, os.path.join(folder, os.path.basename(path))]) or not os.path.exists(out):
-            raise ValueError(f"{path}: protoc refuses it; its messages stand above")
+            raise ValueError(f"{path}: protoc failed; see its messages above")
         with open(out, "rb") as file:
             return file.read()
 
 
 @dataclass(frozen=True)
 class ProtobufParser:
-    """Protobuf's binary encoding.
+    """Parser of Protobuf's binary encoding.
 
     Attributes
     ----------
     descriptors : bytes
-        A ``FileDescriptorSet``: what ``protoc --include_imports --descriptor_set_out=FILE`` writes.
+        A ``FileDescriptorSet``, as ``protoc --include_imports --descriptor_set_out=FILE`` writes it.
     message : str, optional
-        Full name of the message. Default is the first of the set's last file.
+        Full name of the message. Default is the first message of the set's last file.
     framing : {"none", "confluent"}
-        Whether byte 0, the schema's id and the message's path stand before the message. The id isn't looked at; a
-        value whose path is that of another message is bad.
+        Whether byte 0, the schema id and the message path precede the message. The id is ignored; a value with the path
+        of another message is bad.
 
     Raises
     ------
     ValueError
-        If `descriptors` is none, has no such message, or the message contains itself.
+        If `descriptors` is not a descriptor set or lacks the message, or the message contains itself.
 
     Examples
     --------
@@ -110,7 +109,7 @@ class ProtobufParser:
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(self.descriptors).file
             if not files:
-                raise ValueError("it has no file")
+                raise ValueError("it contains no file")
             for file in files:
                 pool.Add(file)
             name = self.message
@@ -119,12 +118,12 @@ class ProtobufParser:
                 name = next(iter(last.message_types_by_name.values())).full_name
             found = pool.FindMessageTypeByName(name)
         except KeyError:
-            raise ValueError(f"no message {self.message!r} among the descriptors; give its full name") from None
+            raise ValueError(f"the descriptors contain no message {self.message!r}; use its full name") from None
         except StopIteration:
             raise ValueError(f"{files[-1].name} has no message; name one") from None
         except (message.DecodeError, TypeError, ValueError) as error:
             raise ValueError(
-                f"no descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}"
+                f"not a descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}"
             ) from None
         object.__setattr__(self, "_pool", pool)
         object.__setattr__(self, "_class", message_factory.GetMessageClass(found))
@@ -135,7 +134,7 @@ class ProtobufParser:
 
     @property
     def type(self) -> pa.DataType:
-        """A struct with the message's fields."""
+        """A struct with the fields of the message."""
         return self._type  # type: ignore[attr-defined]
 
     def parse(self, column: pa.Array) -> Parsed:
@@ -150,18 +149,16 @@ class ProtobufParser:
         if framed:
             errors = read_prefixes(slices_of(column)).errors
         parts = []
-        for start in range(0, len(column), _ROWS):
+        for start in range(0, len(column), _MESSAGE_ROWS):
             messages: list[Any] = []
-            for row, data in enumerate(column.slice(start, _ROWS).to_pylist(), start):
+            for row, data in enumerate(column.slice(start, _MESSAGE_ROWS).to_pylist(), start):
                 made = None
                 if data is not None and row not in errors:
                     try:
                         if framed:
-                            its_path, at = message_path(data, PREFIX_BYTES)
-                            if its_path != path:
-                                raise ValueError(
-                                    f"its message path is {list(its_path)}, that of the message {list(path)}"
-                                )
+                            found, at = message_path(data, PREFIX_BYTES)
+                            if found != path:
+                                raise ValueError(f"expected message path {list(path)}, found {list(found)}")
                             data = data[at:]
                         made = read.FromString(data)
                     except (DecodeError, ValueError) as error:
@@ -170,12 +167,12 @@ class ProtobufParser:
             try:
                 parts.append(_messages(pa, messages, read.DESCRIPTOR, self.type))
             except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError):
-                # Of proto2 the parser takes strings that aren't UTF-8.
+                # The parser accepts strings of proto2 that are not UTF-8.
                 for row, message in enumerate(messages, start):
                     try:
                         parts.append(_messages(pa, [message], read.DESCRIPTOR, self.type))
                     except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError) as error:
-                        errors[row] = f"a string that isn't UTF-8: {error}"
+                        errors[row] = f"a string that is not UTF-8: {error}"
                         parts.append(pa.nulls(1, self.type))
         bad = sorted(errors)
         values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
@@ -183,7 +180,7 @@ class ProtobufParser:
 
 
 def _path(descriptor: Any) -> tuple[int, ...]:
-    """Return a message's indexes: in its file, or in the message that it stands in."""
+    """Return the path of a message: the index in its file, then in each enclosing message."""
     outer = descriptor.containing_type
     if outer is None:
         names = list(descriptor.file.message_types_by_name)
@@ -193,9 +190,9 @@ def _path(descriptor: Any) -> tuple[int, ...]:
 
 def _struct(pa: Any, descriptor: Any, above: tuple[str, ...]) -> Any:
     if descriptor.full_name in above:
-        raise ValueError(f"message {descriptor.full_name} contains itself, which columns can't")
-    if len(above) > _MAX_DEPTH:
-        raise ValueError(f"messages nested deeper than {_MAX_DEPTH} can't be columns")
+        raise ValueError(f"message {descriptor.full_name} contains itself; recursive types are not supported")
+    if len(above) > MAX_NESTING:
+        raise ValueError(f"messages are nested deeper than {MAX_NESTING}")
     above = (*above, descriptor.full_name)
     return pa.struct([(field.name, _field_type(pa, field, above)) for field in descriptor.fields])
 
@@ -238,22 +235,22 @@ def _messages(pa: Any, messages: list[Any], descriptor: Any, kind: Any) -> Any:
             children.append(_repeated(pa, messages, field, of_field.type))
         elif field.has_presence:
             column = [getattr(m, name) if m is not None and m.HasField(name) else None for m in messages]
-            children.append(_column(pa, column, field, of_field.type))
+            children.append(_field_array(pa, column, field, of_field.type))
         else:
             column = [None if m is None else getattr(m, name) for m in messages]
-            children.append(_column(pa, column, field, of_field.type))
+            children.append(_field_array(pa, column, field, of_field.type))
     missing = pa.array(mask) if mask.any() else None
     if not children:
         return pa.array([None if m is None else {} for m in messages], kind)
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
 
 
-def _column(pa: Any, values: list[Any], field: Any, kind: Any) -> Any:
+def _field_array(pa: Any, values: list[Any], field: Any, kind: Any) -> Any:
     if field.message_type is not None:
         return _messages(pa, values, field.message_type, kind)
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        # An open enum keeps numbers that it has no name for.
+        # An open enum may contain numbers without a name.
         values = [None if value is None else names.get(value, str(value)) for value in values]
     return pa.array(values, kind)
 
@@ -265,9 +262,9 @@ def _repeated(pa: Any, messages: list[Any], field: Any, kind: Any) -> Any:
     bits = pa.py_buffer(np.packbits([m is not None for m in messages], bitorder="little"))
     if _is_map(field):
         key, item = field.message_type.fields
-        keys = _column(pa, [each for items in lists for each in items], key, kind.key_type)
-        values = _column(pa, [items[each] for items in lists for each in items], item, kind.item_type)
-        below = pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
+        keys = _field_array(pa, [each for items in lists for each in items], key, kind.key_type)
+        values = _field_array(pa, [items[each] for items in lists for each in items], item, kind.item_type)
+        inner = pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])
     else:
-        below = _column(pa, [each for items in lists for each in items], field, kind.value_type)
-    return pa.Array.from_buffers(kind, len(messages), [bits, pa.py_buffer(offsets)], children=[below])
+        inner = _field_array(pa, [each for items in lists for each in items], field, kind.value_type)
+    return pa.Array.from_buffers(kind, len(messages), [bits, pa.py_buffer(offsets)], children=[inner])

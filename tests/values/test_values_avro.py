@@ -59,7 +59,7 @@ def same(value: Any) -> Any:
 
 @st.composite
 def cases(draw: st.DrawFn, depth: int = 3, names: list[int] | None = None) -> Case:
-    """A schema, what writes it, and what a column has for a written value."""
+    """A schema, its writer, and the expected column value for a written value."""
     names = [0] if names is None else names
     kinds = ["primitive", "logical", "enum", "fixed"]
     if depth:
@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn, depth: int = 3, names: list[int] | None = None) -> Ca
         values = st.fixed_dictionaries({f"f{i}": f[1] for i, f in enumerate(fields)})
         return schema, values, lambda v: {f"f{i}": f[2](v[f"f{i}"]) for i, f in enumerate(fields)}
     if kind == "union":
-        # Branches that fastavro can tell apart by the value.
+        # Branches that fastavro distinguishes by the value.
         branches = draw(st.permutations(["null", "boolean", "long", "string"]))[: draw(st.integers(2, 4))]
         schema = list(branches)
         values = st.one_of([PRIMITIVES[branch] for branch in branches])
@@ -126,7 +126,7 @@ def write(schema: Any, value: Any) -> bytes:
 
 
 def read(schema: Any, data: bytes) -> Any:
-    """Read by fastavro, and refuse what remains."""
+    """Decode with fastavro, and raise if bytes remain."""
     stream = io.BytesIO(data)
     value = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
     if stream.read(1):
@@ -135,7 +135,7 @@ def read(schema: Any, data: bytes) -> Any:
 
 
 @given(cases(), st.data())
-def test_what_fastavro_writes_is_read(case: Case, data: st.DataObject) -> None:
+def test_data_of_fastavro_is_parsed(case: Case, data: st.DataObject) -> None:
     schema, values, expected = case
     wanted = data.draw(st.lists(values, min_size=1, max_size=6))
     datums = [write(schema, value) for value in wanted]
@@ -146,8 +146,8 @@ def test_what_fastavro_writes_is_read(case: Case, data: st.DataObject) -> None:
 
 
 @given(cases(), st.data())
-def test_nothing_is_lost(case: Case, data: st.DataObject) -> None:
-    """Damaged datums among good ones: what is read is what fastavro reads, and neighbours are as they were."""
+def test_bad_values_keep_their_bytes(case: Case, data: st.DataObject) -> None:
+    """Damaged datums among good ones: results equal those of fastavro, and neighbours do not change."""
     schema, values, expected = case
     good = [write(schema, data.draw(values)) for _ in range(2)]
     damaged = bytearray(data.draw(st.sampled_from(good)) or b"\0")
@@ -178,7 +178,7 @@ def test_nothing_is_lost(case: Case, data: st.DataObject) -> None:
             assert found[row].as_py() == expected(read(schema, datum))
 
 
-def test_a_schema_with_every_name_there_is() -> None:
+def test_names_are_resolved_in_their_namespaces() -> None:
     """Namespaces, named types used again, logical types in their places, and the types that come out."""
     schema = {
         "type": "record",
@@ -246,7 +246,7 @@ def test_a_schema_with_every_name_there_is() -> None:
         ("int", b"\0\0", "byte 1: bytes remain"),
     ],
 )
-def test_what_is_wrong_with_a_datum(schema: Any, datum: bytes, error: str) -> None:
+def test_the_error_of_a_bad_datum(schema: Any, datum: bytes, error: str) -> None:
     good = {"null": b"", "double": bytes(8)}.get(schema if isinstance(schema, str) else "")
     parsed = table_of([datum, good]).values_avro(schema)
     assert parsed.bad.tolist() == [0]
@@ -254,7 +254,7 @@ def test_what_is_wrong_with_a_datum(schema: Any, datum: bytes, error: str) -> No
     assert parsed.values.to_pylist()[0] is None
 
 
-def test_decimals_at_their_edges() -> None:
+def test_decimals_up_to_their_precision_are_parsed() -> None:
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0}
     most = 10**38 - 1
     numbers = [0, 1, -1, 127, 128, -128, -129, most, -most, most + 1, -most - 1]
@@ -282,14 +282,14 @@ def test_items_without_bytes_are_bounded() -> None:
     assert parsed.values.to_pylist() == [None, [[None] * 1000], None]
 
 
-def test_blocks_with_their_size() -> None:
+def test_blocks_with_a_size_are_parsed() -> None:
     """A negative count is followed by the block's size; several blocks are one array."""
     datum = zigzag(-2) + zigzag(2) + zigzag(1) + zigzag(2) + zigzag(1) + zigzag(3) + b"\0"
     assert read({"type": "array", "items": "int"}, datum) == [1, 2, 3]
     assert table_of([datum]).values_avro({"type": "array", "items": "int"}).values.to_pylist() == [[1, 2, 3]]
 
 
-def test_confluents_framing() -> None:
+def test_confluent_framing_selects_the_schema() -> None:
     one = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
     two = {
         "type": "record",
@@ -314,9 +314,9 @@ def test_confluents_framing() -> None:
     assert parsed.values.to_pylist() == [{"a": 2**40, "b": "x"}, {"a": 5, "b": "none"}] + [None] * 6
     assert parsed.bad.tolist() == [2, 3, 4, 6, 7]
     assert parsed.errors == [
-        "schema id 4 isn't among those given (3, 9)",
-        "no Confluent framing: its first byte is 1, wanted 0",
-        "no Confluent framing: 3 bytes, the prefix alone has 5",
+        "unknown schema id 4; known are 3, 9",
+        "no Confluent framing: expected 0 as the first byte, found 1",
+        "no Confluent framing: 3 bytes, fewer than the prefix of 5",
         "byte 5: ends within the datum",
         "schema id 4294967295 isn't among those given (3, 9)",
     ]
@@ -341,7 +341,7 @@ RESOLVED: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("writer", "reader", "value"), RESOLVED)
-def test_schema_resolution_as_fastavro_does_it(writer: Any, reader: Any, value: Any) -> None:
+def test_schema_resolution_equals_fastavro(writer: Any, reader: Any, value: Any) -> None:
     def record(kind: Any, extra: list[Any]) -> dict[str, Any]:
         return {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}, *extra]}
 
@@ -363,7 +363,7 @@ def test_schema_resolution_as_fastavro_does_it(writer: Any, reader: Any, value: 
     assert parsed.bad.tolist() == [2]
 
 
-def test_schemas_that_can_not_be_columns() -> None:
+def test_invalid_schemas_raise() -> None:
     node: dict[str, Any] = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
     deep: Any = "int"
     for _ in range(100):
@@ -371,8 +371,8 @@ def test_schemas_that_can_not_be_columns() -> None:
     for schema, message in [
         (node, "contains itself"),
         (deep, "nested deeper"),
-        ("{", "not JSON"),
-        ('{"type":"record","name":"R"}', "has no 'fields'"),
+        ("{", "invalid JSON"),
+        ('{"type":"record","name":"R"}', "without 'fields'"),
         ({"type": "no"}, "no Avro type"),
         ([["int"]], "union within a union"),
         ({"type": "fixed", "name": "F", "size": -1}, "size"),
@@ -388,7 +388,7 @@ def test_schemas_that_can_not_be_columns() -> None:
         table_of([b"1"]).values_avro("string", reader_schema="int")
 
 
-def test_schemas_from_files(tmp_path: Path) -> None:
+def test_schemas_are_read_from_files(tmp_path: Path) -> None:
     (tmp_path / "1.avsc").write_text('"int"')
     (tmp_path / "12.avsc").write_text('"long"')
     (tmp_path / "readme.txt").write_text("no schema")
@@ -401,7 +401,7 @@ def test_schemas_from_files(tmp_path: Path) -> None:
         table_of(values).values_avro(tmp_path / "empty", framing="confluent")
 
 
-def test_the_kernel_refuses_tables_that_lead_nowhere() -> None:
+def test_the_kernel_rejects_invalid_node_tables() -> None:
     limits = np.zeros((1, 2), np.uint64)
     for node, children in [
         ((12, 0, 0, 1, 1, -1), [0]),

@@ -21,25 +21,25 @@ STRUCT = np.dtype(
 
 
 @given(st.lists(st.none() | st.binary(min_size=32, max_size=32) | st.binary(max_size=40), max_size=20))
-def test_nothing_is_lost(values: list[bytes | None]) -> None:
+def test_bad_values_keep_their_bytes(values: list[bytes | None]) -> None:
     assert STRUCT.itemsize == 32
     parsed = table_of(values).values_struct(STRUCT)
     parsed.values.validate(full=True)
     bad = [row for row, value in enumerate(values) if value is not None and len(value) != 32]
     assert parsed.bad.tolist() == bad
     assert parsed.bad_values == [values[row] for row in bad]
-    assert parsed.errors == [f"{len(values[row] or b'')} bytes, wanted 32" for row in bad]
+    assert parsed.errors == [f"expected 32 bytes, found {len(values[row] or b'')}" for row in bad]
     for value, found in zip(values, parsed.values.to_pylist(), strict=True):
         if value is None or len(value) != 32:
             assert found is None
             continue
-        wanted = np.frombuffer(value, STRUCT)[0]
-        assert (found["id"], found["flag"], found["s"]) == (wanted["id"], wanted["flag"], wanted["s"])
-        assert np.array_equal(found["v"], wanted["v"])
-        assert np.array_equal([found["at"]["x"], found["at"]["y"]], list(wanted["at"]), equal_nan=True)
+        expected = np.frombuffer(value, STRUCT)[0]
+        assert (found["id"], found["flag"], found["s"]) == (expected["id"], expected["flag"], expected["s"])
+        assert np.array_equal(found["v"], expected["v"])
+        assert np.array_equal([found["at"]["x"], found["at"]["y"]], list(expected["at"]), equal_nan=True)
 
 
-def test_one_number_and_keys() -> None:
+def test_single_numbers_and_keys_are_parsed() -> None:
     parsed = table_of([b"v"] * 3, [(7).to_bytes(8, "big"), b"", None]).values_struct(">i8", on="key")
     assert parsed.values.to_pylist() == [7, None, None]
     assert parsed.bad.tolist() == [1]
@@ -47,13 +47,13 @@ def test_one_number_and_keys() -> None:
 
 
 @pytest.mark.parametrize("text", ["id", "id:>i8,", "id:zz", "a:i4,a:i4", ":i4:"])
-def test_text_that_is_no_dtype(text: str) -> None:
-    with pytest.raises(ValueError, match="is no struct"):
+def test_invalid_dtype_texts_raise(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a struct"):
         parse_dtype(text)
 
 
 @pytest.mark.parametrize("dtype", ["O", "V0", "U3"])
-def test_dtypes_that_no_bytes_are(dtype: Any) -> None:
+def test_dtypes_without_a_fixed_size_raise(dtype: Any) -> None:
     with pytest.raises(TypeError, match="dtype"):
         table_of([b""]).values_struct(np.dtype(dtype))
 
@@ -61,7 +61,7 @@ def test_dtypes_that_no_bytes_are(dtype: Any) -> None:
 @given(
     st.lists(st.none() | st.text(max_size=5).map(lambda t: t.encode("utf-8", "surrogatepass")) | st.binary(max_size=4))
 )
-def test_text(values: list[bytes | None]) -> None:
+def test_text_is_parsed_as_utf8(values: list[bytes | None]) -> None:
     parsed = table_of(values).values_text()
     bad = set(parsed.bad.tolist())
     for row, (value, found) in enumerate(zip(values, parsed.values.to_pylist(), strict=True)):

@@ -95,7 +95,7 @@ HOSTILE = [
 
 
 def expected(value: Any, kind: pa.DataType) -> Any:
-    """What a column of the type has for a value that fits: every field, null where the value has none."""
+    """The expected column value: every field of the type, null if the value lacks it."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -116,7 +116,7 @@ def encoded(draw: st.DrawFn) -> bytes:
 )
 @example(HOSTILE)
 @example([b'{"id":1}', *HOSTILE, b'{"id":2}'])
-def test_nothing_is_lost(values: list[bytes | None]) -> None:
+def test_bad_values_keep_their_bytes(values: list[bytes | None]) -> None:
     table = table_of(values)
     kind = pa.struct(list(SCHEMA))
     alone = JsonParser(kind)
@@ -143,13 +143,13 @@ def test_nothing_is_lost(values: list[bytes | None]) -> None:
 
 
 @given(st.lists(encoded(), min_size=1, max_size=20))
-def test_all_that_fit_are_parsed(values: list[bytes]) -> None:
+def test_all_values_of_the_type_are_parsed(values: list[bytes]) -> None:
     assert table_of(values).values_json(SCHEMA).bad.tolist() == []
 
 
 @pytest.mark.parametrize("share", [1, 2, 100, 999])
-def test_many_rows_with_bad_ones_among_them(share: int) -> None:
-    """Blocks, pieces and halves: whatever way a row is found bad, the others are as without it."""
+def test_bad_rows_are_found_among_many(share: int) -> None:
+    """Blocks, parts and halves: a bad row never changes the others."""
     good = [json.dumps({"id": i, "name": f"n{i}", "tags": ["a"] * (i % 3)}).encode() for i in range(3000)]
     bad = [b"oops", b'{"id":"x"}', b'{"id":1.5}', b'{"id":1}{"id":2}', b'{"name":1}']
     values = [bad[i % len(bad)] if i % share == 0 else value for i, value in enumerate(good)]
@@ -160,7 +160,7 @@ def test_many_rows_with_bad_ones_among_them(share: int) -> None:
         assert found[i] == (None if i % share == 0 else expected(json.loads(value), parsed.values.type))
 
 
-def test_values_larger_than_a_block() -> None:
+def test_values_larger_than_a_block_are_parsed() -> None:
     """One of 5 MB and ones around it: Arrow's blocks are 2 MiB."""
     values = [b'{"name":"a"}', json.dumps({"name": "x" * 5_000_000}).encode(), b'{"name":"b"}', b"[]"]
     parsed, bad, _ = parse_column(JsonParser(pa.struct(list(SCHEMA))), [pa.array(values, pa.binary())])
@@ -168,7 +168,7 @@ def test_values_larger_than_a_block() -> None:
     assert bad.tolist() == [3]
 
 
-def test_any_json_at_the_top() -> None:
+def test_any_type_is_allowed_at_the_top_level() -> None:
     assert table_of([b"[1,2]", b"[]", b"{}", b"null"]).values_json(pa.list_(pa.int64())).values.to_pylist() == [
         [1, 2], [], None, None,
     ]  # fmt: skip
@@ -178,7 +178,7 @@ def test_any_json_at_the_top() -> None:
     assert table_of([b" 1 ", b"\n2\n"]).values_json(pa.int64()).values.to_pylist() == [1, 2]
 
 
-def test_keys_likewise() -> None:
+def test_keys_are_parsed_like_values() -> None:
     parsed = table_of([b"v", None], [b'{"a":1}', b"x"]).values_json(on="key")
     assert parsed.values.to_pylist() == [{"a": 1}, None]
     assert parsed.to_arrow(["offset"]).to_pydict() == {
@@ -188,7 +188,7 @@ def test_keys_likewise() -> None:
         table_of([b"1"]).values_json(pa.int64(), on="headers")  # type: ignore[arg-type]
 
 
-def test_fields_that_the_schema_does_not_have() -> None:
+def test_unknown_fields_are_ignored_or_bad() -> None:
     values = [b'{"a":1,"b":{"c":1}}', b'{"a":2}', b'{"a":3,"z":null}', b'{"a":4,"b":{"d":1}}']
     given_type = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.int64())]))])
     assert table_of(values).values_json(given_type).bad.tolist() == []
@@ -205,7 +205,7 @@ def test_fields_that_the_schema_does_not_have() -> None:
         table_of(values).values_json(lists, unknown="keep")  # type: ignore[arg-type]
 
 
-def test_a_schema_from_a_sample() -> None:
+def test_a_schema_is_inferred_from_a_sample() -> None:
     assert infer_json([b'{"a":1}', b'{"a":2.5}', b"oops", None, b'{"b":[{"c":null}]}']) == pa.struct(
         [("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.string())])))]
     )
@@ -223,14 +223,14 @@ def test_a_schema_from_a_sample() -> None:
     assert infer_json([flood, b'{"a":1}', b'{"a":2,"b":{"c":1}}', b'{"b":{"c":2}}']) == pa.struct(
         [("a", pa.int64()), ("b", pa.struct([("c", pa.int64())]))]
     )
-    # What the sample has not is kept as bytes.
+    # Values that do not fit the inferred type are kept as bytes.
     values = [b'{"a":1}'] * 5000
     values[1234] = b'{"a":1,"late":true}'
     parsed = table_of(values).values_json()
     assert (parsed.bad.tolist(), parsed.bad_values) == ([1234], [values[1234]])
 
 
-def test_types_that_texts_and_numbers_are_read_as() -> None:
+def test_texts_and_numbers_are_read_as_the_type() -> None:
     kind = parse_ddl("d date, t timestamp, n decimal(6,2), f float, b binary, s smallint")
     good = b'{"d":"2024-02-29","t":"2024-02-29 01:02:03.5","n":1.25,"f":1.5,"b":"ab","s":-5}'
     values = [good, b'{"d":"2024-02-30"}', b'{"d":5}', b'{"t":"soon"}', b'{"n":1.255}', b'{"s":40000}', b"{}"]
@@ -246,14 +246,14 @@ def test_types_that_texts_and_numbers_are_read_as() -> None:
     )
     assert first["t"].isoformat() == "2024-02-29T01:02:03.500000+00:00"
     assert parsed.values[6].as_py() == dict.fromkeys(first)
-    with pytest.raises(TypeError, match="no JSON can be read as"):
+    with pytest.raises(TypeError, match="JSON can't be read as"):
         table_of([b"{}"]).values_json(parse_ddl("m map<string,int>"))
     with pytest.raises(TypeError, match=r"pyarrow\.Schema"):
         table_of([b"{}"]).values_json("a int")  # type: ignore[arg-type]
 
 
 def test_deep_brackets_do_not_crash() -> None:
-    """Arrow 26 dies of 100,000 brackets that it has to find a type for: so in a process of its own."""
+    """Arrow 26 crashes if it infers the type of 100,000 brackets, so the test runs in a subprocess."""
     code = """
 import pyarrow as pa, kbatch
 from kbatch.values import JsonParser, infer_json
@@ -275,7 +275,7 @@ assert infer_json([text]) == pa.string()
 @given(st.binary(max_size=30) | st.text(max_size=20).map(str.encode))
 @example(b'"\xf4\x8f\xbf\xbf"')
 @example(b'"\xc0\x80"')
-def test_the_structure_of_every_json_text_is_fine(text: bytes) -> None:
+def test_the_kernel_accepts_every_json_text(text: bytes) -> None:
     """What Python's parser takes (and no NaN) passes; and what passes has one line's worth of structure."""
     verdicts = np.zeros(1, np.uint8)
     content = np.frombuffer(text, np.uint8)
@@ -291,7 +291,7 @@ def test_the_structure_of_every_json_text_is_fine(text: bytes) -> None:
         assert JsonParser(pa.struct([("a", pa.int64())])).parse(lines).values.to_pylist()[::2] == [{"a": 1}, {"a": 2}]
 
 
-def test_kernels_refuse_rows_that_are_not_there() -> None:
+def test_kernels_reject_rows_out_of_range() -> None:
     content = np.frombuffer(b"[1]", np.uint8)
     one = np.zeros(1, np.uint8)
     for offsets, row in [([0, 3], 1), ([0, 3], -1), ([0, 4], 0), ([2, 1], 0), ([-1, 2], 0)]:
@@ -315,7 +315,7 @@ def test_kernels_refuse_rows_that_are_not_there() -> None:
         ("date date, int int", pa.struct([("date", pa.date32()), ("int", pa.int32())])),
     ],
 )
-def test_ddl(text: str, kind: pa.DataType | None) -> None:
+def test_ddl_equals_sparks_types(text: str, kind: pa.DataType | None) -> None:
     found = parse_ddl(text)
     if kind is not None:
         assert found == kind
@@ -330,12 +330,12 @@ def test_ddl(text: str, kind: pa.DataType | None) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a", "a nothing", "a int,", "a int b int", "a array<int", "a int, a int", "(", "a decimal(39)"]
 )
-def test_ddl_that_is_none(text: str) -> None:
+def test_invalid_ddl_raises(text: str) -> None:
     with pytest.raises(ValueError, match="schema"):
         parse_ddl(text)
 
 
-def test_slices_of_tables_and_empty_ones() -> None:
+def test_slices_of_tables_and_empty_tables_are_parsed() -> None:
     table = table_of([b'{"a":1}', b"x", b'{"a":3}', None])
     assert table[1:].values_json(pa.struct([("a", pa.int64())])).values.to_pylist() == [None, {"a": 3}, None]
     assert table[1:].values_json().bad.tolist() == [0]

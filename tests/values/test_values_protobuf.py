@@ -85,7 +85,7 @@ FULL = {
 
 
 def row_of(message: Any) -> dict[str, Any]:
-    """What a column has for a message, read from it attribute by attribute."""
+    """The expected column value for a message, read attribute by attribute."""
     names = {0: "RED", 5: "BLUE"}
     return {
         "id": message.id,
@@ -104,7 +104,7 @@ def sorted_maps(row: dict[str, Any] | None) -> dict[str, Any] | None:
     return row and {**row, "counts": sorted(row["counts"])}
 
 
-def test_every_kind_of_field() -> None:
+def test_every_kind_of_field_is_parsed() -> None:
     values = [One(**FULL).SerializeToString(), b"", None, One(color=9).SerializeToString()]
     parsed = table_of(values).values_protobuf(descriptors(), "t.One")
     assert str(parsed.values.type) == (
@@ -122,8 +122,8 @@ def test_every_kind_of_field() -> None:
     assert found[3]["color"] == "9"
 
 
-def test_nothing_is_lost() -> None:
-    """Messages with bytes changed and cut: what is read is what protobuf reads, the rest is kept."""
+def test_bad_values_keep_their_bytes() -> None:
+    """Damaged and truncated messages: results equal those of protobuf, bad bytes are kept."""
     rng = random.Random(4)
     values: list[bytes | None] = []
     for i in range(6000):
@@ -138,17 +138,17 @@ def test_nothing_is_lost() -> None:
     bad = set(parsed.bad.tolist())
     for row, (value, found) in enumerate(zip(values, parsed.values.to_pylist(), strict=True)):
         try:
-            wanted = None if value is None else row_of(One.FromString(value))
+            expected = None if value is None else row_of(One.FromString(value))
             assert row not in bad
         except DecodeError:
-            wanted = None
+            expected = None
             assert row in bad
-        assert repr(sorted_maps(found)) == repr(wanted)
+        assert repr(sorted_maps(found)) == repr(expected)
     assert parsed.bad_values == [values[row] for row in sorted(bad)]
     assert len(bad) > 500
 
 
-def test_confluents_framing_and_the_messages_path() -> None:
+def test_confluent_framing_checks_the_message_path() -> None:
     prefix = b"\0\0\0\0\7"
     one = One(id=3).SerializeToString()
     values = [
@@ -166,7 +166,7 @@ def test_confluents_framing_and_the_messages_path() -> None:
     parsed = table_of(values).values_protobuf(descriptors(), "t.One", framing="confluent")
     assert [row and row["id"] for row in parsed.values.to_pylist()] == [3, 3] + [None] * 8
     assert parsed.bad.tolist() == [2, 3, 4, 5, 6, 7, 8]
-    assert parsed.errors[0] == "its message path is [1], that of the message [0]"
+    assert parsed.errors[0] == "expected message path [0], found [1]"
     inner = message_class("t.One.Inner")(f=1.5).SerializeToString()
     index = One.DESCRIPTOR.nested_types.index(next(n for n in One.DESCRIPTOR.nested_types if n.name == "Inner"))
     framed = [prefix + zigzag(2) + zigzag(0) + zigzag(index) + inner]
@@ -175,7 +175,7 @@ def test_confluents_framing_and_the_messages_path() -> None:
     assert message_path(zigzag(2) + zigzag(300) + zigzag(1) + b"x", 0) == ((300, 1), 4)
 
 
-def test_strings_of_proto2_that_are_not_utf8() -> None:
+def test_strings_of_proto2_that_are_not_utf8_are_bad() -> None:
     files = descriptor_pb2.FileDescriptorSet()
     two = files.file.add(name="two.proto", syntax="proto2").message_type.add(name="Two")
     field(two, "s", 1, F.TYPE_STRING)
@@ -187,13 +187,13 @@ def test_strings_of_proto2_that_are_not_utf8() -> None:
     parsed.values.validate(full=True)
 
 
-def test_what_is_no_descriptor() -> None:
+def test_invalid_descriptors_raise() -> None:
     for data, message, error in [
-        (b"\xff", None, "no descriptor set"),
-        (b"", None, "no descriptor set"),
+        (b"\xff", None, "not a descriptor set"),
+        (b"", None, "not a descriptor set"),
         (descriptors(), "t.None", "no message 't.None'"),
         (descriptors(), "t.Again", "contains itself"),
-        ("/no/such/file.desc", None, "can be read"),
+        ("/no/such/file.desc", None, "can't read a descriptor set"),
     ]:
         with pytest.raises(ValueError, match=error):
             table_of([b""]).values_protobuf(data, message)
@@ -201,14 +201,14 @@ def test_what_is_no_descriptor() -> None:
     assert table_of([]).values_protobuf(descriptors()).values.type == ProtobufParser(descriptors(), "t.One").type
 
 
-def test_files_and_pickling(tmp_path: Path) -> None:
+def test_parsers_from_files_can_be_pickled(tmp_path: Path) -> None:
     path = tmp_path / "set.desc"
     path.write_bytes(descriptors())
     table = table_of([One(id=1).SerializeToString()])
-    wanted = table.values_protobuf(path).values
-    assert wanted.to_pylist()[0]["id"] == 1
+    expected = table.values_protobuf(path).values
+    assert expected.to_pylist()[0]["id"] == 1
     parser = pickle.loads(pickle.dumps(ProtobufParser(descriptors())))
-    assert parser.parse(table.to_arrow(columns=["value"]).column(0).chunk(0)).values.equals(wanted.chunk(0))
+    assert parser.parse(table.to_arrow(columns=["value"]).column(0).chunk(0)).values.equals(expected.chunk(0))
 
 
 def test_proto_files_are_compiled(tmp_path: Path) -> None:
@@ -221,5 +221,5 @@ def test_proto_files_are_compiled(tmp_path: Path) -> None:
     parsed = table_of([b"\x0a\x02\x08\x05"]).values_protobuf(tmp_path / "whole.proto")
     assert parsed.values.to_pylist() == [{"part": {"n": 5}, "at": None}]
     (tmp_path / "bad.proto").write_text("nothing")
-    with pytest.raises(ValueError, match="protoc refuses it"):
+    with pytest.raises(ValueError, match="protoc failed"):
         table_of([b""]).values_protobuf(tmp_path / "bad.proto")
