@@ -178,7 +178,7 @@ def test_json_with_ddl_and_a_users_schema(spark: Any, tmp_path: Path) -> None:
     rows = load(spark, root, schema, valueFormat="json").orderBy("offset").collect()
     assert rows[1].value_bad == values[1]
     assert load(spark, root, "offset long", valueFormat="json").count() == 3
-    with pytest.raises(Exception, match="wanted a type"):
+    with pytest.raises(Exception, match="expected a type"):
         load(spark, root, valueFormat="json", valueSchema="id nothing").collect()
 
 

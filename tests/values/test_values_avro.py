@@ -318,7 +318,7 @@ def test_confluent_framing_selects_the_schema() -> None:
         "no Confluent framing: expected 0 as the first byte, found 1",
         "no Confluent framing: 3 bytes, fewer than the prefix of 5",
         "byte 5: ends within the datum",
-        "schema id 4294967295 isn't among those given (3, 9)",
+        "unknown schema id 4294967295; known are 3, 9",
     ]
     # One schema for all ids; and a reader's schema that is neither.
     parsed = table_of(values[1:2]).values_avro(one, framing="confluent", reader_schema=two)
