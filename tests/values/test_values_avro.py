@@ -373,16 +373,16 @@ def test_invalid_schemas_raise() -> None:
         (deep, "nested deeper"),
         ("{", "invalid JSON"),
         ('{"type":"record","name":"R"}', "without 'fields'"),
-        ({"type": "no"}, "no Avro type"),
+        ({"type": "no"}, "unknown Avro type"),
         ([["int"]], "union within a union"),
         ({"type": "fixed", "name": "F", "size": -1}, "size"),
-        ("/no/such/file.avsc", "can be read"),
+        ("/no/such/file.avsc", "can't read an Avro schema"),
     ]:
         with pytest.raises(ValueError, match=message):
             table_of([b"1"]).values_avro(schema)
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
     more = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "int"}]}
-    with pytest.raises(ValueError, match=r"field b: the writer has none"):
+    with pytest.raises(ValueError, match=r"field b: missing in the writer"):
         table_of([b"1"]).values_avro(record, reader_schema=more)
     with pytest.raises(ValueError, match="can't be read as"):
         table_of([b"1"]).values_avro("string", reader_schema="int")
