@@ -48,7 +48,9 @@ from kbatch.rewrite.rewriter import RewriteReport
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, Transactions, control_records
 from kbatch.write.batch_writer import BatchWriter
-from kbatch.write.encoding import encode, encode_empty, encode_marker, encode_table
+from kbatch.write.control import encode_empty, encode_marker
+from kbatch.write.encoding import encode
+from kbatch.write.tables import encode_table
 
 __version__ = "0.1.0"
 

@@ -28,7 +28,9 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.table import RecordTable
-from kbatch.write.encoding import Layout, check_range, compose, now, plan_batches, table_records
+from kbatch.write.batch_layout import BatchLayout, check_range, now
+from kbatch.write.composing import compose, plan_batches
+from kbatch.write.tables import table_records
 
 __all__ = ["accept_batch"]
 
@@ -133,7 +135,7 @@ def _reencoded(table: RecordTable, base_offset: int, topic: TopicConfig, leader_
         times = np.full(len(table), NO_TIMESTAMP, np.int64)
     elif topic.magic == 1 and appended:
         times = np.full(len(table), clock, np.int64)
-    layout = Layout(
+    layout = BatchLayout(
         magic=topic.magic,
         codec=codec,
         timestamp_type=TimestampType.LOG_APPEND_TIME if appended else TimestampType.CREATE_TIME,

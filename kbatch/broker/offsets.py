@@ -23,7 +23,7 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.kernels.checksum import write_crcs
-from kbatch.write.encoding import check_range
+from kbatch.write.batch_layout import check_range
 
 __all__ = ["assign_offsets", "write_times"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
-from kbatch.write.encoding import check_range, parse_codec
+from kbatch.write.batch_layout import check_range, parse_codec
 
 __all__ = ["TopicConfig"]
 

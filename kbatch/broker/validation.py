@@ -40,7 +40,7 @@ from kbatch.format import (
 )
 from kbatch.read.decoding import decode
 from kbatch.table import RecordTable
-from kbatch.write.encoding import now
+from kbatch.write.batch_layout import now
 
 __all__ = ["Origin", "check_segment_size", "refuse_batch", "validate_batch"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from kbatch.kernels.utf8 cimport kb_is_utf8
 
 # Kinds of nodes; the twin is `NodeKind` in `kbatch.values.avro`.
-cdef enum Kind:
+cdef enum AvroKind:
     K_NULL = 0
     K_BOOLEAN = 1
     K_INT = 2
@@ -36,7 +36,7 @@ cdef enum Kind:
     K_NULLABLE = 16  # of null and one other: no column of its own
 
 # What is wrong with a datum; the texts are in `kbatch.values.avro`.
-cdef enum Verdict:
+cdef enum AvroVerdict:
     V_FINE = 0
     V_CUT = 1
     V_VARINT = 2
@@ -82,7 +82,7 @@ cdef struct Cursor:
     int64_t free_items
 
 
-cdef bint grow(void** memory, int64_t* room, int64_t wanted) noexcept nogil:
+cdef bint reserve(void** memory, int64_t* room, int64_t wanted) noexcept nogil:
     cdef int64_t size = room[0]
     cdef void* larger
     if wanted <= size:
@@ -99,7 +99,7 @@ cdef bint grow(void** memory, int64_t* room, int64_t wanted) noexcept nogil:
 
 
 cdef inline bint push_valid(Node* node, uint8_t valid) noexcept nogil:
-    if node.rows >= node.valid_room and not grow(<void**> &node.valid, &node.valid_room, node.rows + 1):
+    if node.rows >= node.valid_room and not reserve(<void**> &node.valid, &node.valid_room, node.rows + 1):
         return False
     node.valid[node.rows] = valid
     node.rows += 1
@@ -109,7 +109,7 @@ cdef inline bint push_valid(Node* node, uint8_t valid) noexcept nogil:
 cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcept nogil:
     if size == 0:
         return True
-    if size > node.data_room - node.used and not grow(<void**> &node.data, &node.data_room, node.used + size):
+    if size > node.data_room - node.used and not reserve(<void**> &node.data, &node.data_room, node.used + size):
         return False
     memcpy(node.data + node.used, source, size)
     node.used += size
@@ -118,7 +118,7 @@ cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcep
 
 cdef inline bint push_offset(Node* node, int64_t end) noexcept nogil:
     # Before `push_valid`, which counts the row.
-    if 4 * (node.rows + 1) > node.offsets_room and not grow(
+    if 4 * (node.rows + 1) > node.offsets_room and not reserve(
         <void**> &node.offsets, &node.offsets_room, 4 * (node.rows + 1)
     ):
         return False
@@ -128,7 +128,7 @@ cdef inline bint push_offset(Node* node, int64_t end) noexcept nogil:
     return True
 
 
-cdef inline Verdict read_long(Cursor* c, int64_t* out) noexcept nogil:
+cdef inline AvroVerdict read_long(Cursor* c, int64_t* out) noexcept nogil:
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef uint8_t byte
@@ -147,8 +147,8 @@ cdef inline Verdict read_long(Cursor* c, int64_t* out) noexcept nogil:
     return V_FINE
 
 
-cdef inline Verdict read_length(Cursor* c, int64_t* out) noexcept nogil:
-    cdef Verdict verdict = read_long(c, out)
+cdef inline AvroVerdict read_length(Cursor* c, int64_t* out) noexcept nogil:
+    cdef AvroVerdict verdict = read_long(c, out)
     if verdict == V_FINE and (out[0] < 0 or out[0] > c.end - c.p):
         return V_LENGTH
     return verdict
@@ -164,13 +164,13 @@ cdef inline int width(int32_t kind) noexcept nogil:
     return 16 if kind == K_DECIMAL or kind == K_DECIMAL_FIXED else 0
 
 
-cdef Verdict push_null(Node* nodes, const int32_t* children, int32_t number) noexcept nogil:
+cdef AvroVerdict push_null(Node* nodes, const int32_t* children, int32_t number) noexcept nogil:
     """Append a null to a node and to what is below it row by row."""
     cdef Node* node = &nodes[number]
     cdef uint8_t nothing[16]
     cdef int32_t i
     cdef int64_t _k
-    cdef Verdict verdict
+    cdef AvroVerdict verdict
     memset(nothing, 0, 16)
     if node.kind == K_NULLABLE:
         return push_null(nodes, children, children[node.first])
@@ -202,7 +202,7 @@ cdef inline int32_t item_of(Node* nodes, const int32_t* children, int32_t number
     return number
 
 
-cdef Verdict read_decimal(Node* node, Cursor* c, int64_t length) noexcept nogil:
+cdef AvroVerdict read_decimal(Node* node, Cursor* c, int64_t length) noexcept nogil:
     cdef uint8_t out[16]
     cdef uint64_t low = 0, high = 0
     cdef uint8_t sign
@@ -232,9 +232,9 @@ cdef Verdict read_decimal(Node* node, Cursor* c, int64_t length) noexcept nogil:
     return V_FINE if push_data(node, out, 16) else V_MEMORY
 
 
-cdef Verdict read_items(Node* nodes, const int32_t* children, Node* node, Cursor* c) noexcept nogil:
+cdef AvroVerdict read_items(Node* nodes, const int32_t* children, Node* node, Cursor* c) noexcept nogil:
     cdef int64_t count, size, _i
-    cdef Verdict verdict
+    cdef AvroVerdict verdict
     cdef int32_t k
     cdef int32_t least = 0
     for k in range(node.count):
@@ -267,55 +267,67 @@ cdef Verdict read_items(Node* nodes, const int32_t* children, Node* node, Cursor
                     return verdict
 
 
-cdef Verdict read(Node* nodes, const int32_t* children, int32_t number, Cursor* c) noexcept nogil:
-    """Append one datum of a node; after anything but V_FINE the columns have to be cut back."""
+cdef AvroVerdict read_branch(Node* nodes, const int32_t* children, int32_t number, Cursor* c) noexcept nogil:
+    """Append a datum of a union or a nullable; a nullable has no column of its own."""
+    cdef Node* node = &nodes[number]
+    cdef int64_t n
+    cdef int32_t i
+    cdef AvroVerdict verdict = read_long(c, &n)
+    if verdict != V_FINE:
+        return verdict
+    if n < 0 or n >= node.size:
+        return V_BRANCH
+    if n == node.null_branch:
+        return push_null(nodes, children, number)
+    if node.null_branch >= 0 and n > node.null_branch:
+        n -= 1
+    if node.kind == K_NULLABLE:
+        return read(nodes, children, children[node.first], c)
+    for i in range(node.count):
+        if i == n:
+            verdict = read(nodes, children, children[node.first + i], c)
+        else:
+            verdict = push_null(nodes, children, children[node.first + i])
+        if verdict != V_FINE:
+            return verdict
+    return V_FINE if push_valid(node, 1) else V_MEMORY
+
+
+cdef inline AvroVerdict read_integer(Node* node, Cursor* c) noexcept nogil:
+    """Append the datum of a long, an int or an enum, but not its validity."""
+    cdef int64_t n
+    cdef int32_t small
+    cdef AvroVerdict verdict = read_long(c, &n)
+    if verdict != V_FINE:
+        return verdict
+    if node.limit_low and (n < 0 or <uint64_t> n >= node.limit_low):
+        return V_RANGE
+    if node.kind == K_LONG:
+        return V_FINE if push_data(node, &n, 8) else V_MEMORY
+    small = <int32_t> n
+    if small != n:
+        return V_RANGE
+    if node.kind == K_ENUM and (n < 0 or n >= node.size):
+        return V_ENUM
+    return V_FINE if push_data(node, &small, 4) else V_MEMORY
+
+
+cdef AvroVerdict read(Node* nodes, const int32_t* children, int32_t number, Cursor* c) noexcept nogil:
+    """Append one datum of a node; after any verdict but V_FINE the columns must be cut back."""
     cdef Node* node = &nodes[number]
     cdef int32_t kind = node.kind
     cdef int64_t n
-    cdef int32_t small
     cdef int32_t i
-    cdef Verdict verdict = V_FINE
+    cdef AvroVerdict verdict = V_FINE
     if kind == K_NULLABLE or kind == K_UNION:
-        verdict = read_long(c, &n)
-        if verdict != V_FINE:
-            return verdict
-        if n < 0 or n >= node.size:
-            return V_BRANCH
-        if n == node.null_branch:
-            return push_null(nodes, children, number)
-        if node.null_branch >= 0 and n > node.null_branch:
-            n -= 1
-        if kind == K_NULLABLE:
-            return read(nodes, children, children[node.first], c)
-        for i in range(node.count):
-            if i == n:
-                verdict = read(nodes, children, children[node.first + i], c)
-            else:
-                verdict = push_null(nodes, children, children[node.first + i])
-            if verdict != V_FINE:
-                return verdict
-    elif kind == K_RECORD:
+        return read_branch(nodes, children, number, c)
+    if kind == K_RECORD:
         for i in range(node.count):
             verdict = read(nodes, children, children[node.first + i], c)
             if verdict != V_FINE:
                 return verdict
     elif kind == K_LONG or kind == K_INT or kind == K_ENUM:
-        verdict = read_long(c, &n)
-        if verdict != V_FINE:
-            return verdict
-        if node.limit_low and (n < 0 or <uint64_t> n >= node.limit_low):
-            return V_RANGE
-        if kind == K_LONG:
-            if not push_data(node, &n, 8):
-                return V_MEMORY
-        else:
-            small = <int32_t> n
-            if small != n:
-                return V_RANGE
-            if kind == K_ENUM and (n < 0 or n >= node.size):
-                return V_ENUM
-            if not push_data(node, &small, 4):
-                return V_MEMORY
+        verdict = read_integer(node, c)
     elif kind == K_BYTES or kind == K_STRING:
         verdict = read_length(c, &n)
         if verdict != V_FINE:
@@ -325,40 +337,32 @@ cdef Verdict read(Node* nodes, const int32_t* children, int32_t number, Cursor* 
         if not push_data(node, c.p, n) or not push_offset(node, node.used):
             return V_MEMORY
         c.p += n
-    elif kind == K_FLOAT or kind == K_DOUBLE or kind == K_FIXED:
-        n = 4 if kind == K_FLOAT else 8 if kind == K_DOUBLE else node.size
+    elif kind == K_FLOAT or kind == K_DOUBLE or kind == K_FIXED or kind == K_BOOLEAN:
+        n = node.size if kind == K_FIXED else width(kind)
         if n > c.end - c.p:
             return V_CUT
-        # Little-endian in Avro, as `wire.pxd` takes the machine to be.
+        if kind == K_BOOLEAN and c.p[0] > 1:
+            return V_BOOLEAN
+        # Numbers are little-endian in Avro and, as `wire.pxd` assumes, on this machine.
         if not push_data(node, c.p, n):
             return V_MEMORY
         c.p += n
-    elif kind == K_BOOLEAN:
-        if c.p >= c.end:
-            return V_CUT
-        if c.p[0] > 1:
-            return V_BOOLEAN
-        if not push_data(node, c.p, 1):
-            return V_MEMORY
-        c.p += 1
     elif kind == K_DECIMAL:
         verdict = read_length(c, &n)
         if verdict == V_FINE:
             verdict = read_decimal(node, c, n)
-        if verdict != V_FINE:
-            return verdict
     elif kind == K_DECIMAL_FIXED:
         if node.size > c.end - c.p:
             return V_CUT
         verdict = read_decimal(node, c, node.size)
-        if verdict != V_FINE:
-            return verdict
     elif kind == K_ARRAY or kind == K_MAP:
         verdict = read_items(nodes, children, node, c)
         if verdict != V_FINE:
             return verdict
         if not push_offset(node, nodes[item_of(nodes, children, children[node.first])].rows):
             return V_MEMORY
+    if verdict != V_FINE:
+        return verdict
     return V_FINE if push_valid(node, 0 if kind == K_NULL else 1) else V_MEMORY
 
 
@@ -496,7 +500,7 @@ cdef class Columns:
         cdef const uint8_t* data = &content[0] if size else NULL
         cdef const int32_t* children = &self._children[0]
         cdef Cursor c
-        cdef Verdict verdict
+        cdef AvroVerdict verdict
         cdef bint memory = True
         if n < 0 or wanted.shape[0] != n or verdicts.shape[0] != n or places.shape[0] != n or skip < 0:
             raise ValueError("arrays must have as many places as there are datums")

@@ -479,10 +479,9 @@ def fill_records(
         If an output is too short, or the rows lack its field.
     """
     cdef RecordSpan rows = RecordSpan(records)
-    cdef Py_ssize_t n = rows.length
+    cdef Py_ssize_t n = rows.length, fault
     cdef FixedColumns fixed
     cdef Pairs pairs
-    cdef int fault
     if (
         (offset is not None and offset.shape[0] < n)
         or (timestamp is not None and timestamp.shape[0] < n)

@@ -22,6 +22,7 @@ from kbatch.kernels.sizes cimport (
     Failure,
     bytes_size,
     headers_size,
+    read_pairs,
     record_size,
     short_deltas,
 )
@@ -29,10 +30,9 @@ from kbatch.kernels.source cimport (
     BLOCK,
     HeaderWindow,
     Numbers,
-    Records,
+    RecordColumns,
     Content,
     Source,
-    read_contents,
     has_slack,
     load_32,
     load_64,
@@ -141,7 +141,7 @@ cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, 
 
 cdef int64_t write_short(const Content* keys, const Content* values, const uint32_t* times, const uint32_t* offsets,
                          int64_t count, uint8_t** at, const uint8_t* end) noexcept nogil:
-    """Records without headers, up to the first whose key or value is long or that has no room for slack behind it.
+    """RecordColumns without headers, up to the first whose key or value is long or that has no room for slack behind it.
 
     A loop of its own for them, with nothing in it that they don't need, takes half the time of the general one. Returns
     their number. There has to be slack behind the keys and values.
@@ -201,10 +201,7 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
     window.start = window.stop = 0
     while row < stop:
         count = min(stop - row, <int64_t>BLOCK)
-        failure.row = row
-        if read_contents(source.keys, row, count, keys) < count \
-                or read_contents(source.values, row, count, values) < count:
-            failure.fault = OUTSIDE
+        if not read_pairs(source, row, count, keys, values, failure):
             return OUTSIDE
         short = not with_headers and has_slack(source.keys, row, count, keys) \
             and has_slack(source.values, row, count, values) \
@@ -269,10 +266,7 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
         attributes = <uint8_t>(batch.attributes & TIMESTAMP_TYPE) if batch.magic else 0
     while row < stop:
         count = min(stop - row, <int64_t>BLOCK)
-        failure.row = row
-        if read_contents(source.keys, row, count, keys) < count \
-                or read_contents(source.values, row, count, values) < count:
-            failure.fault = OUTSIDE
+        if not read_pairs(source, row, count, keys, values, failure):
             return OUTSIDE
         for i in range(count):
             size = message_size(batch.magic, keys[i].n, values[i].n)
@@ -302,7 +296,7 @@ cdef int write_payload(const Source* source, const BatchRow* batch, int64_t row,
     return failure.fault
 
 
-def payload(Records records not None, batches not None, int64_t i, int64_t skip, out not None):
+def payload(RecordColumns records not None, batches not None, int64_t i, int64_t skip, out not None):
     """Write the plain payload of batch `i` to `out`, which has to be of its size; without its first `skip` records.
 
     Of those that are left, the first is the batch's `first_record`. Returns (row, fault).
@@ -325,11 +319,11 @@ def payload(Records records not None, batches not None, int64_t i, int64_t skip,
     return failure.row, failure.fault
 
 
-def write(Records records, batches not None, Codecs codecs not None, levels not None, out not None):
+def write(RecordColumns records, batches not None, Codecs codecs not None, levels not None, out not None):
     """Write whole batches to `out`, the payloads of those that have a codec compressed at the level that it has there.
 
     A batch takes its `size` of `out`, and gets it. One that is compressed has that of its plain form in `size`, needs
-    room as `packed_room` says, and gets the size that it comes to. Sets size, position
+    room as `max_encoded_size` says, and gets the size that it comes to. Sets size, position
     and crc.
 
     Returns an `Outcome` of bytes.
@@ -404,7 +398,7 @@ cdef inline bint is_packed(const BatchRow* row) noexcept nogil:
     return row.attributes & CODEC and row.record_count > 0
 
 
-def packed_room(batches not None):
+def max_encoded_size(batches not None):
     """Return how many bytes `write` wants for batches that have their plain sizes."""
     cdef Span span = Span(batches, sizeof(BatchRow), False)
     cdef const BatchRow* rows = <const BatchRow*>span.items
@@ -417,7 +411,7 @@ def packed_room(batches not None):
     return room
 
 
-def frame(batches not None, out not None):
+def write_headers(batches not None, out not None):
     """Write the headers of batches whose payloads are in their places in `out`, which is as large as all.
 
     Sets position and crc.

@@ -1,7 +1,7 @@
 import numpy as np
 import numpy.typing as npt
 
-def check(
+def check_texts(
     offsets: npt.NDArray[np.int32],
     content: npt.NDArray[np.uint8],
     rows: npt.NDArray[np.int64],

@@ -1,6 +1,6 @@
 """JSON texts -> lines that a parser can't take for more or for less than one value each.
 
-`check` looks at the structure alone: what is a string, and how deep brackets go. A text that passes has no comma, colon
+`check_texts` looks at the structure alone: what is a string, and how deep brackets go. A text that passes has no comma, colon
 or closing bracket outside of its own brackets, so that within ``{"v":...}`` it is one value or a parser's error, and
 can't reach into its neighbours. What is inside the brackets is for the parser to judge.
 """
@@ -10,8 +10,8 @@ from libc.string cimport memchr, memcpy, memset
 
 from kbatch.kernels.utf8 cimport kb_utf8_step
 
-# What `check` found; the texts are in `kbatch.values.json`.
-cdef enum Verdict:
+# What `check_texts` found; the texts are in `kbatch.values.json`.
+cdef enum JsonVerdict:
     FINE = 0
     EMPTY = 1
     CONTROL = 2  # a control character
@@ -56,7 +56,7 @@ memset(&stops[128], 1, 128)
 stops[0x22] = stops[0x5C] = 1
 
 
-cdef Verdict check_text(const uint8_t* p, const uint8_t* end, int max_depth) noexcept nogil:
+cdef JsonVerdict check_text(const uint8_t* p, const uint8_t* end, int max_depth) noexcept nogil:
     cdef int depth = 0
     cdef bint seen = False
     cdef uint8_t kind
@@ -125,7 +125,7 @@ cdef inline bint is_text(const int32_t[::1] offsets, int64_t size, int64_t row) 
     return 0 <= row < offsets.shape[0] - 1 and 0 <= offsets[row] <= offsets[row + 1] <= size
 
 
-def check(
+def check_texts(
     const int32_t[::1] offsets not None,
     const uint8_t[::1] content not None,
     const int64_t[::1] rows not None,
@@ -183,7 +183,7 @@ def join(
     Parameters
     ----------
     offsets, content, rows
-        As for `check`.
+        As for `check_texts`.
     prefix, suffix : bytes
     out : ndarray of uint8
         Must have room for all of it.
@@ -196,7 +196,7 @@ def join(
     Raises
     ------
     IndexError
-        As `check`, or if `out` is too small.
+        As `check_texts`, or if `out` is too small.
     """
     cdef Py_ssize_t i, bad = -1
     cdef int64_t row, k, length

@@ -7,9 +7,8 @@ new for every table, so that nobody can write keys that meet.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
 
-from kbatch.kernels.wire cimport kb_prefetch
+from kbatch.kernels.wire cimport kb_prefetch, load_le64
 
 import os
 
@@ -34,13 +33,6 @@ cdef enum:
 
 cdef inline uint64_t rotl(uint64_t x, int b) noexcept nogil:
     return (x << b) | (x >> (64 - b))
-
-
-cdef inline uint64_t load_le64(const uint8_t* p) noexcept nogil:
-    # On a big-endian machine these are other hashes, as good.
-    cdef uint64_t x
-    memcpy(&x, p, 8)
-    return x
 
 
 cdef inline void sip_round(uint64_t* v) noexcept nogil:
@@ -175,7 +167,7 @@ cdef class KeyOffsets:
         cdef Hash hashes[BLOCK]
         cdef Slot* slot
         cdef uint64_t after
-        check(positions, lengths, data, count)
+        check_keys(positions, lengths, data, count)
         i = 0
         with nogil:
             while i < count:
@@ -208,7 +200,7 @@ cdef class KeyOffsets:
         """Tell of each record whether it has a key, and none of a later offset is known: 1 or 0 in `out`."""
         cdef Py_ssize_t i = 0, j, stop, count = offsets.shape[0]
         cdef Hash hashes[BLOCK]
-        check(positions, lengths, data, count)
+        check_keys(positions, lengths, data, count)
         if out.shape[0] != count:
             raise ValueError(f"out has {out.shape[0]} items for {count} records")
         with nogil:
@@ -229,7 +221,7 @@ cdef class KeyOffsets:
                 kb_prefetch(&self.slots[self.place(out[j - start])])
 
 
-cdef int check(const int64_t[:] positions, const int32_t[:] lengths, const uint8_t[::1] data,
+cdef int check_keys(const int64_t[:] positions, const int32_t[:] lengths, const uint8_t[::1] data,
                Py_ssize_t count) except -1:
     """Refuse rows that reach outside of the bytes."""
     cdef Py_ssize_t i

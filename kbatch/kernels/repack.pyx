@@ -18,7 +18,7 @@ cdef enum:
     SIGNAL_BYTES = 256 << 10
 
 
-cdef struct Room:
+cdef struct ByteRange:
     uint8_t* items
     int64_t size
 
@@ -70,8 +70,8 @@ def repack(Target target not None, data not None, batches not None, int64_t lo, 
     cdef int64_t written = 0
     cdef int64_t at
     cdef int64_t i = lo
-    cdef Room spare = Room(<uint8_t*>scratch_span.items, scratch_span.length)
-    cdef Room room
+    cdef ByteRange spare = ByteRange(<uint8_t*>scratch_span.items, scratch_span.length)
+    cdef ByteRange room
     if lo < 0 or lo > batch_span.length:
         raise IndexError("rows out of range")
     with nogil:
@@ -97,7 +97,7 @@ def repack(Target target not None, data not None, batches not None, int64_t lo, 
     return i, used
 
 
-cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, const Room* scratch, const Room* out,
+cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, const ByteRange* scratch, const ByteRange* out,
                       int64_t* looked) except? -1 nogil:
     """Write the payload of the batch at `p` to where it belongs in `out`; return the size of the batch, or -1."""
     cdef int own = row.attributes & CODEC

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport INT32_MAX, int64_t, uint32_t
 
-from kbatch.kernels.source cimport HeaderWindow, Numbers, Source, load_32, load_64, open_window
+from kbatch.kernels.source cimport Content, HeaderWindow, Numbers, Source, load_32, load_64, open_window, read_contents
 from kbatch.kernels.wire cimport kb_unlikely
 from kbatch.kernels.wire_out cimport message_size, varint_size
 
@@ -28,6 +28,17 @@ cdef struct Failure:
     int fault
     int64_t row
     int64_t found
+
+
+cdef inline bint read_pairs(const Source* source, int64_t row, int64_t count, Content* keys, Content* values,
+                            Failure* failure) noexcept nogil:
+    """Read the keys and values of rows; return whether all of them are within their buffers."""
+    failure.row = row
+    if read_contents(source.keys, row, count, keys) < count \
+            or read_contents(source.values, row, count, values) < count:
+        failure.fault = OUTSIDE
+        return False
+    return True
 
 
 cdef inline int64_t bytes_size(int64_t n) noexcept nogil:

@@ -3,7 +3,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.kernels.source import Records
+from kbatch.kernels.source import RecordColumns
 
 class Outcome(NamedTuple):
     used: int
@@ -24,5 +24,5 @@ class Plan:
         horizon: int | None = None,
     ) -> None: ...
 
-def measure(records: Records, plan: Plan, row: int, batches: npt.NDArray[np.void], used: int) -> Outcome: ...
-def measure_batches(records: Records, batches: npt.NDArray[np.void]) -> Outcome: ...
+def cut_batches(records: RecordColumns, plan: Plan, row: int, batches: npt.NDArray[np.void], used: int) -> Outcome: ...
+def measure_batches(records: RecordColumns, batches: npt.NDArray[np.void]) -> Outcome: ...

@@ -1,4 +1,4 @@
-"""Records cut into batches, and the sizes of those: the pass before `encode.pyx` writes them."""
+"""RecordColumns cut into batches, and the sizes of those: the pass before `encode.pyx` writes them."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,9 @@ from kbatch.kernels.source cimport (
     BLOCK,
     HeaderWindow,
     Numbers,
-    Records,
+    RecordColumns,
     Content,
     Source,
-    read_contents,
     read_lengths,
     load_64,
     number,
@@ -136,7 +135,7 @@ cdef inline int32_t short_sizes(const int32_t* keys, const int32_t* values, int6
     return longest < SHORT_LENGTH
 
 
-cdef int64_t grow(const int32_t* sizes, int64_t row, int64_t count, Numbers offsets, Numbers timestamps, int64_t limit,
+cdef int64_t add_short(const int32_t* sizes, int64_t row, int64_t count, Numbers offsets, Numbers timestamps, int64_t limit,
                   bint strict, Growth* batch) noexcept nogil:
     """Add short records to a batch that has some, up to one for which there is no room; return their number.
 
@@ -195,16 +194,16 @@ cdef int64_t grow(const int32_t* sizes, int64_t row, int64_t count, Numbers offs
 
 
 # Lengths of some rows, and what they need beside their deltas.
-cdef struct Block:
+cdef struct LengthBlock:
     int32_t keys[BLOCK]
     int32_t values[BLOCK]
     int32_t sizes[BLOCK]
     int64_t count
     bint oversized  # some length does not fit an int32
-    bint short  # `grow` may take them
+    bint short  # `add_short` may take them
 
 
-cdef bint read_block(const Source* source, Plan plan, int64_t row, int64_t stop, Block* block) noexcept nogil:
+cdef bint read_block(const Source* source, Plan plan, int64_t row, int64_t stop, LengthBlock* block) noexcept nogil:
     """Read the lengths of the rows from `row` on, up to the first that is bad; False if that is `row`."""
     cdef int64_t count = min(stop - row, <int64_t>BLOCK)
     cdef int64_t i
@@ -246,7 +245,7 @@ cdef bint opens_next(Plan plan, const Growth* growth, int64_t size, int64_t delt
 cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
                           int64_t* used, int64_t room, Failure* failure) noexcept nogil:
     """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
-    cdef Block block
+    cdef LengthBlock block
     cdef HeaderWindow window
     cdef Growth growth
     cdef int64_t filled = used[0]
@@ -269,7 +268,7 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
         i = 0
         while i < block.count:
             if block.short and is_open:
-                good = grow(block.sizes + i, row + i, min(block.count - i, plan.max_records - growth.records),
+                good = add_short(block.sizes + i, row + i, min(block.count - i, plan.max_records - growth.records),
                             source.offsets, source.timestamps, plan.limit, plan.strict, &growth)
                 block.short = good >= 0
                 i += max(good, 0)
@@ -324,7 +323,7 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
     return row
 
 
-def measure(Records records not None, Plan plan not None, int64_t row, batches not None, int64_t used):
+def cut_batches(RecordColumns records not None, Plan plan not None, int64_t row, batches not None, int64_t used):
     """Cut the records from `row` on into batches, rows of `batches`, of which `used` are filled.
 
     The last of those is continued. Set are what depends on the records, magic, attributes and `size`: that of the whole
@@ -358,10 +357,7 @@ cdef int measure_batch(const Source* source, BatchRow* batch, Failure* failure) 
     batch.size = overhead(batch)
     while row < stop:
         count = min(stop - row, <int64_t>BLOCK)
-        failure.row = row
-        if read_contents(source.keys, row, count, keys) < count \
-                or read_contents(source.values, row, count, values) < count:
-            failure.fault = OUTSIDE
+        if not read_pairs(source, row, count, keys, values, failure):
             return OUTSIDE
         for i in range(count):
             failure.row = row + i
@@ -387,7 +383,7 @@ cdef int measure_batch(const Source* source, BatchRow* batch, Failure* failure) 
     return NONE
 
 
-def measure_batches(Records records not None, batches not None):
+def measure_batches(RecordColumns records not None, batches not None):
     """Set the size of each of `batches`, whose other fields are given.
 
     Returns an `Outcome` of batches.

@@ -16,7 +16,7 @@ cdef struct Content:
     const uint8_t* p
     int64_t n
 
-cdef enum Kind:
+cdef enum PartKind:
     NULLS
     OFFSETS_32
     OFFSETS_64
@@ -27,8 +27,8 @@ cdef enum Kind:
     POINTERS
 
 # A run of a column's rows in one layout.
-cdef struct Part:
-    Kind kind
+cdef struct ColumnPart:
+    PartKind kind
     int64_t start  # its rows of the column
     int64_t stop
     const char* items  # offsets, views, items, positions or slices: of its first row
@@ -46,7 +46,7 @@ cdef struct Part:
 
 # All parts of a column.
 cdef struct Parts:
-    const Part* parts
+    const ColumnPart* parts
     int64_t count
 
 # A column of integers; without one, `first + row * step`.
@@ -76,15 +76,15 @@ cdef struct HeaderWindow:
 
 
 cdef class Column:
-    cdef Part* parts
+    cdef ColumnPart* parts
     cdef int64_t used
     cdef int64_t room
     cdef readonly int64_t length
     cdef list held
-    cdef Part* add(self, Kind kind, int64_t count, object valid, int64_t first) except NULL
+    cdef ColumnPart* add(self, PartKind kind, int64_t count, object valid, int64_t first) except NULL
 
 
-cdef class Records:
+cdef class RecordColumns:
     cdef Source source
     cdef readonly int64_t count
     cdef list held

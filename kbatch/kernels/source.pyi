@@ -26,7 +26,7 @@ class Column:
     ) -> None: ...
     def add_objects(self, objects: list[Any]) -> int: ...
 
-class Records:
+class RecordColumns:
     count: Final[int]
     def __init__(
         self,

@@ -47,18 +47,18 @@ cdef class Column:
                 PyMem_Free(<void*>self.parts[i].items)
         PyMem_Free(self.parts)
 
-    cdef Part* add(self, Kind kind, int64_t count, object valid, int64_t first) except NULL:
+    cdef ColumnPart* add(self, PartKind kind, int64_t count, object valid, int64_t first) except NULL:
         """A further part, of which the caller sets the rest; `length` is to be raised when that has gone well."""
-        cdef Part* part
+        cdef ColumnPart* part
         cdef Span bits
         if self.used == self.room:
-            part = <Part*>PyMem_Realloc(self.parts, (2 * self.room + 4) * sizeof(Part))
+            part = <ColumnPart*>PyMem_Realloc(self.parts, (2 * self.room + 4) * sizeof(ColumnPart))
             if part == NULL:
                 raise MemoryError()
             self.parts = part
             self.room = 2 * self.room + 4
         part = self.parts + self.used
-        part[0] = Part(kind=kind, start=self.length, stop=self.length + count, items=NULL, stride=0, lengths=NULL,
+        part[0] = ColumnPart(kind=kind, start=self.length, stop=self.length + count, items=NULL, stride=0, lengths=NULL,
                        lengths_stride=0, data=NULL, size=0, buffers=NULL, sizes=NULL, buffer_count=0, valid=NULL,
                        valid_start=first, width=0)
         if valid is not None:
@@ -79,7 +79,7 @@ cdef class Column:
         """Add rows ``first .. first + count - 1`` of an Arrow binary array with offsets of `width` bytes."""
         cdef Span at = Span(offsets, width, False)
         cdef Span content
-        cdef Part* part
+        cdef ColumnPart* part
         if count <= 0:
             return
         if first < 0 or at.length < first + count + 1:
@@ -99,7 +99,7 @@ cdef class Column:
         """Add rows of an Arrow view array."""
         cdef Span at = Span(views, 16, False)
         cdef Span content
-        cdef Part* part
+        cdef ColumnPart* part
         cdef int64_t i
         if count <= 0:
             return
@@ -126,7 +126,7 @@ cdef class Column:
         """Add an array of items of `width` bytes; with `strip` without the NUL bytes at their ends."""
         cdef Strided array = Strided(items)
         cdef int64_t count = array.rows()
-        cdef Part* part
+        cdef ColumnPart* part
         if array.view.ndim == 1:
             if width != array.view.itemsize:
                 raise ValueError(f"items of {array.view.itemsize} bytes, not {width}")
@@ -147,7 +147,7 @@ cdef class Column:
         cdef Strided sizes = Strided(lengths)
         cdef Span content = Span(data, 1, False)
         cdef int64_t count = at.rows()
-        cdef Part* part
+        cdef ColumnPart* part
         if at.view.itemsize != 8 or sizes.view.itemsize != 4 or sizes.rows() != count:
             raise ValueError("positions are int64, lengths int32, and as many")
         part = self.add(SLICES, count, None, 0)
@@ -166,7 +166,7 @@ cdef class Column:
         cdef int64_t count = len(objects)
         cdef list kept = list(objects)
         cdef Content* slices = <Content*>PyMem_Calloc(count + 1, sizeof(Content))
-        cdef Part* part
+        cdef ColumnPart* part
         cdef int64_t i
         cdef object value
         if slices == NULL:
@@ -197,7 +197,7 @@ cdef class Column:
         return -1
 
 
-cdef class Records:
+cdef class RecordColumns:
     """The columns of records, to be measured and written.
 
     `keys` and header columns may be missing, as may `offsets`, which then count from 0 at the first row, and
@@ -242,44 +242,55 @@ cdef class Records:
         return Numbers(items=<const char*>strided.view.buf, stride=strided.view.strides[0], first=0, step=0)
 
 
-cdef inline bint is_null(const Part* part, int64_t i) noexcept nogil:
+cdef inline bint is_null(const ColumnPart* part, int64_t i) noexcept nogil:
     cdef int64_t bit = part.valid_start + i
     return not part.valid[bit >> 3] >> (bit & 7) & 1
 
 
-cdef int64_t part_contents(const Part* part, int64_t first, int64_t count, Content* out) noexcept nogil:
+cdef inline int64_t load_offset(const char* p, int width) noexcept nogil:
+    return load_32(p) if width == 4 else load_64(p)
+
+
+cdef inline int64_t offset_contents(const ColumnPart* part, int64_t first, int64_t count, Content* out,
+                                    int width) noexcept nogil:
+    """Read rows of a part with offsets of `width` bytes, as `part_contents` does."""
+    cdef const char* p = part.items + first * width
+    cdef const uint8_t* data = part.data
+    cdef int64_t size = part.size
+    cdef int64_t at = load_offset(p, width)
+    cdef int64_t i
+    cdef int64_t n
+    if kb_unlikely(at < 0):
+        return 0
+    p += width
+    for i in range(count):
+        n = load_offset(p + i * width, width)
+        if kb_unlikely(n < at or n > size):
+            return i
+        out[i].p = data + at
+        out[i].n = n - at
+        at = n
+    return count
+
+
+cdef int64_t part_contents(const ColumnPart* part, int64_t first, int64_t count, Content* out) noexcept nogil:
     """Read rows from `first` on, counted within the part; return the number before one outside the data."""
     cdef int64_t i
     cdef int64_t n
     cdef int64_t at
+    cdef int64_t good
     cdef const char* p
     cdef const uint8_t* item
     cdef const uint8_t* data = part.data
     cdef int64_t size = part.size
     if part.kind == OFFSETS_32:
-        p = part.items + first * 4
-        at = load_32(p)
-        if kb_unlikely(at < 0):
-            return 0
-        for i in range(count):
-            n = load_32(p + i * 4 + 4)
-            if kb_unlikely(n < at or n > size):
-                return i
-            out[i].p = data + at
-            out[i].n = n - at
-            at = n
+        good = offset_contents(part, first, count, out, 4)
+        if kb_unlikely(good < count):
+            return good
     elif part.kind == OFFSETS_64:
-        p = part.items + first * 8
-        at = load_64(p)
-        if kb_unlikely(at < 0):
-            return 0
-        for i in range(count):
-            n = load_64(p + i * 8 + 8)
-            if kb_unlikely(n < at or n > size):
-                return i
-            out[i].p = data + at
-            out[i].n = n - at
-            at = n
+        good = offset_contents(part, first, count, out, 8)
+        if kb_unlikely(good < count):
+            return good
     elif part.kind == ITEMS:
         for i in range(count):
             out[i].p = <const uint8_t*>part.items + (first + i) * part.stride
@@ -352,7 +363,7 @@ cdef int64_t read_contents(Parts column, int64_t row, int64_t count, Content* ou
     cdef int64_t i
     cdef int64_t n
     cdef int64_t good
-    cdef const Part* part
+    cdef const ColumnPart* part
     if column.parts == NULL:
         for i in range(count):
             out[i] = Content(p=NULL, n=-1)
@@ -374,7 +385,7 @@ cdef bint has_slack(Parts column, int64_t row, int64_t count, const Content* sli
     """Return whether `SLACK` bytes of the same buffer follow each of these contents, which `read_contents` returned."""
     cdef int64_t i = part_of(column, row)
     cdef int64_t last
-    cdef const Part* part = column.parts + i
+    cdef const ColumnPart* part = column.parts + i
     if column.parts == NULL:
         return True
     if row + count > part.stop:
@@ -391,7 +402,7 @@ cdef bint has_slack(Parts column, int64_t row, int64_t count, const Content* sli
     return part.size - last >= SLACK
 
 
-cdef int64_t part_lengths(const Part* part, int64_t first, int64_t count, int32_t* out) noexcept nogil:
+cdef int64_t part_lengths(const ColumnPart* part, int64_t first, int64_t count, int32_t* out) noexcept nogil:
     """Read lengths alone, as `part_contents` does; -1 is null, and -2 more than an int32 holds."""
     cdef Content slices[BLOCK]
     cdef int64_t i
@@ -422,7 +433,7 @@ cdef int64_t read_lengths(Parts column, int64_t row, int64_t count, int32_t* out
     cdef int64_t i
     cdef int64_t n
     cdef int64_t good
-    cdef const Part* part
+    cdef const ColumnPart* part
     if column.parts == NULL:
         for i in range(count):
             out[i] = -1

@@ -24,7 +24,7 @@ from kbatch.kernels.sizes import measure_batches
 from kbatch.read.reader import decode_tables
 from kbatch.rewrite.rewriter import Memory, Rewriter, Run
 from kbatch.table import RecordTable
-from kbatch.write.encoding import composed, raise_trouble
+from kbatch.write.composing import compose_view, raise_fault
 
 __all__ = ["grouped", "non_monotonic", "reencoded"]
 
@@ -109,20 +109,20 @@ def _encoded(table: RecordTable, magic: int, source: str | None, rewriter: Rewri
     keys, values = _source.Column(), _source.Column()
     keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
     values.add_slices(rows["value_pos"], rows["value_len"], table.data)
-    records = _source.Records(values, keys, offsets=rows["offset"], timestamps=times, timestamp=NO_TIMESTAMP)
+    records = _source.RecordColumns(values, keys, offsets=rows["offset"], timestamps=times, timestamp=NO_TIMESTAMP)
     _, row, fault, found = measure_batches(records, made)
     if fault:
         _raise_unsupported(batches[rows["batch"][row]], fault, found, source)
     rewriter.report.records += len(rows)
     messages = (made["magic"] < 2) & (made["attributes"] & ATTRIBUTE_CODEC == 0)
     rewriter.report.batches_written += int(np.where(messages, made["record_count"], 1).sum())
-    return composed(records, made, rewriter.level, memory)
+    return compose_view(records, made, rewriter.level, memory)
 
 
 def _raise_unsupported(row: np.void, fault: int, found: int, source: str | None) -> NoReturn:
     """Raise for a batch with a record that the format does not support."""
     try:
-        raise_trouble(fault, 0, found)
+        raise_fault(fault, 0, found)
     except ValueError as error:
         # The text may end with a hint about arguments of `encode`.
         text = str(error).removeprefix("record 0: ").partition("; give ")[0]

@@ -29,7 +29,7 @@ from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, RaiseOrSkip, Rewriter, RewriteReport, Run, rewrite_bytes
-from kbatch.write.encoding import frame_payload
+from kbatch.write.composing import frame_payload
 
 __all__ = ["Recompression", "recompress"]
 

@@ -25,7 +25,8 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
-from kbatch.write.encoding import check_range, new_memory, parse_codec
+from kbatch.write.batch_layout import check_range, parse_codec
+from kbatch.write.composing import new_memory
 
 __all__ = [
     "LOST_TEXTS",

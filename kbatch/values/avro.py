@@ -31,7 +31,7 @@ Schema = str | dict[str, Any] | list[Any]
 
 
 class NodeKind(enum.IntEnum):
-    """The kinds of nodes; the twin of ``Kind`` in ``kernels/avro.pyx``."""
+    """The kinds of nodes; the twin of ``AvroKind`` in ``kernels/avro.pyx``."""
 
     NULL = 0
     BOOLEAN = 1
@@ -52,7 +52,7 @@ class NodeKind(enum.IntEnum):
     NULLABLE = 16
 
 
-# Error texts, indexed by `Verdict` in kernels/avro.pyx.
+# Error texts, indexed by `AvroVerdict` in kernels/avro.pyx.
 _AVRO_ERRORS = (
     "",
     "ends within the datum",

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.extras import require
-from kbatch.kernels.jsontext import check, join
+from kbatch.kernels.jsontext import check_texts, join
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _MAX_FIELDS = 1000
 # The name of a field of `{"v":...}` in Arrow's messages.
 _FIELD = re.compile(r"Column\(/v/?([^)]*)\)")
 
-# Error texts, indexed by `Verdict` in kernels/jsontext.pyx.
+# Error texts, indexed by `JsonVerdict` in kernels/jsontext.pyx.
 _JSON_ERRORS = (
     "",
     "empty, not a JSON value",
@@ -107,7 +107,7 @@ class JsonParser:
         slices = slices_of(column)
         rows = np.flatnonzero(slices.valid).astype(np.int64, copy=False)
         verdicts = np.zeros(len(rows), np.uint8)
-        check(slices.offsets, slices.content, rows, verdicts, MAX_DEPTH)
+        check_texts(slices.offsets, slices.content, rows, verdicts, MAX_DEPTH)
         bad = {
             row: _JSON_ERRORS[verdict]
             for row, verdict in zip(rows[verdicts != 0].tolist(), verdicts[verdicts != 0].tolist(), strict=True)
@@ -342,7 +342,7 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
             continue
         verdict = np.zeros(1, np.uint8)
         content = np.frombuffer(text, np.uint8)
-        check(np.array([0, len(text)], np.int32), content, np.zeros(1, np.int64), verdict, MAX_DEPTH)
+        check_texts(np.array([0, len(text)], np.int32), content, np.zeros(1, np.int64), verdict, MAX_DEPTH)
         if verdict[0]:
             continue
         try:

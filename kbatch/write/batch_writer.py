@@ -13,20 +13,9 @@ import numpy.typing as npt
 from kbatch.batches.codecs import compress
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
-from kbatch.kernels.source import Records
-from kbatch.write.encoding import (
-    Batches,
-    Layout,
-    append_time_of,
-    check_range,
-    composed,
-    frame_payload,
-    now,
-    overheads,
-    plan_batches,
-    raise_trouble,
-    records_of,
-)
+from kbatch.kernels.source import RecordColumns
+from kbatch.write.batch_layout import BatchLayout, BatchRows, append_time_of, check_range, now
+from kbatch.write.composing import compose_view, frame_payload, overheads, plan_batches, raise_fault, record_columns
 from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_array
 
 __all__ = ["BatchWriter"]
@@ -123,7 +112,7 @@ class BatchWriter:
         transactional: bool = False,
         delete_horizon: int | None = None,
     ) -> None:
-        self._layout = Layout.of(
+        self._layout = BatchLayout.of(
             magic=magic,
             codec=codec,
             level=level,
@@ -154,7 +143,7 @@ class BatchWriter:
         self._single: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]] = []
         self._single_bytes = 0
         # The batch that still has room: its row, and its plain payload.
-        self._open: Batches | None = None
+        self._open: BatchRows | None = None
         self._payload = bytearray()
         # Where the file was, so that a failed write can be taken back.
         self._start: int | None = None
@@ -227,7 +216,7 @@ class BatchWriter:
         """
         self._check_open()
         appended = self._appended()
-        records = records_of(
+        records = record_columns(
             values,
             keys=keys,
             timestamps=timestamps,
@@ -289,7 +278,7 @@ class BatchWriter:
             return
         offsets, timestamps, keys, values, headers = (list(column) for column in zip(*self._single, strict=True))
         magic = self._layout.magic
-        records = records_of(
+        records = record_columns(
             values,
             keys=keys,
             timestamps=np.array(timestamps, np.int64) if magic else None,
@@ -302,7 +291,7 @@ class BatchWriter:
         self._single, self._single_bytes = [], 0
         self._take(records)
 
-    def _take(self, records: Records) -> None:
+    def _take(self, records: RecordColumns) -> None:
         """Write the batches that records complete, and keep the payload of the last one, which isn't."""
         batches = plan_batches(records, self._plan, self._open)
         self.next_offset = int(batches["last_offset"][-1]) + 1
@@ -312,7 +301,7 @@ class BatchWriter:
             self._failed = True
             raise
 
-    def _take_batches(self, records: Records, batches: Batches) -> None:
+    def _take_batches(self, records: RecordColumns, batches: BatchRows) -> None:
         whole = batches[:-1]
         if self._open is not None:
             self._extend(records, batches, 0, skip=int(self._open["record_count"][0]))
@@ -325,14 +314,14 @@ class BatchWriter:
         self._extend(records, batches, len(batches) - 1, skip=0)
         self._open = batches[-1:].copy()
 
-    def _extend(self, records: Records, batches: Batches, i: int, skip: int) -> None:
+    def _extend(self, records: RecordColumns, batches: BatchRows, i: int, skip: int) -> None:
         """Add to the payload that is kept the records of batch `i` but the first `skip`."""
         before = len(self._payload)
         size = int(batches["size"][i] - overheads(batches[i : i + 1])[0])
         self._payload.extend(bytes(size - before))
         with memoryview(self._payload) as whole, whole[before:] as out:
-            row, trouble = _kernel.payload(records, batches, i, skip, out)
-        raise_trouble(trouble, row)
+            row, fault = _kernel.payload(records, batches, i, skip, out)
+        raise_fault(fault, row)
 
     def _close_batch(self) -> None:
         """Write the batch that is kept."""
@@ -349,12 +338,12 @@ class BatchWriter:
         with frame_payload(batches, stored) as out:
             self._write(out)
 
-    def _complete(self, batches: Batches) -> None:
+    def _complete(self, batches: BatchRows) -> None:
         # In magic 1 the append time stands in every message, and the largest of them is measured.
         appended = self._appended() if self._layout.magic == 2 else None
         self.next_sequence = self._layout.complete(batches, self.next_sequence, appended)
 
-    def _write_batches(self, records: Records, batches: Batches) -> None:
+    def _write_batches(self, records: RecordColumns, batches: BatchRows) -> None:
         """Write whole batches, a run of some megabytes at a time."""
         if not len(batches):
             return
@@ -365,7 +354,7 @@ class BatchWriter:
             before = int(ends[start - 1]) if start else 0
             stop = max(start + 1, int(np.searchsorted(ends, before + _RUN, "right")))
             run = batches[start:stop]
-            with composed(records, run, self._layout.level) as out:
+            with compose_view(records, run, self._layout.level) as out:
                 self._write(out)
             start = stop
 

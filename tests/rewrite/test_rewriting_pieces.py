@@ -179,15 +179,15 @@ def test_headers_are_written_around_payloads() -> None:
     for row in rows:
         start = int(row["position"])
         data[start : start + 61] = bytes(61)
-    encode.frame(rows, memoryview(data))
+    encode.write_headers(rows, memoryview(data))
     assert data == expected
     with pytest.raises(ValueError, match="1 bytes before their memory"):
-        encode.frame(rows, memoryview(data + b"\0"))
+        encode.write_headers(rows, memoryview(data + b"\0"))
     for name, value in (("size", 60), ("size", 2**31)):
         bad = rows.copy()
         bad[name][-1] = value
         with pytest.raises(ValueError, match=f"batch {len(rows) - 1} has no payload there"):
-            encode.frame(bad, memoryview(data))
+            encode.write_headers(bad, memoryview(data))
 
 
 def test_the_first_bytes_do_not_cause_a_large_allocation(monkeypatch: pytest.MonkeyPatch) -> None:

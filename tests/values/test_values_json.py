@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from kbatch.kernels.jsontext import check, join
+from kbatch.kernels.jsontext import check_texts, join
 from kbatch.values import JsonParser, infer_json
 from kbatch.values.ddl import parse_ddl
 from kbatch.values.json import MAX_DEPTH
@@ -279,7 +279,7 @@ def test_the_kernel_accepts_every_json_text(text: bytes) -> None:
     """What Python's parser takes (and no NaN) passes; and what passes has one line's worth of structure."""
     verdicts = np.zeros(1, np.uint8)
     content = np.frombuffer(text, np.uint8)
-    check(np.array([0, len(text)], np.int32), content, np.zeros(1, np.int64), verdicts, MAX_DEPTH)
+    check_texts(np.array([0, len(text)], np.int32), content, np.zeros(1, np.int64), verdicts, MAX_DEPTH)
     try:
         json.loads(text.decode())
         assert verdicts[0] == 0
@@ -297,13 +297,13 @@ def test_kernels_reject_rows_out_of_range() -> None:
     for offsets, row in [([0, 3], 1), ([0, 3], -1), ([0, 4], 0), ([2, 1], 0), ([-1, 2], 0)]:
         bounds, rows = np.array(offsets, np.int32), np.array([row], np.int64)
         with pytest.raises(IndexError):
-            check(bounds, content, rows, one, 5)
+            check_texts(bounds, content, rows, one, 5)
         with pytest.raises(IndexError):
             join(bounds, content, rows, b"<", b">", np.zeros(99, np.uint8))
     with pytest.raises(IndexError):
         join(np.array([0, 3], np.int32), content, np.zeros(1, np.int64), b"<", b">", np.zeros(4, np.uint8))
     with pytest.raises(ValueError, match="verdicts"):
-        check(np.array([0, 3], np.int32), content, np.zeros(2, np.int64), one, 5)
+        check_texts(np.array([0, 3], np.int32), content, np.zeros(2, np.int64), one, 5)
 
 
 @pytest.mark.parametrize(

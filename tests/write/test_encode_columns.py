@@ -23,7 +23,8 @@ import kbatch
 from kbatch.batches.codecs import own_codecs
 from kbatch.kernels import encode as kernel
 from kbatch.kernels.sizes import Plan
-from kbatch.kernels.source import Column, Records
+from kbatch.kernels.source import Column, RecordColumns
+from kbatch.write.composing import compose, plan_batches
 
 VALUES = [b"", b"a", None, b"four", b"twelve bytes", b"thirteen byte", b"x" * 40, None, b"y" * 100, b"\0nul\0"]
 TEXTS = [None if v is None else v.decode() for v in VALUES]
@@ -509,9 +510,9 @@ def test_headers_refused(headers: Any, error: type[Exception], text: str) -> Non
 
 
 def encode_column(column: Column) -> bytes:
-    records = Records(column, None)
-    batches = kbatch.write.encoding.plan_batches(records, Plan(2, 0))
-    return kbatch.write.encoding.compose(records, batches, None)
+    records = RecordColumns(column, None)
+    batches = plan_batches(records, Plan(2, 0))
+    return compose(records, batches, None)
 
 
 def test_broken_arrow_buffers() -> None:
@@ -558,14 +559,14 @@ def test_a_column_that_changes_while_it_is_encoded() -> None:
     lengths = np.full(3, 4, np.int32)
     column = Column()
     column.add_slices(np.zeros(3, np.int64), lengths, np.frombuffer(bytes(100), np.uint8))
-    records = Records(column, None)
+    records = RecordColumns(column, None)
     for magic in (2, 1):
         for after in (5, 100, 3, -1):
             lengths[:] = 4
-            batches = kbatch.write.encoding.plan_batches(records, Plan(magic, 0))
+            batches = plan_batches(records, Plan(magic, 0))
             lengths[2] = after
             with pytest.raises(ValueError, match="changed while they were encoded"):
-                kbatch.write.encoding.compose(records, batches, None)
+                compose(records, batches, None)
 
 
 def test_deltas_that_change_while_they_are_encoded() -> None:
@@ -577,9 +578,9 @@ def test_deltas_that_change_while_they_are_encoded() -> None:
     for last in (b"b", b"bc"):
         values = Column()
         values.add_objects([large, b"b", last])
-        records = Records(values, keys, offsets=offsets, timestamps=times)
+        records = RecordColumns(values, keys, offsets=offsets, timestamps=times)
         offsets[:], times[:] = (0, 1, 2), 0
-        batches = kbatch.write.encoding.plan_batches(records, Plan(2, 0))
+        batches = plan_batches(records, Plan(2, 0))
         # A delta counts from the base, which the batch has by now.
         offsets[0] = times[0] = -(1 << 63)
         size = int(batches["size"].sum())

@@ -31,7 +31,8 @@ from kbatch.log.write.log_writer import LogWriter
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
-from kbatch.write.encoding import compose, raise_trouble, table_records
+from kbatch.write.composing import compose, raise_fault
+from kbatch.write.tables import table_records
 
 __all__ = ["Cleaning", "Compaction", "Producers"]
 
@@ -347,7 +348,7 @@ class Cleaning:
         records = table_records(part, timestamps=times)
         try:
             _, row, trouble, found = measure_batches(records, new)
-            raise_trouble(trouble, row, found)
+            raise_fault(trouble, row, found)
             return new, compose(records, new, None)
         except ValueError as error:
             raise InvalidRecordError(

@@ -32,8 +32,8 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
-from kbatch.write.encoding import check_range
-from kbatch.write.encoding import now as time_of_call
+from kbatch.write.batch_layout import check_range
+from kbatch.write.batch_layout import now as time_of_call
 from kbatch.write.inputs import millisecond
 
 __all__ = ["Compaction", "compact_log"]

@@ -11,7 +11,7 @@ from kbatch.format import Codec, TimestampType
 from kbatch.log.write.commit import Mode, Stage, Written, check_before, commit
 from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns, parse_compression
-from kbatch.write.encoding import Layout
+from kbatch.write.batch_layout import BatchLayout
 from kbatch.write.inputs import header_pairs
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def write_log(
         offsets=offsets,
         compression=compressed,
         batch_size=batch_size,
-        timestamp_type=Layout.of(magic=2, codec=compressed[0], timestamp_type=timestamp_type).timestamp_type,
+        timestamp_type=BatchLayout.of(magic=2, codec=compressed[0], timestamp_type=timestamp_type).timestamp_type,
     )
     stage = Stage(root)
     check_before(stage, mode)

@@ -19,7 +19,7 @@ from kbatch.broker.partitioner import key_partitions
 from kbatch.format import INT32_MAX, Codec, TimestampType
 from kbatch.options import ValueKind, option
 from kbatch.records.kafka_columns import SPARK_COLUMNS
-from kbatch.write.encoding import now, parse_codec
+from kbatch.write.batch_layout import now, parse_codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
