@@ -17,7 +17,7 @@ class Columns:
         self,
         offsets: npt.NDArray[np.int32],
         content: npt.NDArray[np.uint8],
-        wanted: npt.NDArray[np.uint8],
+        selected: npt.NDArray[np.uint8],
         skip: int,
         verdicts: npt.NDArray[np.uint8],
         places: npt.NDArray[np.int32],

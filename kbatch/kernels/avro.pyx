@@ -1,8 +1,8 @@
 """Avro datums -> columns, by a schema that was compiled to a table of nodes.
 
-Each datum is bytes of its own, so that one that isn't of the schema can't reach into the next: it gives a null and a
-verdict. Counts and lengths are compared with the bytes that remain. Items that take no bytes (null, an empty record)
-are bounded by a datum's own size and a constant, since their count is bounded by nothing else.
+Each datum is a separate slice of bytes, so that an invalid one cannot affect the next: it becomes a null and gets a
+verdict. Counts and lengths are compared with the remaining bytes. The number of items that take no bytes (null, an
+empty record) is limited by the size of the datum plus a constant.
 """
 
 from typing import NamedTuple
@@ -33,9 +33,9 @@ cdef enum AvroKind:
     K_MAP = 13
     K_RECORD = 14
     K_UNION = 15  # a struct with a member for each branch that isn't null
-    K_NULLABLE = 16  # of null and one other: no column of its own
+    K_NULLABLE = 16  # a union of null and one other type, which has the column
 
-# What is wrong with a datum; the texts are in `kbatch.values.avro`.
+# Why a datum is invalid; the messages are in `kbatch.values.avro`.
 cdef enum AvroVerdict:
     V_FINE = 0
     V_CUT = 1
@@ -52,28 +52,28 @@ cdef enum AvroVerdict:
     V_MEMORY = 12
 
 cdef enum:
-    # Items without bytes that a datum may have beyond one for each of its bytes.
+    # A datum may have this many items without bytes, plus one per byte.
     FREE_ITEMS = 1024
 
 
 cdef struct Node:
     int32_t kind
-    int32_t size  # of a fixed; symbols of an enum; branches of a union; 1 if null is the second branch of a nullable
-    int32_t first  # first of `count` in the table of children
+    int32_t size  # bytes of a fixed; number of an enum's symbols, or of a union's or nullable's branches
+    int32_t first  # its `count` children start here in the table of children
     int32_t count
-    int32_t least  # bytes that a datum of it takes at least
+    int32_t least  # minimum size of a datum in bytes
     int32_t null_branch  # of a union, or -1
-    uint64_t limit_low  # of a decimal: 10 ** precision; of a time of day: what it is less than
+    uint64_t limit_low  # exclusive upper bound of a decimal (10 ** precision) or of a time of day
     uint64_t limit_high
-    # What has been decoded of it.
+    # The rows decoded so far.
     int64_t rows
-    uint8_t* valid  # a byte for each row
-    int64_t valid_room
+    uint8_t* valid  # one byte per row
+    int64_t valid_capacity
     uint8_t* data
     int64_t used
-    int64_t data_room
-    int32_t* offsets  # where each row of bytes or of a list ends
-    int64_t offsets_room
+    int64_t data_capacity
+    int32_t* offsets  # the end of each row of bytes or of a list
+    int64_t offsets_capacity
 
 
 cdef struct Cursor:
@@ -82,24 +82,24 @@ cdef struct Cursor:
     int64_t free_items
 
 
-cdef bint reserve(void** memory, int64_t* room, int64_t wanted) noexcept nogil:
-    cdef int64_t size = room[0]
+cdef bint reserve(void** memory, int64_t* capacity, int64_t needed) noexcept nogil:
+    cdef int64_t size = capacity[0]
     cdef void* larger
-    if wanted <= size:
+    if needed <= size:
         return True
-    size = size * 2 if size * 2 > wanted else wanted
+    size = size * 2 if size * 2 > needed else needed
     if size < 1024:
         size = 1024
     larger = realloc(memory[0], size)
     if larger == NULL:
         return False
     memory[0] = larger
-    room[0] = size
+    capacity[0] = size
     return True
 
 
 cdef inline bint push_valid(Node* node, uint8_t valid) noexcept nogil:
-    if node.rows >= node.valid_room and not reserve(<void**> &node.valid, &node.valid_room, node.rows + 1):
+    if node.rows >= node.valid_capacity and not reserve(<void**> &node.valid, &node.valid_capacity, node.rows + 1):
         return False
     node.valid[node.rows] = valid
     node.rows += 1
@@ -109,7 +109,9 @@ cdef inline bint push_valid(Node* node, uint8_t valid) noexcept nogil:
 cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcept nogil:
     if size == 0:
         return True
-    if size > node.data_room - node.used and not reserve(<void**> &node.data, &node.data_room, node.used + size):
+    if size > node.data_capacity - node.used and not reserve(
+        <void**> &node.data, &node.data_capacity, node.used + size
+    ):
         return False
     memcpy(node.data + node.used, source, size)
     node.used += size
@@ -117,9 +119,9 @@ cdef inline bint push_data(Node* node, const void* source, int64_t size) noexcep
 
 
 cdef inline bint push_offset(Node* node, int64_t end) noexcept nogil:
-    # Before `push_valid`, which counts the row.
-    if 4 * (node.rows + 1) > node.offsets_room and not reserve(
-        <void**> &node.offsets, &node.offsets_room, 4 * (node.rows + 1)
+    # Called before `push_valid`, which counts the row.
+    if 4 * (node.rows + 1) > node.offsets_capacity and not reserve(
+        <void**> &node.offsets, &node.offsets_capacity, 4 * (node.rows + 1)
     ):
         return False
     if end > INT32_MAX:
@@ -165,7 +167,7 @@ cdef inline int width(int32_t kind) noexcept nogil:
 
 
 cdef AvroVerdict push_null(Node* nodes, const int32_t* children, int32_t number) noexcept nogil:
-    """Append a null to a node and to what is below it row by row."""
+    """Append a null to a node, and to the members of a record or union."""
     cdef Node* node = &nodes[number]
     cdef uint8_t nothing[16]
     cdef int32_t i
@@ -196,7 +198,7 @@ cdef AvroVerdict push_null(Node* nodes, const int32_t* children, int32_t number)
 
 
 cdef inline int32_t item_of(Node* nodes, const int32_t* children, int32_t number) noexcept nogil:
-    """Return the node that has the column: a nullable has none."""
+    """Return the node that holds the column: for a nullable, its child."""
     while nodes[number].kind == K_NULLABLE:
         number = children[nodes[number].first]
     return number
@@ -246,7 +248,7 @@ cdef AvroVerdict read_items(Node* nodes, const int32_t* children, Node* node, Cu
         if count == 0:
             return V_FINE
         if count < 0:
-            # The size of the block in bytes, for readers that pass over it.
+            # The size of the block in bytes follows, for readers that skip it.
             if count == -INT64_MAX - 1:
                 return V_COUNT
             count = -count
@@ -367,7 +369,7 @@ cdef AvroVerdict read(Node* nodes, const int32_t* children, int32_t number, Curs
 
 
 cdef void cut_back(Node* nodes, const int32_t* children, int32_t number, int64_t rows) noexcept nogil:
-    """Leave a node only so many rows, and what is below it those that are theirs."""
+    """Truncate a node to `rows` rows, and its children to the items of those rows."""
     cdef Node* node = &nodes[number]
     cdef int32_t i
     cdef int64_t items
@@ -391,7 +393,7 @@ cdef void cut_back(Node* nodes, const int32_t* children, int32_t number, int64_t
 
 
 class Contents(NamedTuple):
-    """The values of a node: how many there are, which of them are not null, their bytes, and where each begins."""
+    """The column of a node: row count, validity, bytes, and the offset of each row in the bytes or items."""
 
     rows: int
     valid: np.ndarray
@@ -405,11 +407,11 @@ cdef class Columns:
     Parameters
     ----------
     nodes : ndarray of int32, shape (n, 6)
-        kind, size, first, count, least and null_branch of each node; a node stands before its children.
+        kind, size, first, count, least and null_branch of each node; a node precedes its children.
     limits : ndarray of uint64, shape (n, 2)
-        Of a decimal 10 ** precision, low half and high half.
+        Low and high half of the exclusive upper bound of a decimal (10 ** precision) or a time of day; 0 is none.
     children : ndarray of int32
-        Numbers of nodes; the children of a node are `count` of these from `first` on.
+        Indices of nodes; the children of a node are `count` entries from `first` on.
     """
 
     cdef Node* nodes
@@ -434,9 +436,9 @@ cdef class Columns:
             if nodes[i, 3] < (1 if nodes[i, 0] in (K_ARRAY, K_NULLABLE) else 2 if nodes[i, 0] == K_MAP else 0):
                 raise ValueError(f"node {i}: too few children")
             for k in range(nodes[i, 3]):
-                # So that there is no way round: a node stands before its children.
+                # Children follow their node, so that the tree has no cycles.
                 if not i < children[nodes[i, 2] + k] < n:
-                    raise ValueError(f"node {i}: a child that doesn't stand behind it")
+                    raise ValueError(f"node {i}: a child that doesn't follow it")
         self.nodes = <Node*> realloc(NULL, n * sizeof(Node))
         if self.nodes == NULL:
             raise MemoryError
@@ -466,7 +468,7 @@ cdef class Columns:
         self,
         const int32_t[::1] offsets not None,
         const uint8_t[::1] content not None,
-        const uint8_t[::1] wanted not None,
+        const uint8_t[::1] selected not None,
         int64_t skip,
         uint8_t[::1] verdicts not None,
         int32_t[::1] places not None,
@@ -476,16 +478,16 @@ cdef class Columns:
         Parameters
         ----------
         offsets : ndarray of int32, shape (n + 1,)
-            Where each begins in `content`, as Arrow has it.
+            Arrow offsets of the data in `content`.
         content : ndarray of uint8
-        wanted : ndarray of uint8, shape (n,)
-            0 for those that aren't to be decoded: they give a null.
+        selected : ndarray of uint8, shape (n,)
+            0 for data that are not decoded and become null.
         skip : int
-            Bytes before each datum.
+            Bytes to skip before each datum.
         verdicts : ndarray of uint8, shape (n,)
-            0 for one that is fine or isn't wanted; else what is wrong, and the row is null.
+            0 for a valid datum, or one not selected; otherwise an `AvroVerdict`, and the row is null.
         places : ndarray of int32, shape (n,)
-            Byte of the datum, after what is skipped, to which it was read.
+            Number of bytes of the datum that were read, not counting those skipped.
 
         Raises
         ------
@@ -502,8 +504,8 @@ cdef class Columns:
         cdef Cursor c
         cdef AvroVerdict verdict
         cdef bint memory = True
-        if n < 0 or wanted.shape[0] != n or verdicts.shape[0] != n or places.shape[0] != n or skip < 0:
-            raise ValueError("arrays must have as many places as there are datums")
+        if n < 0 or selected.shape[0] != n or verdicts.shape[0] != n or places.shape[0] != n or skip < 0:
+            raise ValueError("all arrays must have one item per datum")
         with nogil:
             for i in range(n):
                 verdicts[i] = V_FINE
@@ -514,9 +516,9 @@ cdef class Columns:
                     bad = i
                     break
                 verdict = V_FINE
-                # Of the root, or of the node that has its column.
+                # Rows of the root's column.
                 rows = self.nodes[item_of(self.nodes, children, 0)].rows
-                if wanted[i]:
+                if selected[i]:
                     if skip > stop - start:
                         verdict = V_CUT
                     else:

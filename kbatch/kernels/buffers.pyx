@@ -1,9 +1,9 @@
-"""Big buffers from a free list, which go back to it when the last view of them dies.
+"""Large buffers from a free list, which return to it when their last view is released.
 
-A page that the process touches for the first time costs more than parsing the records on it. Memory that came back
-from an earlier table has its pages already, so iterating a log touches no new memory after its first tables.
+The first access to a page costs more than parsing the records on it. Memory returned by an earlier table already has
+its pages, so that iterating a log touches no new memory after its first tables.
 
-A lock guards the free list, for builds of Python without the GIL. Nothing that runs Python code happens under it.
+A lock guards the free list, for builds of Python without the GIL. No Python code runs under it.
 """
 
 cimport cython
@@ -26,11 +26,11 @@ cdef enum:
     HUGE_PAGE = 2 << 20
     PAGE = 4096
     MIN_SIZE = 16 << 10
-    # Enough for the records and the arena of a few tables of Log.tables' 64 MiB; blocks past it are really freed.
+    # Enough for the records and the arena of a few tables of 64 MiB (`Log.tables`); memory beyond it is freed.
     MAX_POOLED_BLOCKS = 64
     MAX_POOLED_BYTES = 256 << 20
 
-# No object is as big as the address space; below this bound, rounding up can't overflow.
+# Sizes up to this bound cannot overflow when they are rounded up.
 cdef size_t MAX_SIZE = (<size_t>-1) >> 2
 
 cdef struct Chunk:
@@ -43,7 +43,7 @@ cdef Py_ssize_t _free_count = 0
 cdef size_t _free_bytes = 0
 cdef Py_ssize_t _live_count = 0
 cdef size_t _live_bytes = 0
-# The most that was live at once.
+# The maximum of `_live_bytes`.
 cdef size_t _peak_bytes = 0
 cdef Py_ssize_t _reused = 0
 cdef Py_ssize_t _fresh = 0
@@ -55,16 +55,16 @@ if _free == NULL:
 
 
 class PoolStats(NamedTuple):
-    """What the free list holds and what it did since the module was loaded.
+    """Contents of the free list, and allocations since the module was loaded.
 
     Attributes
     ----------
     free_blocks, free_bytes : int
-        Chunks of memory waiting to be used again, and their bytes.
+        Chunks of memory available for reuse, and their bytes.
     live_blocks, live_bytes : int
-        Chunks of memory that a `Block` owns at this time, and their bytes.
+        Chunks of memory that a `Block` owns now, and their bytes.
     reused, fresh : int
-        How many calls of `allocate` were served from the free list, and how many by the operating system.
+        Number of calls of `allocate` that were served from the free list, and from the operating system.
     """
 
     free_blocks: int
@@ -88,23 +88,23 @@ cdef size_t _rounded(size_t size) noexcept nogil:
 
 
 cdef void _forget(Py_ssize_t i) noexcept nogil:
-    """Take entry `i` off the free list; its memory now belongs to the caller."""
+    """Remove entry `i` from the free list; the caller now owns its memory."""
     global _free_count, _free_bytes
     _free_bytes -= _free[i].size
     _free_count -= 1
     memmove(&_free[i], &_free[i + 1], (_free_count - i) * sizeof(Chunk))
 
 
-cdef void* _take(size_t wanted, size_t* size) noexcept nogil:
-    """Take the smallest free chunk of `wanted` to twice as many bytes; NULL if there is none.
+cdef void* _take(size_t minimum, size_t* size) noexcept nogil:
+    """Take the smallest free chunk of `minimum` to ``2 * minimum`` bytes; return NULL if there is none.
 
-    Of equal ones the youngest, whose bytes are likeliest to be in the cache.
+    Of equal chunks it takes the most recent, which is the most likely to be in the cache.
     """
     cdef Py_ssize_t i
     cdef Py_ssize_t best = -1
     cdef void* memory
     for i in range(_free_count):
-        if wanted <= _free[i].size <= 2 * wanted and (best < 0 or _free[i].size <= _free[best].size):
+        if minimum <= _free[i].size <= 2 * minimum and (best < 0 or _free[i].size <= _free[best].size):
             best = i
     if best < 0:
         return NULL
@@ -115,7 +115,7 @@ cdef void* _take(size_t wanted, size_t* size) noexcept nogil:
 
 
 cdef void _give_back(void* memory, size_t size) noexcept nogil:
-    """Put memory on the free list, and let the oldest go where that would pass a bound."""
+    """Put memory on the free list, and free the oldest chunks where a bound would be exceeded."""
     global _free_count, _free_bytes
     if size > MAX_POOLED_BYTES:
         kb_unmap(memory)
@@ -130,11 +130,11 @@ cdef void _give_back(void* memory, size_t size) noexcept nogil:
 
 
 cdef void _settle() noexcept nogil:
-    """Keep free and live chunks from coming to much more than was ever live at once.
+    """Limit free and live memory to little more than was ever live at once.
 
-    What is asked for in sizes that always differ would else pile up, up to what the free list may hold. What goes is
-    the smallest chunk that is enough: fresh pages for a large one cost more. Chunks that live one after the other, and
-    so are not counted together, are small: the slack is for them.
+    Otherwise requests of ever-changing sizes would fill the free list up to its bounds. The smallest sufficient chunk
+    is freed, because fresh pages for a large chunk cost more. The margin allows for small chunks that were live one
+    after another, not at once.
     """
     global _peak_bytes
     cdef Py_ssize_t i
@@ -159,15 +159,15 @@ cdef void _settle() noexcept nogil:
 cdef class Block:
     """Writable memory with the buffer protocol: one dimension, ``uint8``, `nbytes` long.
 
-    Made by `allocate` only. Any view of it (``memoryview``, ``np.frombuffer``, an Arrow buffer) keeps it alive; when
-    the last one is gone, the memory goes back to the free list. The contents are undefined until they are written.
+    Made only by `allocate`. Every view (``memoryview``, ``np.frombuffer``, an Arrow buffer) keeps it alive; when the
+    last one is released, the memory returns to the free list. The contents are undefined until they are written.
 
     Attributes
     ----------
     nbytes : int
-        Bytes that were asked for: the length of the buffer.
+        Bytes requested: the length of the buffer.
     capacity : int
-        Bytes of memory behind it, `nbytes` or more.
+        Bytes of memory owned, at least `nbytes`.
     """
 
     cdef void* _memory
@@ -205,24 +205,24 @@ cdef class Block:
 
 
 def allocate(Py_ssize_t nbytes) -> Block:
-    """Give a buffer of `nbytes` bytes, from the free list if a chunk there fits.
+    """Return a buffer of `nbytes` bytes, from the free list if a chunk there fits.
 
     Parameters
     ----------
     nbytes : int
-        Bytes wanted, 0 or more.
+        Size of the buffer, 0 or more.
 
     Returns
     -------
     Block
-        Writable and uninitialised: it may hold what an earlier owner wrote.
+        Writable and uninitialised: it may hold data of an earlier owner.
 
     Raises
     ------
     ValueError
         If `nbytes` is negative.
     MemoryError
-        If the operating system refuses, also after the free list was emptied.
+        If the operating system refuses, even after the free list was emptied.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def allocate(Py_ssize_t nbytes) -> Block:
         raise ValueError(f"a block can't have {nbytes} bytes")
     if <size_t>nbytes > MAX_SIZE:
         raise MemoryError(f"can't allocate {nbytes} bytes")
-    # The object first: making it may run the garbage collector, which may change the free list.
+    # The object is made before the lock is taken: it may run the garbage collector, which may change the free list.
     block = Block.__new__(Block)
     size = _rounded(<size_t>nbytes)
     with _lock:
@@ -281,14 +281,14 @@ cdef void _trim(size_t keep) noexcept nogil:
 
 
 def trim(Py_ssize_t keep_bytes=0) -> None:
-    """Free pooled memory, the longest unused first, until at most `keep_bytes` are left.
+    """Free pooled memory, least recently used first, until at most `keep_bytes` remain.
 
     Blocks that are in use are not touched.
 
     Parameters
     ----------
     keep_bytes : int, default 0
-        Bytes that the free list may go on holding.
+        Bytes that the free list may keep.
 
     Examples
     --------
@@ -304,12 +304,12 @@ def trim(Py_ssize_t keep_bytes=0) -> None:
 
 
 def pool_stats():
-    """Tell what the free list holds and how often it served.
+    """Return the contents of the free list and the number of allocations.
 
     Returns
     -------
     PoolStats
-        Counts of blocks and bytes, free and live, and of allocations reused and fresh.
+        Free and live blocks and bytes, reused and fresh allocations.
 
     Examples
     --------

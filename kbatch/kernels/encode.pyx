@@ -2,8 +2,8 @@
 
 `sizes.pyx` cuts records into batches and sums up their sizes; `payload` and `write` then fill memory of that size.
 
-Another thread may change what a column points to between the two passes: `source.pyx` checks every position against its
-buffer in both, and every record is checked against the room left for it.
+Another thread may change the memory that a column points to between the two passes: `source.pyx` checks each position
+against its buffer in both, and each record is checked against the space that remains.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -61,11 +61,11 @@ from kbatch.kernels.wire_out cimport (
 )
 
 cdef enum:
-    # Compressed bytes between two looks for signals: at the slowest levels that is a tenth of a second.
+    # Bytes compressed between two checks for signals: at the slowest levels that takes a tenth of a second.
     SIGNAL_BYTES = 256 << 10
-    AHEAD = 1024  # bytes of values that are asked for before they are copied
+    AHEAD = 1024  # values are prefetched this many bytes ahead of the copy
     TIMESTAMP_TYPE = 0x08
-    # From here on a call of memcpy is worth its price.
+    # Longer contents are copied by a call of memcpy, which then costs less than the loop.
     SHORT_CONTENT = 256
 
 
@@ -83,10 +83,10 @@ cdef inline uint8_t* put_bytes_be32(uint8_t* p, Content content) noexcept nogil:
 
 cdef inline uint8_t* put_record(uint8_t* p, int64_t time_delta, int64_t offset_delta, Content key, Content value,
                                 int64_t headers, int64_t exact) noexcept nogil:
-    """A record without its headers and their count, which take `headers` bytes.
+    """Write a record without its headers and their count, which take `headers` bytes.
 
-    It takes `exact` bytes with them. Where that is 0 there is room enough not to know: its length, which stands before
-    it, is known when it is written, and mostly takes as many bytes as the key and value alone let expect.
+    With them it takes `exact` bytes. If that is 0, there is enough space for any record: its length, which precedes it,
+    is computed after its fields are written, and rarely has another size than estimated from key and value.
     """
     cdef int64_t expected = max(key.n, 0) + max(value.n, 0) + headers
     cdef int64_t before = 1 if expected < 58 else (2 if expected < 8170 else varint_size(expected))
@@ -111,7 +111,7 @@ cdef inline uint8_t* put_record(uint8_t* p, int64_t time_delta, int64_t offset_d
 
 cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t offset, int64_t timestamp, Content key,
                              Content value, int64_t size) noexcept nogil:
-    """A message of `size` bytes, for which there is room, without its checksum."""
+    """Write a message of `size` bytes without its checksum."""
     store_be64(p, offset)
     store_be32(p + 8, size - LOG_OVERHEAD)
     p[16] = <uint8_t>magic
@@ -123,7 +123,7 @@ cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t 
 
 cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, HeaderWindow* window,
                           int64_t row) noexcept nogil:
-    """Write the headers of a record, which `headers_size` has just measured; NULL if they have changed since."""
+    """Write the headers of a record, which `headers_size` just measured; return NULL if they changed since."""
     cdef int64_t count = load_32(source.header_count.items + row * source.header_count.stride)
     cdef int64_t first = load_64(source.header_first.items + row * source.header_first.stride)
     cdef int64_t i
@@ -141,10 +141,10 @@ cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, 
 
 cdef int64_t write_short(const Content* keys, const Content* values, const uint32_t* times, const uint32_t* offsets,
                          int64_t count, uint8_t** at, const uint8_t* end) noexcept nogil:
-    """RecordColumns without headers, up to the first whose key or value is long or that has no room for slack behind it.
+    """Write records without headers, up to the first with a long key or value; return the number written.
 
-    A loop of its own for them, with nothing in it that they don't need, takes half the time of the general one. Returns
-    their number. There has to be slack behind the keys and values.
+    This loop takes half the time of the general one. It needs `SLACK` readable bytes after each key and value, and
+    stops where fewer than `SLACK` writable bytes would follow a record.
     """
     cdef uint8_t* p = at[0]
     cdef int64_t i = 0
@@ -156,7 +156,7 @@ cdef int64_t write_short(const Content* keys, const Content* values, const uint3
         value = max(values[i].n, 0)
         if kb_unlikely(key > 63 or value > SHORT_CONTENT or 64 + SHORT_CONTENT + RECORD_BOUND + SLACK > end - p):
             break
-        # The processor asks ahead only as far as a page.
+        # The processor itself prefetches only within a page.
         kb_prefetch(<const void*>(<uintptr_t>values[i].p + AHEAD))
         # Attributes, deltas, the two lengths and the count of headers.
         size = <uint64_t>(key + value + 6 + (times[i] > 127) + (offsets[i] > 127) + (value > 63))
@@ -177,13 +177,13 @@ cdef int64_t write_short(const Content* keys, const Content* values, const uint3
 
 cdef int write_records(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
                        const uint8_t* end, Failure* failure) noexcept nogil:
-    """The records of a batch of magic 2 from `row` on, without its header, to `at`, which is moved behind them."""
+    """Write the records of a batch of magic 2 from `row` on to `at`, and move `at` to their end."""
     cdef Content keys[BLOCK]
     cdef Content values[BLOCK]
     cdef HeaderWindow window
-    # Nothing that the loop needs is behind a pointer, or has its address taken: any byte stored could be one of it.
+    # Local copies whose address is not taken: as far as the compiler knows, the stores could change anything else.
     cdef uint8_t* p = at[0]
-    cdef uint8_t* behind
+    cdef uint8_t* after
     cdef Numbers timestamps = source.timestamps
     cdef Numbers offsets = source.offsets
     cdef uint64_t base_timestamp = <uint64_t>batch.base_timestamp
@@ -210,12 +210,12 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
         i = 0
         while i < count:
             if short:
-                behind = p
-                i += write_short(keys + i, values + i, times + i, deltas + i, count - i, &behind, end)
-                p = behind
+                after = p
+                i += write_short(keys + i, values + i, times + i, deltas + i, count - i, &after, end)
+                p = after
                 if i == count:
                     break
-            # The processor asks ahead only as far as a page.
+            # The processor itself prefetches only within a page.
             kb_prefetch(<const void*>(<uintptr_t>values[i].p + AHEAD))
             time_delta = <int64_t>(<uint64_t>number(&timestamps, row + i) - base_timestamp)
             offset_delta = <int64_t>(<uint64_t>number(&offsets, row + i) - base_offset)
@@ -226,7 +226,7 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
                     return failure.fault
             size = max(keys[i].n, 0) + max(values[i].n, 0) + headers
             if kb_unlikely(size + RECORD_BOUND > end - p):
-                # Near the end; or what is there isn't what was measured.
+                # Near the end of the memory, or the columns changed after they were measured.
                 size = record_size(True, 2, time_delta, offset_delta, keys[i].n, values[i].n, headers)
                 if size > end - p:
                     failure.row = row + i
@@ -252,7 +252,7 @@ cdef int write_records(const Source* source, const BatchRow* batch, int64_t row,
 
 cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t** at,
                         const uint8_t* end, Failure* failure) noexcept nogil:
-    """The records of a message set from `row` on, each a message, to `at`, which is moved behind them."""
+    """Write the messages of a message set from `row` on to `at`, and move `at` to their end."""
     cdef Content keys[BLOCK]
     cdef Content values[BLOCK]
     cdef uint8_t* p = at[0]
@@ -285,7 +285,7 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
 
 cdef int write_payload(const Source* source, const BatchRow* batch, int64_t row, int64_t stop, uint8_t* p,
                        const uint8_t* end, Failure* failure) noexcept nogil:
-    """The plain payload of a batch, which has to end where the memory for it does."""
+    """Write the uncompressed payload of a batch, which must fill the memory exactly."""
     if batch.magic == 2:
         write_records(source, batch, row, stop, &p, end, failure)
     else:
@@ -297,9 +297,9 @@ cdef int write_payload(const Source* source, const BatchRow* batch, int64_t row,
 
 
 def payload(RecordColumns records not None, batches not None, int64_t i, int64_t skip, out not None):
-    """Write the plain payload of batch `i` to `out`, which has to be of its size; without its first `skip` records.
+    """Write the uncompressed payload of batch `i`, without its first `skip` records, to `out`, which has that size.
 
-    Of those that are left, the first is the batch's `first_record`. Returns (row, fault).
+    The batch's `first_record` is the row of the first record that is not skipped. Returns (row, fault).
     """
     cdef Span batch_span = Span(batches, sizeof(BatchRow), False)
     cdef Span out_span = Span(out, 1, True)
@@ -320,10 +320,9 @@ def payload(RecordColumns records not None, batches not None, int64_t i, int64_t
 
 
 def write(RecordColumns records, batches not None, Codecs codecs not None, levels not None, out not None):
-    """Write whole batches to `out`, the payloads of those that have a codec compressed at the level that it has there.
+    """Write whole batches to `out`, and compress the payloads of those with a codec, at that codec's level.
 
-    A batch takes its `size` of `out`, and gets it. One that is compressed has that of its plain form in `size`, needs
-    room as `max_encoded_size` says, and gets the size that it comes to. Sets size, position
+    On entry the `size` of a batch is its uncompressed size, and `out` has `max_encoded_size` bytes. Sets size, position
     and crc.
 
     Returns an `Outcome` of bytes.
@@ -342,8 +341,8 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
     cdef Failure failure = Failure(fault=NONE, row=-1, found=0)
     cdef const Source* source = NULL
     cdef int64_t total = 0 if records is None else records.count
-    cdef int64_t most = 0
-    cdef int64_t looked = 0
+    cdef int64_t largest = 0
+    cdef int64_t unchecked = 0
     cdef int64_t before
     cdef int64_t size
     cdef int64_t i
@@ -352,9 +351,9 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
     for i in range(8):
         level_of[i] = levels[i] if i < len(levels) else 0
     for i in range(count):
-        if is_packed(rows + i):
-            most = max(most, rows[i].size - overhead(rows + i))
-    scratch = Span(allocate(most), 1, True)
+        if is_compressed(rows + i):
+            largest = max(largest, rows[i].size - overhead(rows + i))
+    scratch = Span(allocate(largest), 1, True)
     plain = <uint8_t*>scratch.items
     if records is not None:
         source = &records.source
@@ -363,7 +362,7 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
             row = rows + i
             before = overhead(row)
             size = row.size - before
-            codec = row.attributes & CODEC if is_packed(row) else 0
+            codec = row.attributes & CODEC if is_compressed(row) else 0
             into = plain if codec else p + before
             if (size < 0 or (packed_bound(size) if codec else size) > end - p - before
                     or row.first_record < 0 or row.record_count < 0
@@ -374,7 +373,7 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
                                                   into, into + size, &failure):
                 break
             if codec:
-                looked += size
+                unchecked += size
                 size = packed_payload(codecs, codec, level_of[codec], row.magic, plain, size, p + before,
                                       end - p - before)
                 if size > INT32_MAX - before:
@@ -383,8 +382,8 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
                     failure.found = before + size
                     break
                 row.size = before + size
-                if looked >= SIGNAL_BYTES:
-                    looked = 0
+                if unchecked >= SIGNAL_BYTES:
+                    unchecked = 0
                     with gil:
                         PyErr_CheckSignals()
             row.position = p - start
@@ -394,28 +393,25 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
     return Outcome(p - start, failure.row, failure.fault, failure.found)
 
 
-cdef inline bint is_packed(const BatchRow* row) noexcept nogil:
+cdef inline bint is_compressed(const BatchRow* row) noexcept nogil:
     return row.attributes & CODEC and row.record_count > 0
 
 
 def max_encoded_size(batches not None):
-    """Return how many bytes `write` wants for batches that have their plain sizes."""
+    """Return the capacity that `write` needs for batches with uncompressed sizes."""
     cdef Span span = Span(batches, sizeof(BatchRow), False)
     cdef const BatchRow* rows = <const BatchRow*>span.items
-    cdef int64_t room = 0
+    cdef int64_t capacity = 0
     cdef int64_t before
     cdef int64_t i
     for i in range(span.length):
         before = overhead(rows + i)
-        room += before + packed_bound(rows[i].size - before) if is_packed(rows + i) else rows[i].size
-    return room
+        capacity += before + packed_bound(rows[i].size - before) if is_compressed(rows + i) else rows[i].size
+    return capacity
 
 
 def write_headers(batches not None, out not None):
-    """Write the headers of batches whose payloads are in their places in `out`, which is as large as all.
-
-    Sets position and crc.
-    """
+    """Write the headers of batches whose payloads are already in `out`; set position and crc."""
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
     cdef Span out_span = Span(out, 1, True)
     cdef BatchRow* rows = <BatchRow*>batch_span.items

@@ -20,13 +20,13 @@ cdef extern from "pages.h":
 cdef class Growing:
     """A bytes object that is appended to.
 
-    It is made in memory of its own, which then is not copied, but cut: so it may be given too much, which costs nothing
-    until it is written to.
+    `take` returns the object itself, shrunk to its contents and not copied. Excess capacity costs nothing: untouched
+    pages are never allocated.
     """
 
     cdef PyObject* made
     cdef readonly Py_ssize_t used
-    cdef Py_ssize_t room
+    cdef Py_ssize_t capacity
 
     def __cinit__(self):
         self.made = PyBytes_FromStringAndSize_(NULL, 0)
@@ -36,53 +36,53 @@ cdef class Growing:
     def __dealloc__(self):
         Py_XDECREF(self.made)
 
-    cdef int resize(self, Py_ssize_t room) except -1:
-        # On failure the object is gone, and the pointer NULL.
-        self.room = 0
-        _PyBytes_Resize(&self.made, room)
-        self.room = room
+    cdef int resize(self, Py_ssize_t capacity) except -1:
+        # On failure `_PyBytes_Resize` frees the object and sets `made` to NULL.
+        self.capacity = 0
+        _PyBytes_Resize(&self.made, capacity)
+        self.capacity = capacity
         return 0
 
     def append(self, piece not None, Py_ssize_t expected):
-        """Append bytes; where there is no room for them, make some for `expected` bytes in all.
+        """Append bytes; if they exceed the capacity, raise it to at least `expected` bytes in total.
 
-        What was written to `spare` memory is not copied.
+        Bytes that were written to memory from `spare` are not copied.
         """
         cdef Span span = Span(piece, 1, False)
         if self.made == NULL:
             raise ValueError("the bytes have been taken")
-        if span.items == PyBytes_AS_STRING(<object>self.made) + self.used and span.length <= self.room - self.used:
+        if span.items == PyBytes_AS_STRING(<object>self.made) + self.used and span.length <= self.capacity - self.used:
             self.used += span.length
             return
-        if span.length > self.room - self.used:
-            self.resize(max(expected, self.used + span.length, self.room + self.room // 2))
-            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.room - self.used)
+        if span.length > self.capacity - self.used:
+            self.resize(max(expected, self.used + span.length, self.capacity + self.capacity // 2))
+            kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, self.capacity - self.used)
         memcpy(PyBytes_AS_STRING(<object>self.made) + self.used, span.items, span.length)
         self.used += span.length
 
     def reserve(self, Py_ssize_t size):
-        """Have room for so many bytes behind those that are used."""
+        """Reserve capacity for `size` more bytes."""
         if self.made == NULL:
             raise ValueError("the bytes have been taken")
-        if size > self.room - self.used:
+        if size > self.capacity - self.used:
             self.resize(self.used + size)
             kb_expect_fill(PyBytes_AS_STRING(<object>self.made) + self.used, size)
 
     def spare(self, Py_ssize_t size):
-        """Return a view of so many bytes behind those that are used, or None where there is no room for them.
+        """Return a view of the next `size` bytes, or None if they exceed the capacity.
 
-        The caller lets go of it before anything but `append` is called.
+        The caller must release the view before it calls any method but `append`.
         """
-        if self.made == NULL or size < 0 or size > self.room - self.used:
+        if self.made == NULL or size < 0 or size > self.capacity - self.used:
             return None
         return PyMemoryView_FromMemory(PyBytes_AS_STRING(<object>self.made) + self.used, size, PyBUF_WRITE)
 
     def take(self):
-        """Return the bytes; there is nothing left here then."""
+        """Return the bytes and give up ownership of them: any later call raises."""
         cdef object taken
         if self.made == NULL:
             raise ValueError("the bytes have been taken")
-        if self.room != self.used:
+        if self.capacity != self.used:
             self.resize(self.used)
         taken = <object>self.made
         Py_XDECREF(self.made)

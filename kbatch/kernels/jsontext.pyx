@@ -1,8 +1,8 @@
-"""JSON texts -> lines that a parser can't take for more or for less than one value each.
+"""JSON texts -> lines that a parser reads as exactly one value each.
 
-`check_texts` looks at the structure alone: what is a string, and how deep brackets go. A text that passes has no comma, colon
-or closing bracket outside of its own brackets, so that within ``{"v":...}`` it is one value or a parser's error, and
-can't reach into its neighbours. What is inside the brackets is for the parser to judge.
+`check_texts` checks only strings and the nesting of brackets. A valid text has no comma, colon or closing bracket
+outside its own brackets. Within ``{"v":...}`` it is therefore one value or a parser error, and cannot affect other
+texts. The content of the brackets is left to the parser.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -10,15 +10,15 @@ from libc.string cimport memchr, memcpy, memset
 
 from kbatch.kernels.utf8 cimport kb_utf8_step
 
-# What `check_texts` found; the texts are in `kbatch.values.json`.
+# Results of `check_texts`; the messages are in `kbatch.values.json`.
 cdef enum JsonVerdict:
     FINE = 0
     EMPTY = 1
     CONTROL = 2  # a control character
     NOT_UTF8 = 3
-    NOT_ASCII = 4  # such a byte outside of a string
+    NOT_ASCII = 4  # a byte above 0x7F, or a backslash, outside a string
     TOO_DEEP = 5
-    NOT_ONE = 6  # goes on after the first value
+    NOT_ONE = 6  # a comma, colon or closing bracket outside the first value
     UNFINISHED = 7  # a string or a bracket is open at the end
 
 cdef enum Class:
@@ -43,12 +43,11 @@ classes[0x2C] = classes[0x3A] = BETWEEN
 classes[0x22] = QUOTE
 classes[0x5C] = ESCAPE
 
-# What has to be looked at within brackets.
+# Bytes that matter within brackets, and within a string.
 cdef uint8_t outside[256]
 for _i in range(256):
     outside[_i] = classes[_i] not in (PLAIN, SPACE, BETWEEN)
 
-# And within a string.
 cdef uint8_t stops[256]
 memset(stops, 0, 256)
 memset(&stops[0], 1, 32)
@@ -72,7 +71,7 @@ cdef JsonVerdict check_text(const uint8_t* p, const uint8_t* end, int max_depth)
         if kind == QUOTE:
             seen = True
             while True:
-                # Most of a text is within strings: this loop is its cost.
+                # Most bytes of a text are in strings, so this loop dominates.
                 while p < end and not stops[p[0]]:
                     p += 1
                 if p >= end:
@@ -83,7 +82,7 @@ cdef JsonVerdict check_text(const uint8_t* p, const uint8_t* end, int max_depth)
                 if p[0] == 0x5C:
                     if end - p < 2:
                         return UNFINISHED
-                    # What is escaped may be anything but the end; a parser says whether it may be escaped.
+                    # Any character may be escaped here; the parser decides whether the escape is valid.
                     if p[1] < 0x20:
                         return CONTROL
                     if p[1] >= 0x80:
@@ -121,7 +120,7 @@ cdef JsonVerdict check_text(const uint8_t* p, const uint8_t* end, int max_depth)
 
 
 cdef inline bint is_text(const int32_t[::1] offsets, int64_t size, int64_t row) noexcept nogil:
-    """Whether a row is one of the texts, and the text lies within `size` bytes."""
+    """Return whether `row` is the number of a text, and the text is within `size` bytes."""
     return 0 <= row < offsets.shape[0] - 1 and 0 <= offsets[row] <= offsets[row + 1] <= size
 
 
@@ -132,31 +131,31 @@ def check_texts(
     uint8_t[::1] verdicts not None,
     int max_depth,
 ):
-    """Judge the structure of texts.
+    """Check the structure of texts.
 
     Parameters
     ----------
     offsets : ndarray of int32, shape (n + 1,)
-        Where each text begins in `content`, as Arrow has it.
+        Arrow offsets of the texts in `content`.
     content : ndarray of uint8
     rows : ndarray of int64, shape (m,)
-        Which of the texts.
+        Indices of the texts to check.
     verdicts : ndarray of uint8, shape (m,)
-        0 for a text that is fine; else why not.
+        0 for a valid text, otherwise a `JsonVerdict`.
     max_depth : int
-        Brackets within brackets, at most.
+        Maximum nesting of brackets.
 
     Raises
     ------
     IndexError
-        If a row is none of the texts, or a text isn't within `content`.
+        If a row isn't the index of a text, or a text isn't within `content`.
     """
     cdef Py_ssize_t i, bad = -1
     cdef int64_t row, start, stop
     cdef int64_t size = content.shape[0]
     cdef const uint8_t* data = &content[0] if size else NULL
     if verdicts.shape[0] < rows.shape[0]:
-        raise ValueError(f"verdicts has {verdicts.shape[0]} places for {rows.shape[0]} rows")
+        raise ValueError(f"verdicts has {verdicts.shape[0]} items for {rows.shape[0]} rows")
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
@@ -178,7 +177,7 @@ def join(
     bytes suffix not None,
     uint8_t[::1] out not None,
 ):
-    """Write texts one after the other, each between `prefix` and `suffix`, with spaces for its line breaks.
+    """Write texts consecutively, each between `prefix` and `suffix`, with line breaks replaced by spaces.
 
     Parameters
     ----------
@@ -186,7 +185,7 @@ def join(
         As for `check_texts`.
     prefix, suffix : bytes
     out : ndarray of uint8
-        Must have room for all of it.
+        Memory for all texts with their prefixes and suffixes.
 
     Returns
     -------
@@ -201,7 +200,7 @@ def join(
     cdef Py_ssize_t i, bad = -1
     cdef int64_t row, k, length
     cdef int64_t size = content.shape[0]
-    cdef int64_t room = out.shape[0]
+    cdef int64_t capacity = out.shape[0]
     cdef int64_t at = 0
     cdef int64_t before = len(prefix)
     cdef int64_t after = len(suffix)
@@ -210,7 +209,7 @@ def join(
     with nogil:
         for i in range(rows.shape[0]):
             row = rows[i]
-            if not is_text(offsets, size, row) or before + after > room - at - (offsets[row + 1] - offsets[row]):
+            if not is_text(offsets, size, row) or before + after > capacity - at - (offsets[row + 1] - offsets[row]):
                 bad = i
                 break
             length = offsets[row + 1] - offsets[row]
@@ -226,5 +225,5 @@ def join(
             memcpy(&out[at], tail, after)
             at += after
     if bad >= 0:
-        raise IndexError(f"text {rows[bad]} isn't within the data, or there is no room for it")
+        raise IndexError(f"text {rows[bad]} isn't within the data, or `out` is too small")
     return at

@@ -1,8 +1,8 @@
-"""Keys -> their last offsets, in a hash table of bounded size: of a key 16 bytes of its hash are kept, as by Kafka's
-`SkimpyOffsetMap`.
+"""Keys -> their last offsets, in a hash table of bounded size that keeps a 16-byte hash per key, as Kafka's
+`SkimpyOffsetMap` does.
 
-Two keys of the same hash would cost a record. Kafka trusts MD5 here; this is SipHash-2-4 of 128 bits, whose secret is
-new for every table, so that nobody can write keys that meet.
+Two keys with the same hash would lose a record. Kafka relies on MD5; this is SipHash-2-4 with 128 bits and a random
+secret per table, so that nobody can construct keys that collide.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -15,7 +15,7 @@ import os
 cdef struct Slot:
     uint64_t low
     uint64_t high
-    # The offset and 1; 0 where there is no key.
+    # Offset + 1; 0 in an empty slot.
     uint64_t after
 
 cdef struct Hash:
@@ -23,10 +23,10 @@ cdef struct Hash:
     uint64_t high
 
 cdef enum:
-    # Keys that are hashed together, so that their slots are on their way from memory before they are looked at.
+    # Keys that are hashed together, so that their slots are prefetched before they are read.
     BLOCK = 32
     FIRST_SLOTS = 4096
-    # Of 1000 slots so many may be taken: before the table grows, and when it can grow no more (Kafka's load factor).
+    # Load factors per 1000 at which the table grows, and at which the largest table is full (Kafka's load factor).
     GROW_AT = 700
     FULL_AT = 900
 
@@ -86,7 +86,7 @@ cdef inline Hash siphash128(uint64_t k0, uint64_t k1, const uint8_t* p, int64_t 
 
 
 cdef class KeyOffsets:
-    """The last offset of each key, in `max_bytes` at most; while it grows, half as much again is used."""
+    """The last offset of each key, in at most `max_bytes`; growing temporarily takes half as much in addition."""
 
     cdef Slot* slots
     cdef uint64_t slot_count, most_slots, used, secret0, secret1
@@ -96,7 +96,7 @@ cdef class KeyOffsets:
         cdef const uint8_t* p
         self.slots = NULL
         self.max_bytes = max_bytes
-        # A place is chosen by 32 bits of the hash.
+        # A slot is chosen by 32 bits of the hash.
         self.most_slots = min(max(max_bytes // <Py_ssize_t>sizeof(Slot), 2), 0xFFFFFFFF)
         self.slot_count = min(<uint64_t>FIRST_SLOTS, self.most_slots)
         self.used = 0
@@ -117,14 +117,14 @@ cdef class KeyOffsets:
 
     @property
     def most_keys(self):
-        """How many keys there is room for."""
+        """The maximum number of keys."""
         return self.most_slots * FULL_AT // 1000
 
     cdef inline uint64_t place(self, Hash h) noexcept nogil:
         return ((h.low >> 32) * self.slot_count) >> 32
 
     cdef inline Slot* find(self, Hash h) noexcept nogil:
-        """Return the slot of a key, or the empty one where it belongs; there always is one."""
+        """Return the slot of a key, or the empty slot where it belongs; the table is never full."""
         cdef uint64_t i = self.place(h)
         while self.slots[i].after and (self.slots[i].low != h.low or self.slots[i].high != h.high):
             i += 1
@@ -132,8 +132,8 @@ cdef class KeyOffsets:
                 i = 0
         return &self.slots[i]
 
-    cdef int make_room(self) noexcept nogil:
-        """Make room for one more key; return 0 if there is none, -1 if there is no memory."""
+    cdef int ensure_slot(self) noexcept nogil:
+        """Make room for one more key; return 1, 0 if the table is full, or -1 if memory is exhausted."""
         cdef uint64_t i, before = self.slot_count
         cdef Slot* old = self.slots
         cdef Slot* slot
@@ -154,16 +154,16 @@ cdef class KeyOffsets:
                 slot = self.find(h)
                 slot[0] = old[i]
         free(old)
-        return self.make_room()
+        return self.ensure_slot()
 
     def add(self, const int64_t[:] offsets not None, const int64_t[:] positions not None,
             const int32_t[:] lengths not None, const uint8_t[::1] data not None):
-        """Note the offset of each record that has a key (whose length isn't -1), if it is later than the one noted.
+        """Record the offset of each record with a key (a length other than -1), if it is the key's latest.
 
-        Return how many of the rows were taken: fewer than there are if there is no room for another key.
+        Return the number of rows processed, which is less than all if the table is full.
         """
         cdef Py_ssize_t i, j, stop, count = offsets.shape[0]
-        cdef int room = 1
+        cdef int added = 1
         cdef Hash hashes[BLOCK]
         cdef Slot* slot
         cdef uint64_t after
@@ -179,8 +179,8 @@ cdef class KeyOffsets:
                     slot = self.find(hashes[j - i])
                     after = <uint64_t>offsets[j] + 1
                     if not slot.after:
-                        room = self.make_room()
-                        if room != 1:
+                        added = self.ensure_slot()
+                        if added != 1:
                             stop = j
                             break
                         slot = self.find(hashes[j - i])
@@ -189,15 +189,15 @@ cdef class KeyOffsets:
                     if after > slot.after:
                         slot.after = after
                 i = stop
-                if room != 1:
+                if added != 1:
                     break
-        if room < 0:
+        if added < 0:
             raise MemoryError
         return i
 
     def latest(self, const int64_t[:] offsets not None, const int64_t[:] positions not None,
                const int32_t[:] lengths not None, const uint8_t[::1] data not None, uint8_t[::1] out not None):
-        """Tell of each record whether it has a key, and none of a later offset is known: 1 or 0 in `out`."""
+        """Write to `out` 1 for each record that has a key without a later offset in the table, else 0."""
         cdef Py_ssize_t i = 0, j, stop, count = offsets.shape[0]
         cdef Hash hashes[BLOCK]
         check_keys(positions, lengths, data, count)
@@ -222,8 +222,8 @@ cdef class KeyOffsets:
 
 
 cdef int check_keys(const int64_t[:] positions, const int32_t[:] lengths, const uint8_t[::1] data,
-               Py_ssize_t count) except -1:
-    """Refuse rows that reach outside of the bytes."""
+                    Py_ssize_t count) except -1:
+    """Raise unless all keys are within `data`."""
     cdef Py_ssize_t i
     cdef bint good = positions.shape[0] == count and lengths.shape[0] == count
     if good:
@@ -232,12 +232,12 @@ cdef int check_keys(const int64_t[:] positions, const int32_t[:] lengths, const 
                 good = False
                 break
     if not good:
-        raise ValueError("keys lie outside of the data, or there are not as many as offsets")
+        raise ValueError("keys are outside the data, or their number differs from that of the offsets")
     return 0
 
 
 def siphash(bytes secret not None, bytes data not None):
-    """Return the 16 bytes of the hash, for tests."""
+    """Return the 16-byte hash; for tests."""
     cdef const uint8_t* p = <const uint8_t*>secret
     if len(secret) != 16:
         raise ValueError(f"a secret has 16 bytes, got {len(secret)}")

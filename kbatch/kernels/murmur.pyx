@@ -8,7 +8,7 @@ cdef enum:
 
 
 cdef inline uint32_t load(const uint8_t* at) noexcept nogil:
-    # Little-endian, as Java puts it together from bytes.
+    # Little-endian, as in Kafka's Java code.
     return at[0] | <uint32_t> at[1] << 8 | <uint32_t> at[2] << 16 | <uint32_t> at[3] << 24
 
 
@@ -37,12 +37,12 @@ def murmur2(const int64_t[::1] offsets not None, const uint8_t[::1] data not Non
     Raises
     ------
     IndexError
-        If `out` isn't as long as there are keys, or a key reaches outside of `data`.
+        If `out` doesn't have one item per key, or a key isn't within `data`.
     """
     cdef Py_ssize_t i, count = offsets.shape[0] - 1
     cdef const uint8_t* start = &data[0] if data.shape[0] else NULL
     if count < 0 or out.shape[0] != count:
-        raise IndexError(f"{offsets.shape[0]} offsets, but room for {out.shape[0]} hashes")
+        raise IndexError(f"{offsets.shape[0]} offsets, but out has {out.shape[0]} items")
     with nogil:
         for i in range(count):
             if offsets[i] < 0 or offsets[i + 1] < offsets[i] or offsets[i + 1] > data.shape[0]:

@@ -15,5 +15,5 @@ def repack(
     origin: int,
     scratch: Buffer,
     out: Buffer,
-    most: int,
+    max_bytes: int,
 ) -> tuple[int, int]: ...

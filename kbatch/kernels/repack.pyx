@@ -1,6 +1,7 @@
-"""Payloads of batches under another codec: decompressed, compressed and framed, a batch at a time, without the GIL.
+"""Payloads of batches -> another codec: decompressed, compressed and framed batch by batch, without the GIL.
 
-This module knows no policy and no errors: at a batch with anything unusual about it it ends, with those before it done.
+This module contains no policy and raises no errors about batches: it stops before an unusual or damaged batch, and the
+caller handles that one.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -14,7 +15,7 @@ from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport HEADER_V2, BatchRow
 
 cdef enum:
-    # Bytes between two looks for signals: at the slowest levels that is a tenth of a second.
+    # Bytes between two checks for signals: at the slowest levels that takes a tenth of a second.
     SIGNAL_BYTES = 256 << 10
 
 
@@ -24,7 +25,7 @@ cdef struct ByteRange:
 
 
 cdef class Target:
-    """What batches are rewritten to: a codec, 0 only for magic 2, its level, and a limit of what is decompressed."""
+    """The codec and level that batches are rewritten to (0, none, only for magic 2), and the decompression limit."""
 
     cdef Codecs codecs
     cdef int codec
@@ -41,23 +42,23 @@ cdef class Target:
 
 
 def repack(Target target not None, data not None, batches not None, int64_t lo, int64_t origin, scratch not None,
-           out not None, int64_t most):
-    """Write batches from the one at `lo` on to `out`, until there are `most` bytes or more.
+           out not None, int64_t max_bytes):
+    """Write batches from row `lo` on to `out`, until at least `max_bytes` are written.
 
     Parameters
     ----------
     data : buffer
-        With batches of magic 2, or of messages that are compressed, at the positions of their rows less `origin`.
+        Batches of magic 2, or compressed message sets, at the positions of their rows minus `origin`.
     batches : ndarray of BATCH_DTYPE
-        The rows of batches that are written get their position, size, attributes and checksum in `out`.
+        For each batch written, its row is updated: position, size, attributes and checksum in `out`.
     scratch : buffer
         Holds a payload between decompression and compression.
 
     Returns
     -------
     int, int
-        The batch after the last one that is written, and the bytes that are. Where that is the one at `lo`: it is
-        unusual, damaged, over the limit, or there is no room.
+        The row after the last batch written, and the number of bytes written. The next batch, if fewer than `max_bytes`
+        were written, is unusual, damaged, over the limit, or too large for `out`.
     """
     cdef Span data_span = Span(data, 1, False)
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
@@ -66,22 +67,22 @@ def repack(Target target not None, data not None, batches not None, int64_t lo, 
     cdef BatchRow* rows = <BatchRow*>batch_span.items
     cdef uint8_t* start = <uint8_t*>out_span.items
     cdef int64_t used = 0
-    cdef int64_t looked = 0
+    cdef int64_t unchecked = 0
     cdef int64_t written = 0
     cdef int64_t at
     cdef int64_t i = lo
     cdef ByteRange spare = ByteRange(<uint8_t*>scratch_span.items, scratch_span.length)
-    cdef ByteRange room
+    cdef ByteRange free
     if lo < 0 or lo > batch_span.length:
         raise IndexError("rows out of range")
     with nogil:
-        while i < batch_span.length and used < most:
+        while i < batch_span.length and used < max_bytes:
             at = rows[i].position - origin
             if at < 0 or rows[i].size < 0 or rows[i].size > data_span.length - at:
                 break
-            room.items = start + used
-            room.size = out_span.length - used
-            written = repacked(target, <const uint8_t*>data_span.items + at, rows + i, &spare, &room, &looked)
+            free.items = start + used
+            free.size = out_span.length - used
+            written = repacked(target, <const uint8_t*>data_span.items + at, rows + i, &spare, &free, &unchecked)
             if written < 0:
                 break
             rows[i].attributes = rows[i].attributes & ~CODEC | target.codec
@@ -90,16 +91,16 @@ def repack(Target target not None, data not None, batches not None, int64_t lo, 
             write_header(rows + i, start + used)
             used += written
             i += 1
-            if looked >= SIGNAL_BYTES:
-                looked = 0
+            if unchecked >= SIGNAL_BYTES:
+                unchecked = 0
                 with gil:
                     PyErr_CheckSignals()
     return i, used
 
 
-cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, const ByteRange* scratch, const ByteRange* out,
-                      int64_t* looked) except? -1 nogil:
-    """Write the payload of the batch at `p` to where it belongs in `out`; return the size of the batch, or -1."""
+cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, const ByteRange* scratch,
+                      const ByteRange* out, int64_t* unchecked) except? -1 nogil:
+    """Write the payload of the batch at `p` to its place in `out`; return the size of the batch, or -1."""
     cdef int own = row.attributes & CODEC
     cdef int codec = target.codec
     cdef int64_t at = HEADER_V2
@@ -128,7 +129,7 @@ cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, cons
         memcpy(out.items + before, p, size)
     if size < 0:
         return -1
-    looked[0] += size
+    unchecked[0] += size
     if codec:
         if packed_bound(size) > out.size - before:
             return -1

@@ -1,4 +1,4 @@
-"""The sizes of records, which the pass that measures and the pass that writes have to agree on."""
+"""The sizes of records, shared by the pass that measures and the pass that writes."""
 
 from libc.stdint cimport INT32_MAX, int64_t, uint32_t
 
@@ -7,11 +7,11 @@ from kbatch.kernels.wire cimport kb_unlikely
 from kbatch.kernels.wire_out cimport message_size, varint_size
 
 cdef enum:
-    # Below this a varint takes at most two bytes; and a length, which is not negative, below that.
+    # Zigzag values below SHORT, and lengths below SHORT_LENGTH, take at most two bytes as varints.
     SHORT = 1 << 14
     SHORT_LENGTH = 1 << 13
 
-# Why records cannot be measured or written; `kbatch.write.encoding` has the messages.
+# Why records cannot be measured or written; the messages are in `kbatch.write.composing`.
 cdef enum WriteFault:
     NONE = 0
     OUTSIDE = 1  # a slice is not within its buffer
@@ -21,7 +21,7 @@ cdef enum WriteFault:
     OFFSET_FAR = 5
     RECORD_SIZE = 6
     BATCH_SIZE = 7
-    CHANGED = 8  # what is written isn't what was measured
+    CHANGED = 8  # the columns changed after they were measured
 
 
 cdef struct Failure:
@@ -47,7 +47,7 @@ cdef inline int64_t bytes_size(int64_t n) noexcept nogil:
 
 cdef inline int64_t headers_size(const Source* source, HeaderWindow* window, int64_t row,
                                  Failure* failure) noexcept nogil:
-    """Bytes of the headers of a record, with their count; -1 if they can't be written."""
+    """Return the size of a record's headers, including their count; -1 if they can't be written."""
     cdef int64_t count = 0
     cdef int64_t first
     cdef int64_t size
@@ -84,7 +84,7 @@ cdef inline int64_t body_size(int64_t time_delta, int64_t offset_delta, int64_t 
 
 cdef inline int64_t record_size(bint modern, int magic, int64_t time_delta, int64_t offset_delta, int64_t key,
                                 int64_t value, int64_t headers) noexcept nogil:
-    """Bytes of a whole record, or of a message."""
+    """Return the size of a record, or of a message, including its length."""
     cdef int64_t size
     if not modern:
         return message_size(magic, key, value)

@@ -17,7 +17,7 @@ class Plan:
         magic: int,
         attributes: int,
         *,
-        room: int = ...,
+        max_bytes: int = ...,
         max_records: int = ...,
         cut: bool = False,
         strict: bool = True,

@@ -1,4 +1,4 @@
-"""RecordColumns cut into batches, and the sizes of those: the pass before `encode.pyx` writes them."""
+"""Columns of records -> batches and their sizes: the pass before `encode.pyx` writes them."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from kbatch.kernels.wire_out cimport CODEC, overhead, zigzag
 
 
 class Outcome(NamedTuple):
-    """How many batches or bytes are done; where that is not all, the row with a `WriteFault`, and what was found."""
+    """The number of batches or bytes done; if that is not all, the row with a `WriteFault`, and the value found."""
 
     used: int
     row: int
@@ -30,11 +30,11 @@ class Outcome(NamedTuple):
 
 
 cdef class Plan:
-    """What batches are to be like.
+    """The settings by which records are cut into batches.
 
-    `room` is the most bytes of a batch, its header included and before compression; a batch of one record may be
-    larger. If not `cut`, all records go to one batch. `horizon` stands for the first timestamp, if there is one.
-    `strict` is what writers have to keep to, beyond what readers take: offsets rise and timestamps are not negative.
+    `max_bytes` limits a batch, including its header and before compression; a batch of one record may be larger.
+    Unless `cut` is set, all records go to one batch. `horizon` replaces the first timestamp as base timestamp.
+    `strict` checks what writers must guarantee and readers do not: offsets rise, and timestamps are not below -1.
     """
 
     cdef int magic
@@ -47,13 +47,13 @@ cdef class Plan:
     cdef bint has_horizon
     cdef int64_t horizon
 
-    def __init__(self, int magic, int attributes, *, int64_t room=INT32_MAX, int64_t max_records=INT32_MAX,
+    def __init__(self, int magic, int attributes, *, int64_t max_bytes=INT32_MAX, int64_t max_records=INT32_MAX,
                  bint cut=False, bint strict=True, horizon=None):
         self.magic = magic
         self.attributes = attributes
-        # Uncompressed messages of magic 0 and 1 are entries of their own, so that there may be any number of them.
+        # Uncompressed messages of magic 0 and 1 are separate entries: their number and total size are not limited.
         self.bounded = magic == 2 or attributes & CODEC
-        self.limit = room if cut else (INT32_MAX if self.bounded else INT64_MAX)
+        self.limit = max_bytes if cut else (INT32_MAX if self.bounded else INT64_MAX)
         self.max_records = max_records if cut else INT32_MAX
         self.cut = cut
         self.strict = strict
@@ -61,7 +61,7 @@ cdef class Plan:
         self.horizon = horizon if self.has_horizon else 0
 
 
-# A batch as records are added to it. Its row is written when it is opened and closed, not with each record.
+# The state of a batch that records are added to. Its row is written when it is opened and closed, not per record.
 cdef struct Growth:
     int64_t total
     int64_t records
@@ -73,7 +73,7 @@ cdef struct Growth:
 
 cdef inline Growth open_batch(BatchRow* batch, Plan plan, int64_t row, int64_t offset,
                               int64_t timestamp) noexcept nogil:
-    """Begin a batch with the record in `row`, which is not added yet."""
+    """Start a batch at the record in `row`, without adding it."""
     batch.magic = <int8_t>plan.magic
     batch.attributes = <int16_t>plan.attributes
     batch.base_offset = offset
@@ -101,7 +101,7 @@ cdef inline void close_batch(BatchRow* batch, const Growth* growth) noexcept nog
 
 
 cdef bint short_deltas(Numbers numbers, int64_t row, int64_t count, int64_t base, uint32_t* out) noexcept nogil:
-    """What rows are after `base`, zigzag, if all of them are below `SHORT`; returns whether they are."""
+    """Write the zigzag deltas of rows from `base`; return whether all of them are below `SHORT`."""
     cdef uint64_t largest = 0
     cdef uint64_t raw
     cdef int64_t i
@@ -123,7 +123,7 @@ cdef bint short_deltas(Numbers numbers, int64_t row, int64_t count, int64_t base
 
 
 cdef inline int32_t short_sizes(const int32_t* keys, const int32_t* values, int64_t count, int32_t* out) noexcept nogil:
-    """Attributes, keys and values with their lengths: bytes of them, if all are short; returns whether they are."""
+    """Write the size of attributes, key and value with their lengths for each row; return whether all are short."""
     cdef int32_t longest = 0
     cdef int64_t i
     for i in range(count):
@@ -135,17 +135,17 @@ cdef inline int32_t short_sizes(const int32_t* keys, const int32_t* values, int6
     return longest < SHORT_LENGTH
 
 
-cdef int64_t add_short(const int32_t* sizes, int64_t row, int64_t count, Numbers offsets, Numbers timestamps, int64_t limit,
-                  bint strict, Growth* batch) noexcept nogil:
-    """Add short records to a batch that has some, up to one for which there is no room; return their number.
+cdef int64_t add_short(const int32_t* sizes, int64_t row, int64_t count, Numbers offsets, Numbers timestamps,
+                       int64_t limit, bint strict, Growth* batch) noexcept nogil:
+    """Add short records to a batch that has records, until it is full; return the number added.
 
-    -1 if one needs a closer look. Small loops over a column each, most of which take several rows at a time, need half
-    as long as one loop that does everything.
+    -1 if a record is not short. Small loops over one column each, most of them vectorized, take half the time of one
+    loop that does everything.
     """
     cdef uint32_t times[BLOCK]
     cdef uint32_t deltas[BLOCK]
     cdef int32_t whole[BLOCK]
-    cdef int64_t room = limit - batch.total
+    cdef int64_t free = limit - batch.total
     cdef int64_t i
     cdef int32_t size
     cdef int32_t longest = 0
@@ -153,18 +153,18 @@ cdef int64_t add_short(const int32_t* sizes, int64_t row, int64_t count, Numbers
     cdef int32_t latest = 0
     cdef uint32_t disorder = 0
     cdef int64_t average = max(batch.total // max(batch.records, 1), 1)
-    # No more than are likely to fit: a batch of few records isn't worth a look at all the rows behind it.
-    count = min(count, room // average + 8)
-    if count <= 0 or room <= 0:
+    # Only as many as are likely to fit: a small batch would not repay reading a whole block of rows.
+    count = min(count, free // average + 8)
+    if count <= 0 or free <= 0:
         return 0
     if batch.base_offset > INT64_MAX - SHORT or not -1 <= batch.base_timestamp <= INT64_MAX - SHORT:
-        return -1  # sums might not be what they seem
+        return -1  # sums might overflow
     if not short_deltas(timestamps, row, count, batch.base_timestamp, times) \
             or not short_deltas(offsets, row, count, batch.base_offset, deltas):
         return -1
     for i in range(count):
         disorder |= deltas[i] & 1
-        # With the one byte of its length, which lengths up to 63 take.
+        # Lengths up to 63 take one byte, included in the 4.
         size = sizes[i] + (times[i] > 127) + (deltas[i] > 127) + 4
         size += size > 64
         whole[i] = size
@@ -179,32 +179,32 @@ cdef int64_t add_short(const int32_t* sizes, int64_t row, int64_t count, Numbers
     if disorder or longest >= SHORT_LENGTH:
         return -1
     i = 0
-    while i < count and whole[i] <= room:
-        room -= whole[i]
+    while i < count and whole[i] <= free:
+        free -= whole[i]
         i += 1
     count = i
     for i in range(count):
         latest = max(latest, <int32_t>(times[i] >> 1) ^ -<int32_t>(times[i] & 1))
     if count:
-        batch.total = limit - room
+        batch.total = limit - free
         batch.records += count
         batch.last_offset = batch.base_offset + (deltas[count - 1] >> 1)
         batch.max_timestamp = max(batch.max_timestamp, batch.base_timestamp + latest)
     return count
 
 
-# Lengths of some rows, and what they need beside their deltas.
+# Lengths of some rows, and the sizes of their records without the deltas.
 cdef struct LengthBlock:
     int32_t keys[BLOCK]
     int32_t values[BLOCK]
     int32_t sizes[BLOCK]
     int64_t count
-    bint oversized  # some length does not fit an int32
-    bint short  # `add_short` may take them
+    bint oversized  # a length does not fit an int32
+    bint short  # `add_short` may add them
 
 
 cdef bint read_block(const Source* source, Plan plan, int64_t row, int64_t stop, LengthBlock* block) noexcept nogil:
-    """Read the lengths of the rows from `row` on, up to the first that is bad; False if that is `row`."""
+    """Read the lengths of the rows from `row` on, up to the first invalid one; return False if that is `row`."""
     cdef int64_t count = min(stop - row, <int64_t>BLOCK)
     cdef int64_t i
     cdef int32_t least = 0
@@ -220,7 +220,7 @@ cdef bint read_block(const Source* source, Plan plan, int64_t row, int64_t stop,
 
 cdef inline int64_t size_in(const Growth* growth, Plan plan, int64_t timestamp, int64_t offset_delta, int64_t key,
                             int64_t value, int64_t headers) noexcept nogil:
-    """Bytes of a record in the batch, or of a message."""
+    """Return the size of a record in the batch, or of a message."""
     return record_size(plan.magic == 2, plan.magic, <int64_t>(<uint64_t>timestamp - <uint64_t>growth.base_timestamp),
                        offset_delta, key, value, headers)
 
@@ -231,7 +231,7 @@ cdef inline void refuse(Failure* failure, int fault, int64_t found) noexcept nog
 
 
 cdef bint opens_next(Plan plan, const Growth* growth, int64_t size, int64_t delta, Failure* failure) noexcept nogil:
-    """Whether a record for which a batch has no room goes to the next one; otherwise that is reported."""
+    """Return whether a record that does not fit a batch goes to the next one; if not, report why."""
     if not plan.cut:
         if size > INT32_MAX:
             refuse(failure, RECORD_SIZE, size)
@@ -243,8 +243,8 @@ cdef bint opens_next(Plan plan, const Growth* growth, int64_t size, int64_t delt
 
 
 cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t stop, BatchRow* batches,
-                          int64_t* used, int64_t room, Failure* failure) noexcept nogil:
-    """Cut records from `row` on into batches; return the row before which there was no more room for batches."""
+                          int64_t* used, int64_t capacity, Failure* failure) noexcept nogil:
+    """Cut records from `row` on into batches; return the first row that no batch has."""
     cdef LengthBlock block
     cdef HeaderWindow window
     cdef Growth growth
@@ -269,7 +269,7 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
         while i < block.count:
             if block.short and is_open:
                 good = add_short(block.sizes + i, row + i, min(block.count - i, plan.max_records - growth.records),
-                            source.offsets, source.timestamps, plan.limit, plan.strict, &growth)
+                                 source.offsets, source.timestamps, plan.limit, plan.strict, &growth)
                 block.short = good >= 0
                 i += max(good, 0)
                 if i == block.count:
@@ -299,7 +299,7 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
                     close_batch(batches + filled - 1, &growth)
                     is_open = False
             if kb_unlikely(not is_open):
-                if filled == room:
+                if filled == capacity:
                     break
                 growth = open_batch(batches + filled, plan, row + i, offset, timestamp)
                 filled += 1
@@ -324,13 +324,13 @@ cdef int64_t measure_rows(const Source* source, Plan plan, int64_t row, int64_t 
 
 
 def cut_batches(RecordColumns records not None, Plan plan not None, int64_t row, batches not None, int64_t used):
-    """Cut the records from `row` on into batches, rows of `batches`, of which `used` are filled.
+    """Cut the records from `row` on into batches, and write them to `batches` after the first `used` rows.
 
-    The last of those is continued. Set are what depends on the records, magic, attributes and `size`: that of the whole
-    batch if it isn't compressed.
+    The last used row is continued. Sets magic, attributes, the fields that depend on the records, and `size`, which is
+    that of the whole uncompressed batch.
 
-    Returns an `Outcome` of batches. Its row is the first without a place: it comes before the end of the records where
-    `batches` are full, or where there is a fault in that row.
+    Returns an `Outcome` of batches. Its row is the first that no batch has; it is before the end of the records if
+    `batches` is full or that row has a fault.
     """
     cdef Span span = Span(batches, sizeof(BatchRow), True)
     cdef Failure failure = Failure(fault=NONE, row=0, found=0)
@@ -384,10 +384,7 @@ cdef int measure_batch(const Source* source, BatchRow* batch, Failure* failure) 
 
 
 def measure_batches(RecordColumns records not None, batches not None):
-    """Set the size of each of `batches`, whose other fields are given.
-
-    Returns an `Outcome` of batches.
-    """
+    """Set the size of each batch, whose other fields are given; return an `Outcome` of batches."""
     cdef Span span = Span(batches, sizeof(BatchRow), True)
     cdef BatchRow* rows = <BatchRow*>span.items
     cdef Failure failure = Failure(fault=NONE, row=0, found=0)

@@ -1,13 +1,13 @@
-"""The columns that batches are written from, and how their rows are read.
+"""The columns that batches are written from, and the functions that read their rows.
 
-Keys, values and headers are read as (pointer, length) contents, a block of rows at a time, whatever the columns are.
+Keys, values and headers of any layout are read as (pointer, length) contents, a block of rows at a time.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 cdef enum:
-    BLOCK = 256  # rows of one turn over the columns: their contents stay in the first-level cache
+    BLOCK = 256  # rows that are read at a time: their contents stay in the first-level cache
     HEADER_BLOCK = 64
 
 
@@ -29,9 +29,9 @@ cdef enum PartKind:
 # A run of a column's rows in one layout.
 cdef struct ColumnPart:
     PartKind kind
-    int64_t start  # its rows of the column
+    int64_t start  # its rows are start .. stop - 1 of the column
     int64_t stop
-    const char* items  # offsets, views, items, positions or slices: of its first row
+    const char* items  # the offset, view, item, position or content of its first row
     Py_ssize_t stride
     const char* lengths
     Py_ssize_t lengths_stride
@@ -41,7 +41,7 @@ cdef struct ColumnPart:
     int64_t* sizes
     int64_t buffer_count
     const uint8_t* valid
-    int64_t valid_start  # the bit of its first row
+    int64_t valid_start  # bit of its first row in `valid`
     int64_t width
 
 # All parts of a column.
@@ -49,14 +49,14 @@ cdef struct Parts:
     const ColumnPart* parts
     int64_t count
 
-# A column of integers; without one, `first + row * step`.
+# A column of integers; if `items` is NULL, row number `row` is `first + row * step`.
 cdef struct Numbers:
     const char* items
     Py_ssize_t stride
     int64_t first
     int64_t step
 
-# Everything that a record is made of.
+# The columns that make up records.
 cdef struct Source:
     Parts keys
     Parts values
@@ -67,7 +67,7 @@ cdef struct Source:
     Numbers header_first
     Numbers header_count
 
-# Contents of headers around the row read last: records read theirs in order.
+# Contents of consecutive headers, including the one read last: records read their headers in order.
 cdef struct HeaderWindow:
     int64_t start
     int64_t stop
@@ -78,7 +78,7 @@ cdef struct HeaderWindow:
 cdef class Column:
     cdef ColumnPart* parts
     cdef int64_t used
-    cdef int64_t room
+    cdef int64_t capacity
     cdef readonly int64_t length
     cdef list held
     cdef ColumnPart* add(self, PartKind kind, int64_t count, object valid, int64_t first) except NULL
@@ -115,10 +115,10 @@ cdef int64_t read_lengths(Parts column, int64_t row, int64_t count, int32_t* out
 
 
 cdef inline int64_t open_window(const Source* source, HeaderWindow* window, int64_t row) noexcept nogil:
-    """Return where the contents of header `row` are in the window, which is moved if need be; -1 if they are bad."""
+    """Return the index of header `row` in the window, which is moved if necessary; -1 if the header is invalid."""
     cdef int64_t count
     if row < window.start or row >= window.stop:
-        # As many as there are and fit; `read_contents` ends where the column does, or at the first that is bad.
+        # As many headers as the column has and the window holds; `read_contents` stops at the first invalid one.
         window.start = row
         count = 0
         if source.header_keys.count and row >= 0:
@@ -126,7 +126,7 @@ cdef inline int64_t open_window(const Source* source, HeaderWindow* window, int6
         count = max(0, min(count, <int64_t>HEADER_BLOCK))
         if read_contents(source.header_keys, row, count, window.keys) != count \
                 or read_contents(source.header_values, row, count, window.values) != count:
-            # Perhaps it is one of the others.
+            # The invalid header may be a later one.
             count = 1
             if read_contents(source.header_keys, row, count, window.keys) != count \
                     or read_contents(source.header_values, row, count, window.values) != count:

@@ -1,14 +1,14 @@
 """Columns of records in any layout: lists, NumPy arrays, all of Arrow's layouts and the rows of a decoded table.
 
-Another thread may change what a column points to at any time: every position is checked against its buffer whenever it
-is read.
+Another thread may change the memory that a column points to at any time: a position is checked against its buffer
+whenever it is read.
 """
 
 from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport kb_likely, kb_unlikely
@@ -16,7 +16,7 @@ from kbatch.kernels.wire_out cimport SLACK
 
 
 cdef class Strided:
-    """A buffer in one or two dimensions, as it lies in memory, for as long as this lives."""
+    """A strided buffer in one or two dimensions, held for the lifetime of this object."""
 
     cdef Py_buffer view
 
@@ -28,12 +28,12 @@ cdef class Strided:
 
     cdef Py_ssize_t rows(self) except -1:
         if self.view.ndim < 1:
-            raise ValueError("an array without dimensions is no column")
+            raise ValueError("a column must have one or two dimensions, got a scalar")
         return self.view.shape[0]
 
 
 cdef class Column:
-    """Keys, values or what is in headers: parts in any layout, one after the other. Buffers are held, not copied."""
+    """Keys, values, or keys or values of headers: consecutive parts in any layout. Buffers are held, not copied."""
 
     def __cinit__(self):
         self.held = []
@@ -48,19 +48,21 @@ cdef class Column:
         PyMem_Free(self.parts)
 
     cdef ColumnPart* add(self, PartKind kind, int64_t count, object valid, int64_t first) except NULL:
-        """A further part, of which the caller sets the rest; `length` is to be raised when that has gone well."""
+        """Return a new part, whose layout the caller sets; the caller then adds the part to `used` and `length`."""
         cdef ColumnPart* part
         cdef Span bits
-        if self.used == self.room:
-            part = <ColumnPart*>PyMem_Realloc(self.parts, (2 * self.room + 4) * sizeof(ColumnPart))
+        if self.used == self.capacity:
+            part = <ColumnPart*>PyMem_Realloc(self.parts, (2 * self.capacity + 4) * sizeof(ColumnPart))
             if part == NULL:
                 raise MemoryError()
             self.parts = part
-            self.room = 2 * self.room + 4
+            self.capacity = 2 * self.capacity + 4
         part = self.parts + self.used
-        part[0] = ColumnPart(kind=kind, start=self.length, stop=self.length + count, items=NULL, stride=0, lengths=NULL,
-                       lengths_stride=0, data=NULL, size=0, buffers=NULL, sizes=NULL, buffer_count=0, valid=NULL,
-                       valid_start=first, width=0)
+        memset(part, 0, sizeof(ColumnPart))
+        part.kind = kind
+        part.start = self.length
+        part.stop = self.length + count
+        part.valid_start = first
         if valid is not None:
             bits = Span(valid, 1, False)
             if count < 0 or first < 0 or bits.length < (first + count + 7) // 8:
@@ -70,7 +72,7 @@ cdef class Column:
         return part
 
     def add_nulls(self, int64_t count):
-        """Add rows without a value."""
+        """Add null rows."""
         self.add(NULLS, count, None, 0)
         self.used += 1
         self.length += count
@@ -108,7 +110,7 @@ cdef class Column:
         part = self.add(VIEWS, count, valid, first)
         part.items = <const char*>at.items + first * 16
         self.held.append(at)
-        # Counted from here on, so that what is allocated goes with the column.
+        # Counted before the allocations, so that the column frees them.
         self.used += 1
         self.length += count
         part.buffers = <const uint8_t**>PyMem_Calloc(len(buffers) + 1, sizeof(uint8_t*))
@@ -123,7 +125,7 @@ cdef class Column:
         part.buffer_count = len(buffers)
 
     def add_items(self, items not None, int64_t width, bint strip=False, valid=None, int64_t valid_start=0):
-        """Add an array of items of `width` bytes; with `strip` without the NUL bytes at their ends."""
+        """Add an array of items of `width` bytes; `strip` removes trailing NUL bytes."""
         cdef Strided array = Strided(items)
         cdef int64_t count = array.rows()
         cdef ColumnPart* part
@@ -149,7 +151,7 @@ cdef class Column:
         cdef int64_t count = at.rows()
         cdef ColumnPart* part
         if at.view.itemsize != 8 or sizes.view.itemsize != 4 or sizes.rows() != count:
-            raise ValueError("positions are int64, lengths int32, and as many")
+            raise ValueError("positions must be int64 and lengths int32, of the same length")
         part = self.add(SLICES, count, None, 0)
         part.items = <const char*>at.view.buf
         part.stride = at.view.strides[0]
@@ -162,7 +164,7 @@ cdef class Column:
         self.length += count
 
     def add_objects(self, list objects not None):
-        """Add bytes objects and Nones; return the row of the first that is neither, and -1 if all of them are."""
+        """Add bytes objects and None; return the index of the first object that is neither, or -1."""
         cdef int64_t count = len(objects)
         cdef list kept = list(objects)
         cdef Content* slices = <Content*>PyMem_Calloc(count + 1, sizeof(Content))
@@ -200,8 +202,9 @@ cdef class Column:
 cdef class RecordColumns:
     """The columns of records, to be measured and written.
 
-    `keys` and header columns may be missing, as may `offsets`, which then count from 0 at the first row, and
-    `timestamps`, all of which are then `timestamp`. `header_first` and `header_count` are rows of the header columns.
+    Only `values` is required. Without `keys` all keys are null. Without `offsets` they count from `first_offset`, and
+    without `timestamps` all are `timestamp`. The headers of a row are `header_count` rows of the header columns, from
+    `header_first` on.
     """
 
     def __init__(self, Column values not None, Column keys, *, offsets=None, int64_t first_offset=0, timestamps=None,
@@ -223,13 +226,13 @@ cdef class RecordColumns:
         self.source.header_count = self.numbers(header_count, 4, 0, 0)
         if header_keys is not None:
             if header_values is None or header_first is None or header_count is None:
-                raise ValueError("headers are four columns")
+                raise ValueError("headers need all four columns")
             if header_keys.length != header_values.length:
                 raise ValueError(f"{header_keys.length} header keys, {header_values.length} header values")
             self.source.header_keys = Parts(parts=header_keys.parts, count=header_keys.used)
             self.source.header_values = Parts(parts=header_values.parts, count=header_values.used)
         elif header_count is not None:
-            raise ValueError("headers are four columns")
+            raise ValueError("headers need all four columns")
 
     cdef Numbers numbers(self, object array, int itemsize, int64_t first, int64_t step) except *:
         cdef Strided strided
@@ -237,7 +240,7 @@ cdef class RecordColumns:
             return Numbers(items=NULL, stride=0, first=first, step=step)
         strided = Strided(array)
         if strided.view.ndim != 1 or strided.view.itemsize != itemsize or strided.view.shape[0] != self.count:
-            raise ValueError(f"a column of {self.count} integers of {itemsize} bytes is needed")
+            raise ValueError(f"expected a column of {self.count} integers of {itemsize} bytes")
         self.held.append(strided)
         return Numbers(items=<const char*>strided.view.buf, stride=strided.view.strides[0], first=0, step=0)
 
@@ -274,7 +277,7 @@ cdef inline int64_t offset_contents(const ColumnPart* part, int64_t first, int64
 
 
 cdef int64_t part_contents(const ColumnPart* part, int64_t first, int64_t count, Content* out) noexcept nogil:
-    """Read rows from `first` on, counted within the part; return the number before one outside the data."""
+    """Read rows from row `first` of the part; return the number of rows before the first that is outside the data."""
     cdef int64_t i
     cdef int64_t n
     cdef int64_t at
@@ -311,7 +314,7 @@ cdef int64_t part_contents(const ColumnPart* part, int64_t first, int64_t count,
     elif part.kind == VIEWS:
         for i in range(count):
             if part.valid != NULL and is_null(part, first + i):
-                out[i].p = NULL  # what stands in the view means nothing
+                out[i].p = NULL  # the view of a null row is undefined
                 continue
             p = part.items + (first + i) * 16
             n = load_32(p)
@@ -344,7 +347,7 @@ cdef int64_t part_contents(const ColumnPart* part, int64_t first, int64_t count,
 
 
 cdef int64_t part_of(Parts column, int64_t row) noexcept nogil:
-    """Return the index of the first part that ends after a row."""
+    """Return the index of the part that holds a row."""
     cdef int64_t lo = 0
     cdef int64_t hi = column.count
     cdef int64_t middle
@@ -358,7 +361,7 @@ cdef int64_t part_of(Parts column, int64_t row) noexcept nogil:
 
 
 cdef int64_t read_contents(Parts column, int64_t row, int64_t count, Content* out) noexcept nogil:
-    """Read the contents of rows from `row` on, all null without a column; return the number before a bad one."""
+    """Read the contents of rows, all null if there is no column; return the number before the first invalid row."""
     cdef int64_t done = 0
     cdef int64_t i
     cdef int64_t n
@@ -382,7 +385,7 @@ cdef int64_t read_contents(Parts column, int64_t row, int64_t count, Content* ou
 
 
 cdef bint has_slack(Parts column, int64_t row, int64_t count, const Content* slices) noexcept nogil:
-    """Return whether `SLACK` bytes of the same buffer follow each of these contents, which `read_contents` returned."""
+    """Return whether `SLACK` bytes of the same buffer follow each of these contents, as read by `read_contents`."""
     cdef int64_t i = part_of(column, row)
     cdef int64_t last
     cdef const ColumnPart* part = column.parts + i
@@ -403,14 +406,14 @@ cdef bint has_slack(Parts column, int64_t row, int64_t count, const Content* sli
 
 
 cdef int64_t part_lengths(const ColumnPart* part, int64_t first, int64_t count, int32_t* out) noexcept nogil:
-    """Read lengths alone, as `part_contents` does; -1 is null, and -2 more than an int32 holds."""
+    """Read only the lengths, as `part_contents` does; -1 is null, -2 a length that does not fit an int32."""
     cdef Content slices[BLOCK]
     cdef int64_t i
     cdef int64_t good
     cdef int32_t any_bit = 0
     cdef const char* p
     if part.kind == OFFSETS_32:
-        # No branch in the loop, so that it takes several at a time.
+        # No branch in the loop, so that the compiler vectorizes it.
         p = part.items + first * 4
         for i in range(count):
             out[i] = <int32_t>(<uint32_t>load_32(p + i * 4 + 4) - <uint32_t>load_32(p + i * 4))
@@ -428,7 +431,7 @@ cdef int64_t part_lengths(const ColumnPart* part, int64_t first, int64_t count, 
 
 
 cdef int64_t read_lengths(Parts column, int64_t row, int64_t count, int32_t* out) noexcept nogil:
-    """Read the lengths of at most `BLOCK` rows, as `read_contents` does."""
+    """Read the lengths of up to `BLOCK` rows; see `read_contents`."""
     cdef int64_t done = 0
     cdef int64_t i
     cdef int64_t n

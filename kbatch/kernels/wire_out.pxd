@@ -1,6 +1,6 @@
-"""What every kernel that writes batches shares: numbers, contents and headers of the wire, written where there is room.
+"""Inline writers of the wire format, shared by all kernels that write batches: numbers, contents and headers.
 
-All of it is inline C over a pointer; that there is room is the caller's business.
+They write to a pointer without a bound: the caller ensures the capacity.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -9,16 +9,7 @@ from libc.string cimport memcpy
 from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
 from kbatch.kernels.wire cimport BatchRow, kb_bswap16, kb_bswap32, kb_bswap64, kb_likely
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #if defined(_MSC_VER)
-      #include <intrin.h>
-      static inline int kb_bits(uint64_t x) { unsigned long i; _BitScanReverse64(&i, x | 1); return (int)i + 1; }
-    #else
-      static inline int kb_bits(uint64_t x) { return 64 - __builtin_clzll(x | 1); }
-    #endif
-    """
+cdef extern from "bits.h":
     int kb_bits(uint64_t) noexcept nogil
 
 cdef enum:
@@ -30,10 +21,10 @@ cdef enum:
     MESSAGE_V0 = 26
     MESSAGE_V1 = 34
     CODEC = 0x07
-    # Bytes of a record beside its key, value and headers at most: its length, attributes, deltas, and their lengths. A
-    # delta may take ten: offsets that another thread changes are no longer what was measured.
+    # Maximum size of a record without key, value and headers: its length, attributes, deltas, and the two lengths. A
+    # delta may take ten bytes, because another thread may change the offsets after they were measured.
     RECORD_BOUND = 36
-    # Bytes behind what is copied that may be read and written as well, where there is `room` for that.
+    # Bytes after a content that `put_loosely` may read, and after its copy that it may write.
     SLACK = 64
 
 
@@ -56,7 +47,7 @@ cdef inline int64_t message_size(int magic, int64_t key, int64_t value) noexcept
 
 
 cdef inline int64_t overhead(const BatchRow* row) noexcept nogil:
-    """Bytes of a batch before its payload: a compressed set of messages is the value of one without a key."""
+    """Return the bytes of a batch before its payload: a compressed set is the value of a message without a key."""
     if row.magic == 2:
         return BATCH_HEADER
     if row.attributes & CODEC:
@@ -97,7 +88,7 @@ cdef inline uint8_t* put_varint(uint8_t* p, int64_t x) noexcept nogil:
 
 
 cdef inline uint8_t* put_content(uint8_t* p, const uint8_t* content, int64_t n) noexcept nogil:
-    """Copy, with two moves of a constant size that overlap where it is short: a call of memcpy costs more than that."""
+    """Copy; short contents by two overlapping moves of constant size, which cost less than a call of memcpy."""
     if n > 64:
         memcpy(p, content, n)
     elif n > 32:
@@ -120,7 +111,7 @@ cdef inline uint8_t* put_content(uint8_t* p, const uint8_t* content, int64_t n) 
 
 
 cdef inline uint8_t* put_loosely(uint8_t* p, const uint8_t* content, int64_t n) noexcept nogil:
-    """Copy in whole steps, reading and writing up to `SLACK` bytes more than there are: no branch for each length."""
+    """Copy in fixed steps, which read and write up to `SLACK` extra bytes, to save branches on the length."""
     cdef int64_t at = 64
     if n > 0:
         memcpy(p, content, 16)
@@ -135,7 +126,7 @@ cdef inline uint8_t* put_loosely(uint8_t* p, const uint8_t* content, int64_t n) 
 
 
 cdef inline uint8_t* put_short(uint8_t* p, uint64_t raw) noexcept nogil:
-    """A varint below `SHORT`."""
+    """Write a varint below `SHORT`."""
     cdef uint16_t both
     if raw < 128:
         p[0] = <uint8_t>raw
@@ -146,7 +137,7 @@ cdef inline uint8_t* put_short(uint8_t* p, uint64_t raw) noexcept nogil:
 
 
 cdef inline void write_header(BatchRow* batch, uint8_t* p) noexcept nogil:
-    """The header of a batch whose payload is in its place, with its checksum."""
+    """Write the header of a batch whose payload is in place, with its checksum."""
     store_be64(p, batch.base_offset if batch.magic == 2 else batch.last_offset)
     store_be32(p + 8, batch.size - LOG_OVERHEAD)
     p[16] = <uint8_t>batch.magic

@@ -152,7 +152,7 @@ class BatchLayout:
         return Plan(
             self.magic,
             self.attributes,
-            room=INT32_MAX if batch_size is None else batch_size,
+            max_bytes=INT32_MAX if batch_size is None else batch_size,
             max_records=INT32_MAX if max_records is None else max_records,
             cut=batch_size is not None or max_records is not None,
             horizon=self.delete_horizon,

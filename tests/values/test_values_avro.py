@@ -417,7 +417,7 @@ def test_the_kernel_rejects_invalid_node_tables() -> None:
     for offsets in ([0, 2], [1, 0], [-1, 1]):
         with pytest.raises(IndexError):
             columns.decode(np.array(offsets, np.int32), one, one, 0, one.copy(), np.zeros(1, np.int32))
-    with pytest.raises(ValueError, match="as many"):
+    with pytest.raises(ValueError, match="one item per datum"):
         columns.decode(np.zeros(3, np.int32), one, one, 0, one.copy(), np.zeros(1, np.int32))
     with pytest.raises(IndexError):
         columns.column(1)
