@@ -7,7 +7,7 @@ from typing import Any
 
 from kbatch.cli.rewrite import PATHS, add_arguments, run_rewriter
 from kbatch.cli.usage import argument, usage
-from kbatch.log.write.rows import parse_compression
+from kbatch.log.write.rows import parse_codec_level
 from kbatch.rewrite.conversion import Conversion
 
 __all__ = ["add_parser"]
@@ -43,7 +43,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     parser.add_argument("--magic", type=int, choices=[0, 1, 2], default=2, help="the one wanted (default: %(default)s)")
     parser.add_argument(
         "--codec",
-        type=argument(parse_compression),
+        type=argument(parse_codec_level),
         default=(None, None),
         metavar="CODEC[:LEVEL]",
         help="of converted batches: none, gzip, snappy, lz4 or zstd (default: that of each batch)",

@@ -7,7 +7,7 @@ from typing import Any
 
 from kbatch.cli.rewrite import PATHS, add_arguments, run_rewriter
 from kbatch.cli.usage import argument, usage
-from kbatch.log.write.rows import parse_compression
+from kbatch.log.write.rows import parse_codec_level
 from kbatch.rewrite.recompression import Recompression
 
 __all__ = ["add_parser"]
@@ -38,7 +38,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     )
     parser.add_argument(
         "--codec",
-        type=argument(parse_compression),
+        type=argument(parse_codec_level),
         required=True,
         metavar="CODEC[:LEVEL]",
         help="none, gzip, snappy, lz4 or zstd; such as zstd:12",

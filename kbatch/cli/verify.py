@@ -14,15 +14,9 @@ from kbatch.cli.terminal import ProgressLine, counted, format_size
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_segment_name
+from kbatch.log.report import OnFinding, VerificationFinding, VerificationReport
 from kbatch.log.segment import Segment
-from kbatch.log.verification import (
-    Report,
-    VerifyFinding,
-    verify_index,
-    verify_log,
-    verify_snapshot,
-    verify_transaction_index,
-)
+from kbatch.log.verification import verify_index, verify_log, verify_snapshot, verify_transaction_index
 
 __all__ = ["add_parser"]
 
@@ -33,8 +27,8 @@ the segment; .txnindex files against the transaction markers; the checksum of pr
 PATH is a segment (.log, .checkpoint), a file beside one (.index, .timeindex, .txnindex, .snapshot), a topic-partition
 directory, or a broker's log directory.
 
-Findings are printed one a line, "file: byte N: what". What need not be damage is a note: offsets that are left out, as
-compaction and transactions do; zeros or an unfinished batch at the end of the last segment.
+Findings are printed one a line, "file: byte N: what". What need not be damage is a note: missing offsets, as
+compaction and transactions leave them; zeros or an unfinished batch at the end of the last segment.
 """
 
 _EPILOG = """\
@@ -78,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     done = 0
     with ProgressLine() as line:
 
-        def tell(finding: VerifyFinding) -> None:
+        def on_finding(finding: VerificationFinding) -> None:
             line.write("")
             print(_finding_line(finding), flush=sys.stdout.isatty())
 
@@ -86,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             line.show_bytes(done + read, total)
 
         for each in inputs:
-            report = _verify(each, arguments.sequences, None if arguments.json else tell, progress)
+            report = _verify(each, arguments.sequences, None if arguments.json else on_finding, progress)
             reports.append((each, report))
             done += report.bytes
             if not arguments.json:
@@ -99,19 +93,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verify(
-    each: Input, sequences: bool, tell: Callable[[VerifyFinding], None] | None, progress: Callable[[int], None]
-) -> Report:
+    each: Input,
+    sequences: bool,
+    on_finding: OnFinding | None,
+    progress: Callable[[int], None],
+) -> VerificationReport:
     if each.kind == "log":
         whole = each.log is not None and not each.log.path.endswith(".log")
-        return verify_log(each.segments, whole=whole, sequences=sequences, tell=tell, progress=progress)
+        return verify_log(each.segments, whole=whole, sequences=sequences, on_finding=on_finding, progress=progress)
     if each.kind == "snapshot":
-        return verify_snapshot(each.path, tell=tell, storage=each.storage)
+        return verify_snapshot(each.path, on_finding=on_finding, storage=each.storage)
     if each.kind == "txnindex":
-        return verify_transaction_index(each.path, _log_around(each), tell=tell, storage=each.storage)
+        return verify_transaction_index(each.path, _log_around(each), on_finding=on_finding, storage=each.storage)
     segment = os.path.splitext(each.path)[0] + ".log"
     if each.storage.find(segment) is None:
         raise LogDirectoryError(f"{each.path}: its segment isn't there: {segment}", source=each.path)
-    return verify_index(each.path, Segment(segment, storage_options=each.storage.options), tell=tell)
+    return verify_index(each.path, Segment(segment, storage_options=each.storage.options), on_finding=on_finding)
 
 
 def _log_around(each: Input) -> list[Segment]:
@@ -121,11 +118,11 @@ def _log_around(each: Input) -> list[Segment]:
     return []
 
 
-def _finding_line(finding: VerifyFinding) -> str:
+def _finding_line(finding: VerificationFinding) -> str:
     return f"{finding.file}: byte {finding.position}: {'' if finding.damage else 'note: '}{finding.text}"
 
 
-def _summary(each: Input, report: Report) -> str:
+def _summary(each: Input, report: VerificationReport) -> str:
     damage = sum(finding.damage for finding in report.findings)
     notes = len(report.findings) - damage
     verdict = f"DAMAGED, {counted(damage, 'finding')}" if damage else "ok"
@@ -140,7 +137,7 @@ def _summary(each: Input, report: Report) -> str:
     )
 
 
-def _as_dict(each: Input, report: Report) -> dict[str, Any]:
+def _as_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
     def told(damage: bool) -> list[dict[str, Any]]:
         return [
             {"file": finding.file, "position": finding.position, "text": finding.text}

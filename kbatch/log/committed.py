@@ -1,8 +1,8 @@
 """The transactions of a whole log, for read_committed.
 
-A marker may be in a later table, segment or task than the records that it decides. So the log's batches are followed
-before anything is decoded, without their records: each segment by itself (`segment_transactions`), in threads or tasks,
-and the results are joined in the order of the log (`join_transactions`).
+A marker may be in a later table, segment or task than the records of its transaction. So the batches of the log are
+followed, without their records, before anything is decoded: each segment separately (`segment_transactions`), possibly
+in threads or tasks. The results are joined in log order (`join_transactions`).
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ __all__ = [
     "within_offsets",
 ]
 
-_WINDOW = 16 << 20
+_FOLLOWED_BYTES = 16 << 20
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
 
-# What happens before the row of a batch: an entry of a .txnindex counts as an ABORT marker (producer id, first and last
-# offset), or damage after an offset leaves undecided whatever is open.
+# An action before a row: apply an entry of a .txnindex as an ABORT marker (producer id, first and last offset), or
+# leave all open transactions undecided because of damage after an offset.
 _Step = tuple[int, tuple[int, int, int] | int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentTransactions:
-    """What begins and ends transactions in one segment, whatever is open before it. Small, and can be pickled.
+    """The transaction events of one segment, independent of the transactions open before it. Small and picklable.
 
     Attributes
     ----------
     end : int
-        Byte up to which the batches were followed; 0 if there is damage: then it cannot be resumed from.
+        Position up to which the batches were followed, to resume from; 0 after damage, which rules resuming out.
     events : ndarray of EVENT_DTYPE
-        What opens transactions and what ends them.
+        The batches that open transactions, and the markers that end them.
     is_closed : bool
-        Whether another segment follows, so that it isn't written any more.
+        Whether another segment follows, so that brokers no longer append to this one.
     """
 
     end: int
@@ -69,7 +69,7 @@ class SegmentTransactions:
     is_closed: bool = True
 
 
-# How `follow_transactions` has segments walked: as the built-in `map`, which does it one after the other when asked.
+# Applies a function to the numbers of segments, like the built-in `map`, which does so lazily and serially.
 Walk = Callable[[Callable[[int], SegmentTransactions], Sequence[int]], Iterable[SegmentTransactions]]
 
 
@@ -86,37 +86,36 @@ def follow_transactions(
     Parameters
     ----------
     segments : sequence of Segment
-        All of the log, in order. Where the older ones were deleted, a transaction begins at its first batch that is
-        left (TXI-R6).
+        All segments of the log, in order. If older ones were deleted, a transaction begins at its first remaining
+        batch (TXI-R6).
     options : DecodeOptions
-        What damage means (`on_error`, `crc`, `limits`).
+        Decide how damage is handled (`on_error`, `crc`, `limits`).
     start_offset, stop_offset : int, optional
-        Only transactions that reach into these offsets are needed. The walk begins at the segment of `start_offset`, or
-        the one before, if producer snapshots list what is open there, and ends where everything that began below
-        `stop_offset` is decided.
+        Return only transactions that overlap these offsets. If producer snapshots list the open transactions, the walk
+        begins at the segment of `start_offset` or the one before. It ends where all transactions that began below
+        `stop_offset` are decided.
     walk : callable, optional
-        To have segments walked side by side: it is given a function and the numbers of segments, in order, and returns
-        an iterable of the results, which is read only as far as needed.
+        Walks segments concurrently. Called with a function and the numbers of segments in order, it returns an iterable
+        of the results in the same order. The iterable may not be exhausted.
 
     Returns
     -------
     Transactions
-        With offsets given, those that reach into them, and the last stable offset if it lies below `stop_offset`.
+        With offsets given, those that overlap them, and the last stable offset if it is below `stop_offset`.
 
     Notes
     -----
-    Each segment is framed as for decoding, and each checksum computed, as `options.crc` says. Where ``on_error="skip"``
-    passes over damage, what counts behind it is what the decoding finds there. With "raise" and "stop" a read ends at
-    damage, but it may begin after it. So damage is passed over too, and what is open where it begins stays undecided,
-    unless the lengths of batches lead from there to its end.
+    Each segment is framed as for decoding, and checksums are verified according to `options.crc`. With
+    ``on_error="skip"`` the walk resumes after damage at the same batch as decoding does. With "raise" and "stop" a read
+    ends at damage, but it may also begin after it. So the walk skips damage too, and transactions that are open where
+    the damage begins stay undecided, unless the lengths of batches lead from its beginning to its end.
 
-    A marker that is lost leaves its transaction undecided, unless the segment's ``.txnindex`` lists it: where an
-    offset is missing between good batches, and bytes between them are damaged, an entry of that offset counts as the
-    ABORT marker. No entry means nothing: a commit is never inferred. Where the log contradicts an entry, or no bytes
-    are damaged, it is ignored.
+    The loss of a marker leaves its transaction undecided, unless the segment's ``.txnindex`` lists it: an entry counts
+    as the ABORT marker if its offset is missing between two good batches, and bytes between them are damaged. An entry
+    that contradicts the log, or for which no bytes are damaged, is ignored. A missing entry never implies a commit.
 
-    With "skip" the log is followed from its beginning whatever `start_offset` is: damage may have cost markers, and the
-    same offsets are then withheld from every read.
+    With "skip" the log is always followed from its beginning: damage may have destroyed markers, and every read must
+    withhold the same offsets.
     """
     first, already_open = 0, list[OpenTransaction]()
     if start_offset is not None and options.on_error != "skip":
@@ -141,13 +140,13 @@ def follow_transactions(
 def join_transactions(
     parts: Sequence[SegmentTransactions], already_open: Iterable[OpenTransaction] = ()
 ) -> Transactions:
-    """Return the transactions of segments that follow each other.
+    """Return the transactions of consecutive segments.
 
     Parameters
     ----------
     parts : sequence of SegmentTransactions
     already_open : iterable of OpenTransaction
-        What is open before the first of them.
+        The transactions open before the first segment.
     """
     tracker = TransactionTracker(already_open)
     for part in parts:
@@ -156,9 +155,9 @@ def join_transactions(
 
 
 def within_offsets(transactions: Transactions, start_offset: int | None, stop_offset: int | None) -> Transactions:
-    """Choose the transactions that reach into some offsets; the last stable offset counts if it lies below the end.
+    """Return the transactions that overlap an offset range, and the last stable offset if it is below the range's end.
 
-    Undecided ones count that ended before, too: damage cost their markers, whatever a read makes of that.
+    Undecided transactions that ended before the range are included: their markers are damaged.
     """
     if start_offset is None and stop_offset is None:
         return transactions
@@ -184,22 +183,22 @@ def _below(segments: Sequence[Segment], number: int) -> int | None:
 
 
 def open_before(segments: Sequence[Segment], number: int, options: DecodeOptions) -> tuple[int, list[OpenTransaction]]:
-    """Say from which segment on a log can be followed for what segment `number` holds, and what is open there.
+    """Return the segment at which following can start to decide segment `number`, and the transactions open there.
 
     Returns
     -------
     int
-        The segment before it, or 0.
+        The number of the previous segment, or 0.
     list of OpenTransaction
-        Those that are open at its beginning. First batches that were deleted since don't count (TXI-R6).
+        The transactions open at its beginning. First batches that were deleted do not count (TXI-R6).
 
     Notes
     -----
-    A broker writes a ``.snapshot`` when it rolls a segment: the producers, and where the transaction of each began
-    that is open (TXI-R7; ``ProducerStateManager.takeSnapshot``). Those that have expired are left out, but never with
-    an open transaction. Nothing in the file says of which log it is, or of which time. So the snapshots of two segments
-    in a row are asked, and the segment between them: what is open in the first has to have its batches in the log, and
-    the headers have to lead from the first to the second. Else the log is followed from its beginning.
+    When a broker rolls a segment, it writes a ``.snapshot`` with the producers and the first offset of each open
+    transaction (TXI-R7; ``ProducerStateManager.takeSnapshot``). Expired producers are left out, but a producer with an
+    open transaction never expires. The file identifies neither its log nor its time. So two consecutive snapshots are
+    compared with the segment between them: the first batches of the transactions open in the first snapshot must be in
+    the log, and following the segment must give the second snapshot. Otherwise the log is followed from its beginning.
     """
     before = number - 1
     if before <= 0:
@@ -213,7 +212,7 @@ def open_before(segments: Sequence[Segment], number: int, options: DecodeOptions
 
 
 def _snapshot(segments: Sequence[Segment], number: int, options: DecodeOptions) -> list[OpenTransaction] | None:
-    """Return what is open by the snapshot of a segment, if it can be true; by first offset."""
+    """Return the open transactions of a segment's snapshot by first offset; None if the log contradicts it."""
     segment = segments[number]
     try:
         producers = segment.producer_snapshot()
@@ -238,7 +237,7 @@ def _snapshot(segments: Sequence[Segment], number: int, options: DecodeOptions) 
 
 
 def _batch_at(segments: Sequence[Segment], offset: int, options: DecodeOptions) -> np.void | None:
-    """Return the header of the good transactional batch that begins at `offset`, if there is one."""
+    """Return the header of the valid transactional batch that begins at `offset`, or None."""
     segment = segments[segment_before(segments, offset)]
     with segment.open() as file:
         for rows in file.walk(segment.seek_offset(offset)):
@@ -261,26 +260,26 @@ def segment_transactions(
     ----------
     segment : Segment
     below : int or None
-        Where the next segment begins.
+        Base offset of the next segment.
     options : DecodeOptions
     since : SegmentTransactions, optional
-        What this returned when the segment's file was shorter, to resume from.
+        The result for an earlier, shorter state of the segment's file, to resume from.
     """
     start, events = (0, None) if since is None or not since.end else (since.end, since.events)
     skips = options.on_error == "skip"
-    # With "raise" a read ends with an error at the first bad checksum: headers and markers are enough, and payloads of
-    # a closed segment are not read. Else a batch with a wrong length that hides a marker must not be believed.
+    # With "raise" a read ends at the first bad checksum, so headers and markers are enough, and payloads of a closed
+    # segment are not read. Otherwise all checksums are verified, since a wrong length could hide a marker.
     headers_only = options.on_error == "raise" and options.crc == "verify"
     recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=events)
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
     reached = -1 if segment.base_offset is None else segment.base_offset - 1
     tracking = tracking_options(replace(options, on_error="skip", crc="skip" if headers_only else options.crc))
     end, is_damaged, ends_damaged = start, False, False
-    for table in read_tables(segment, start, segment.size, tracking, _WINDOW):
+    for table in read_tables(segment, start, segment.size, tracking, _FOLLOWED_BYTES):
         good, lost = counts_for_transactions(table.batches, tracking)
         is_damaged |= bool(table.losses) or not good.all()
         if is_damaged and start:
-            # What stands before damage decides what is found in it.
+            # The batches before damage decide how it is handled, so the segment is followed from its beginning.
             return segment_transactions(segment, below, options)
         if not is_damaged:
             steps: list[_Step] = []
@@ -304,7 +303,7 @@ def segment_transactions(
 
 
 def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
-    """Return the entries of a segment's ``.txnindex`` that can be true."""
+    """Return the plausible entries of a segment's ``.txnindex``."""
     try:
         entries = segment.transaction_index()
     except (KbatchError, OSError):
@@ -327,9 +326,9 @@ def _lost_aborts(
     reached: int,
     begins_damaged: bool,
 ) -> list[_Step]:
-    """Return the entries of a ``.txnindex`` that count as ABORT markers, and the rows before which they stood.
+    """Return the entries of a ``.txnindex`` that count as ABORT markers, each with the row that follows its marker.
 
-    `reached` is the last good offset before the table, and `begins_damaged` whether damage follows it.
+    `reached` is the last good offset before the table; `begins_damaged` states whether damage follows it.
     """
     good = table.batches[is_good]
     followed = table.batches[is_good | is_lost]
@@ -337,14 +336,14 @@ def _lost_aborts(
     damage = np.concatenate(
         [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]
     )
-    # There is damage before these good rows; `len(good)`: after the last.
+    # Good rows directly after damage; `len(good)` for damage after the last row.
     cuts = np.unique(np.searchsorted(good["position"], damage))
     if begins_damaged:
         cuts = np.union1d(cuts, [0])
     lasts = np.append(reached, good["last_offset"])
     gaps = _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good))
     steps: list[_Step] = [(int(good_rows[cut]), _as_abort(entry)) for cut, entry in gaps]
-    # If the marker still has its header, the entry is applied first: the header alone would leave it undecided.
+    # The header of a damaged marker leaves its transaction undecided, so the entry is applied before it.
     by_marker = {(entry["producer_id"], entry["last_offset"]): entry for entry in entries}
     for row in np.flatnonzero(is_lost[is_good | is_lost]).tolist():
         entry = by_marker.get((followed["producer_id"][row], followed["base_offset"][row]))
@@ -356,9 +355,9 @@ def _lost_aborts(
 def _interruptions(
     segment: Segment, table: RecordTable, is_followed: npt.NDArray[np.bool_], good: npt.NDArray[np.void], reached: int
 ) -> list[_Step]:
-    """Return the last good offsets before damage that may hold any number of markers, and the rows it stands before.
+    """Return the last good offset before each loss that may hide markers, with the row that follows the loss.
 
-    Where lengths lead from its beginning to its end, there are no more batches than those: the markers have rows.
+    If the lengths of batches lead from the beginning of a loss to its end, all its markers have rows.
     """
     steps: list[_Step] = []
     for loss in table.losses:
@@ -377,10 +376,10 @@ def _lost_markers(
     lasts: npt.NDArray[np.int64],
     firsts: npt.NDArray[np.int64],
 ) -> Iterator[tuple[int, np.void]]:
-    """Yield the entries whose markers are lost, in the order of the log, and the rows before which they stood.
+    """Yield the entries whose markers are lost, in log order, each with the row that follows its marker.
 
-    A marker is lost if its offset is missing between two good batches, and there is damage between them: without that,
-    what the log says is all that there is. `lasts` are the last offsets before each row.
+    A marker is lost if its offset is missing between two good batches with damage between them. `lasts` has the last
+    offset before each row.
     """
     if not len(cuts) or not len(entries):
         return
@@ -398,12 +397,12 @@ def _record(
     is_lost: npt.NDArray[np.bool_],
     steps: list[_Step],
 ) -> None:
-    """Record the rows of a table that are followed, and each step before its row."""
+    """Record the followed rows of a table, and each step before its row."""
     rows, lost = table.batches[is_followed], is_lost[is_followed]
     done = 0
     for row, step in [*steps, (len(rows), None)]:
         part = rows[done:row]
-        # The recorder reads markers, and if it verifies checksums, also batches that begin a transaction.
+        # The recorder reads markers and, if it verifies checksums, batches that begin a transaction.
         read = part if recorder.check_crc else part[(part["attributes"] & ATTRIBUTE_CONTROL) != 0]
         data, start = table.data[:0], 0
         if len(read) and not table.losses:

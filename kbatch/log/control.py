@@ -1,4 +1,4 @@
-"""What the values of control records say (CTL-R3, CTL-R7).
+"""Values of control records (CTL-R3, CTL-R7).
 
 The schemas are ``EndTxnMarker``, ``LeaderChangeMessage``, ``SnapshotHeaderRecord``, ``SnapshotFooterRecord``,
 ``KRaftVersionRecord`` and ``VotersRecord`` of Apache Kafka's clients.
@@ -14,7 +14,7 @@ from kbatch.protocol.primitives import Reader, WireError
 
 __all__ = ["control_value"]
 
-# What a voter, or an endpoint of one, takes at least.
+# Smallest sizes of a voter in leader change and voters records, and of an endpoint.
 _MIN_VOTER = 5
 _MIN_FULL_VOTER = 27
 _MIN_ENDPOINT = 5
@@ -37,16 +37,14 @@ def control_value(
     Returns
     -------
     dict
-        The schema's fields by their names in snake case; ids of directories are `uuid.UUID`. Of an unknown type nothing
-        is known, and the dict is empty.
+        The schema's fields by their names in snake case; directory ids are `uuid.UUID`. Empty for an unknown type.
 
     Raises
     ------
     InvalidRecordError
-        If the value is null or is not what its schema says.
+        If the value is null or does not match its schema.
     UnsupportedFormatError
-        If a KRaft record has a version that isn't known. Markers of a later version are read as version 0, as Kafka
-        does.
+        If the version of a KRaft record is unknown. Markers of a later version are read as version 0, as in Kafka.
 
     Examples
     --------

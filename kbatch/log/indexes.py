@@ -1,7 +1,7 @@
-"""A segment's ``.index`` and ``.timeindex`` files, as far as they are sound.
+"""The sound part of a segment's ``.index`` and ``.timeindex`` files.
 
-Both are hints. What is found here is consistent in itself; whether it fits the segment is for the one who seeks to find
-out (``kbatch.log.segment``). A file that is missing, unreadable or of no whole number of entries has none (DSK-R5).
+Both are hints. The entries returned here are consistent with each other; ``kbatch.log.segment`` verifies them against
+the segment. A file that is missing or unreadable, or that has an incomplete entry, counts as empty (DSK-R5).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from kbatch.log.storage import Storage, locate
 
 __all__ = [
     "OFFSET_INDEX_DTYPE",
+    "STORED_OFFSET_ENTRY",
+    "STORED_TIME_ENTRY",
     "TIME_INDEX_DTYPE",
     "OffsetEntry",
     "OffsetIndex",
@@ -31,33 +33,33 @@ __all__ = [
 OFFSET_INDEX_DTYPE = np.dtype([("offset", "<i8"), ("position", "<i8")])
 TIME_INDEX_DTYPE = np.dtype([("timestamp", "<i8"), ("offset", "<i8")])
 
-_STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
-_STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 # Far above what brokers allocate (segment.index.bytes, 10 MiB).
 _MOST_STORED = 1 << 30
-# Entries that are read together: a page or so of a local file, of a remote one what a request is worth.
+# Entries per read: about a page of a local file, and enough of a remote one to be worth a request.
 _LOCAL_BLOCK = 512
 _REMOTE_BLOCK = 8192
 
 
 class OffsetEntry(NamedTuple):
-    """What an ``.index`` says: the last offset, absolute, of what was appended at a position (DSK-R2)."""
+    """An entry of an ``.index``: the absolute last offset of the batches appended at a position (DSK-R2)."""
 
     offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """What a ``.timeindex`` says: the largest timestamp (ms) up to the batch that holds an offset (DSK-R3)."""
+    """An entry of a ``.timeindex``: the largest timestamp (ms) up to the batch that contains an offset (DSK-R3)."""
 
     timestamp: int
     offset: int
 
 
 class _Entries:
-    """The entries of an index file as they are stored, read by the block.
+    """The stored entries of an index file, read in blocks. Picklable.
 
-    Of a remote file no block is read twice. It is picklable.
+    No block of a remote file is read twice.
     """
 
     def __init__(self, path: str, entry: np.dtype[np.void], storage: Storage) -> None:
@@ -70,7 +72,7 @@ class _Entries:
 
     @contextlib.contextmanager
     def _opened(self, log_size: int) -> Iterator[tuple[int, Callable[[int, int], npt.NDArray[np.void]]]]:
-        """Give how many entries there are, no more than a log of this size can have, and what reads some blocks."""
+        """Yield the number of entries, limited by the log's size, and a function that reads blocks."""
         width = self._entry.itemsize
         known = self._size if self._storage.remote else None
         kept = self._kept if self._storage.remote else {}
@@ -97,7 +99,7 @@ class _Entries:
             yield (0 if size % width else min(size // width, log_size // SHORTEST_ENTRY + 1)), blocks
 
     def all(self, log_size: int) -> npt.NDArray[np.void]:
-        """Return all of them, read together."""
+        """Return all entries with one read."""
         try:
             with self._opened(log_size) as (count, blocks):
                 return blocks(0, -(-count // self._rows))[:count] if count else np.empty(0, self._entry)
@@ -105,10 +107,10 @@ class _Entries:
             return np.empty(0, self._entry)
 
     def last(self, log_size: int, fits: Callable[[int, int, int], bool]) -> tuple[int, int] | None:
-        """Return the last entry that fits, where those that do stand before all others.
+        """Return the last entry that fits; all entries before it must fit too.
 
-        `fits` is asked with the number of an entry and its two fields. The last block is looked at first: who looks
-        for a time passes over most segments as a whole.
+        `fits` is called with the number of an entry and its two fields. The last block is searched first, since a seek
+        by time skips most segments entirely.
         """
         try:
             with self._opened(log_size) as (count, blocks):
@@ -120,13 +122,13 @@ class _Entries:
                 def misfits(number: int) -> bool:
                     return not fits(number, *entry(number))
 
-                # The first entry of the last block tells whether it is in there.
+                # If the first entry of the last block fits, the result is in that block.
                 low = max(count - 1, 0) // self._rows * self._rows
                 low = 0 if count == 0 or misfits(low) else low
                 found = bisect.bisect_left(range(count), True, lo=low, key=misfits) - 1
                 return None if found < 0 else entry(found)
         except (OSError, IndexError):
-            # It became shorter.
+            # The file was truncated.
             return None
 
 
@@ -137,14 +139,14 @@ class OffsetIndex:
     ----------
     path : str
     base_offset : int
-        The segment's, from its name.
+        The segment's base offset, from its name.
     storage : Storage, optional
-        Where `path` is a URL that needs options.
+        For a URL that needs options.
     """
 
     def __init__(self, path: str, *, base_offset: int, storage: Storage | None = None) -> None:
         self._base_offset = base_offset
-        self._entries = _Entries(path, _STORED_OFFSET_ENTRY, storage or locate(path)[0])
+        self._entries = _Entries(path, STORED_OFFSET_ENTRY, storage or locate(path)[0])
 
     def read(self, log_size: int) -> npt.NDArray[np.void]:
         """Read the sound part of the file, for the first `log_size` bytes of the segment.
@@ -152,8 +154,8 @@ class OffsetIndex:
         Returns
         -------
         ndarray of OFFSET_INDEX_DTYPE
-            ``offset`` is absolute: the last offset of what was appended at ``position`` (DSK-R2). Both ascend strictly,
-            and every position lies within the log. The zero tail of a preallocated file is left out (DSK-R4).
+            ``offset`` is the absolute last offset of the batches appended at ``position`` (DSK-R2). Both ascend
+            strictly, and every position is within the log. The zero tail of a preallocated file is left out (DSK-R4).
         """
         stored = self._entries.all(log_size)
         offset = stored["offset"].astype(np.int64)
@@ -166,9 +168,9 @@ class OffsetIndex:
         return entries
 
     def find(self, log_size: int, offset: int | None = None) -> OffsetEntry | None:
-        """Find the last entry of which the offset is `offset` or less.
+        """Return the last entry with an offset of at most `offset`, or the last entry of all.
 
-        A few blocks of the file are read for it. Without an `offset` it is the last entry of all.
+        Only a few blocks of the file are read.
         """
         base, most = self._base_offset, np.iinfo(np.int64).max if offset is None else offset
 
@@ -181,14 +183,14 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """A segment's ``.timeindex`` file; parameters as of `OffsetIndex`."""
+    """A segment's ``.timeindex`` file. The parameters are those of `OffsetIndex`."""
 
     def __init__(self, path: str, *, base_offset: int, storage: Storage | None = None) -> None:
         self._base_offset = base_offset
-        self._entries = _Entries(path, _STORED_TIME_ENTRY, storage or locate(path)[0])
+        self._entries = _Entries(path, STORED_TIME_ENTRY, storage or locate(path)[0])
 
     def find(self, log_size: int, before: int) -> TimeEntry | None:
-        """Find the last entry of which the timestamp (ms) is less than `before`, by reading a few blocks."""
+        """Return the last entry with a timestamp (ms) below `before`; only a few blocks are read."""
 
         def fits(_: int, timestamp: int, offset: int) -> bool:
             # Zeros are the tail of a preallocated file (DSK-R4).
@@ -201,23 +203,23 @@ class TimeIndex:
 def stored_entries(
     path: str, kind: Literal["index", "timeindex"], storage: Storage | None = None
 ) -> tuple[npt.NDArray[np.void], int]:
-    """Read all entries of an ``.index`` or ``.timeindex`` file as they are stored, sound or not.
+    """Read all stored entries of an ``.index`` or ``.timeindex`` file, sound or not.
 
     Returns
     -------
     entries : ndarray of OFFSET_INDEX_DTYPE or TIME_INDEX_DTYPE
-        ``offset`` is relative to the segment's. The zero tail of a preallocated file is left out (DSK-R4).
+        ``offset`` is relative to the segment's base offset. The zero tail of a preallocated file is left out (DSK-R4).
     size : int
-        Bytes of the file; of a sound one, a multiple of 8 or 12 (DSK-R5).
+        Bytes of the file; a multiple of 8 or 12 in a sound file (DSK-R5).
 
     Raises
     ------
     LogDirectoryError
         If the file can't be read.
     """
-    entry, dtype = _STORED_TIME_ENTRY, TIME_INDEX_DTYPE
+    entry, dtype = STORED_TIME_ENTRY, TIME_INDEX_DTYPE
     if kind == "index":
-        entry, dtype = _STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE
+        entry, dtype = STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE
     try:
         data, size = (storage or locate(path)[0]).read(path, _MOST_STORED)
     except OSError as error:

@@ -1,12 +1,12 @@
 """The records of Kafka's internal topics as Arrow tables.
 
-Two of them are compacted: a later record with the same key, or a tombstone, replaces an earlier one. The functions
-here give every record that is in a table; the last one of a key is what holds.
+Two of these topics are compacted: a later record with the same key, or a tombstone, replaces an earlier one. The
+functions here return every record of a table; only the last one of each key is current.
 
 The schemas are those of Apache Kafka's group and transaction coordinators (``OffsetCommitKey``, ``OffsetCommitValue``,
 ``GroupMetadataKey``, ``GroupMetadataValue``, ``TransactionLogKey``, ``TransactionLogValue``) and the frame of its
-metadata records (``AbstractApiMessageSerde``); DSK-R15, DSK-R16, DSK-R17. The records are small and few, so Python
-reads them one by one.
+metadata records (``AbstractApiMessageSerde``); DSK-R15, DSK-R16, DSK-R17. The records are small and few, so they are
+parsed in Python, one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OFFSET_COMMIT_KNOWN, _OFFSET_COMMIT_FLEXIBLE = 4, 4
 _GROUP_METADATA_KNOWN, _GROUP_METADATA_FLEXIBLE = 4, 4
 _TRANSACTION_KNOWN, _TRANSACTION_FLEXIBLE = 1, 1
 _FRAME_VERSION = 1
-# The least bytes of a group's member, of a topic in a transaction, and of a partition's number.
+# Smallest sizes of a group's member, of a topic in a transaction, and of a partition.
 _MIN_MEMBER = 15
 _MIN_TOPIC = 3
 _MIN_PARTITION = 4
@@ -52,7 +52,7 @@ _STATES = {
     6: "Dead",
     7: "PrepareEpochFence",
 }
-# Kafka's MetadataRecordType; numbers that are left out were given up before a release.
+# Kafka's MetadataRecordType; the missing numbers were abandoned before a release.
 _METADATA_RECORDS = {
     0: "RegisterBrokerRecord",
     1: "UnregisterBrokerRecord",
@@ -84,20 +84,20 @@ _METADATA_RECORDS = {
 
 
 class ConsumerOffsets(NamedTuple):
-    """What records of ``__consumer_offsets`` say.
+    """The contents of ``__consumer_offsets`` records.
 
     Attributes
     ----------
     offsets : pyarrow.Table
-        A row a commit: ``offset`` and ``timestamp`` of the record; its key, ``group, topic, partition``; ``tombstone``;
-        and of the value ``version, committed_offset, leader_epoch, metadata, commit_timestamp, expire_timestamp,
-        topic_id``. ``topic_id`` has the 16 bytes of a UUID.
+        One row per commit: ``offset`` and ``timestamp`` of the record; from its key ``group, topic, partition``;
+        ``tombstone``; and from the value ``version, committed_offset, leader_epoch, metadata, commit_timestamp,
+        expire_timestamp, topic_id``. ``topic_id`` has the 16 bytes of a UUID.
     groups : pyarrow.Table
-        A row a state of a group of the classic protocol: ``offset, timestamp, group, tombstone, version, protocol_type,
-        generation, protocol, leader, state_timestamp, members``. Members are a list of structures; ``subscription`` and
-        ``assignment`` are bytes, whose format is that of the protocol type.
+        One row per state of a group of the classic protocol: ``offset, timestamp, group, tombstone, version,
+        protocol_type, generation, protocol, leader, state_timestamp, members``. Members are a list of structures;
+        ``subscription`` and ``assignment`` are bytes whose format depends on the protocol type.
     skipped : dict
-        How many records had a key of another type, by type: those of the newer group protocols (3 and up).
+        Number of records by other key types, which belong to the newer group protocols (3 and up).
     """
 
     offsets: pa.Table
@@ -106,17 +106,17 @@ class ConsumerOffsets(NamedTuple):
 
 
 class TransactionStates(NamedTuple):
-    """What records of ``__transaction_state`` say.
+    """The contents of ``__transaction_state`` records.
 
     Attributes
     ----------
     transactions : pyarrow.Table
-        A row a state of a transactional id: ``offset`` and ``timestamp`` of the record, ``transactional_id, tombstone,
-        version, producer_id, producer_epoch, timeout`` (ms), ``status, partitions, last_update, start,
+        One row per state of a transactional id: ``offset`` and ``timestamp`` of the record, ``transactional_id,
+        tombstone, version, producer_id, producer_epoch, timeout`` (ms), ``status, partitions, last_update, start,
         previous_producer_id, next_producer_id, next_producer_epoch, client_transaction_version``. ``status`` is Kafka's
         name, such as ``"Ongoing"``, or ``"Unknown (9)"``. ``partitions`` is a list of ``topic`` and its ``partitions``.
     skipped : dict
-        How many records had a key of another type, by type.
+        Number of records by other key types.
     """
 
     transactions: pa.Table
@@ -129,21 +129,21 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     Parameters
     ----------
     table : RecordTable
-        Records of control batches are passed over. Commits within transactions are there whether they were committed or
-        not, unless the table was decoded with ``isolation="read_committed"``.
+        Records of control batches are skipped. Commits of aborted transactions are included unless the table was
+        decoded with ``isolation="read_committed"``.
 
     Returns
     -------
     ConsumerOffsets
-        Of a tombstone all columns of the value are null; so are timestamps and leader epochs of -1, and what the
-        value's version doesn't have. Timestamps are ``timestamp("ms", UTC)``.
+        The value columns of a tombstone are null; so are timestamps and leader epochs of -1, and fields that the
+        value's version does not have. Timestamps are ``timestamp("ms", UTC)``.
 
     Raises
     ------
     InvalidRecordError
-        If a key is null, or a key or value isn't what its schema says; with the record's offset.
+        If a key is null, or a key or value does not match its schema; with the record's offset.
     UnsupportedFormatError
-        If a value has a version that isn't known.
+        If the version of a value is unknown.
     MissingDependencyError
         Without pyarrow.
 
@@ -162,7 +162,7 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     groups: list[dict[str, Any]] = []
     skipped: dict[int, int] = {}
     for row, key, value in _records(table):
-        with _told(table, row, "key"):
+        with _located_errors(table, row, "key"):
             reader = Reader(key)
             kind = reader.int16()
             if kind in _OFFSET_COMMIT_KEYS:
@@ -175,7 +175,7 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
         row["tombstone"] = value is None
         commit = kind != _GROUP_METADATA_KEY
         if value is not None:
-            with _told(table, row, "OffsetCommitValue" if commit else "GroupMetadataValue"):
+            with _located_errors(table, row, "OffsetCommitValue" if commit else "GroupMetadataValue"):
                 row |= _offset_commit(value) if commit else _group_metadata(value)
         (offsets if commit else groups).append(row)
     when = pa.timestamp("ms", "UTC")
@@ -235,21 +235,21 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     Parameters
     ----------
     table : RecordTable
-        Records of control batches are passed over.
+        Records of control batches are skipped.
 
     Returns
     -------
     TransactionStates
-        Of a tombstone all columns of the value are null; so are timestamps, producer ids and epochs of -1, and what the
-        value's version doesn't have. ``partitions`` is null where the value's are. Timestamps are
+        The value columns of a tombstone are null; so are timestamps, producer ids and epochs of -1, and fields that the
+        value's version does not have. ``partitions`` is null if the value's are. Timestamps are
         ``timestamp("ms", UTC)``.
 
     Raises
     ------
     InvalidRecordError
-        If a key is null, or a key or value isn't what its schema says; with the record's offset.
+        If a key is null, or a key or value does not match its schema; with the record's offset.
     UnsupportedFormatError
-        If a value has a version that isn't known.
+        If the version of a value is unknown.
     MissingDependencyError
         Without pyarrow.
 
@@ -265,7 +265,7 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     rows: list[dict[str, Any]] = []
     skipped: dict[int, int] = {}
     for row, key, value in _records(table):
-        with _told(table, row, "key"):
+        with _located_errors(table, row, "key"):
             reader = Reader(key)
             kind = reader.int16()
             if kind != _TRANSACTION_KEY:
@@ -274,7 +274,7 @@ def transaction_state(table: RecordTable) -> TransactionStates:
             row["transactional_id"] = reader.string()
         row["tombstone"] = value is None
         if value is not None:
-            with _told(table, row, "TransactionLogValue"):
+            with _located_errors(table, row, "TransactionLogValue"):
                 row |= _transaction(value)
         rows.append(row)
     when = pa.timestamp("ms", "UTC")
@@ -303,26 +303,26 @@ def transaction_state(table: RecordTable) -> TransactionStates:
 
 
 def metadata_records(table: RecordTable) -> pa.Table:
-    """Take records of ``__cluster_metadata``, or of one of its snapshots, out of their frames (DSK-R17).
+    """Decode the frames of ``__cluster_metadata`` records, or of records of its snapshots (DSK-R17).
 
     Parameters
     ----------
     table : RecordTable
-        Records of control batches are passed over; `kbatch.log.control.control_value` reads those.
+        Records of control batches are skipped; `kbatch.log.control.control_value` decodes them.
 
     Returns
     -------
     pyarrow.Table
         ``offset, timestamp, frame_version, api_key, record_type, version, message``. ``record_type`` is the name of the
-        schema, such as ``"TopicRecord"``, null where the number isn't known; ``version`` is the schema's; ``message``
-        has the bytes after the frame, in Kafka's flexible encoding.
+        schema, such as ``"TopicRecord"``, or null for an unknown api key; ``version`` is the version of the schema;
+        ``message`` has the bytes after the frame, in Kafka's flexible encoding.
 
     Raises
     ------
     InvalidRecordError
         If a value is null or ends within its frame; with the record's offset.
     UnsupportedFormatError
-        If the frame's version isn't 1; 0 was that of a preview in Kafka 2.8.
+        If the frame version isn't 1. Version 0 was a preview in Kafka 2.8.
     MissingDependencyError
         Without pyarrow.
 
@@ -337,7 +337,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
     pa = require("pyarrow", "arrow", "metadata_records()")
     rows: list[dict[str, Any]] = []
     for row, _, value in _records(table, keys=False):
-        with _told(table, row, "metadata record"):
+        with _located_errors(table, row, "metadata record"):
             if value is None:
                 raise WireError("value is null")
             reader = Reader(value)
@@ -368,7 +368,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
 
 
 def _records(table: RecordTable, *, keys: bool = True) -> Iterator[tuple[dict[str, Any], bytes, bytes | None]]:
-    """Yield the records that are not those of control batches: the row that each begins, its key and value."""
+    """Yield the first columns, the key and the value of each record outside control batches."""
     table.require("offset", "timestamp", "key", "value")
     control = table.batches["attributes"][table.records["batch"]] & ATTRIBUTE_CONTROL != 0
     data = table[~control] if np.any(control) else table
@@ -384,8 +384,8 @@ def _where(table: RecordTable, offset: int) -> str:
 
 
 @contextlib.contextmanager
-def _told(table: RecordTable, row: dict[str, Any], schema: str) -> Iterator[None]:
-    """Make errors of what is read inside say which record it was."""
+def _located_errors(table: RecordTable, row: dict[str, Any], schema: str) -> Iterator[None]:
+    """Add the record's offset and the schema to errors raised in the block."""
     try:
         yield
     except WireError as error:

@@ -1,4 +1,4 @@
-"""What the names of a broker's directories and files say."""
+"""Names of a broker's directories and files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARKED = re.compile(r"(?P<name>\S+-\S+)\.\S+-(?P<mark>delete|future|stray)")
 _MARKS = ("-delete", "-future", "-stray")
 # Tiered storage puts the segment's id between the offset and the suffix (DSK-R18).
 _SEGMENT = re.compile(r"(\d{20})(?:-[\w-]+)?\.log")
-# Kafka prints ids in URL-safe base64; after 21 characters two bits are left for the last one.
+# Kafka prints ids in URL-safe base64; the 22nd character holds only two bits.
 _ID = r"[A-Za-z0-9_-]{21}[AQgw]"
 # Kafka's LocalTieredStorage doesn't pad the offset, Aiven's plugin does.
 _LOCAL_TIERED = re.compile(rf"(0|[1-9]\d{{0,18}})-{_ID}\.log", re.ASCII)
@@ -37,15 +37,15 @@ _TEMPORARY = re.compile(r"(?P<offset>\d{20})(?P<suffix>\.\w+)\.(?P<mark>cleaned|
 
 
 class DirectoryName(NamedTuple):
-    """What the name of a topic-partition directory says.
+    """The parts of a topic-partition directory's name.
 
     Attributes
     ----------
     topic : str
-        In the name of a directory that is marked ``delete`` or ``stray`` it may be cut.
+        May be truncated in the name of a directory marked ``delete`` or ``stray``.
     partition : int
     mark : str or None
-        ``"delete"``, ``"future"`` or ``"stray"`` where the directory is no live log of the topic-partition.
+        ``"delete"``, ``"future"`` or ``"stray"`` if the directory is not the live log of the topic-partition.
     """
 
     topic: str
@@ -54,14 +54,12 @@ class DirectoryName(NamedTuple):
 
 
 def parse_directory_name(name: str) -> DirectoryName:
-    """Take the name of a topic-partition directory apart (DSK-R9).
-
-    What is no such name is what Kafka's ``LocalLog.parseTopicPartitionName`` refuses.
+    """Parse the name of a topic-partition directory (DSK-R9).
 
     Raises
     ------
     LogDirectoryError
-        If it is not the name of one.
+        For a name that Kafka's ``LocalLog.parseTopicPartitionName`` rejects.
 
     Examples
     --------
@@ -73,20 +71,24 @@ def parse_directory_name(name: str) -> DirectoryName:
     if name.endswith(_MARKS):
         marked = _MARKED.fullmatch(name)
         if marked is None:
-            raise LogDirectoryError(f"{name!r} ends like a marked directory, but isn't 'topic-partition.id-mark'")
+            raise LogDirectoryError(
+                f"{name!r} ends with a directory mark, but does not have the form 'topic-partition.id-mark'"
+            )
         stem, mark = marked["name"], marked["mark"]
     topic, dash, number = stem.rpartition("-")
     if not dash:
-        raise LogDirectoryError(f"{name!r} is no topic-partition: it has no '-'")
+        raise LogDirectoryError(f"{name!r} does not name a topic-partition: it has no '-'")
     if not topic:
-        raise LogDirectoryError(f"{name!r} is no topic-partition: the topic is empty")
+        raise LogDirectoryError(f"{name!r} does not name a topic-partition: the topic is empty")
     if not (number.isascii() and number.isdigit()) or int(number) > INT32_MAX:
-        raise LogDirectoryError(f"{name!r} is no topic-partition: {number!r} after the last '-' is no partition number")
+        raise LogDirectoryError(
+            f"{name!r} does not name a topic-partition: {number!r} after the last '-' is not a partition"
+        )
     return DirectoryName(topic, int(number), mark)
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Return the base offset that the name of a segment's ``.log`` file carries (DSK-R1), None for other names.
+    """Return the base offset in the name of a segment's ``.log`` file (DSK-R1), None for other names.
 
     Examples
     --------
@@ -102,12 +104,12 @@ def parse_segment_name(name: str) -> int | None:
 
 
 def is_aiven_name(name: str) -> bool:
-    """Whether a file's name is that of a segment which Aiven's plugin for tiered storage has uploaded (DSK-R18)."""
+    """Whether a file has the name of a segment uploaded by Aiven's plugin for tiered storage (DSK-R18)."""
     return _AIVEN.fullmatch(name) is not None
 
 
 def is_remote_name(name: str) -> bool:
-    """Whether a file's name is that of a segment in tiered storage: it is uploaded whole, and never written again."""
+    """Whether a file has the name of a segment in tiered storage, which is uploaded whole and never written again."""
     return is_aiven_name(name) or _LOCAL_TIERED.fullmatch(name) is not None
 
 
@@ -124,26 +126,26 @@ def parse_topic_id_name(name: str) -> str | None:
 
 
 def name_of_log(directory: str, segments: Iterable[str]) -> DirectoryName:
-    """Tell the topic-partition of a directory by its path, and by the names of the segments in it.
+    """Return the topic-partition of a directory, from its path and the names of its segments.
 
     Parameters
     ----------
     directory : str
-        Its path, with that of its parent.
+        Its path, including the parent.
     segments : iterable of str
         Names of ``.log`` files.
 
     Raises
     ------
     LogDirectoryError
-        If the names don't tell.
+        If the names do not identify a topic-partition.
 
     Notes
     -----
-    Beside a broker's own ``topic-0`` two layouts of tiered storage are known (DSK-R18): that of Kafka's
-    ``LocalTieredStorage``, ``topic-0-topicId/1631-segmentId.log``, and that of Aiven's plugin,
-    ``topic-topicId/0/00000000000000001631-segmentId.log``. A directory counts as one of these only if all segments in
-    it are named so.
+    In addition to a broker's own ``topic-0``, two layouts of tiered storage are supported (DSK-R18): Kafka's
+    ``LocalTieredStorage``, ``topic-0-topicId/1631-segmentId.log``, and Aiven's plugin,
+    ``topic-topicId/0/00000000000000001631-segmentId.log``. A directory has one of these layouts only if all its
+    segments are named accordingly.
 
     Examples
     --------
@@ -172,9 +174,9 @@ class SegmentName(NamedTuple):
     ----------
     base_offset : int
     name : str
-        Of its ``.log`` file, which may be a ``.log.swap``.
+        Name of its ``.log`` or ``.log.swap`` file.
     swapped : frozenset of str
-        Suffixes of the files beside it, such as ``".txnindex"``, whose ``.swap`` is the one that counts.
+        Suffixes of the segment's other files, such as ``".txnindex"``, whose ``.swap`` is used.
     """
 
     base_offset: int
@@ -183,14 +185,14 @@ class SegmentName(NamedTuple):
 
 
 def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) -> list[SegmentName]:
-    """Choose the segments among the names of a directory's files, as a broker would when it starts (DSK-R8).
+    """Return the segments among the files of a directory, chosen as by a broker that starts (DSK-R8).
 
     Parameters
     ----------
     names : iterable of str
     next_offset : callable
-        From the name of a ``.log.swap`` file and its base offset, the offset after its last batch; the base offset if
-        it has no batch. It is asked only about files that count.
+        Maps the name of a ``.log.swap`` file and its base offset to the offset after its last batch, or to the base
+        offset if it has no batch. Called only for files that are used.
 
     Returns
     -------
@@ -199,11 +201,11 @@ def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) 
 
     Notes
     -----
-    The rules are those of Kafka's ``LogLoader.load``. ``.deleted`` files are on their way out, ``.cleaned`` files were
-    not finished. A ``.swap`` file is a finished part of a compaction, or of the split of a segment, that was
-    interrupted. Together they take the place of every segment whose base offset lies from the least base offset of
-    them up to but without the highest offset that follows one of them. But where a ``.cleaned`` file of the same or a
-    lower base offset is left, not all parts were finished, and the ``.swap`` is dropped; the originals are still there.
+    The rules are those of Kafka's ``LogLoader.load``. ``.deleted`` files are about to be deleted, ``.cleaned`` files
+    are incomplete. A ``.swap`` file is a complete part of an interrupted compaction or segment split. Together the
+    ``.swap`` files replace every segment whose base offset is at least their lowest base offset and below the highest
+    offset after one of them. A ``.swap`` file is ignored if there is a ``.cleaned`` file with the same or a lower base
+    offset: then not all parts were complete, and the original segments still exist.
     """
     segments = []
     swaps: dict[int, str] = {}
@@ -233,7 +235,7 @@ def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) 
     chosen = [
         segment._replace(swapped=frozenset(swapped.get(segment.base_offset, ()))) if swapped else segment
         for segment in segments
-        # One without a batch covers nothing, but is renamed over the file of its name all the same.
+        # A .swap without a batch covers no offsets, but still replaces the segment of its name.
         if segment.base_offset not in covered and swaps.get(segment.base_offset) != f"{segment.name}.swap"
     ]
     chosen += [

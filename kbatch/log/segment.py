@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Segment", "SegmentFile", "Tail", "check_order", "inode_of", "last_offset"]
 
-# How many bytes a walk over headers looks at together: few at first, since it may end soon, then twice as many.
+# Window of a walk over headers, in bytes. It starts small, since the walk may end soon, and doubles up to the limit.
 _FIRST_WINDOW = 64 << 10
 _WALK_WINDOW = 4 << 20
 _ZERO_BLOCK = 1 << 16
@@ -32,19 +32,19 @@ _MOST_MANIFEST = 16 << 20
 
 
 class Tail(NamedTuple):
-    """What stands after the last whole batch that can be reached over headers.
+    """The bytes after the last whole batch that the header chain leads to.
 
     Attributes
     ----------
     kind : {"none", "partial", "zeros", "damaged"}
-        Nothing; the beginning of a batch that is being written or was cut (FRM-R3); only zeros, at least twelve, as a
-        preallocated file has them (FRM-R7); or bytes that no batch can begin with.
+        "none": there are no such bytes. "partial": the beginning of a batch that is being written or was cut (FRM-R3).
+        "zeros": only zeros, at least twelve, as in a preallocated file (FRM-R7). "damaged": no batch can begin here.
     position : int
-        Where it begins, in bytes from the beginning of the segment's file.
+        First byte of the tail in the segment's file.
     size : int
-        How many bytes there are.
+        Number of bytes.
     finding : Finding or None
-        What is wrong, if it is damage.
+        The fault, if kind is "damaged".
 
     Examples
     --------
@@ -60,9 +60,9 @@ class Tail(NamedTuple):
 
 
 class SegmentFile:
-    """An open segment file, of which windows can be had. It is closed on leaving the ``with`` block.
+    """An open segment file that gives windows of its bytes, for a ``with`` block.
 
-    Windows outlive it: a mapped one holds its mapping, a read one its memory.
+    Windows remain valid after the file is closed: they own their mapping or their memory.
     """
 
     def __init__(self, path: str, size: int, live: bool, storage: Storage) -> None:
@@ -90,7 +90,7 @@ class SegmentFile:
         self._file.close()
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes from `start` up to `stop`, read-only; fewer if the file has been cut since."""
+        """Return the bytes from `start` up to `stop`, read-only; fewer if the file has been truncated."""
         if stop <= start:
             return byte_array(b"")
         try:
@@ -104,15 +104,15 @@ class SegmentFile:
         return window
 
     def entry_size(self, position: int) -> int | None:
-        """Return the bytes that the entry at `position` says it takes, None if too few remain to say."""
+        """Return the size of the entry at `position` by its length field, or None if the file ends before it."""
         if self.size - position < LOG_OVERHEAD:
             return None
         return entry_size(self.window(position, position + LOG_OVERHEAD), 0)
 
     def walk(self, position: int, stop: int | None = None) -> Iterator[npt.NDArray[np.void]]:
-        """Hop over batch headers from `position` on, and yield their rows by the window.
+        """Follow the batch headers from `position` on, and yield their rows, one array per window.
 
-        It ends at `stop`, or where framing does, whatever the reason: `tail_at` the last batch's end tells it.
+        The walk ends at `stop` or where framing ends; `tail_at` the end of the last batch gives the reason.
         """
         for _, rows in self.walk_windows(position, stop):
             yield rows
@@ -120,7 +120,7 @@ class SegmentFile:
     def walk_windows(
         self, position: int, stop: int | None = None
     ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
-        """Walk as `walk` does, and yield the bytes too, from the first batch of the rows on."""
+        """Walk as `walk` does, and yield the bytes from the first batch of the rows on with each array."""
         end = self.size if stop is None else min(stop, self.size)
         step = size = _FIRST_WINDOW
         while position < end:
@@ -129,9 +129,9 @@ class SegmentFile:
             if len(scan.batches):
                 yield window, scan.batches
             elif scan.finding is None and len(window) >= LOG_OVERHEAD:
-                wanted = entry_size(window, 0)
-                if len(window) < wanted <= end - position:
-                    size = wanted
+                expected = entry_size(window, 0)
+                if len(window) < expected <= end - position:
+                    size = expected
                     continue
             position += scan.consumed
             if scan.finding is not None or scan.consumed == 0:
@@ -139,7 +139,7 @@ class SegmentFile:
             step = size = min(2 * step, _WALK_WINDOW)
 
     def tail_at(self, position: int) -> Tail:
-        """Say what stands at `position`, the end of the last whole batch."""
+        """Return the kind of the bytes from `position` on, the end of the last whole batch."""
         left = self.size - position
         if left <= 0:
             return Tail("none", position, 0)
@@ -149,9 +149,9 @@ class SegmentFile:
         return Tail("partial" if finding is None else "damaged", position, left, finding)
 
     def zeros_from(self) -> int:
-        """Return where the zeros at the end of the file begin; its size if the last byte is none.
+        """Return where the zeros at the end of the file begin; its size if the last byte is not zero.
 
-        Each bad length that reaches beyond the file asks, so that it is found out once.
+        The result is cached, since each length that reaches beyond the file needs it.
         """
         if self._zeros is None or self._zeros[0] != self.size:
             self._zeros = (self.size, self._find_zeros())
@@ -170,29 +170,29 @@ class SegmentFile:
 
 
 class Segment:
-    """One ``.log`` file of a topic-partition, or a ``.log.swap`` that stands for one (DSK-R8).
+    """One ``.log`` file of a topic-partition, or the ``.log.swap`` that replaces one (DSK-R8).
 
     Parameters
     ----------
     path : str or path
     live : bool
-        Whether the file may be written or cut while it is read: then its bytes are read, not mapped, since a mapping
-        that a broker cuts underneath ends the process (DSK-R19). True for the last segment of a log.
+        Whether the file may be written or truncated while it is read. Then its bytes are read, not mapped: if a broker
+        truncates a mapped file, access to the mapping ends the process (DSK-R19). True for the last segment of a log.
     swapped : collection of str
-        Suffixes of files beside it, such as ``".txnindex"``, in whose place their ``.swap`` is read.
+        Suffixes of the segment's other files, such as ``".txnindex"``, whose ``.swap`` is read instead.
     storage_options : mapping of str to str, optional
-        Where `path` is a URL: as for `kbatch.log.storage.filesystem`.
+        For a URL; see `kbatch.log.storage.filesystem`.
     size : int, optional
-        Bytes of the file, where they are known; else it is asked for.
+        Bytes of the file, if known. By default it is looked up.
 
     Attributes
     ----------
     path : str
-        Or URL.
+        Path or URL.
     base_offset : int or None
-        From the file's name (DSK-R1): no batch of the segment begins before it. None if the name is another.
+        From the file's name (DSK-R1); no batch of the segment begins before it. None if the name has no offset.
     size : int
-        Bytes of the file when the segment was made. What is written later is not seen.
+        Bytes of the file when the object was created. Batches appended later are not seen.
     live : bool
 
     Examples
@@ -257,7 +257,7 @@ class Segment:
         self.path = path
         self.base_offset = parse_segment_name(os.path.basename(path).removesuffix(".swap"))
         self._swapped = swapped
-        # What stands beside a local segment is looked for when it is asked for: it costs nothing.
+        # Other files of a local segment are looked up when they are needed.
         self._listing = listing if storage.remote else None
         # Of remote index files nothing is read twice; a segment is what its files hold when it is made.
         self._offsets: OffsetIndex | None = None
@@ -286,7 +286,7 @@ class Segment:
         return SegmentFile(self.path, self.size, self.live, self.storage)
 
     def _check_manifest(self) -> None:
-        """Refuse a file of which the manifest beside it says that it isn't the segment's bytes."""
+        """Raise if the segment's manifest states that the file is compressed or encrypted."""
         path = self.sibling(".rsm-manifest")
         if self._has(path):
             try:
@@ -295,22 +295,22 @@ class Segment:
             except FileNotFoundError:
                 done = []
             except (OSError, ValueError, AttributeError) as error:
-                raise LogDirectoryError(f"{path}: no manifest that can be read: {error}", source=path) from error
+                raise LogDirectoryError(f"{path}: can't be read as a manifest: {error}", source=path) from error
             if done:
                 raise UnsupportedFormatError(
-                    f"{self.path}: uploaded in chunks with {' and '.join(done)}, as its .rsm-manifest says, so that it "
-                    "isn't the segment's bytes; read the topic through a broker, or upload without these",
+                    f"{self.path}: uploaded with {' and '.join(done)} according to its .rsm-manifest, so it does not "
+                    "contain the segment's bytes; read the topic through a broker, or upload without these",
                     source=self.path,
                 )
         self._is_plain = True
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes of the file from `start` up to `stop`, without what lies beyond its size.
+        """Return the bytes of the file from `start` up to `stop`, or up to its end.
 
         Returns
         -------
         ndarray of uint8, read-only
-            Mapped where the segment can't change any more and not too many windows are alive, else a copy.
+            Mapped if the segment is closed and not too many windows are alive; otherwise a copy.
         """
         if start < 0:
             raise ValueError(f"start must not be negative, got {start}")
@@ -318,14 +318,14 @@ class Segment:
             return file.window(start, min(stop, file.size))
 
     def scan(self, start: int = 0) -> Iterator[npt.NDArray[np.void]]:
-        """Hop over the batch headers from byte `start` on; nothing is decompressed and no checksum computed.
+        """Follow the batch headers from byte `start` on, without decompression and without checksum verification.
 
         Yields
         ------
         ndarray of BATCH_DTYPE, shape (batches,)
-            The batches of some megabytes, however large the file. ``position`` counts from the file's beginning. What
-            headers don't tell of compressed message sets is as in `kbatch.scan`. The scan ends where no whole batch
-            follows.
+            The batches of a few megabytes, however large the file. ``position`` is the byte in the file. Fields that
+            the headers of compressed message sets do not contain are as in `kbatch.scan`. The scan ends where no whole
+            batch follows.
         """
         with self.open() as file:
             yield from file.walk(start)
@@ -333,17 +333,17 @@ class Segment:
     def seek_offset(self, offset: int, *, use_indexes: bool = True) -> int:
         """Return the position of the first batch whose last offset is `offset` or later.
 
-        If there is none, it is the position after the last whole batch. Offsets are taken to ascend, as in every log
-        that a broker writes. Where damage may have led past that batch, it is the position of the damage.
+        If there is none, it is the position after the last whole batch. Offsets must ascend, as in every log that a
+        broker writes. If damage may have hidden that batch, it is the position of the damage.
 
         Notes
         -----
-        Offsets and length of a header may be what is damaged. So the last batch that is passed over has to have a good
-        checksum: of ascending offsets its own show that nothing before it is wanted, and its length is right.
+        A damaged header may have wrong offsets and a wrong length. So the checksum of the last skipped batch is
+        verified: if it is valid, its length is right, and since offsets ascend, no earlier batch reaches `offset`.
 
-        The entry of the ``.index`` file is used if the batch at its position has a good checksum and a base offset that
-        isn't above the entry's. Otherwise the headers are followed from the beginning. An index that was forged to
-        point at a batch inside a record's value passes that; with ``use_indexes=False`` nothing does.
+        The entry of the ``.index`` file is used if the batch at its position has a valid checksum and a base offset not
+        above the entry's. Otherwise the headers are followed from the beginning. An index forged to point at a batch
+        inside a record's value passes this check; ``use_indexes=False`` rules that out.
         """
         with self.open() as file:
             start = self._start_for_offset(file, offset, use_indexes)
@@ -352,27 +352,27 @@ class Segment:
     def seek_timestamp(self, timestamp: int, *, use_indexes: bool = True) -> int:
         """Return the position of the first batch whose ``max_timestamp`` is `timestamp` (ms) or later.
 
-        If there is none, it is the position after the last whole batch. Where damage may have led past that batch, it
-        is the position of the damage, as for `seek_offset`.
+        If there is none, it is the position after the last whole batch. If damage may have hidden that batch, it is the
+        position of the damage, as for `seek_offset`.
 
         Notes
         -----
-        ``max_timestamp`` is right, or too large (compaction), in what brokers write: they compute it anew when they
-        append (TS-R4). Only a file that no broker has checked can hold a batch with later records than its header says.
+        Brokers compute ``max_timestamp`` when they append; after compaction it may be too large, but never too small
+        (TS-R4). Only a file that no broker has validated can hold records later than ``max_timestamp``.
 
-        The ``.timeindex`` is used if the batch that holds its entry's offset has the entry's timestamp as its maximum,
-        and not at all otherwise. An index that names true batches, but leaves out one with a later timestamp before
-        them, passes that; with ``use_indexes=False`` all headers are followed.
+        The ``.timeindex`` is used only if the batch with its entry's offset has the entry's timestamp as its maximum.
+        An index with valid entries that lacks an earlier batch with a later timestamp passes this check; with
+        ``use_indexes=False`` all headers are followed.
         """
         with self.open() as file:
             start = self._start_for_timestamp(file, timestamp, use_indexes)
             return self._end_of_good(file, start, self._first_batch(file, start, timestamp=timestamp)[1])
 
     def end_for_offset(self, offset: int, *, use_indexes: bool = True) -> int:
-        """Return a position of which no batch with a record below `offset` lies at or after: `size` at most.
+        """Return the position where the batches with records below `offset` end: a batch boundary, or `size`.
 
-        It is where a batch begins, or ends. A header that may be damaged is not believed to be beyond `offset`: its
-        checksum has to be good and, since none covers base offsets, the next one's offset has to be higher.
+        A header counts as beyond `offset` only if the checksum is valid and, since it does not cover the base offset,
+        the next batch has a higher offset.
         """
         with self.open() as file:
             row, _ = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
@@ -382,11 +382,11 @@ class Segment:
             following = next(file.walk(end, end + _WALK_WINDOW), None)
             if following is not None and first_offsets(following[:1])[0] <= row["last_offset"]:
                 return self.size
-            # The base offset of a compressed message set isn't known, and -1: it may begin below.
+            # The base offset of a compressed message set is unknown (-1), so the set may begin below `offset`.
             return end if row["base_offset"] < offset else int(row["position"])
 
     def last_batch(self, *, use_indexes: bool = True) -> tuple[np.void | None, Tail]:
-        """Return the row of the last whole batch that headers lead to, and what stands after it."""
+        """Return the row of the last whole batch that the header chain leads to, and the bytes after it."""
         with self.open() as file:
             start = 0
             if use_indexes and self.base_offset is not None:
@@ -398,27 +398,27 @@ class Segment:
             return row, file.tail_at(end)
 
     def transaction_index(self) -> npt.NDArray[np.void]:
-        """Read the aborted transactions whose markers this segment holds, from its ``.txnindex``.
+        """Read the aborted transactions whose markers are in this segment, from its ``.txnindex``.
 
         Returns
         -------
         ndarray of ABORTED_DTYPE, shape (transactions,)
-            Empty without the file: a broker makes it with the first entry (DSK-R7). Of a ``.log`` copied without it,
-            only the markers tell.
+            Empty without the file, which a broker creates with the first entry (DSK-R7). For a ``.log`` copied without
+            it, only the markers show aborted transactions.
 
         Raises
         ------
         UnsupportedFormatError, LogDirectoryError
-            As `kbatch.log.state.read_transaction_index`; a marker below the segment's base offset is an error too.
+            As for `kbatch.log.state.read_transaction_index`, and if a marker is below the segment's base offset.
         """
         path = self.sibling(".txnindex")
         if not self.has(".txnindex"):
             return np.empty(0, ABORTED_DTYPE)
         aborted = read_transaction_index(path, storage=self.storage)
-        # Kafka's TransactionIndex.sanityCheck; they ascend, so that the first tells.
+        # Kafka's TransactionIndex.sanityCheck. The offsets ascend, so the first one suffices.
         if len(aborted) and self.base_offset is not None and aborted["last_offset"][0] < self.base_offset:
             raise LogDirectoryError(
-                f"{path}, byte 0: marker at offset {aborted['last_offset'][0]}, below the segment's first, "
+                f"{path}, byte 0: marker at offset {aborted['last_offset'][0]}, below the segment's base offset "
                 f"{self.base_offset}; the file belongs to another segment or is damaged",
                 source=path,
                 position=0,
@@ -426,17 +426,17 @@ class Segment:
         return aborted
 
     def producer_snapshot(self) -> npt.NDArray[np.void] | None:
-        """Read the state of producers where this segment begins, from the ``.snapshot`` of its base offset.
+        """Read the producer state at the beginning of this segment, from the ``.snapshot`` of its base offset.
 
         Returns
         -------
         ndarray of PRODUCER_DTYPE or None
-            None without the file; a log's first segment has none.
+            None without the file, as for the first segment of a log.
 
         Raises
         ------
         CrcMismatchError, UnsupportedFormatError, LogDirectoryError
-            As `kbatch.log.state.read_producer_snapshot`.
+            As for `kbatch.log.state.read_producer_snapshot`.
         """
         path = os.path.join(os.path.dirname(self.path), f"{self.base_offset or 0:020d}.snapshot")
         return read_producer_snapshot(path, storage=self.storage) if self._has(path) else None
@@ -446,7 +446,7 @@ class Segment:
     def _first_batch(
         self, file: SegmentFile, start: int, *, offset: int | None = None, timestamp: int | None = None
     ) -> tuple[np.void | None, npt.NDArray[np.void]]:
-        """Walk from `start` to the first batch that reaches `offset` or `timestamp`, and tell some before it too."""
+        """Return the first batch from `start` on that reaches `offset` or `timestamp`, and some skipped before it."""
         passed = np.empty(0, BATCH_DTYPE)
         for rows in file.walk(start):
             reached = rows["last_offset"] >= offset if offset is not None else rows["max_timestamp"] >= timestamp
@@ -457,7 +457,7 @@ class Segment:
         return None, passed
 
     def _end_of_good(self, file: SegmentFile, start: int, passed: npt.NDArray[np.void]) -> int:
-        """Return where the last good batch ends that a walk from `start` has passed over."""
+        """Return the end of the last good batch among the skipped ones, or `start`."""
         for row in passed[::-1]:
             if has_good_batch(file, row):
                 return int(row["position"] + row["size"])
@@ -469,7 +469,7 @@ class Segment:
         return self._start_by_index(file, offset)
 
     def _start_by_index(self, file: SegmentFile, offset: int | None) -> int:
-        """Return the position of the index entry to begin at for `offset`, or of the last one, if it can be trusted."""
+        """Return the position of the index entry for `offset`, or of the last entry; 0 if the entry fails the check."""
         index = self._offset_index()
         entry = None if index is None else index.find(file.size, offset)
         return entry.position if entry is not None and self._is_batch(file, entry) else 0
@@ -489,7 +489,7 @@ class Segment:
         return int(row["position"])
 
     def _begins_batch(self, position: int, offset: int) -> bool:
-        """Whether the batch at an index entry's position has a good checksum and a base offset that fits the entry."""
+        """Whether the batch at an index entry's position has a valid checksum and a base offset that fits the entry."""
         with self.open() as file:
             return self._is_batch(file, OffsetEntry(offset, position))
 
@@ -507,13 +507,13 @@ class Segment:
     def offset_index(self) -> npt.NDArray[np.void]:
         """Read the sound part of the segment's ``.index`` file, as `kbatch.log.indexes.OffsetIndex.read` does.
 
-        Empty without the file, or where the segment's name has no offset.
+        The array is empty without the file, or if the segment's name has no offset.
         """
         index = self._offset_index()
         return np.empty(0, OFFSET_INDEX_DTYPE) if index is None else index.read(self.size)
 
     def has(self, suffix: str) -> bool:
-        """Whether there is a file with this suffix (`sibling`), by the listing that the segment is from."""
+        """Whether a file with this suffix exists (`sibling`), by the listing if the segment was made from one."""
         return self._has(self.sibling(suffix))
 
     def _has(self, path: str) -> bool:
@@ -530,13 +530,13 @@ class Segment:
 
 
 def last_offset(batches: npt.NDArray[np.void]) -> int | None:
-    """Return the last offset of batches; a damaged header doesn't count."""
+    """Return the last offset of batches, ignoring damaged headers."""
     sound = batches["last_offset"][BatchStatus.sound(batches["status"])]
     return int(sound[-1]) if len(sound) else None
 
 
 def check_order(before: str, reached: int | None, following: str | None, base_offset: int | None) -> None:
-    """Raise if the segment at `before` reaches to the base offset of the following one, or beyond (DSK-R13)."""
+    """Raise if the segment at `before` reaches the base offset of the following one (DSK-R13)."""
     if reached is not None and base_offset is not None and base_offset <= reached:
         raise LogDirectoryError(
             f"{following or f'the segment after {before}'}: begins at offset {base_offset}, but {before} reaches to "
@@ -546,7 +546,7 @@ def check_order(before: str, reached: int | None, following: str | None, base_of
 
 
 def inode_of(path: str) -> int:
-    """Return the inode of a file, or -1 where there is none."""
+    """Return the inode of a file, or -1 if it does not exist."""
     try:
         return os.stat(path).st_ino
     except OSError:
@@ -554,7 +554,7 @@ def inode_of(path: str) -> int:
 
 
 def _shrunk(path: str) -> LogDirectoryError:
-    return LogDirectoryError(f"{path}: became shorter since the log was opened; open the log again", source=path)
+    return LogDirectoryError(f"{path}: was truncated after the log was opened; open the log again", source=path)
 
 
 def _unreadable(path: str, error: OSError) -> LogDirectoryError:

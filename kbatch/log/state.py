@@ -1,9 +1,9 @@
-"""What a broker keeps beside its segments: aborted transactions, producers, epochs, checkpoints and ids.
+"""The other files of a log directory: aborted transactions, producers, leader epochs, checkpoints and ids.
 
-An index file is a hint, and one that can't be read has no entries (`kbatch.log.indexes`). These files are no hints:
-they say what the segments alone don't, so that damage in them is an error.
+Index files are hints, and one that can't be read counts as empty (`kbatch.log.indexes`). The files read here contain
+facts that the segments alone do not have, so damage in them is an error.
 
-A path is a local path or a URL; `storage` is where a URL needs options (`kbatch.log.storage`).
+A path is a local path or a URL; `storage` is needed for a URL with options (`kbatch.log.storage`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from kbatch.log.storage import Entry, Storage, locate
 __all__ = [
     "LEADER_EPOCH_CHECKPOINT",
     "LEADER_EPOCH_DTYPE",
+    "MAX_SIDE_FILE",
     "PRODUCER_DTYPE",
     "START_CHECKPOINT",
+    "STORED_ABORTED",
     "PartitionMetadata",
     "read_leader_epochs",
     "read_meta_properties",
@@ -37,6 +39,7 @@ __all__ = [
     "read_producer_snapshot",
     "read_transaction_index",
     "start_offsets",
+    "too_large",
 ]
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
@@ -44,7 +47,7 @@ START_CHECKPOINT = "log-start-offset-checkpoint"
 
 LEADER_EPOCH_DTYPE = np.dtype([("epoch", "<i4"), ("start_offset", "<i8")], align=True)
 
-_STORED_ABORTED = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])
+STORED_ABORTED = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])
 _STORED_PRODUCER = np.dtype(
     [
         ("producer_id", ">i8"),
@@ -59,21 +62,19 @@ _STORED_PRODUCER = np.dtype(
 )
 _ABORTED_VERSION = 0
 _PRODUCER_VERSION = 1
-# version i16 @0, CRC-32C u32 @2 of what follows it, count i32 @6, entries @10.
+# version i16 @0, CRC-32C u32 @2 of all bytes after it, count i32 @6, entries @10.
 _PRODUCER_HEADER = 10
 _CRC_END = 6
 _CHECKPOINT_VERSION = 0
-# Far above the files of the largest brokers, far below what would hurt.
-_MAX_FILE = 256 << 20
+# Limit on these files, in bytes: far above the files of the largest brokers.
+MAX_SIDE_FILE = 256 << 20
 _MAX_SHOWN = 60
 _SPACES = re.compile(r"\s+")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_INT32 = np.iinfo(np.int32)
-_INT64 = np.iinfo(np.int64)
 
 
 class PartitionMetadata(NamedTuple):
-    """What a ``partition.metadata`` file says."""
+    """The contents of a ``partition.metadata`` file."""
 
     version: int
     topic_id: uuid.UUID
@@ -82,8 +83,8 @@ class PartitionMetadata(NamedTuple):
 def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read the aborted transactions of a ``.txnindex`` file (TXI-R1, TXI-R2).
 
-    An entry stands in the index of the segment with the transaction's marker; its first offset may lie in an earlier
-    segment. Kafka's ``TransactionIndex`` is the source.
+    An entry is in the index of the segment that has the transaction's marker; the first offset may be in an earlier
+    segment. The format is that of Kafka's ``TransactionIndex``.
 
     Parameters
     ----------
@@ -94,15 +95,15 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
     Returns
     -------
     ndarray of ABORTED_DTYPE, shape (transactions,)
-        ``last_offset`` is that of the marker, and ascends; ``last_stable_offset`` that of the log when the transaction
-        was completed. A trailing fragment of an entry is left out: it was never written to its end.
+        ``last_offset`` is the offset of the marker, and ascends. ``last_stable_offset`` is that of the log when the
+        transaction was completed. An incomplete last entry is ignored.
 
     Raises
     ------
     UnsupportedFormatError
-        If an entry has another version than 0.
+        If the version of an entry isn't 0.
     LogDirectoryError
-        If the file can't be read, or an entry's marker isn't after that of the entry before.
+        If the file can't be read, or the markers' offsets do not ascend.
 
     Examples
     --------
@@ -111,23 +112,24 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
     """
     path = os.fspath(path)
     data = _read(path, storage)
-    stored = np.frombuffer(data, _STORED_ABORTED, count=len(data) // _STORED_ABORTED.itemsize)
+    stored = np.frombuffer(data, STORED_ABORTED, count=len(data) // STORED_ABORTED.itemsize)
     wrong = np.flatnonzero(stored["version"] != _ABORTED_VERSION)
     last = stored["last_offset"].astype(np.int64)
     descents = np.flatnonzero(last[1:] <= last[:-1]) + 1
     if len(wrong) and not (len(descents) and descents[0] < wrong[0]):
-        position = int(wrong[0]) * _STORED_ABORTED.itemsize
+        position = int(wrong[0]) * STORED_ABORTED.itemsize
         raise UnsupportedFormatError(
-            f"{path}, byte {position}: entry of version {stored['version'][wrong[0]]}; known is {_ABORTED_VERSION}",
+            f"{path}, byte {position}: unsupported entry version {stored['version'][wrong[0]]}; "
+            f"supported is {_ABORTED_VERSION}",
             source=path,
             position=position,
         )
     if len(descents):
         row = int(descents[0])
-        position = row * _STORED_ABORTED.itemsize
+        position = row * STORED_ABORTED.itemsize
         raise LogDirectoryError(
-            f"{path}, byte {position}: marker at offset {last[row]} after one at {last[row - 1]}; the file is damaged, "
-            "the markers in the log itself say which transactions were aborted",
+            f"{path}, byte {position}: marker at offset {last[row]} after one at {last[row - 1]}; the file is damaged; "
+            "the markers in the log show which transactions were aborted",
             source=path,
             position=position,
         )
@@ -137,7 +139,7 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
 def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read the producers of a ``.snapshot`` file: their state before the offset in the file's name (DSK-R6).
 
-    Kafka's ``ProducerStateManager`` is the source.
+    The format is that of Kafka's ``ProducerStateManager``.
 
     Parameters
     ----------
@@ -148,20 +150,20 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
     Returns
     -------
     ndarray of PRODUCER_DTYPE, shape (producers,)
-        ``last_offset`` and ``last_sequence`` are those of the last batch, -1 where only a marker was seen. The first
+        ``last_offset`` and ``last_sequence`` belong to the last batch, and are -1 if there is only a marker. The first
         offset of that batch is ``last_offset - offset_delta``, and its first sequence
-        ``(last_sequence - offset_delta) % 2**31``: sequences go on at 0 after 2**31 - 1.
-        ``timestamp`` (ms) is that of the last batch or marker. ``current_txn_first_offset`` is where the producer's
-        open transaction began, -1 without one; ``coordinator_epoch`` is that of the last marker, -1 without one.
+        ``(last_sequence - offset_delta) % 2**31``: sequences wrap to 0 after 2**31 - 1. ``timestamp`` (ms) belongs to
+        the last batch or marker. ``current_txn_first_offset`` is the first offset of the producer's open transaction,
+        ``coordinator_epoch`` the epoch of the last marker; both are -1 without one.
 
     Raises
     ------
     CrcMismatchError
-        If the checksum isn't that of the bytes.
+        If the checksum is wrong.
     UnsupportedFormatError
         If the version isn't 1.
     LogDirectoryError
-        If the file can't be read, or has another size than its count of producers says.
+        If the file can't be read, or its size does not match its number of producers.
 
     Examples
     --------
@@ -180,21 +182,21 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
     version = int.from_bytes(data[:2], "big", signed=True)
     if version != _PRODUCER_VERSION:
         raise UnsupportedFormatError(
-            f"{path}, byte 0: producer snapshot of version {version}; known is {_PRODUCER_VERSION}",
+            f"{path}, byte 0: unsupported producer snapshot version {version}; supported is {_PRODUCER_VERSION}",
             source=path,
             position=0,
         )
-    wanted, found = int.from_bytes(data[2:_CRC_END], "big"), crc32c(memoryview(data)[_CRC_END:])
-    if wanted != found:
+    stored, computed = int.from_bytes(data[2:_CRC_END], "big"), crc32c(memoryview(data)[_CRC_END:])
+    if stored != computed:
         raise CrcMismatchError(
-            f"{path}, byte 2: stored checksum is 0x{wanted:08x}, the bytes give 0x{found:08x}", source=path, position=2
+            f"{path}, byte 2: stored checksum is 0x{stored:08x}, computed 0x{computed:08x}", source=path, position=2
         )
     count = int.from_bytes(data[_CRC_END:_PRODUCER_HEADER], "big", signed=True)
     size = len(data) - _PRODUCER_HEADER
     if size != count * _STORED_PRODUCER.itemsize:
         raise LogDirectoryError(
-            f"{path}, byte {_CRC_END}: count is {count}, {size} bytes follow; a producer takes "
-            f"{_STORED_PRODUCER.itemsize}",
+            f"{path}, byte {_CRC_END}: count is {count}, but {size} bytes follow, with "
+            f"{_STORED_PRODUCER.itemsize} per producer",
             source=path,
             position=_CRC_END,
         )
@@ -202,7 +204,7 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
 
 
 def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
-    r"""Read a ``leader-epoch-checkpoint`` file: at which offset each leader epoch began (DSK-R11).
+    r"""Read a ``leader-epoch-checkpoint`` file: the start offset of each leader epoch (DSK-R11).
 
     Parameters
     ----------
@@ -218,8 +220,8 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
     Raises
     ------
     LogDirectoryError
-        If the file can't be read, has another version than 0, a line that is none of its format, or not as many
-        entries as it says.
+        If the file can't be read, its version isn't 0, a line is malformed, or the number of entries is not the
+        declared one.
 
     Examples
     --------
@@ -233,7 +235,7 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
     path = os.fspath(path)
     epochs = np.array(
         [
-            (_integer(path, number, parts[0], _INT32), _integer(path, number, parts[1], _INT64))
+            (_integer(path, number, parts[0], 32), _integer(path, number, parts[1], 64))
             for number, parts in _checkpoint(path, 2, "epoch and start offset", storage)
         ],
         LEADER_EPOCH_DTYPE,
@@ -245,9 +247,9 @@ def read_leader_epochs(path: str | os.PathLike[str], *, storage: Storage | None 
 def read_offset_checkpoint(
     path: str | os.PathLike[str], *, storage: Storage | None = None
 ) -> dict[tuple[str, int], int]:
-    r"""Read a file of an offset for each topic-partition (DSK-R11).
+    r"""Read a checkpoint file with an offset for each topic-partition (DSK-R11).
 
-    These are a log directory's ``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``,
+    A log directory has the checkpoints ``recovery-point-offset-checkpoint``, ``replication-offset-checkpoint``,
     ``log-start-offset-checkpoint`` and ``cleaner-offset-checkpoint``.
 
     Parameters
@@ -264,8 +266,8 @@ def read_offset_checkpoint(
     Raises
     ------
     LogDirectoryError
-        If the file can't be read, has another version than 0, a line that is none of its format, or not as many
-        entries as it says.
+        If the file can't be read, its version isn't 0, a line is malformed, or the number of entries is not the
+        declared one.
 
     Examples
     --------
@@ -278,7 +280,7 @@ def read_offset_checkpoint(
     """
     path = os.fspath(path)
     return {
-        (parts[0], _integer(path, number, parts[1], _INT32)): _integer(path, number, parts[2], _INT64)
+        (parts[0], _integer(path, number, parts[1], 32)): _integer(path, number, parts[2], 64)
         for number, parts in _checkpoint(path, 3, "topic, partition and offset", storage)
     }
 
@@ -286,14 +288,14 @@ def read_offset_checkpoint(
 def start_offsets(
     directory: str, storage: Storage | None = None, entry: Entry | None = None
 ) -> dict[tuple[str, int], int]:
-    """Return the ``log-start-offset-checkpoint`` of a broker's log directory, which is read again once it has changed.
+    """Return the ``log-start-offset-checkpoint`` of a broker's log directory; it is cached until the file changes.
 
     Parameters
     ----------
     directory : str
     storage : Storage, optional
     entry : Entry, optional
-        What a listing says of the file.
+        The file's entry in a listing.
 
     Returns
     -------
@@ -313,7 +315,7 @@ def start_offsets(
     try:
         return _read_again(path, entry, tuple(sorted(storage.options.items())))
     except LogDirectoryError as error:
-        # That a request failed says nothing about the file.
+        # A failed request does not mean that the file is missing or malformed.
         if storage.remote and isinstance(error.__cause__, OSError):
             raise
         return {}
@@ -336,13 +338,13 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
     Returns
     -------
     PartitionMetadata
-        Its ``version``, and ``topic_id`` as a UUID; Kafka prints it in URL-safe base64 without padding. As a broker
-        does, later versions are read as far as they are known.
+        ``topic_id`` is a UUID, which the file has in URL-safe base64 without padding. Files of a later version are
+        read like those of version 0, as by a broker.
 
     Raises
     ------
     LogDirectoryError
-        If the file can't be read or is of another format.
+        If the file can't be read or is malformed.
 
     Examples
     --------
@@ -361,7 +363,7 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
         if len(parts) != 2 or parts[0] != name:
             raise _malformed(path, number, f"'{name} ...'", lines)
         fields.append(parts[1])
-    version = _integer(path, 1, fields[0], _INT32)
+    version = _integer(path, 1, fields[0], 32)
     if version < 0:
         raise _malformed(path, 1, "a version of 0 or later", lines)
     try:
@@ -374,7 +376,7 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
 
 
 def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | None = None) -> dict[str, str]:
-    r"""Read a log directory's ``meta.properties`` (DSK-R10), or another file of Java properties.
+    r"""Read a log directory's ``meta.properties`` (DSK-R10), or another Java properties file.
 
     Parameters
     ----------
@@ -390,7 +392,7 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
     Raises
     ------
     LogDirectoryError
-        If the file can't be read, or has an escape that is none.
+        If the file can't be read, or has an invalid escape.
 
     Examples
     --------
@@ -423,7 +425,7 @@ def read_meta_properties(path: str | os.PathLike[str], *, storage: Storage | Non
 # The key ends at the first "=", ":" or blank without a backslash (java.util.Properties.load).
 _PROPERTY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
-_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def _continues(line: str) -> bool:
@@ -437,58 +439,59 @@ def _unescaped(path: str, number: int, text: str) -> str:
             return chr(int(match[1], 16))
         if match[2] == "u":
             raise LogDirectoryError(f"{path}, line {number}: '\\u' without four hexadecimal digits", source=path)
-        return _CONTROL.get(match[2], match[2])
+        return _ESCAPES.get(match[2], match[2])
 
     return _ESCAPE.sub(character, text)
 
 
-def _checkpoint(path: str, columns: int, wanted: str, storage: Storage | None) -> list[tuple[int, list[str]]]:
-    """Return the entries of a checkpoint file, each with the number of its line.
+def _checkpoint(path: str, columns: int, expected: str, storage: Storage | None) -> list[tuple[int, list[str]]]:
+    """Return the entries of a checkpoint file, each with its line number.
 
-    As for Kafka's ``CheckpointFile``, a file that ends before its count has no entries: a broker makes it empty.
+    As for Kafka's ``CheckpointFile``, a file that ends before its count has no entries: brokers create it empty.
     """
     lines = _lines(path, storage)
     if lines:
-        version = _integer(path, 1, lines[0], _INT32)
+        version = _integer(path, 1, lines[0], 32)
         if version != _CHECKPOINT_VERSION:
             raise LogDirectoryError(
-                f"{path}, line 1: version {version}; known is {_CHECKPOINT_VERSION}", source=path, position=0
+                f"{path}, line 1: unsupported version {version}; supported is {_CHECKPOINT_VERSION}",
+                source=path,
+                position=0,
             )
     if len(lines) < 2:
         return []
-    count = _integer(path, 2, lines[1], _INT32)
+    count = _integer(path, 2, lines[1], 32)
     entries = []
     for number, line in enumerate(lines[2:], start=3):
         parts = _SPACES.split(line)
         if len(parts) != columns or not all(parts):
-            raise _malformed(path, number, wanted, lines)
+            raise _malformed(path, number, expected, lines)
         entries.append((number, parts))
     if len(entries) != count:
         raise LogDirectoryError(
-            f"{path}, line 2: says {count} entries, {len(entries)} follow; the file is damaged or was cut", source=path
+            f"{path}, line 2: declares {count} entries, {len(entries)} follow; the file is damaged or truncated",
+            source=path,
         )
     return entries
 
 
-def _integer(path: str, number: int, text: str, within: np.iinfo[np.int32] | np.iinfo[np.int64]) -> int:
-    if _INTEGER.fullmatch(text) is None or not within.min <= int(text) <= within.max:
-        raise LogDirectoryError(
-            f"{path}, line {number}: {_shown(text)} is no integer of {within.bits} bits", source=path
-        )
+def _integer(path: str, number: int, text: str, bits: int) -> int:
+    if _INTEGER.fullmatch(text) is None or not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
+        raise LogDirectoryError(f"{path}, line {number}: {_quoted(text)} is not a {bits}-bit integer", source=path)
     return int(text)
 
 
-def _malformed(path: str, number: int, wanted: str, lines: list[str]) -> LogDirectoryError:
-    found = _shown(lines[number - 1]) if len(lines) >= number else "the end of the file"
-    return LogDirectoryError(f"{path}, line {number}: wanted {wanted}, found {found}", source=path)
+def _malformed(path: str, number: int, expected: str, lines: list[str]) -> LogDirectoryError:
+    found = _quoted(lines[number - 1]) if len(lines) >= number else "the end of the file"
+    return LogDirectoryError(f"{path}, line {number}: expected {expected}, found {found}", source=path)
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text) if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]!r}... ({len(text)} characters)"
 
 
 def _lines(path: str, storage: Storage | None) -> list[str]:
-    # Java ends lines at these only; Python's splitlines() has more.
+    # Java's line terminators; Python's splitlines() has more.
     lines = re.split(r"\r\n|\n|\r", _read(path, storage).decode("utf-8", "replace"))
     if not lines[-1]:
         lines.pop()
@@ -497,16 +500,21 @@ def _lines(path: str, storage: Storage | None) -> list[str]:
 
 def _read(path: str, storage: Storage | None = None) -> bytes:
     try:
-        data, size = (storage or locate(path)[0]).read(path, _MAX_FILE)
+        data, size = (storage or locate(path)[0]).read(path, MAX_SIDE_FILE)
     except OSError as error:
         raise LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path) from error
-    if size > _MAX_FILE:
-        raise LogDirectoryError(f"{path}: {size} bytes, {_MAX_FILE} are the most for a file of this kind", source=path)
+    if size > MAX_SIDE_FILE:
+        raise too_large(path, size)
     return data
 
 
+def too_large(path: str, size: int) -> LogDirectoryError:
+    """Make the error for a side file beyond `MAX_SIDE_FILE`."""
+    return LogDirectoryError(f"{path}: {size} bytes; a file of this kind has at most {MAX_SIDE_FILE}", source=path)
+
+
 def _as(stored: npt.NDArray[np.void], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """Copy the fields that a dtype has, in its byte order; nobody may write to the result."""
+    """Copy the fields of a dtype in its byte order; the result is read-only."""
     rows = np.empty(len(stored), dtype)
     for name in dtype.names or ():
         rows[name] = stored[name]

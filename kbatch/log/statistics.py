@@ -1,4 +1,4 @@
-"""What a log is made of: counts, sizes and ranges, from batch headers alone or from the records too."""
+"""Statistics of a log: counts, sizes and ranges, from batch headers alone or also from the records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.log.reading import read_tables
+from kbatch.log.reading import TABLE_BYTES, read_tables
 from kbatch.log.segment import Segment
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
@@ -29,17 +29,16 @@ from kbatch.transactions import TransactionTracker
 __all__ = ["PERCENTILES", "Distribution", "LogStatistics", "log_statistics"]
 
 PERCENTILES = (50, 90, 99)
-_MAX_BYTES = 32 << 20
-# Numbers below this are counted one by one, those above by their first bits.
+# Numbers below this have one slot each; larger ones share a slot with numbers that have the same leading bits.
 _EXACT = 4096
 _BITS = 7
-# What a message of magic 0 and of magic 1 takes besides a key and a value (LEG-R28), and what stands before a key.
+# Bytes of a message of magic 0 and of magic 1 without key and value (LEG-R28), and before the key.
 _WRAPPER_SIZES = tuple(size + 8 for size in MESSAGE_HEADER_SIZES)
 _BEFORE_KEY = tuple(size + 4 for size in MESSAGE_HEADER_SIZES)
 
 
 class Distribution:
-    """How often which number occurs, in little memory: exact below 4096, to within one percent above.
+    """A histogram of integers in constant memory: exact below 4096, within one percent above.
 
     Examples
     --------
@@ -69,20 +68,20 @@ class Distribution:
 
     @property
     def mean(self) -> float | None:
-        """The mean; None of nothing."""
+        """The mean, or None if there are no values."""
         return self.total / self.count if self.count else None
 
     def percentile(self, percent: float) -> int | None:
-        """Return the least number that so many percent don't exceed; None of nothing."""
+        """Return the percentile, or None if there are no values."""
         if not self.count:
             return None
         assert self.largest is not None
         rank = max(1, int(np.ceil(self.count * percent / 100)))
         slot = int(np.searchsorted(np.cumsum(self._counts), rank))
-        return min(_number(slot), self.largest)
+        return min(_largest_in(slot), self.largest)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return count, mean, percentiles and extremes."""
+        """Return count, mean, percentiles, minimum and maximum."""
         return {
             "count": self.count,
             "mean": None if self.mean is None else round(self.mean, 2),
@@ -101,8 +100,8 @@ def _slots(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return slots
 
 
-def _number(slot: int) -> int:
-    """Return the largest number that is counted in a slot."""
+def _largest_in(slot: int) -> int:
+    """Return the largest number of a slot."""
     if slot < _EXACT:
         return slot
     exponent, first = divmod(slot - _EXACT, 1 << _BITS)
@@ -110,33 +109,33 @@ def _number(slot: int) -> int:
 
 
 class LogStatistics:
-    """What a log is made of.
+    """Statistics of a log.
 
     Attributes
     ----------
     segments, bytes : int
     batches, control_batches : int
     records : int or None
-        As the headers count them, those of control batches too. Without decoding, compressed messages of magic 0 and 1
-        don't say how many they hold: `uncounted_batches`.
+        Counts in headers, control batches included. Headers of compressed messages of magic 0 and 1 have no count;
+        without decoding they are in `uncounted_batches`.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
-        Of batches by their headers. With the records read, timestamps are the least and the largest of any record; by
-        headers alone they are of `base_timestamp` and `max_timestamp`.
+        Offsets are from the headers. Timestamps are the smallest and the largest of any record; without decoding they
+        are from `base_timestamp` and `max_timestamp`.
     codecs : dict
-        By name: ``batches``, ``bytes`` of whole batches, ``payload_bytes`` of what is compressed in them, and
-        ``plain_bytes`` that it decompresses to (about; None if not decoded).
+        By name: ``batches``, ``bytes`` of whole batches, ``payload_bytes`` of their payloads, and ``plain_bytes``, the
+        approximate size of the uncompressed payloads (None if not decoded).
     magics : dict
         Batches by magic.
     records_per_batch, record_bytes : Distribution
-        Of batches without control batches; and of keys and values together, by record.
+        Records of each batch except control batches; and the size of key and value of each record.
     null_keys, null_values, tombstones, headers : int
-        Of the records that are not control records. Tombstones are null values with a key.
+        Counts of records, without control records. Tombstones are records with a key and a null value.
     committed, aborted, open : int
-        Transactions, by their markers; what has no batch that is left counts as committed only.
+        Transactions by their markers. A transaction with no remaining batch is counted only if committed.
     producers : int
-        Producer ids.
+        Number of producer ids.
     losses : int
-        Stretches of damage; `lost_bytes` is what they cost.
+        Number of damaged byte ranges; `lost_bytes` is their size.
     """
 
     def __init__(self, *, decoded: bool) -> None:
@@ -160,7 +159,7 @@ class LogStatistics:
 
     @property
     def producers(self) -> int:
-        """How many producer ids there are."""
+        """Number of producer ids."""
         return len(self._producers)
 
     def add_batches(self, batches: npt.NDArray[np.void]) -> None:
@@ -188,11 +187,11 @@ class LogStatistics:
             entry["batches"] += int(chosen.sum())
             entry["bytes"] += int(batches["size"][chosen].sum())
             entry["payload_bytes"] += int(payload[chosen].sum())
-        # The first offset of a compressed message set isn't in its header (LEG-R23).
+        # Headers of compressed message sets have no base offset (LEG-R23).
         first = np.where(batches["base_offset"] < 0, batches["last_offset"], batches["base_offset"])
         self.first_offset = _least(self.first_offset, int(first.min()))
         self.last_offset = _largest(self.last_offset, int(batches["last_offset"].max()))
-        # Of a batch without records, and of one with a delete horizon, the base is no record's time (TS-R5, TS-R7).
+        # base_timestamp is not a record's time in an empty batch or with a delete horizon (TS-R5, TS-R7).
         if not self.decoded:
             based = new & (counts > 0) & ((batches["attributes"] & ATTRIBUTE_DELETE_HORIZON) == 0)
             self._times(np.concatenate((batches["base_timestamp"][based], batches["max_timestamp"])))
@@ -211,7 +210,7 @@ class LogStatistics:
             self.last_timestamp = _largest(self.last_timestamp, int(timestamps.max()))
 
     def add_table(self, table: RecordTable) -> None:
-        """Count what a table, decoded with its control records, says beyond the headers of its batches."""
+        """Count the records and losses of a table that was decoded with its control records."""
         batches, records = table.batches, table.records
         control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
         is_control = control[records["batch"]]
@@ -231,10 +230,10 @@ class LogStatistics:
         self.lost_bytes += sum(loss.length for loss in table.losses)
 
     def _plain_bytes(self, table: RecordTable) -> None:
-        """Add up what payloads decompress to.
+        """Add the approximate sizes of uncompressed payloads.
 
-        Payloads lie one after the other in the table's data, and a payload's first key stands some bytes after its
-        begin, nearly as many in each: so the distance of first keys is the size, about.
+        Payloads are consecutive in the table's data, and the first key is nearly at the same place in each, so the
+        distance between first keys approximates the size.
         """
         batches = table.batches
         codec = batches["attributes"] & ATTRIBUTE_CODEC
@@ -252,7 +251,7 @@ class LogStatistics:
             self._codec(number)["plain_bytes"] += int(plain[good & (codec == number)].sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values, for JSON; what was not looked at is None."""
+        """Return all statistics as JSON values; statistics that need decoding are None without it."""
         decoded = self.decoded
 
         def if_decoded(value: Any) -> Any:
@@ -297,7 +296,7 @@ def _ratio(codec: str, entry: dict[str, Any]) -> float | None:
 
 
 def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Return the bytes of each batch that are never compressed; a plain message counts as a payload."""
+    """Return the bytes before each batch's payload; an uncompressed message is a payload as a whole."""
     of_wrapper = np.where(batches["magic"] == 0, _WRAPPER_SIZES[0], _WRAPPER_SIZES[1])
     of_message = np.where((batches["attributes"] & ATTRIBUTE_CODEC) == 0, 0, of_wrapper)
     before: npt.NDArray[np.int64] = np.where(batches["magic"] == 2, BATCH_HEADER_SIZE, of_message)
@@ -319,18 +318,18 @@ def log_statistics(
     limits: Limits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> LogStatistics:
-    """Find out what a log is made of.
+    """Compute the statistics of a log.
 
     Parameters
     ----------
     segments : sequence of Segment
         In order of base offset.
     headers_only : bool
-        Whether to follow batch headers only; of the payloads only those of transaction markers are looked at, and no
-        checksum but theirs.
+        Whether to read batch headers only. Payloads and checksums are read only for transaction markers and for
+        batches that begin a transaction.
     limits : Limits, optional
     progress : callable, optional
-        Called with the bytes of segments that are done.
+        Called with the number of segment bytes read so far.
 
     Returns
     -------
@@ -358,7 +357,7 @@ def log_statistics(
     for segment in segments:
         statistics.segments += 1
         statistics.bytes += segment.size
-        for table in read_tables(segment, 0, segment.size, options, _MAX_BYTES):
+        for table in read_tables(segment, 0, segment.size, options, TABLE_BYTES):
             batches = table.batches
             good = batches[BatchStatus.sound(batches["status"])]
             statistics.add_batches(good)

@@ -1,7 +1,7 @@
-"""Where the files of a log are: on this machine, or in a filesystem that pyarrow or fsspec reaches by URL.
+"""Access to the files of a log: local ones, and by URL those in a filesystem of pyarrow or fsspec.
 
-A path is a local path, or a URL such as ``s3://bucket/logs``. Everything that is read of a log is read through here:
-one listing for a directory, whole small files, and ranges of segments.
+A path is a local path, or a URL such as ``s3://bucket/logs``. All reads of a log use this module: one listing per
+directory, small files as a whole, and ranges of segments.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 _ARROW_SCHEMES = (*_S3_SCHEMES, "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 _S3_FLAGS = {"anonymous", "force_virtual_addressing", "background_writes", "allow_bucket_creation"}
 _S3_NUMBERS = {"request_timeout", "connect_timeout"}
-# Python's mapping holds a file descriptor of its own, and a table holds its window: whoever keeps many tables must not
-# run out of descriptors. Beyond so many mapped windows the others are read.
+# Limit on mapped windows; beyond it windows are read. Each mapping in Python holds a file descriptor, and a table holds
+# its window, so a caller that keeps many tables would otherwise run out of descriptors.
 MOST_MAPPED = 64
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-# The least that is asked of a remote file: a request costs more than these bytes.
+# Smallest request to a remote file, in bytes: a request costs more than their transfer.
 _LEAST_REQUEST = 64 << 10
 
 _lock = threading.Lock()
@@ -61,9 +61,9 @@ _bytes_read = 0
 
 
 def bytes_read() -> int:
-    """Return how many bytes of files this process has read through kbatch so far, index files included.
+    """Return the number of bytes that this process has read from files through kbatch, including index files.
 
-    Of a mapped window all bytes count that were asked for.
+    All requested bytes of a mapped window count.
 
     Examples
     --------
@@ -95,29 +95,28 @@ def filesystem(url: str, options: Mapping[str, str] | None = None) -> tuple[pyar
     Parameters
     ----------
     url : str
-        A local path; or a URL. ``s3://`` (also ``s3a://``), ``gs://``, ``hdfs://`` and ``abfs://`` are pyarrow's own
-        filesystems, any other scheme is looked for in fsspec.
+        A local path or a URL. ``s3://`` (also ``s3a://``), ``gs://``, ``hdfs://`` and ``abfs://`` use pyarrow's
+        filesystems, any other scheme uses fsspec.
     options : mapping of str to str, optional
-        Of ``s3``: the arguments of `pyarrow.fs.S3FileSystem`, such as ``access_key``, ``secret_key``, ``region`` and
-        ``endpoint_override`` (``http://host:port`` or ``host:port``). Of pyarrow's others: what
-        `pyarrow.fs.FileSystem.from_uri` takes after the ``?``. Of fsspec: the arguments of its filesystem; ``true``,
-        ``false`` and JSON objects are taken as such. ``implementation`` set to ``fsspec`` asks for fsspec where both
-        know the scheme.
+        For ``s3``: the arguments of `pyarrow.fs.S3FileSystem`, such as ``access_key``, ``secret_key``, ``region`` and
+        ``endpoint_override`` (``http://host:port`` or ``host:port``). For pyarrow's other filesystems: the query
+        parameters of `pyarrow.fs.FileSystem.from_uri`. For fsspec: the arguments of its filesystem; ``true``,
+        ``false`` and JSON objects are parsed. ``implementation=fsspec`` selects fsspec for schemes that both support.
 
     Raises
     ------
     LogDirectoryError
-        If the scheme isn't known, or the filesystem can't be reached.
+        If the scheme is unknown, or the filesystem can't be reached.
     ValueError
-        If an option isn't known.
+        If an option is unknown.
     MissingDependencyError
-        Without pyarrow, or the package that fsspec needs for the scheme.
+        If pyarrow, or the package that fsspec needs for the scheme, is not installed.
 
     Notes
     -----
-    Credentials that aren't given are found as the library finds them, for S3 in the environment, ``~/.aws`` and the
-    machine's role. They are refused in the URL itself, which stands in tables and errors. A filesystem is made once for
-    a process and its options.
+    By default the library looks up the credentials, for S3 in the environment, ``~/.aws`` and the machine's role.
+    Credentials in the URL are rejected, because tables and errors contain the URL. A filesystem is created once per
+    process and set of options.
     """
     given = _texts(options)
     found = _URL.match(url)
@@ -129,8 +128,8 @@ def filesystem(url: str, options: Mapping[str, str] | None = None) -> tuple[pyar
         raise LogDirectoryError(f"{url}: no bucket in this URL", source=url)
     if scheme in _S3_SCHEMES and ("@" in authority or "?" in url):
         raise ValueError(
-            f"{scheme}://{authority.rpartition('@')[2]}...: credentials and parameters don't belong into the URL, "
-            "which stands in tables and errors; give them as storage options"
+            f"{scheme}://{authority.rpartition('@')[2]}...: credentials and parameters are not allowed in the URL, "
+            "because tables and errors contain it; pass them as storage options"
         )
     # A process that was forked must not use its parent's connections.
     made = _filesystem(scheme, authority, tuple(sorted(given.items())), os.getpid())
@@ -161,11 +160,11 @@ def _filesystem(scheme: str, authority: str, options: tuple[tuple[str, str], ...
     except TypeError as error:
         raise ValueError(f"{root}: storage options {', '.join(given)}: {error}") from error
     except (OSError, _arrow_error()) as error:
-        raise LogDirectoryError(f"{root}: {_reason(error)}", source=root) from error
+        raise LogDirectoryError(f"{root}: {_one_line(error)}", source=root) from error
 
 
 def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
-    """Return options as Spark and a command line have them: as text."""
+    """Return the values of options as text, as on a command line and in Spark."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in (options or {}).items()
@@ -174,7 +173,7 @@ def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def _arrow_error() -> type[Exception]:
-    """Return what pyarrow raises for a URL or an option that it doesn't take."""
+    """Return the exception of pyarrow for a URL or an option that it does not accept."""
     import pyarrow
 
     error: type[Exception] = pyarrow.ArrowException
@@ -189,15 +188,15 @@ def _s3(fs: Any, bucket: str, given: dict[str, Any]) -> Any:
     arguments: dict[str, Any] = {}
     for name, value in given.items():
         if name in _S3_FLAGS:
-            arguments[name] = _flag(name, value)
+            arguments[name] = _flag_option(name, value)
         elif name in _S3_NUMBERS:
-            arguments[name] = _number(name, value)
+            arguments[name] = _number_option(name, value)
         else:
             arguments[name] = value
     endpoint = re.fullmatch(r"(https?)://(.*?)/*", arguments.get("endpoint_override", ""))
     if endpoint is not None:
         arguments["scheme"], arguments["endpoint_override"] = endpoint.groups()
-    # An endpoint that is down is told in seconds.
+    # An unreachable endpoint raises an error within seconds.
     arguments.setdefault("connect_timeout", 5.0)
     if "endpoint_override" in arguments:
         arguments.setdefault("region", "us-east-1")
@@ -215,7 +214,7 @@ def _fsspec(fs: Any, scheme: str, root: str, given: dict[str, Any]) -> Any:
         if text.lower() in ("true", "false"):
             arguments[name] = text.lower() == "true"
         elif text.startswith("{"):
-            arguments[name] = _object(name, text)
+            arguments[name] = _object_option(name, text)
         else:
             arguments[name] = value
     try:
@@ -226,44 +225,44 @@ def _fsspec(fs: Any, scheme: str, root: str, given: dict[str, Any]) -> Any:
         raise LogDirectoryError(f"{root}: {error}", source=root) from error
 
 
-def _flag(name: str, value: str) -> bool:
+def _flag_option(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise ValueError(f"storage option {name} must be true or false, got {value!r}")
     return value.lower() == "true"
 
 
-def _number(name: str, value: str) -> float:
+def _number_option(name: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
         raise ValueError(f"storage option {name} must be a number, got {value!r}") from None
 
 
-def _object(name: str, value: str) -> object:
+def _object_option(name: str, value: str) -> object:
     try:
         return json.loads(value)
     except ValueError as error:
         # The value isn't shown: it may hold secrets.
-        raise ValueError(f"storage option {name} begins like a JSON object, but is none: {error}") from None
+        raise ValueError(f"storage option {name} starts with '{{' but is not a JSON object: {error}") from None
 
 
-def _reason(error: BaseException) -> str:
-    """Return what a library says, on one line of bounded length."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    text = " ".join(said.split())
+def _one_line(error: BaseException) -> str:
+    """Return the message of a library's error on one line of bounded length."""
+    message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    text = " ".join(message.split())
     return text if len(text) <= 400 else text[:400] + "..."
 
 
 class Entry(NamedTuple):
-    """What a listing says of a file or directory.
+    """A file or directory in a listing.
 
     Attributes
     ----------
     is_directory : bool
     size : int or None
-        Bytes of a file; None where the listing doesn't say, as a local one.
+        Bytes of a file; None if the listing has no sizes, as for local directories.
     mtime : int
-        When it was written, as far as that is known; only to be compared.
+        Modification time, or 0 if unknown; only for comparison.
     """
 
     is_directory: bool
@@ -272,12 +271,12 @@ class Entry(NamedTuple):
 
 
 class Storage:
-    """The filesystem of a path, as far as reading logs needs it. Picklable: it holds nothing but options.
+    """The operations on a filesystem that logs need. Picklable: it holds only options.
 
     Parameters
     ----------
     options : mapping of str to str, optional
-        As for `filesystem`. They don't matter to local files.
+        As for `filesystem`; ignored for local files.
     remote : bool
         Whether its paths are URLs.
     """
@@ -297,11 +296,11 @@ class Storage:
         return f"{directory.rstrip('/')}/{name}" if self.remote else os.path.join(directory, name)
 
     def absolute(self, path: str) -> str:
-        """Return a path that tells the names of its directories."""
+        """Return an absolute path, which contains the names of all its directories."""
         return path.rstrip("/") if self.remote else os.path.abspath(path)
 
     def find(self, path: str) -> Entry | None:
-        """Say what is at a path, None if there is nothing.
+        """Return the entry of a path, or None if it does not exist.
 
         Raises
         ------
@@ -314,7 +313,7 @@ class Storage:
             except (OSError, ValueError):
                 return None
             return Entry(stat.S_ISDIR(found.st_mode), found.st_size, found.st_mtime_ns)
-        fs, inner = _fresh(path, self.options)
+        fs, inner = _current(path, self.options)
         try:
             info = fs.get_file_info(inner)
         except Exception as error:
@@ -322,33 +321,33 @@ class Storage:
         return _entry(info) if info.type.name != "NotFound" else None
 
     def list(self, directory: str) -> dict[str, Entry]:
-        """List a directory, once: names and what they are.
+        """List a directory: the entries by name.
 
         Raises
         ------
         LogDirectoryError
-            If it can't be listed, or a filesystem not be reached. Local errors are `OSError`.
+            If the directory can't be listed, or the filesystem can't be reached. Local errors are `OSError`.
         """
         if not self.remote:
             with os.scandir(directory) as found:
                 return {entry.name: Entry(_is_directory(entry)) for entry in found}
-        fs, inner = _fresh(directory, self.options)
+        fs, inner = _current(directory, self.options)
         try:
             infos = fs.get_file_info(_pyarrow_fs().FileSelector(inner, recursive=False))
         except (FileNotFoundError, NotADirectoryError):
             raise
         except Exception as error:
             raise _unreachable(directory, error) from error
-        # An object store may have an object of the directory's own name.
+        # An object store may have an object with the name of the directory.
         return {info.base_name: _entry(info) for info in infos if info.base_name}
 
     def read(self, path: str, most: int, *, size: int | None = None) -> tuple[bytes, int]:
-        """Read a small file from its beginning: `most` bytes of it, and its size.
+        """Return the first `most` bytes of a file, and its size.
 
         Raises
         ------
         OSError
-            If it can't be read; `FileNotFoundError` if there is none.
+            If it can't be read; `FileNotFoundError` if it does not exist.
         """
         if not self.remote:
             with open(path, "rb") as file:
@@ -361,13 +360,13 @@ class Storage:
             return data, remote.size
 
     def open(self, path: str, size: int | None = None) -> LocalFile | RemoteFile:
-        """Open a file to have windows of it.
+        """Open a file for reading windows.
 
         Parameters
         ----------
         path : str
         size : int, optional
-            As it is known. A remote file may then not be asked again.
+            The size, if known; saves a request for a remote file.
 
         Raises
         ------
@@ -381,7 +380,7 @@ LOCAL = Storage()
 
 
 def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> tuple[Storage, str]:
-    """Return the storage of a path or URL, and the path as the storage takes it."""
+    """Return the storage of a path or URL, and the path for its methods."""
     text = os.fspath(path)
     if is_url(text):
         return Storage(options, remote=True), text
@@ -392,12 +391,12 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # A symbolic link that leads nowhere.
+        # A broken symbolic link.
         return False
 
 
-def _fresh(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
-    """Return the filesystem, to be asked for what is there now: fsspec's remember their listings, but logs grow."""
+def _current(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return the filesystem without cached listings, which fsspec keeps although logs grow."""
     fs, inner = filesystem(path, options)
     handler = getattr(fs, "handler", None)
     if handler is not None:
@@ -406,7 +405,7 @@ def _fresh(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem
 
 
 def identity(path: str) -> str:
-    """Return what is the same for all paths or URLs of one file."""
+    """Return a canonical path or URL, equal for all paths or URLs of one file."""
     return re.sub(r"^s3[an]://", "s3://", path.rstrip("/")) if is_url(path) else os.path.realpath(path)
 
 
@@ -415,7 +414,7 @@ def _entry(info: Any) -> Entry:
 
 
 def _unreachable(url: str, error: Exception) -> LogDirectoryError:
-    return LogDirectoryError(f"{url}: can't be reached: {_reason(error)}", source=url)
+    return LogDirectoryError(f"{url}: can't be reached: {_one_line(error)}", source=url)
 
 
 class LocalFile:
@@ -435,7 +434,7 @@ class LocalFile:
         Raises
         ------
         ValueError
-            If a part that is to be mapped isn't there.
+            If the file is too short to be mapped up to `stop`.
         """
         if not mapped or len(_mapped) >= MOST_MAPPED:
             return self._read(start, stop - start)
@@ -460,16 +459,16 @@ class LocalFile:
 
 
 class RemoteFile:
-    """A file that is reached by URL: ranges of it, and not a byte twice where windows overlap.
+    """A file in a remote filesystem, read in ranges; overlapping windows do not read a byte twice.
 
-    The window that was had last is held: whoever walks asks for a header, a tail or a rest within it.
+    The last window is kept, since a walk over headers requests windows within it or next to it.
     """
 
     def __init__(self, path: str, storage: Storage, size: int | None = None) -> None:
         self.path = path
         fs, self._inner = filesystem(path, storage.options)
         handler = getattr(fs, "handler", None)
-        # fsspec's files read ahead by megabytes; its ranges don't.
+        # fsspec's file objects read ahead by megabytes; cat_file does not.
         self._ranges = None if handler is None else handler.fs
         self._file: Any = None
         self._start = 0
@@ -483,7 +482,7 @@ class RemoteFile:
         except FileNotFoundError as error:
             raise FileNotFoundError(2, "no such object", path) from error
         except Exception as error:
-            raise OSError(5, _reason(error), path) from error
+            raise OSError(5, _one_line(error), path) from error
 
     def __enter__(self) -> RemoteFile:
         return self
@@ -498,7 +497,7 @@ class RemoteFile:
         self._held = byte_array(b"")
 
     def read(self, start: int, size: int) -> bytes:
-        """Read a range, with one request; fewer bytes where the file ends.
+        """Read a range with one request; fewer bytes at the end of the file.
 
         Raises
         ------
@@ -514,10 +513,10 @@ class RemoteFile:
         except FileNotFoundError as error:
             raise FileNotFoundError(2, "no such object", self.path) from error
         except Exception as error:
-            # S3 answers so where an object has become shorter than `start`.
+            # S3's error if an object has become shorter than `start`.
             if re.search(r"416|InvalidRange|not satisfiable", str(error), re.IGNORECASE):
                 return b""
-            raise OSError(5, _reason(error), self.path) from error
+            raise OSError(5, _one_line(error), self.path) from error
         _count(len(data))
         return data
 

@@ -33,7 +33,7 @@ from pyspark.sql.types import TimestampType as SparkTimestampType
 
 from kbatch import options as opts
 from kbatch.log.write.commit import Mode, Stage, check_before, commit
-from kbatch.log.write.parts import Part, PartWriter
+from kbatch.log.write.parts import PartFile, PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns
 from kbatch.options import option
 
@@ -143,7 +143,7 @@ class PartsMessage(WriterCommitMessage):
     """What a task has written: its number, and its files."""
 
     task: int
-    parts: list[Part]
+    parts: list[PartFile]
 
 
 class KbatchWriter(DataSourceArrowWriter):

@@ -95,13 +95,13 @@ def test_offsets_within_a_segment(run: Any, tmp_path: Path) -> None:
     second = len(batch(5, [1, 2]))
     assert status == 3
     assert findings(out) == [f"{path}: byte {second}: base offset 6 after a batch that reaches to 6"]
-    assert "note: offsets are left out: 6 is followed by 9, and 1 more gap" in out
+    assert "note: offsets are missing: 6 is followed by 9, and 1 more gap" in out
     path = write_segment(tmp_path / "u-0", 5, [batch(4, [1])])
     assert "byte 0: base offset 4 is below the segment's, 5" in run(path)[1]
 
 
 def test_sequences(run: Any, tmp_path: Path) -> None:
-    """PRD-R10, PRD-R11, PRD-R16: batches that are missing are damage, unless offsets are left out in between."""
+    """PRD-R10, PRD-R11, PRD-R16: batches that are missing are damage, unless offsets in between are missing."""
 
     def produced(offset: int, sequence: int, producer_id: int = 7, epoch: int = 0, timestamp: int = 1000) -> bytes:
         return kbatch.encode(
@@ -130,7 +130,7 @@ def test_sequences(run: Any, tmp_path: Path) -> None:
     assert status == 3
     assert len(findings(out)) == 1
     assert "base offset 24: sequence 8 of producer 8; expected 6 after 5" in findings(out)[0]
-    between = "offsets are left out in between"
+    between = "offsets in between are missing"
     assert f"note: base offset 20: sequence 12 of producer 7; expected 10 after 9; {between}" in out
     assert f"note: base offset 22: sequence 4 of producer 8; expected 2 after 1; {between}" in out
     # A broker forgets producers after a day, and lets an epoch in that it would have fenced off.
@@ -156,7 +156,7 @@ def test_segments_that_overlap(run: Any, tmp_path: Path) -> None:
     assert status == 3
     assert len(findings(out)) == 1
     assert f"{second}: byte 0: begins at offset 2, but" in out
-    assert "note: offsets are left out: 3 is followed by 100" in out
+    assert "note: offsets are missing: 3 is followed by 100" in out
 
 
 def test_timestamps_and_records_against_the_header(run: Any, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_timestamps_and_records_against_the_header(run: Any, tmp_path: Path) -> 
     told = sorted(findings(out))
     assert len(told) == 2
     assert "byte 0: base offset 0: a record's timestamp, 9, is later than the batch's max_timestamp" in told[0]
-    assert "base offset 3: record offset 4 lies outside of the batch" in told[1]
+    assert "base offset 3: record offset 4 is outside the batch" in told[1]
 
 
 def test_ends_of_segments(run: Any, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_offset_index(run: Any, txn: Path) -> None:
         (16, struct.pack(">i", relative + 1), "no batch ends with this offset"),
         (16, struct.pack(">i", 1 + struct.unpack_from(">i", data, 8)[0]), "byte 16: entry of offset"),
         (16, struct.pack(">i", -5), "entries must ascend"),
-        (len(data), b"\1\2\3", "no whole number of entries of 8"),
+        (len(data), b"\1\2\3", "not a multiple of an entry's 8 bytes"),
     ):
         patch(path, at, change)
         for target in (path, txn):
@@ -227,7 +227,7 @@ def test_time_index(run: Any, txn: Path) -> None:
         (12, struct.pack(">q", timestamp + 1), "the largest up to that batch is"),
         (12, struct.pack(">q", 5), "entries must not descend"),
         (len(data) - 4, struct.pack(">i", 1 << 20), "the segment ends at"),
-        (len(data), b"\1", "no whole number of entries of 12"),
+        (len(data), b"\1", "not a multiple of an entry's 12 bytes"),
     ):
         patch(path, at, change)
         for target in (path, txn):
@@ -250,7 +250,7 @@ def test_transaction_index(run: Any, txn: Path) -> None:
             data[:10] + struct.pack(">q", 16) + data[18:],
             "byte 0: producer 1001, marker at offset 30: first offset is 16",
         ),
-        (b"\0\1" + data[2:], "byte 0: entry of version 1"),
+        (b"\0\1" + data[2:], "byte 0: unsupported entry version 1"),
         (data[34:68] + data[:34], "byte 34: marker at offset 30 after one at 50"),
     ):
         path.write_bytes(content)

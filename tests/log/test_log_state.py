@@ -1,4 +1,4 @@
-"""Files beside the segments: DSK-R6, DSK-R7, DSK-R10 to DSK-R13, TXI-R1 to TXI-R3, TXI-R7."""
+"""The other files of a log directory: DSK-R6, DSK-R7, DSK-R10 to DSK-R13, TXI-R1 to TXI-R3, TXI-R7."""
 
 from __future__ import annotations
 
@@ -70,12 +70,14 @@ def test_fragment_of_an_entry_ends_a_transaction_index_txi_r1(tmp_path: Path, cu
 def test_later_version_of_a_transaction_index_is_an_error_txi_r1(tmp_path: Path, version: int) -> None:
     path = tmp_path / "0.txnindex"
     path.write_bytes(struct.pack(">hqqqq", 0, 1, 2, 3, 4) + struct.pack(">hqqqq", version, 1, 4, 5, 6))
-    with pytest.raises(UnsupportedFormatError, match=rf"0\.txnindex, byte 34: entry of version {version};") as caught:
+    with pytest.raises(
+        UnsupportedFormatError, match=rf"0\.txnindex, byte 34: unsupported entry version {version};"
+    ) as caught:
         read_transaction_index(path)
     assert (caught.value.source, caught.value.position) == (str(path), 34)
 
 
-def test_transaction_index_that_goes_back_is_an_error_txi_r2(tmp_path: Path) -> None:
+def test_transaction_index_that_descends_is_an_error_txi_r2(tmp_path: Path) -> None:
     path = tmp_path / "0.txnindex"
     path.write_bytes(struct.pack(">hqqqq", 0, 1, 2, 30, 4) + struct.pack(">hqqqq", 0, 1, 4, 30, 6))
     with pytest.raises(LogDirectoryError, match=r"byte 34: marker at offset 30 after one at 30"):
@@ -89,7 +91,7 @@ def test_transaction_index_that_goes_back_is_an_error_txi_r2(tmp_path: Path) -> 
 def test_transaction_index_of_another_segment_is_an_error(tmp_path: Path) -> None:
     path = write_segment(tmp_path / "t-0", 100, [batch(100, [1])])
     shutil.copy(TXN / "00000000000000000000.txnindex", path.with_suffix(".txnindex"))
-    with pytest.raises(LogDirectoryError, match="marker at offset 30, below the segment's first, 100"):
+    with pytest.raises(LogDirectoryError, match="marker at offset 30, below the segment's base offset 100"):
         kbatch.Segment(path).transaction_index()
 
 
@@ -167,7 +169,7 @@ def test_hostile_count_in_a_producer_snapshot(tmp_path: Path, count: int) -> Non
     body = struct.pack(">i", count) + bytes(46)
     path = tmp_path / "0.snapshot"
     path.write_bytes(struct.pack(">hI", 1, crc32c(body)) + body)
-    with pytest.raises(LogDirectoryError, match=f"byte 6: count is {count}, 46 bytes follow; a producer takes 46"):
+    with pytest.raises(LogDirectoryError, match=f"byte 6: count is {count}, but 46 bytes follow, with 46 per producer"):
         read_producer_snapshot(path)
 
 
@@ -183,7 +185,7 @@ def test_sparse_giant_state_files_are_refused(tmp_path: Path) -> None:
         read_partition_metadata,
         read_meta_properties,
     ):
-        with pytest.raises(LogDirectoryError, match="are the most for a file of this kind"):
+        with pytest.raises(LogDirectoryError, match="a file of this kind has at most"):
             read(path)
 
 
@@ -220,30 +222,30 @@ def test_checkpoints_without_entries_dsk_r11(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("1\n0\n", "line 1: version 1; known is 0"),
-        ("x\n0\n", "line 1: 'x' is no integer of 32 bits"),
-        ("\n0\n", "line 1: '' is no integer"),
-        ("0\n2\nt 0 5\n", "line 2: says 2 entries, 1 follow"),
-        ("0\n1\nt 0 5\nt 1 5\n", "line 2: says 1 entries, 2 follow"),
-        ("0\n-1\n", "line 2: says -1 entries, 0 follow"),
-        ("0\n2147483648\n", "line 2: '2147483648' is no integer of 32 bits"),
-        ("0\n1\nt 0\n", "line 3: wanted topic, partition and offset, found 't 0'"),
-        ("0\n1\nt 0 5 6\n", "line 3: wanted topic, partition and offset"),
-        ("0\n1\n t 5\n", "line 3: wanted topic, partition and offset"),
-        ("0\n2\nt 0 5\n\n", "line 4: wanted topic, partition and offset, found ''"),
-        ("0\n1\nt x 5\n", "line 3: 'x' is no integer of 32 bits"),
-        ("0\n1\nt 0 9223372036854775808\n", "line 3: '9223372036854775808' is no integer of 64 bits"),
-        ("0\n1\nt 0 5_0\n", "line 3: '5_0' is no integer"),
-        ("0\n1\nt 0 \u0665\n", "is no integer"),
-        ("0\n1\nt 0 " + "9" * 100_000 + "\n", r"\(100000 characters\) is no integer"),
+        ("1\n0\n", "line 1: unsupported version 1; supported is 0"),
+        ("x\n0\n", "line 1: 'x' is not a 32-bit integer"),
+        ("\n0\n", "line 1: '' is not a 32-bit integer"),
+        ("0\n2\nt 0 5\n", "line 2: declares 2 entries, 1 follow"),
+        ("0\n1\nt 0 5\nt 1 5\n", "line 2: declares 1 entries, 2 follow"),
+        ("0\n-1\n", "line 2: declares -1 entries, 0 follow"),
+        ("0\n2147483648\n", "line 2: '2147483648' is not a 32-bit integer"),
+        ("0\n1\nt 0\n", "line 3: expected topic, partition and offset, found 't 0'"),
+        ("0\n1\nt 0 5 6\n", "line 3: expected topic, partition and offset"),
+        ("0\n1\n t 5\n", "line 3: expected topic, partition and offset"),
+        ("0\n2\nt 0 5\n\n", "line 4: expected topic, partition and offset, found ''"),
+        ("0\n1\nt x 5\n", "line 3: 'x' is not a 32-bit integer"),
+        ("0\n1\nt 0 9223372036854775808\n", "line 3: '9223372036854775808' is not a 64-bit integer"),
+        ("0\n1\nt 0 5_0\n", "line 3: '5_0' is not a 64-bit integer"),
+        ("0\n1\nt 0 \u0665\n", "is not a 64-bit integer"),
+        ("0\n1\nt 0 " + "9" * 100_000 + "\n", r"\(100000 characters\) is not a 64-bit integer"),
     ],
 )
-def test_malformed_offset_checkpoints_dsk_r11(tmp_path: Path, text: str, said: str) -> None:
+def test_malformed_offset_checkpoints_dsk_r11(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "replication-offset-checkpoint"
     path.write_text(text)
-    with pytest.raises(LogDirectoryError, match=said) as caught:
+    with pytest.raises(LogDirectoryError, match=message) as caught:
         read_offset_checkpoint(path)
     assert caught.value.source == str(path)
     assert str(caught.value).startswith(f"{path}, line ")
@@ -267,22 +269,22 @@ def test_checkpoint_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("", "line 1: wanted 'version: ...', found the end of the file"),
-        ("version: 0\n", "line 2: wanted 'topic_id: ...', found the end"),
-        ("version: -1\ntopic_id: AQIDBAUGBwgREhMUFRYXGA", "line 1: wanted a version of 0 or later"),
-        ("version: x\ntopic_id: AQIDBAUGBwgREhMUFRYXGA", "line 1: 'x' is no integer"),
-        ("topic_id: AQIDBAUGBwgREhMUFRYXGA\nversion: 0", "line 1: wanted 'version: ...'"),
-        ("version: 0\ntopic_id: AQIDBAUGBwgREhMUFRYX", "line 2: wanted the 22 characters"),
-        ("version: 0\ntopic_id: AQIDBAUGBwgREhMUFRYX!!", "line 2: wanted the 22 characters"),
-        (f"version: 0\ntopic_id: {NULL_TOPIC_ID}", "line 2: wanted the 22 characters"),
+        ("", "line 1: expected 'version: ...', found the end of the file"),
+        ("version: 0\n", "line 2: expected 'topic_id: ...', found the end"),
+        ("version: -1\ntopic_id: AQIDBAUGBwgREhMUFRYXGA", "line 1: expected a version of 0 or later"),
+        ("version: x\ntopic_id: AQIDBAUGBwgREhMUFRYXGA", "line 1: 'x' is not a 32-bit integer"),
+        ("topic_id: AQIDBAUGBwgREhMUFRYXGA\nversion: 0", "line 1: expected 'version: ...'"),
+        ("version: 0\ntopic_id: AQIDBAUGBwgREhMUFRYX", "line 2: expected the 22 characters"),
+        ("version: 0\ntopic_id: AQIDBAUGBwgREhMUFRYX!!", "line 2: expected the 22 characters"),
+        (f"version: 0\ntopic_id: {NULL_TOPIC_ID}", "line 2: expected the 22 characters"),
     ],
 )
-def test_malformed_partition_metadata_dsk_r12(tmp_path: Path, text: str, said: str) -> None:
+def test_malformed_partition_metadata_dsk_r12(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "partition.metadata"
     path.write_text(text)
-    with pytest.raises(LogDirectoryError, match=said):
+    with pytest.raises(LogDirectoryError, match=message):
         read_partition_metadata(path)
 
 

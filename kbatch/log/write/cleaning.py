@@ -1,4 +1,4 @@
-"""What Kafka's log cleaner makes of the batches of a log, once the last offset of every key is known.
+"""The batches and records that remain after compaction, given the last offset of every key.
 
 The rules are those of Kafka 4's ``Cleaner`` (``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
 ``MemoryRecords.filterTo``; CMP-R1 to CMP-R9.
@@ -39,11 +39,11 @@ __all__ = ["Cleaning", "Compaction", "Producers"]
 Mask = npt.NDArray[np.bool_]
 Attributes = npt.NDArray[np.int16]
 
-_MARKERS = (ControlType.ABORT, ControlType.COMMIT)
+_DECIDING = (ControlType.ABORT, ControlType.COMMIT)
 
 
 class _Fate(IntEnum):
-    """What becomes of a batch: it goes, stays byte for byte, stays with other records, or without any."""
+    """Whether a batch is removed, copied byte for byte, rewritten with fewer records, or kept without records."""
 
     DROP = 0
     KEEP = 1
@@ -53,34 +53,34 @@ class _Fate(IntEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Compaction:
-    """What a compaction has done; counts are of the whole log, whatever part of it was cleaned.
+    """The result of a compaction. Counts are for the whole log, including the parts that were not cleaned.
 
     Attributes
     ----------
     first_dirty_offset, end_offset : int
-        The offsets whose keys were looked at, the second exclusive. From `end_offset` on all is as it was.
+        The offset range whose keys were collected, `end_offset` exclusive. From `end_offset` on nothing changes.
     keys : int
-        Different keys between them.
+        Number of different keys in this range.
     records_in, records_out : int
-        Control records count. Those of aborted transactions count by their headers.
+        Including control records. Records of aborted transactions are counted by batch headers.
     batches_in, batches_out, bytes_in, bytes_out, segments_in, segments_out : int
     batches_rewritten : int
-        Batches of `batches_out` that aren't byte for byte those of the source; with them those left empty.
+        Batches of `batches_out` that are not byte-for-byte copies, including those left empty.
     tombstones : int
-        Records without a value that stay, between the log's beginning and `end_offset`.
+        Records without a value that stay, before `end_offset`.
     tombstones_removed : int
-        The last ones of their key that were dropped, since their time was over.
+        Tombstones removed after their retention, each the last record of its key.
     markers, markers_removed : int
-        Markers of transactions that stay, and that were dropped.
+        Transaction markers that stay, and that were removed.
     aborted : int
-        Records of aborted transactions, all dropped.
+        Records of aborted transactions, all removed.
     keyless : int
-        Records without a key, all dropped; a compacted topic should have none.
+        Records without a key, all removed; a compacted topic should have none.
     tail_bytes : int
-        Bytes after the last whole batch, an incomplete one or zeros, that were not copied.
+        Bytes after the last whole batch (an incomplete batch or zeros), which are not copied.
     damage : list of Loss
-        Producer snapshots and leader epochs, files that stand beside the segments, that can't be read and were not
-        copied. They can be made anew from the log.
+        Producer snapshots and leader epoch files that can't be read and were not copied. They can be rebuilt from the
+        log.
 
     Examples
     --------
@@ -116,14 +116,14 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """Active producers by id: their epoch, and the offset of their last data; -1 where there is none."""
+    """Active producers by id: their epoch, and the last offset of their last data batch, or -1."""
 
     producer_id: npt.NDArray[np.int64]
     producer_epoch: npt.NDArray[np.int16]
     last_data_offset: npt.NDArray[np.int64]
 
     def are_last(self, batches: npt.NDArray[np.void], control: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return which batches hold what a broker has to know of a producer: its last sequence, or last epoch."""
+        """Return which batches have the last sequence of a producer or, for one without data, its last epoch."""
         out = np.zeros(len(batches), np.bool_)
         if not len(self.producer_id):
             return out
@@ -137,21 +137,21 @@ class Producers:
 
 @dataclass(slots=True)
 class Cleaning:
-    """The second reading: which batches and records stay, and as what.
+    """The second pass: decides which batches and records stay, and writes them.
 
     Attributes
     ----------
     keys : KeyOffsets
     end : int
-        Where the cleaned part ends.
+        Offset where the cleaned part ends.
     now, horizon : int
-        Time of the compaction, and until when what could go from now on is kept.
+        Time of the compaction, and the delete horizon of tombstones and markers that become removable now.
     aborted : ndarray of ABORTED_DTYPE
     producers : Producers
     result : Compaction
-        What is counted is counted there.
+        Receives the counts.
     keeps_legacy_tombstones : bool
-        Whether tombstones of magic 0 and 1 stay, which have no delete horizon.
+        Whether tombstones of magic 0 and 1, which have no delete horizon, stay.
     bytes_seen : int
         Bytes of the batches so far.
     """
@@ -165,7 +165,7 @@ class Cleaning:
     result: Compaction
     keeps_legacy_tombstones: bool = True
     bytes_seen: int = 0
-    # Producers of which a batch of data was seen since their last marker.
+    # Producers with a data batch since their last marker.
     _seen: set[int] = field(default_factory=set)
 
     def copy(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
@@ -186,7 +186,7 @@ class Cleaning:
         self.result.records_out += len(table)
 
     def clean(self, table: RecordTable, segment: Segment, writer: LogWriter) -> None:
-        """Write what stays of the batches of a table, decoded with their markers and without aborted batches."""
+        """Write the remaining batches of a table that was decoded with markers and without aborted batches."""
         batches = table.batches
         self.bytes_seen += table.consumed
         if not len(batches):
@@ -211,7 +211,7 @@ class Cleaning:
         self._count(table, attributes, latest, stays)
 
     def _staying(self, table: RecordTable, attributes: Attributes, of_empty: Mask) -> tuple[Mask, Mask]:
-        """Return which records are the last of their key, and which stay (``shouldRetainRecord``)."""
+        """Return which records are the last ones of their keys, and which stay (``shouldRetainRecord``)."""
         rows, batches = table.records, table.batches
         of = rows["batch"]
         due = (attributes & ATTRIBUTE_DELETE_HORIZON != 0) & (batches["base_timestamp"] <= self.now)
@@ -225,7 +225,7 @@ class Cleaning:
     def _fates(
         self, table: RecordTable, attributes: Attributes, of_empty: Mask, stays: Mask
     ) -> tuple[npt.NDArray[np.int8], Mask]:
-        """Return what becomes of each batch (`_Fate`), and which get a delete horizon (``MemoryRecords.filterTo``)."""
+        """Return the fate of each batch, and which ones get a delete horizon (``MemoryRecords.filterTo``)."""
         rows, batches = table.records, table.batches
         of = rows["batch"]
         counts = np.bincount(of, minlength=len(batches))
@@ -262,20 +262,20 @@ class Cleaning:
         result.markers_removed += int(np.count_nonzero(is_marker & ~stays))
 
     def _refuse(self, table: RecordTable, bad: Mask) -> None:
-        """Raise if batches are bad that a decode only marks."""
+        """Raise for bad batches that decoding only marks."""
         if bad.any():
             row = table.batches[int(np.argmax(bad))]
             raise CrcMismatchError(
                 f"{table.source}, byte {row['position']}: the batch is damaged "
-                f"({BatchStatus(int(row['status'])).name}); `kbatch verify` tells more",
+                f"({BatchStatus(int(row['status'])).name}); run `kbatch verify` for details",
                 source=table.source,
                 position=int(row["position"]),
             )
 
     def _follow_markers(self, table: RecordTable, attributes: Attributes) -> tuple[Mask, list[int]]:
-        """Return the markers of which no batch of data is left, and the offsets of the other ones that abort.
+        """Return the markers without remaining data batches, and the offsets of the other ABORT markers.
 
-        Empty batches are batches, too: as long as one of them is there, its marker says what became of it.
+        An empty batch is a remaining batch, whose marker must stay.
         """
         batches = table.batches
         of_empty = np.zeros(len(batches), np.bool_)
@@ -286,7 +286,7 @@ class Cleaning:
         found = control_records(table)
         _, first = np.unique(found["batch"], return_index=True)
         for at, kind in zip(found["batch"][first].tolist(), found["type"][first].tolist(), strict=True):
-            if kind not in _MARKERS:
+            if kind not in _DECIDING:
                 continue
             self._seen.update(np.unique(producers[done:at][is_data[done:at]]).tolist())
             producer, done = int(producers[at]), at
@@ -302,7 +302,7 @@ class Cleaning:
     def _rewritten(
         self, table: RecordTable, stays: Mask, fates: npt.NDArray[np.int8], gets_horizon: Mask
     ) -> tuple[npt.NDArray[np.void], bytes]:
-        """Make the batches that change, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader``; CMP-R3."""
+        """Make the changed batches, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader`` do; CMP-R3."""
         is_new = fates >= _Fate.REWRITE
         new = table.batches[is_new]
         if not len(new):
@@ -335,7 +335,7 @@ class Cleaning:
             largest[full] = np.maximum.reduceat(times, at)
             new["max_timestamp"][created] = largest[created]
 
-        # A message set has only the offsets of what is in it, and no producer.
+        # A message set only has the offsets of its messages, and no producer.
         new["magic"] = 2
         ends = first + counts - 1
         new["base_offset"][legacy & full] = rows["offset"][first[legacy & full]]
@@ -352,16 +352,16 @@ class Cleaning:
             return new, compose(records, new, None)
         except ValueError as error:
             raise InvalidRecordError(
-                f"{table.source}, batches from byte {table.batches['position'][0]} on: can't be written again: {error}",
+                f"{table.source}, batches from byte {table.batches['position'][0]} on: can't be rewritten: {error}",
                 source=table.source,
                 position=int(table.batches["position"][0]),
             ) from error
 
     def _write(self, segment: Segment, writer: LogWriter, out: npt.NDArray[np.void], is_new: Mask, data: bytes) -> None:
-        """Write batches in order: the new ones from `data`, the others from the segment."""
+        """Write batches in order: new ones from `data`, the others from the segment."""
         starts = out["position"]
         ends = starts + out["size"]
-        # Runs of batches that lie together.
+        # Runs of adjacent batches from the same source.
         breaks = np.flatnonzero((is_new[1:] != is_new[:-1]) | (starts[1:] != ends[:-1])) + 1
         firsts, lasts = np.append(0, breaks), np.append(breaks, len(out)) - 1
         runs = zip(is_new[firsts].tolist(), starts[firsts].tolist(), ends[lasts].tolist(), strict=True)

@@ -1,13 +1,12 @@
-"""Parts of many tasks -> segments of a log directory, in all topic-partitions or in none.
+"""Commits the files of many tasks as segments of a log directory: all topic-partitions, or none.
 
-Everything is written beside the logs first, in a directory that neither brokers nor readers take for a log. Then it is
-moved into place:
+Everything is first written to a directory in or next to the log directory that neither brokers nor readers take for a
+log. Then it is moved into place:
 
-- A log directory that is new gets its name with one rename. Nobody ever sees a part of it.
-- Into one that is there, directories and segment files are renamed one by one, under the lock that brokers take too. A
-  journal says what is to be moved, and is on disk before the first move. A move that fails has all before it undone.
-  After a crash the journal is left: whoever writes next, or `roll_back`, undoes the moves by it. Its removal is the
-  commit.
+- A new log directory gets its name with one rename, so it is never visible in part.
+- In an existing log directory, directories and segment files are renamed one by one, under the lock that brokers take
+  too. A journal lists the moves and is on disk before the first one. If a move fails, the earlier ones are undone.
+  After a crash the journal remains: the next writer, or `roll_back`, undoes its moves. Removing it is the commit.
 """
 
 from __future__ import annotations
@@ -32,20 +31,21 @@ from kbatch.batches.framing import put_values, scan_part
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
+from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
 from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.log.write.parts import Part
+from kbatch.log.write.parts import PartFile
 from kbatch.log.write.staging import move_all, remove_stage, rename_all, sync_directory, sync_parents, undo_moves
 
 __all__ = ["Mode", "Stage", "Written", "check_before", "commit", "locked", "roll_back"]
 
 _JOURNAL = "journal.json"
-# Kafka's own lock file: a broker holds it as long as it runs.
+# Kafka's own lock file. A broker holds the lock as long as it runs.
 _LOCK = ".lock"
 _STAGE = re.compile(r"\.kbatch-write-[0-9a-f]{32}\.tmp")
-# Of a broker that is a controller too, and no topic's.
-_METADATA = "__cluster_metadata"
-# What brokers remember of the logs of a directory, and would be wrong of others in their place.
+# The log of a KRaft controller, which a broker may have in its log directory.
+_METADATA_TOPIC = "__cluster_metadata"
+# Checkpoints of a log directory. They would be wrong for the logs that replace its logs.
 _CHECKPOINTS = (
     "cleaner-offset-checkpoint",
     "log-start-offset-checkpoint",
@@ -61,19 +61,19 @@ _held_lock = threading.Lock()
 
 
 class Written(NamedTuple):
-    """What was written to a topic-partition.
+    """The result of a write to one topic-partition.
 
     Attributes
     ----------
     topic : str
     partition : int
     first_offset, next_offset : int
-        Of the first record that was written, and the offset after the last.
+        Offset of the first record written, and the offset after the last.
     records : int
     bytes : int
-        Of batches.
+        Size of the batches.
     segments : int
-        How many were begun.
+        Number of new segments.
 
     Examples
     --------
@@ -96,21 +96,23 @@ class Written(NamedTuple):
 
 
 class Stage:
-    """Where one write keeps its files until they are in place. Picklable; nothing is on disk before `make`.
+    """The directory of one write, for its files until they are moved into place.
+
+    Picklable. Nothing is created on disk before `make`.
 
     Parameters
     ----------
     root : str or path
-        A log directory, local or mounted. If it isn't there, its parent is; a file system that is mounted at `root` is
-        thereby there.
+        A log directory, local or mounted. If it does not exist, its parent must.
 
     Attributes
     ----------
     root : str
     path : str
-        Directory of this write: in `root` if that is there, so that files can be renamed, and else beside it.
+        Directory of this write, on the same file system so that files can be renamed: in `root`, or next to it if
+        `root` does not exist.
     is_new : bool
-        Whether `root` isn't there yet.
+        Whether `root` does not exist yet.
 
     Raises
     ------
@@ -121,50 +123,50 @@ class Stage:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         if is_url(os.fspath(root)):
             raise LogDirectoryError(
-                f"{root}: logs are written to local or mounted file systems only: an object store has no rename, and "
-                "no lock",
+                f"{root}: logs can be written to local or mounted file systems only, because object stores have no "
+                "rename and no lock",
                 source=os.fspath(root),
             )
         self.root = os.path.realpath(locate(root)[1])
         self.is_new = not os.path.lexists(self.root)
         parent = os.path.dirname(self.root)
         if not os.path.isdir(parent if self.is_new else self.root):
-            what = f"its parent {parent} is no directory" if self.is_new else "is no directory"
+            what = f"its parent {parent} is not a directory" if self.is_new else "is not a directory"
             raise LogDirectoryError(f"{self.root}: {what}", source=self.root)
-        prefix = _beside(self.root) if self.is_new else os.path.join(self.root, "")
+        prefix = _stage_prefix(self.root) if self.is_new else os.path.join(self.root, "")
         self.path = f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp"
 
     def make(self) -> None:
-        """Make the directory, before any attempt."""
+        """Create the directory; tasks can then start attempts."""
         os.makedirs(os.path.join(self.path, "attempts"))
 
     def attempt(self, name: str) -> str:
-        """Make a directory for an attempt of a task, which no other attempt has.
+        """Create a directory for one attempt of a task.
 
         Raises
         ------
         LogDirectoryError
-            If the stage isn't there: what comes after `remove` must not bring it back.
+            If the stage does not exist. An attempt after `remove` must not create it again.
         """
         path = os.path.join(self.path, "attempts", f"{name}-{uuid.uuid4().hex[:8]}")
         try:
             os.mkdir(path)
         except FileNotFoundError as error:
             raise LogDirectoryError(
-                f"{self.path}: the directory of this write isn't there. It was aborted; or the log directory is not on "
-                "a file system that the driver and all workers share",
+                f"{self.path}: the directory of this write does not exist. The write was aborted, or the log directory "
+                "is not on a file system that the driver and all workers share",
                 source=self.root,
             ) from error
         return path
 
     def remove(self) -> None:
-        """Remove what is left of this write; not while a journal says that some of it is in place."""
+        """Remove the files of this write, unless a journal shows that some are in place."""
         if not os.path.lexists(os.path.join(self.path, _JOURNAL)):
             remove_stage(lambda: shutil.rmtree(self.path, ignore_errors=True), lambda: os.path.lexists(self.path))
 
 
-def _beside(root: str) -> str:
-    """Return how the paths of stages of a directory that isn't there begin."""
+def _stage_prefix(root: str) -> str:
+    """Return the prefix of the paths of stages for a directory that does not exist."""
     parent, name = os.path.split(root)
     return os.path.join(parent, f".{name}")
 
@@ -182,7 +184,7 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
     Raises
     ------
     LogDirectoryError
-        If another has it.
+        If another process or thread holds it.
     """
     import fcntl
 
@@ -192,11 +194,11 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
     def taken() -> LogDirectoryError:
         return LogDirectoryError(
             f"{path}: a broker or another writer holds this lock; nothing was written. Stop the broker, or write again "
-            "when the other is done",
+            "when the other writer has finished",
             source=root,
         )
 
-    # Locks of files are those of a process: its threads need one of their own.
+    # File locks belong to a process. Threads are excluded by the set of held paths.
     while True:
         with _held_lock:
             if path not in _held:
@@ -227,17 +229,17 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
 
 
 def _check_mode(root: str, mode: Mode) -> None:
-    """Refuse a directory that has topic-partitions in it, if it must not have any."""
+    """Raise if the directory contains logs and mode is "error"."""
     if mode == "error" and os.path.isdir(root) and (names := _log_names(root)):
         raise LogDirectoryError(
-            f"{root}: there are logs already ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}); append to "
-            "them, or say that all of them are to go: mode='overwrite', on Spark with option replaceLogs=true",
+            f"{root}: contains logs already ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}); append to "
+            "them, or replace all of them with mode='overwrite' (in Spark also option replaceLogs=true)",
             source=root,
         )
 
 
 def check_before(stage: Stage, mode: Mode, wait: float = 0.0) -> None:
-    """Raise before the work what `commit` would raise after it: logs that are there already, a lock that is held."""
+    """Raise the errors that `commit` would raise after the work: existing logs, or a lock that is held."""
     _check_mode(stage.root, mode)
     if not stage.is_new:
         with locked(stage.root, wait):
@@ -249,33 +251,33 @@ def _log_names(root: str) -> list[str]:
     for name in sorted(os.listdir(root)):
         with contextlib.suppress(LogDirectoryError):
             topic, _, mark = parse_directory_name(name)
-            if mark is None and topic != _METADATA and os.path.isdir(os.path.join(root, name)):
+            if mark is None and topic != _METADATA_TOPIC and os.path.isdir(os.path.join(root, name)):
                 names.append(name)
     return names
 
 
 def commit(
     stage: Stage,
-    parts: Sequence[Part],
+    parts: Sequence[PartFile],
     *,
     segment_bytes: int = 1 << 30,
     index_interval_bytes: int = 4096,
     mode: Mode = "append",
     wait: float = 0.0,
 ) -> list[Written]:
-    """Put parts in place.
+    """Move the files of tasks into place as segments.
 
     Parameters
     ----------
     stage : Stage
-    parts : sequence of Part
-        In the order in which their records get offsets. Where offsets are kept, the offsets order them.
+    parts : sequence of PartFile
+        In the order in which their records get offsets. Files with kept offsets are sorted by these.
     segment_bytes, index_interval_bytes : int
         As for `kbatch.log.write.log_writer.LogWriter`.
     mode : {"append", "error", "overwrite"}
-        Of logs that are in the directory: go on with them, refuse, or remove them all. ``__cluster_metadata`` stays.
+        Append to the existing logs, raise if there are any, or remove them all. ``__cluster_metadata`` stays.
     wait : float
-        Seconds to wait for the lock of a directory that is there.
+        Seconds to wait for the lock of an existing directory.
 
     Returns
     -------
@@ -285,11 +287,11 @@ def commit(
     Raises
     ------
     LogDirectoryError
-        If another holds the lock, or has made the directory meanwhile; if a part isn't there as it was written; if
-        kept offsets overlap, or begin before a log's end; if a log's last segment doesn't end with a whole batch; if a
-        crashed write can't be rolled back. Everything is then as it was.
+        If another writer holds the lock, or has created the directory meanwhile; if a part is missing or differs from
+        its task's report; if kept offsets overlap, or begin before a log's end; if a log's last segment does not end
+        with a whole batch; if a crashed write can't be rolled back. Nothing is changed then.
     """
-    logs: dict[tuple[str, int], list[Part]] = {}
+    logs: dict[tuple[str, int], list[PartFile]] = {}
     for part in parts:
         logs.setdefault((part.topic, part.partition), []).append(part)
     sizes = (segment_bytes, index_interval_bytes)
@@ -301,14 +303,14 @@ def commit(
         written = [_build(new, parts, 0, 0, sizes) for _, parts in sorted(logs.items())]
         sync_directory(new)
         try:
-            # An empty directory would be renamed over.
+            # A rename would replace an empty directory.
             if os.path.lexists(stage.root):
                 raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
             move_all([(new, stage.root)])
         except OSError as error:
             raise LogDirectoryError(
-                f"{stage.root}: can't be made: {error.strerror}; another writer may have made it meanwhile. Nothing "
-                "was written",
+                f"{stage.root}: can't be created: {error.strerror}; another writer may have created it meanwhile. "
+                "Nothing was written",
                 source=stage.root,
             ) from error
         return written
@@ -319,36 +321,37 @@ def commit(
         os.makedirs(os.path.join(stage.path, "old"))
         written, moves = [], []
         if mode == "overwrite":
-            gone = [*_log_names(stage.root), *(set(os.listdir(stage.root)) & set(_CHECKPOINTS))]
-            moves += [(name, _relative(stage, "old", name)) for name in gone]
+            removed = [*_log_names(stage.root), *(set(os.listdir(stage.root)) & set(_CHECKPOINTS))]
+            moves += [(name, _relative(stage, "old", name)) for name in removed]
         for (topic, partition), parts in sorted(logs.items()):
             name = f"{topic}-{partition}"
-            there = mode != "overwrite" and os.path.lexists(os.path.join(stage.root, name))
-            end, epoch = _end(os.path.join(stage.root, name)) if there else (0, 0)
+            exists = mode != "overwrite" and os.path.lexists(os.path.join(stage.root, name))
+            end, epoch = _log_end(os.path.join(stage.root, name)) if exists else (0, 0)
             written.append(_build(new, parts, end, epoch, sizes))
-            moves += _moves(stage, name) if there else [(_relative(stage, "new", name), name)]
+            moves += _moves(stage, name) if exists else [(_relative(stage, "new", name), name)]
         if moves:
             _move(stage, moves)
     return written
 
 
 def _relative(stage: Stage, *names: str) -> str:
-    """Return the path of a file of a stage as a journal has it: from the log directory on."""
+    """Return the path of a file of a stage relative to the log directory, as in a journal."""
     return os.path.relpath(os.path.join(stage.path, *names), stage.root)
 
 
-def _end(directory: str) -> tuple[int, int]:
-    """Return where a log goes on, and its leader epoch."""
+def _log_end(directory: str) -> tuple[int, int]:
+    """Return the end offset of a log, and its leader epoch."""
     if not os.path.isdir(directory):
-        raise LogDirectoryError(f"{directory}: is no directory", source=directory)
+        raise LogDirectoryError(f"{directory}: is not a directory", source=directory)
     if not any(parse_segment_name(name) is not None for name in os.listdir(directory)):
         return 0, 0
     log = Log(directory)
     tail = log.tail
     if tail.kind != "none":
         raise LogDirectoryError(
-            f"{log.segments[-1].path}, byte {tail.position}: {tail.size} bytes that are no whole batch ({tail.kind}) "
-            "end the log; a broker cuts them off when it starts, and what comes after with them. Cut them off first",
+            f"{log.segments[-1].path}, byte {tail.position}: {tail.size} bytes after the last whole batch "
+            f"({tail.kind}); a broker that starts would truncate the log here, and remove appended batches too. "
+            "Truncate it first",
             source=log.segments[-1].path,
             position=tail.position,
         )
@@ -359,23 +362,23 @@ def _end(directory: str) -> tuple[int, int]:
     return log.end_offset, int(last["partition_leader_epoch"]) if last is not None and last["magic"] == 2 else -1
 
 
-def _build(new: str, parts: Sequence[Part], end: int, epoch: int, sizes: tuple[int, int]) -> Written:
+def _build(new: str, parts: Sequence[PartFile], end: int, epoch: int, sizes: tuple[int, int]) -> Written:
     """Write the segments of a topic-partition, from offset `end` on."""
     topic, partition = parts[0].topic, parts[0].partition
     name = f"{topic}-{partition}"
     if any(part.kept for part in parts):
         parts = sorted(parts, key=lambda part: part.first_offset)
-        reached, where = end - 1, "the log's last"
+        reached, where = end - 1, "the log's last offset"
         for part in parts:
             if part.first_offset <= reached:
                 raise LogDirectoryError(
-                    f"{name}: offset {part.first_offset} is to be written, but {where} is {reached}; offsets that "
-                    "are kept must be unique, beyond the log's end, and in one task or in tasks of their own "
-                    "(repartitionByRange by offset). Or let offsets be assigned (offsets=assign)"
+                    f"{name}: can't write offset {part.first_offset}: {where} is {reached}. Kept offsets must be "
+                    "unique and beyond the log's end, and tasks must not interleave (repartitionByRange by offset). "
+                    "Alternatively let offsets be assigned (offsets=assign)"
                 )
-            reached, where = part.last_offset, "another task's last"
+            reached, where = part.last_offset, "another task's last offset"
     first = None
-    # A name that leaves room for what the writer puts around it.
+    # A short name: the name of the topic-partition could be too long with the writer's prefix and suffix.
     building = os.path.join(new, "building-0")
     with LogWriter(
         building, segment_bytes=sizes[0], index_interval_bytes=sizes[1], follow_transactions=False
@@ -389,21 +392,21 @@ def _build(new: str, parts: Sequence[Part], end: int, epoch: int, sizes: tuple[i
                 found += int(rows["record_count"].sum())
                 end = int(rows["last_offset"][-1]) + 1
             if found != part.records:
-                raise LogDirectoryError(f"{part.path}: {found} records, but {part.records} were written to it")
+                raise LogDirectoryError(f"{part.path}: has {found} records, but {part.records} were written")
             first = part.first_offset + shift if first is None else first
     os.rename(building, os.path.join(new, name))
     records = sum(part.records for part in parts)
     return Written(topic, partition, first or 0, end, records, writer.bytes_written, len(writer.segments))
 
 
-def _batches(part: Part) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
-    """Read a part, some whole batches at a time, into memory of its own."""
+def _batches(part: PartFile) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
+    """Yield the batches of a part in writable windows."""
     try:
         file = open(part.path, "rb", buffering=0)  # noqa: SIM115
     except OSError as error:
         raise LogDirectoryError(
-            f"{part.path}: a task wrote it, but it isn't there ({error.strerror}); the log directory must be on a file "
-            "system that the driver and all workers share",
+            f"{part.path}: a task wrote this file, but it can't be opened ({error.strerror}); the log directory must "
+            "be on a file system that the driver and all workers share",
             source=part.path,
         ) from error
     with file:
@@ -427,38 +430,38 @@ def _batches(part: Part) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np
 
 
 def _assign(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], shift: int, epoch: int) -> None:
-    """Set offsets and leader epoch in the headers of batches of magic 2, whose checksums don't cover them (CRC-R1)."""
+    """Set offsets and leader epoch in batches of magic 2, whose checksums do not cover them (CRC-R1)."""
     rows["base_offset"] += shift
     rows["last_offset"] += shift
     rows["partition_leader_epoch"] = epoch
     if int(rows["last_offset"].min()) < shift:
-        raise ValueError("there is no offset after 2**63 - 1")
+        raise ValueError("offsets would exceed 2**63 - 1")
     put_values(data, rows["position"], rows["base_offset"], ">i8")
     put_values(data, rows["position"] + 12, rows["partition_leader_epoch"], ">i4")
 
 
 def _moves(stage: Stage, name: str) -> list[tuple[str, str]]:
-    """Return what is to be moved into the directory of a log that is there: each segment's own file last."""
+    """Return the moves into the directory of an existing log; the ``.log`` file of each segment comes last."""
     made = os.listdir(os.path.join(stage.path, "new", name))
-    there = os.listdir(os.path.join(stage.root, name))
-    if any(parse_segment_name(each) is not None for each in there):
-        # The log's own says more than these batches do; they go on with its last epoch.
-        made = [each for each in made if each != "leader-epoch-checkpoint"]
+    existing = os.listdir(os.path.join(stage.root, name))
+    if any(parse_segment_name(each) is not None for each in existing):
+        # The log's own file also covers the earlier batches, and new batches continue its last epoch.
+        made = [each for each in made if each != LEADER_EPOCH_CHECKPOINT]
     moves = []
     for each in sorted(made, key=lambda each: (each.partition(".")[0], each.endswith(".log"))):
         target = os.path.join(name, each)
-        if each in there:
-            # An empty segment, as brokers keep one at a log's end, has the name of the one that takes its place.
+        if each in existing:
+            # Brokers keep an empty segment at a log's end. The new segment has the same name and replaces it.
             if each.endswith(".log") and os.path.getsize(os.path.join(stage.root, target)):
-                raise LogDirectoryError(f"{os.path.join(stage.root, target)}: is there, but the log ends before it")
+                raise LogDirectoryError(f"{os.path.join(stage.root, target)}: exists, but the log ends before it")
             moves.append((target, _relative(stage, "old", f"{name},{each}")))
         moves.append((_relative(stage, "new", name, each), target))
     return moves
 
 
 def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
-    """Rename all of it, or none."""
-    journal = os.path.join(stage.path, _JOURNAL)
+    """Rename all files of the moves, or none."""
+    path = os.path.join(stage.path, _JOURNAL)
     logs = []
     for source, target in moves:
         full = os.path.join(stage.root, source)
@@ -468,27 +471,27 @@ def _move(stage: Stage, moves: list[tuple[str, str]]) -> None:
         else:
             found = [(source, target)] if source.endswith(".log") else []
         logs += [(*each, os.path.getsize(os.path.join(stage.root, each[0]))) for each in found]
-    told = {"moves": moves, "logs": logs}
+    journal = {"moves": moves, "logs": logs}
     try:
-        with open(f"{journal}.tmp", "x") as file:
-            json.dump(told, file)
+        with open(f"{path}.tmp", "x") as file:
+            json.dump(journal, file)
             file.flush()
             os.fsync(file.fileno())
-        os.rename(f"{journal}.tmp", journal)
+        os.rename(f"{path}.tmp", path)
         sync_directory(stage.path)
         sync_directory(stage.root)
         rename_all([(os.path.join(stage.root, source), os.path.join(stage.root, target)) for source, target in moves])
-        os.unlink(journal)
+        os.unlink(path)
         sync_directory(stage.path)
     except BaseException:
-        _undo(stage.root, stage.path, told)
+        _undo(stage.root, stage.path, journal)
         raise
 
 
-def _undo(root: str, stage: str, told: dict[str, Any]) -> None:
-    """Undo the moves of a journal, as far as they were made, and remove it."""
-    moves: list[tuple[str, str]] = told["moves"]
-    logs: list[tuple[str, str, int]] = told["logs"]
+def _undo(root: str, stage: str, journal: dict[str, Any]) -> None:
+    """Undo the moves of a journal that were made, and remove the journal."""
+    moves: list[tuple[str, str]] = journal["moves"]
+    logs: list[tuple[str, str, int]] = journal["logs"]
     placed: dict[str, set[str]] = {}
     for source, target, size in logs:
         source, target = os.path.join(root, source), os.path.join(root, target)
@@ -509,10 +512,10 @@ def _undo(root: str, stage: str, told: dict[str, Any]) -> None:
 def _read_journal(path: str) -> dict[str, Any]:
     try:
         with open(path) as file:
-            told: dict[str, Any] = json.load(file)
+            journal: dict[str, Any] = json.load(file)
         return {
-            "moves": [(str(source), str(target)) for source, target in told["moves"]],
-            "logs": [(str(source), str(target), int(size)) for source, target, size in told["logs"]],
+            "moves": [(str(source), str(target)) for source, target in journal["moves"]],
+            "logs": [(str(source), str(target), int(size)) for source, target, size in journal["logs"]],
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LogDirectoryError(f"{path}: can't be read: {error}", source=path) from error
@@ -520,14 +523,14 @@ def _read_journal(path: str) -> dict[str, Any]:
 
 def _changed(path: str, stage: str) -> LogDirectoryError:
     return LogDirectoryError(
-        f"{path}: was written to after a write that crashed had put segments here, so that it can't be undone. What it "
-        f"has moved stands in {os.path.join(stage, _JOURNAL)}: undo that by hand, or keep it and remove {stage}",
+        f"{path}: changed after a crashed write had moved segments here, so that write can't be undone. "
+        f"{os.path.join(stage, _JOURNAL)} lists its moves: undo them by hand, or keep them and remove {stage}",
         source=path,
     )
 
 
 def _roll_back_crashed(root: str) -> int:
-    """Undo writes that crashed while they were put in place; the caller holds the lock. Returns how many."""
+    """Undo the writes that crashed during their moves, and return their number; the caller holds the lock."""
     count = 0
     for name in sorted(os.listdir(root)):
         stage = os.path.join(root, name)
@@ -539,28 +542,28 @@ def _roll_back_crashed(root: str) -> int:
 
 
 def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
-    """Undo what writers that crashed have left in a log directory.
+    """Undo crashed writes in a log directory.
 
-    A write that crashed while it was put in place has left a directory ``.kbatch-write-*.tmp`` with a ``journal.json``;
-    some of its segments may be there already. They are moved away again. The next writer does the same by itself.
+    A write that crashed during its moves leaves a directory ``.kbatch-write-*.tmp`` with a ``journal.json``, and may
+    leave some of its segments in place. They are moved away again. The next writer does the same.
 
     Parameters
     ----------
     root : str or path
     unfinished : bool
-        Whether to remove too what writers have left that never came so far: the same directories without a journal, in
-        `root` or, of one that wasn't there yet, beside it. They are harmless to readers, but brokers don't start with
-        them. No writer may be running.
+        Whether to remove the directories of writes that crashed before their moves too: those without a journal, in
+        `root`, or next to it if `root` did not exist. Readers ignore them, but brokers do not start with them. No
+        writer may be running.
 
     Returns
     -------
     int
-        Of how many writes something was removed.
+        Number of writes whose files were removed.
 
     Raises
     ------
     LogDirectoryError
-        If another holds the lock, or a segment was changed since the crash.
+        If another process holds the lock, or a segment has changed since the crash.
 
     Examples
     --------
@@ -576,7 +579,7 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
         with locked(root):
             count = _roll_back_crashed(root)
     if unfinished:
-        for prefix in (os.path.join(root, ""), _beside(root)):
+        for prefix in (os.path.join(root, ""), _stage_prefix(root)):
             for path in glob.glob(f"{glob.escape(prefix)}.kbatch-write-*.tmp"):
                 if _STAGE.fullmatch(path.removeprefix(prefix)):
                     shutil.rmtree(path, ignore_errors=True)

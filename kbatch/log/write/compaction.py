@@ -1,8 +1,8 @@
-"""Compaction: what Kafka's log cleaner makes of a log.
+"""Compaction of a log, as by Kafka's log cleaner.
 
 The rules are those of Kafka 4's ``Cleaner`` (``cleanInto``, ``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
-``MemoryRecords.filterTo``; CMP-R1 to CMP-R9. A log is read twice: once for the last offset of every key, and once to
-keep what is still wanted. Memory holds a hash of each key, and a table's worth of batches.
+``MemoryRecords.filterTo``; CMP-R1 to CMP-R9. A log is read twice: first for the last offset of every key, then to write
+the records that remain. Memory holds a hash of each key, and the batches of one table.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kbatch.kernels.keymap import KeyOffsets
 from kbatch.log.committed import follow_transactions
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
-from kbatch.log.segment import Segment
+from kbatch.log.segment import Segment, check_order
 from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out
-from kbatch.log.write.side_files import copy_beside, names_beside
+from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
@@ -38,7 +38,7 @@ from kbatch.write.inputs import millisecond
 
 __all__ = ["Compaction", "compact_log"]
 
-_DAY = 86_400_000
+_DAY_IN_MS = 86_400_000
 
 
 def compact_log(
@@ -46,13 +46,13 @@ def compact_log(
     out: str | os.PathLike[str],
     *,
     now: Any = None,
-    delete_retention_ms: int = _DAY,
+    delete_retention_ms: int = _DAY_IN_MS,
     min_compaction_lag_ms: int = 0,
     first_dirty_offset: int | None = None,
     include_active: bool = False,
     segment_bytes: int = 1 << 30,
     segment_index_bytes: int = 10 << 20,
-    producer_expiration_ms: int = _DAY,
+    producer_expiration_ms: int = _DAY_IN_MS,
     dedupe_buffer_bytes: int = 128 << 20,
     max_bytes: int = 32 << 20,
     limits: Limits | None = None,
@@ -60,47 +60,47 @@ def compact_log(
 ) -> Compaction:
     """Compact a log as Kafka's cleaner does, into a new directory.
 
-    Of every key the last record stays; records without a key and those of aborted transactions go. Tombstones and the
-    markers of transactions stay until `delete_retention_ms` after the first compaction that could have dropped them:
-    it writes that time into the batch, as its delete horizon. Batches that keep all their records are copied byte for
-    byte; the others keep base and last offset, codec, and all other fields of their headers.
+    The last record of every key stays; records without a key and records of aborted transactions are removed.
+    Tombstones and transaction markers stay until `delete_retention_ms` after the first compaction that could have
+    removed them. That compaction stores this time in the batch, as its delete horizon. Batches that keep all their
+    records are copied byte for byte; the others keep base and last offset, codec, and all other header fields.
 
     Parameters
     ----------
     log : Log, str or path
-        A topic-partition, or one ``.log`` file. It is only read.
+        A topic-partition, or one ``.log`` file. It is not modified.
     out : str or path
-        Directory to make, whose name should be that of the topic-partition; local. Of a single ``.log`` file, the file
-        to make. It appears when all of it is there, or not at all.
+        Local directory to create; its name should be that of the topic-partition. For a single ``.log`` file, the file
+        to create. It appears only after the compaction has succeeded.
     now : int or datetime, optional
-        Time of the compaction, in milliseconds since the epoch: for tombstones, markers, the lag, and the expiration of
-        producers. Default is the time of this call.
+        Time of the compaction, in milliseconds since the epoch. It applies to tombstones, markers, the lag, and the
+        expiration of producers. Default is the time of this call.
     delete_retention_ms : int
-        How long consumers may take to read tombstones and markers (``delete.retention.ms``).
+        How long tombstones and markers stay readable (``delete.retention.ms``).
     min_compaction_lag_ms : int
-        From the first segment on that has a record younger than this, nothing is cleaned (``min.compaction.lag.ms``).
+        Nothing is cleaned from the first segment on that has a record younger than this (``min.compaction.lag.ms``).
     first_dirty_offset : int, optional
-        Where the part begins that was never cleaned: only keys from here on are looked at, to drop records before, too.
-        A broker keeps it in ``cleaner-offset-checkpoint``. Default is the beginning of the log, which cleans the log as
-        a whole. With it, tombstones of magic 0 and 1 go once their segments' files are `delete_retention_ms` older than
-        that of the last clean segment.
+        Where the part begins that was never cleaned. Only keys from here on are collected; earlier records with these
+        keys are removed too. A broker keeps this offset in ``cleaner-offset-checkpoint``. By default the whole log is
+        cleaned. With it, tombstones of magic 0 and 1 are removed once the file of their segment is
+        `delete_retention_ms` older than that of the last clean segment.
     include_active : bool
-        Whether the last segment is cleaned. A broker never cleans it, since it writes to it.
+        Whether to clean the last segment. A broker never does, since it writes to it.
     segment_bytes : int
-        Neighbouring segments that together are no larger become one (``segment.bytes``).
+        Adjacent segments are merged up to this size (``segment.bytes``).
     segment_index_bytes : int
-        The same, for each of their index files (``segment.index.bytes``).
+        The same limit, for each of their index files (``segment.index.bytes``).
     producer_expiration_ms : int
-        For how long after its last batch a producer is known (``producer.id.expiration.ms``). Of those that are, the
-        batch with the last sequence stays, if only its header.
+        How long a producer is known after its last batch (``producer.id.expiration.ms``). The batch with the last
+        sequence of a known producer stays, if only its header.
     dedupe_buffer_bytes : int
-        Memory for keys, 24 bytes each (``log.cleaner.dedupe.buffer.size``); it is used as it is needed, and half as
-        much again while it grows.
+        Memory for keys, 24 bytes each (``log.cleaner.dedupe.buffer.size``). It is allocated as needed, and half as much
+        again while it grows.
     max_bytes : int
-        What decoded records may take at a time, about; one batch is decoded at least.
+        Approximate limit on the decoded records in memory; at least one batch is decoded.
     limits : kbatch.Limits, optional
     progress : callable, optional
-        Called now and then with bytes done and bytes in all; the log is counted twice.
+        Called from time to time with the bytes done and the total; the log counts twice.
 
     Returns
     -------
@@ -109,20 +109,20 @@ def compact_log(
     Raises
     ------
     LimitExceededError
-        If there are more keys than `dedupe_buffer_bytes` has room for.
+        If `dedupe_buffer_bytes` is too small for the keys.
     LogDirectoryError
-        If there is something at `out`, if it lies in the log, if a log of several segments is to be one file, or `log`
-        can't be read as one.
+        If `out` exists or lies in the log, if `out` is one file and the log has several segments, or if `log` can't be
+        read as a log.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, TruncatedBatchError
-        If a segment is damaged: nothing is compacted around damage.
+        If a segment is damaged. Damage is never skipped.
 
     Notes
     -----
-    As Kafka 4 does, batches of magic 0 and 1 that stay are written as magic 2. In three things this goes its own ways,
-    none of which loses what Kafka keeps. Where an open transaction begins within a segment, Kafka looks at the keys of
-    the whole segment, open transaction and all; here the cleaned part ends before it. Where the last entry of the
-    cleaned part is of magic 0 or 1 and has to go, Kafka's cleaner gives up; here an empty batch of magic 2 stays for
-    it. And where the keys don't fit in memory, Kafka cleans a part of the log; here that is an error.
+    As in Kafka 4, batches of magic 0 and 1 that stay are written as magic 2. There are three differences from Kafka;
+    none removes a record that Kafka keeps. If an open transaction begins within a segment, Kafka collects the keys of
+    the whole segment, including the open transaction; here the cleaned part ends before it. If the last entry of the
+    cleaned part has magic 0 or 1 and is to be removed, Kafka's cleaner fails; here an empty batch of magic 2 replaces
+    it. If the keys do not fit in memory, Kafka cleans a part of the log; here that is an error.
 
     Examples
     --------
@@ -159,17 +159,13 @@ def compact_log(
         end = min(end, transactions.last_stable_offset)
     if min_compaction_lag_ms:
         end = min(end, _first_young(segments, survey, start, time - min_compaction_lag_ms))
-    # Of a part without an offset nothing is cleaned.
+    # An empty part leaves the whole log as it is.
     end = end if end > start else 0
     result = Compaction(first_dirty_offset=start, end_offset=max(start, end), bytes_in=log.size)
     result.segments_in = len(segments)
-    told = _Progress(progress, 2 * log.size)
-    options = committed(options, transactions)
-    keys = KeyOffsets(dedupe_buffer_bytes)
     clean = [segment for segment in segments if _base(segment) < start]
-    legacy_horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
     cleaning = Cleaning(
-        keys,
+        KeyOffsets(dedupe_buffer_bytes),
         end,
         time,
         time + delete_retention_ms,
@@ -178,10 +174,6 @@ def compact_log(
         result,
     )
     groups = _grouped(segments, end, segment_bytes, segment_index_bytes)
-    mapped = replace(options, start_offset=start, columns=("offset", "key"))
-    cleaned = replace(options, include_control=True)
-    # What is copied is looked at too, so that no damage is passed on.
-    copied = DecodeOptions(include_control=True, limits=options.limits, columns=("offset",))
     with LogWriter(
         out,
         base_offset=_base(segments[0]),
@@ -189,79 +181,99 @@ def compact_log(
         segment_index_bytes=segment_index_bytes,
         follow_transactions=False,
     ) as writer:
-        for segment in segments:
-            for table in told.tables(segment, 0, _end_within(segment, end), mapped, max_bytes):
-                _note_keys(keys, table)
-            told.reach(segment)
-        for number, group in enumerate(groups):
-            if number:
-                writer.roll(_base(group[0]))
-            for segment in group:
-                cleaning.keeps_legacy_tombstones = _modified(segment) > legacy_horizon
-                cut = _end_within(segment, end)
-                for table in told.tables(segment, 0, cut, cleaned, max_bytes):
-                    cleaning.clean(table, segment, writer)
-                for table in told.tables(segment, cut, segment.size, copied, max_bytes):
-                    cleaning.copy(table, segment, writer)
-                told.reach(segment)
+        reading = _Reading(committed(options, transactions), max_bytes, progress, 2 * log.size)
+        reading.collect_keys(segments, cleaning.keys, start, end)
+        horizon = _modified(clean[-1]) - delete_retention_ms if first_dirty_offset and clean else 0
+        reading.clean(groups, cleaning, horizon, writer)
         if not log.path.endswith(".log"):
-            result.damage = _copy_beside(log, writer)
-    result.keys = len(keys)
-    _set_times(os.fspath(out), writer.segments, groups)
+            result.damage = _copy_side_files(log, writer)
+    result.keys = len(cleaning.keys)
+    _copy_mtimes(os.fspath(out), writer.segments, groups)
     result.tail_bytes = log.size - cleaning.bytes_seen
     result.segments_out = len(writer.segments)
     result.bytes_out = writer.bytes_written
     return result
 
 
-def _copy_beside(log: Log, writer: LogWriter) -> list[Loss]:
-    """Copy what stands beside segments; of producer snapshots a cleaner leaves those of its segments, and the last."""
-    beside = names_beside(log)
-    last = max((snapshot for snapshot in beside.values() if snapshot is not None), default=None)
-    there = {*writer.segments, last, None}
-    return copy_beside(log, [name for name, snapshot in beside.items() if snapshot in there], writer)
+def _copy_side_files(log: Log, writer: LogWriter) -> list[Loss]:
+    """Copy the log's side files; a cleaner keeps the producer snapshots of its segments, and the last one."""
+    snapshots = side_files(log)
+    last = max((snapshot for snapshot in snapshots.values() if snapshot is not None), default=None)
+    kept = {*writer.segments, last, None}
+    return copy_side_files(log, [name for name, snapshot in snapshots.items() if snapshot in kept], writer)
 
 
 def _base(segment: Segment) -> int:
     if segment.base_offset is None:
         raise LogDirectoryError(
-            f"{segment.path}: the name doesn't say the base offset (20 digits and '.log')", source=segment.path
+            f"{segment.path}: the file name has no base offset (20 digits and '.log')", source=segment.path
         )
     return segment.base_offset
 
 
-class _Progress:
-    """Tables of segments, while it is told how far they have got."""
+class _Reading:
+    """The two passes over the segments, with their progress."""
 
-    def __init__(self, tell: Callable[[int, int], None] | None, total: int) -> None:
-        self._tell = tell
+    def __init__(
+        self, options: DecodeOptions, max_bytes: int, progress: Callable[[int, int], None] | None, total: int
+    ) -> None:
+        self._options = options
+        self._max_bytes = max_bytes
+        self._progress = progress
         self._total = total
         self._before = 0
 
-    def tables(
-        self, segment: Segment, start: int, end: int, options: DecodeOptions, max_bytes: int
-    ) -> Iterator[RecordTable]:
+    def collect_keys(self, segments: Sequence[Segment], keys: KeyOffsets, start: int, end: int) -> None:
+        """Add the last offset of each key between two offsets to `keys`."""
+        options = replace(self._options, start_offset=start, columns=("offset", "key"))
+        for segment in segments:
+            for table in self._tables(segment, 0, _end_within(segment, end), options):
+                _add_keys(keys, table)
+            self._finish(segment)
+
+    def clean(self, groups: Sequence[list[Segment]], cleaning: Cleaning, horizon: int, writer: LogWriter) -> None:
+        """Write each group of segments as one; tombstones of magic 0 and 1 stay in files modified after `horizon`."""
+        cleaned = replace(self._options, include_control=True)
+        # Copied batches are decoded too, so that no damage is copied.
+        copied = DecodeOptions(include_control=True, limits=self._options.limits, columns=("offset",))
+        for number, group in enumerate(groups):
+            if number:
+                writer.roll(_base(group[0]))
+            for segment in group:
+                cleaning.keeps_legacy_tombstones = _modified(segment) > horizon
+                end = _end_within(segment, cleaning.end)
+                for table in self._tables(segment, 0, end, cleaned):
+                    cleaning.clean(table, segment, writer)
+                for table in self._tables(segment, end, segment.size, copied):
+                    cleaning.copy(table, segment, writer)
+                self._finish(segment)
+
+    def _tables(self, segment: Segment, start: int, end: int, options: DecodeOptions) -> Iterator[RecordTable]:
         """Decode the batches from byte `start` up to `end`."""
         position = start
         if start >= end:
             return
-        for table in read_tables(segment, start, end, options, max_bytes):
+        for table in read_tables(segment, start, end, options, self._max_bytes):
             position += table.consumed
             yield table
             del table
-            if self._tell is not None:
-                self._tell(self._before + position, self._total)
+            self._report(position)
 
-    def reach(self, segment: Segment) -> None:
-        """Take a segment for done."""
+    def _finish(self, segment: Segment) -> None:
         self._before += segment.size
-        if self._tell is not None:
-            self._tell(self._before, self._total)
+        self._report(0)
+
+    def _report(self, position: int) -> None:
+        if self._progress is not None:
+            self._progress(self._before + position, self._total)
 
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """What the headers of a log tell: of each producer its last batch or marker, and its last batch of data."""
+    """Facts from the headers of a log.
+
+    `last` has the last batch or marker of each producer, `last_data` the last batch of data; both by producer id.
+    """
 
     last: npt.NDArray[np.void]
     last_data: npt.NDArray[np.void]
@@ -272,19 +284,14 @@ class _Survey:
 def _survey(segments: Sequence[Segment]) -> _Survey:
     last = last_data = np.empty(0, BATCH_DTYPE)
     times = []
-    end = _base(segments[0])
+    before, reached = "", None
     for segment in segments:
-        if _base(segment) < end:
-            raise LogDirectoryError(
-                f"{segment.path}: begins at offset {segment.base_offset}, but the segment before reaches to {end - 1}: "
-                "the segments overlap",
-                source=segment.path,
-            )
-        end = _base(segment)
+        check_order(before, reached, segment.path, _base(segment))
+        before, reached = segment.path, _base(segment) - 1
         largest = NO_TIMESTAMP
         for rows in segment.scan():
             largest = max(largest, int(rows["max_timestamp"].max()))
-            end = int(rows["last_offset"][-1]) + 1
+            reached = int(rows["last_offset"][-1])
             control = rows["attributes"] & ATTRIBUTE_CONTROL != 0
             # An empty control batch updates nothing (PRD-R14).
             rows = rows[(rows["magic"] == 2) & (rows["producer_id"] >= 0) & ~(control & (rows["record_count"] == 0))]
@@ -292,19 +299,19 @@ def _survey(segments: Sequence[Segment]) -> _Survey:
             data = rows[rows["attributes"] & ATTRIBUTE_CONTROL == 0]
             last_data = _last_of_each(np.concatenate([last_data, data]))
         times.append(largest)
-    return _Survey(last, last_data, times, end)
+    return _Survey(last, last_data, times, _base(segments[0]) if reached is None else reached + 1)
 
 
 def _last_of_each(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Choose the last row of every producer; they ascend by producer id."""
+    """Return the last row of every producer, by producer id."""
     _, backwards = np.unique(rows["producer_id"][::-1], return_index=True)
     return rows[len(rows) - 1 - backwards]
 
 
 def _active_producers(survey: _Survey, transactions: Transactions, expired: int) -> Producers:
-    """Say which producers a broker would know (``ProducerStateManager``), and what it knows of them.
+    """Return the producers that a broker would know (``ProducerStateManager``), with the last batch of each.
 
-    A marker of a new epoch makes it forget the batches before. With an open transaction no producer expires.
+    A marker with a new epoch discards the earlier batches. A producer with an open transaction does not expire.
     """
     last = survey.last
     still_open = [each.producer_id for each in transactions.open]
@@ -320,7 +327,7 @@ def _active_producers(survey: _Survey, transactions: Transactions, expired: int)
 
 
 def _first_young(segments: Sequence[Segment], survey: _Survey, start: int, time: int) -> int:
-    """Return where the first segment begins that has something later than `time`, and is not clean."""
+    """Return the base offset of the first dirty segment with a timestamp after `time`."""
     for i, segment in enumerate(segments):
         is_dirty = i + 1 == len(segments) or _base(segments[i + 1]) > start
         if is_dirty and survey.max_timestamps[i] > time:
@@ -329,35 +336,35 @@ def _first_young(segments: Sequence[Segment], survey: _Survey, start: int, time:
 
 
 def _end_within(segment: Segment, end: int) -> int:
-    """Return the byte of a segment at which the batches up to offset `end` end."""
+    """Return the position in a segment where the batches below offset `end` end."""
     return 0 if _base(segment) >= end else segment.seek_offset(end)
 
 
 def _modified(segment: Segment) -> int:
-    """Return when a segment was written last, in milliseconds since the epoch."""
+    """Return the modification time of a segment, in milliseconds since the epoch."""
     found = segment.storage.find(segment.path)
     return 0 if found is None else found.mtime // 1_000_000
 
 
-def _note_keys(keys: KeyOffsets, table: RecordTable) -> None:
+def _add_keys(keys: KeyOffsets, table: RecordTable) -> None:
     rows = table.records
     if len(rows) and rows["offset"].min() < 0:
         row = int(np.argmin(rows["offset"]))
-        raise InvalidRecordError(f"{table.source}: offset {rows['offset'][row]}; none may be negative")
+        raise InvalidRecordError(f"{table.source}: offset {rows['offset'][row]} is negative")
     if keys.add(rows["offset"], rows["key_pos"], rows["key_len"], table.data) < len(rows):
         raise LimitExceededError(
-            f"{table.source}: more than {keys.most_keys} different keys up to here, for which a dedupe buffer of "
-            f"{keys.max_bytes} bytes has no room; each takes 24 bytes and a tenth: give a larger dedupe_buffer_bytes",
+            f"{table.source}: a dedupe buffer of {keys.max_bytes} bytes holds at most {keys.most_keys} different keys, "
+            "and the log has more up to here; give a larger dedupe_buffer_bytes (24 bytes per key, plus 10 %)",
             source=table.source,
         )
 
 
 def _grouped(segments: Sequence[Segment], end: int, segment_bytes: int, index_bytes: int) -> list[list[Segment]]:
-    """Group segments as ``Cleaner.groupSegmentsBySize``; those that aren't cleaned stay by themselves."""
+    """Group segments as ``Cleaner.groupSegmentsBySize`` does; segments that are not cleaned are not merged."""
     groups: list[list[Segment]] = []
     sizes: tuple[int, ...] = (0, 0, 0)
     for i, segment in enumerate(segments):
-        own = segment.size, _size_beside(segment, ".index"), _size_beside(segment, ".timeindex")
+        own = segment.size, _index_size(segment, ".index"), _index_size(segment, ".timeindex")
         total = tuple(a + b for a, b in zip(sizes, own, strict=True))
         following = segments[i + 1 : i + 2]
         last = (_base(following[0]) if following and _base(following[0]) < end else end) - 1
@@ -377,13 +384,13 @@ def _grouped(segments: Sequence[Segment], end: int, segment_bytes: int, index_by
     return groups
 
 
-def _size_beside(segment: Segment, suffix: str) -> int:
+def _index_size(segment: Segment, suffix: str) -> int:
     found = segment.storage.find(segment.sibling(suffix)) if segment.has(suffix) else None
     return 0 if found is None else found.size or 0
 
 
-def _set_times(out: str, bases: Sequence[int], groups: Sequence[Sequence[Segment]]) -> None:
-    """Give segments the time of the last one that went into them: retention and later compactions go by it."""
+def _copy_mtimes(out: str, bases: Sequence[int], groups: Sequence[Sequence[Segment]]) -> None:
+    """Give segments the modification time of their last source, which retention and later compactions use."""
     firsts = [_base(group[0]) for group in groups]
     for base in bases:
         modified = _modified(groups[bisect_right(firsts, base) - 1][-1])

@@ -1,4 +1,4 @@
-"""DataFrames of Arrow, pandas and Polars -> log directories."""
+"""Writes DataFrames of Arrow, pandas and Polars to log directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbatch.extras import require
 from kbatch.format import Codec, TimestampType
 from kbatch.log.write.commit import Mode, Stage, Written, check_before, commit
 from kbatch.log.write.parts import PartWriter
-from kbatch.log.write.rows import RowOptions, check_columns, parse_compression
+from kbatch.log.write.rows import RowOptions, check_columns, parse_codec_level
 from kbatch.write.batch_layout import BatchLayout
 from kbatch.write.inputs import header_pairs
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_log"]
 
-# Rows that are handled at a time: what is picked out of them is copied.
-_ROWS = 1 << 16
+# Rows per slice: rows that are taken from a slice are copied.
+_SLICE_ROWS = 1 << 16
 
 
 def write_log(
@@ -37,48 +37,48 @@ def write_log(
     index_interval_bytes: int = 4096,
     timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
 ) -> list[Written]:
-    """Write the rows of a DataFrame into a log directory, as segments of magic 2 for each topic and partition.
+    """Write the rows of a DataFrame to a log directory, as segments of magic 2 for each topic and partition.
 
-    Of a log that is there offsets go on after its last batch, in a new segment: no file of it is changed. All rows are
-    written, or none: what an error or a crash leaves is described in `kbatch.log.write.commit`, and removed by the next
-    writer or by `kbatch.log.roll_back`. No broker may run on the directory, and no other writer; the lock of brokers,
-    ``.lock``, is held for that. A broker that is started on it then serves the records of topics that it knows: create
-    them first, since it sets directories of others aside as strays.
+    In an existing log, offsets continue after the last batch, in a new segment; none of its files changes. Either all
+    rows are written or none: `kbatch.log.write.commit` describes the files that remain after an error or a crash, which
+    the next writer or `kbatch.log.roll_back` removes. The brokers' lock, ``.lock``, is held during the write, so no
+    broker and no other writer may use the directory. A broker that is started on it serves the records of the topics in
+    its metadata: create the topics first, since it marks the directories of unknown topics as strays.
 
     Parameters
     ----------
     root : str or path
-        A log directory (``log.dirs`` of a broker, or a new one), local or mounted. Its parent must be there.
+        A log directory (``log.dirs`` of a broker, or a new one), local or mounted. Its parent must exist.
     frame : Arrow table, record batch or reader, pandas or Polars DataFrame, RecordTable, or an iterable of these
         Columns, in any order:
 
-        - ``value``, needed, and ``key``: binary, or strings as UTF-8. Null is a null value, null key.
-        - ``topic``: strings. Needed unless `topic` is given, which goes before it.
-        - ``partition``: integers. Where it is missing or null, Kafka's default partitioner chooses by the key among
-          `num_partitions`, and rows without a key go to each in turn.
-        - ``timestamp``: timestamps (those without time zone are taken as UTC) or milliseconds; null is none. Default is
+        - ``value`` (required) and ``key``: binary, or strings as UTF-8. Null is a null value or a null key.
+        - ``topic``: strings. Required unless `topic` is given, which overrides it.
+        - ``partition``: integers. If it is missing or null, Kafka's default partitioner chooses among `num_partitions`
+          by the key, and rows without a key go to each partition in turn.
+        - ``timestamp``: timestamps (UTC if they have no time zone) or milliseconds; null means no timestamp. Default is
           the time of this call.
         - ``headers``: lists of (key, value).
-        - ``offset``: rising within each topic-partition, and beyond its log's end; gaps are kept.
-        - ``timestampType`` is allowed, as readers give it, and not looked at.
+        - ``offset``: ascending within each topic-partition, and beyond its log's end; gaps are kept.
+        - ``timestampType`` is allowed, since readers return it, and ignored.
 
-        An iterable is written as it comes, so that it may be larger than memory.
+        An iterable is consumed lazily, so it may be larger than memory.
     topic : str, optional
     num_partitions : int, optional
     mode : {"append", "error", "overwrite"}
-        What to do if there are logs in `root` already: add to them, refuse, or take their place. "overwrite" removes
-        **all** logs of the directory, not only those of these topics, and the checkpoints of a broker about them; but
-        for ``__cluster_metadata`` and directories marked ``-delete``, ``-future`` or ``-stray``.
+        If `root` has logs: append to them, raise, or replace them. "overwrite" removes **all** logs of the directory,
+        not only the logs of these topics, and the broker's checkpoints. It keeps ``__cluster_metadata`` and directories
+        marked ``-delete``, ``-future`` or ``-stray``.
     offsets : {"keep", "assign"}
-        Whether a column ``offset`` is kept. Without the column they are assigned.
+        Whether to keep the offsets of a column ``offset``. Without the column they are assigned.
     compression : str or Codec, optional
-        A codec as for `kbatch.encode`, or with a level such as ``"zstd:3"``.
+        A codec as for `kbatch.encode`, optionally with a level, such as ``"zstd:3"``.
     batch_size : int
         As for `kbatch.BatchWriter`.
     segment_bytes, index_interval_bytes : int
         As for `kbatch.log.LogWriter`.
     timestamp_type : {"create_time", "log_append_time"}, or kbatch.TimestampType
-        With log_append_time all records get the time of this call.
+        With log_append_time, all records get the time of this call.
 
     Returns
     -------
@@ -88,9 +88,9 @@ def write_log(
     Raises
     ------
     ValueError, TypeError
-        For columns or rows that can't be written; they are named.
+        If a column or row can't be written; the message names it.
     LogDirectoryError
-        If `root` is a URL, locked, has logs that `mode` refuses, or a log of it can't be continued.
+        If `root` is a URL or locked, has logs and `mode` is "error", or has a log that can't be continued.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def write_log(
     if mode not in ("append", "error", "overwrite"):
         raise ValueError(f"mode must be 'append', 'error' or 'overwrite', got {mode!r}")
     try:
-        compressed = parse_compression(compression)
+        compressed = parse_codec_level(compression)
     except ValueError as error:
         raise ValueError(f"compression {error}") from None
     options = RowOptions(
@@ -125,7 +125,7 @@ def write_log(
     try:
         stage.make()
         writer = PartWriter(stage.attempt("rows"), options)
-        for batch in record_batches(frame, options):
+        for batch in _arrow_batches(frame, options):
             writer.add(batch)
         return commit(
             stage,
@@ -138,8 +138,8 @@ def write_log(
         stage.remove()
 
 
-def record_batches(frame: Any, options: RowOptions) -> Iterator[pa.RecordBatch]:
-    """Yield what a DataFrame or several of them hold as Arrow, without a copy where they are."""
+def _arrow_batches(frame: Any, options: RowOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one or several DataFrames as Arrow, without a copy of Arrow data."""
     pa = require("pyarrow", "arrow", "writing a DataFrame")
     if isinstance(frame, pa.RecordBatch):
         frame = pa.Table.from_batches([frame])
@@ -150,16 +150,16 @@ def record_batches(frame: Any, options: RowOptions) -> Iterator[pa.RecordBatch]:
     if isinstance(frame, pa.RecordBatchReader):
         check_columns(frame.schema, options)
         for batch in frame:
-            for start in range(0, batch.num_rows, _ROWS):
-                yield batch.slice(start, _ROWS)
+            for start in range(0, batch.num_rows, _SLICE_ROWS):
+                yield batch.slice(start, _SLICE_ROWS)
     elif isinstance(frame, pa.Table):
         check_columns(frame.schema, options)
-        yield from frame.to_batches(max_chunksize=_ROWS)
+        yield from frame.to_batches(max_chunksize=_SLICE_ROWS)
     elif isinstance(frame, Iterable) and not isinstance(frame, str | bytes | Mapping):
         for each in frame:
             if not hasattr(each, "__arrow_c_stream__") and not hasattr(each, "__arrow_c_array__"):
                 raise _no_frame(each)
-            yield from record_batches(each, options)
+            yield from _arrow_batches(each, options)
     else:
         raise _no_frame(frame)
 

@@ -1,8 +1,8 @@
-"""Whole batches -> the files of a topic-partition, as a broker lays them out.
+"""Writes whole batches to the files of a topic-partition, in a broker's layout.
 
-What stands in the index files is what Kafka's ``LogSegment``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex``
-write for the same batches. Nothing is there under its final name before all of it is: files are written in a directory
-beside it, whose name no broker takes for a topic-partition, and which is renamed at the end.
+Index files have the entries that Kafka's ``LogSegment``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` write
+for the same batches. Files are written to a temporary directory whose name no broker takes for a topic-partition. It is
+renamed at the end, so that the output appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array, scan_whole
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike
+from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
 from kbatch.log.names import parse_segment_name
+from kbatch.log.state import LEADER_EPOCH_CHECKPOINT, STORED_ABORTED
 from kbatch.log.write.staging import staged
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
@@ -25,34 +27,29 @@ from kbatch.transactions import TransactionTracker
 
 __all__ = ["LogWriter", "SegmentWriter"]
 
-_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
-_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
-_ABORTED_ENTRY = np.dtype([("version", ">i2"), *((name, ">i8") for name in ABORTED_DTYPE.names or ())])
-_LEADER_EPOCHS = "leader-epoch-checkpoint"
-
 
 class SegmentWriter:
-    """Write one segment: its ``.log``, and the ``.index``, ``.timeindex`` and ``.txnindex`` beside it.
+    """Writes one segment: its ``.log``, ``.index``, ``.timeindex`` and ``.txnindex``.
 
-    It takes rows that fit: `LogWriter` decides where a segment ends.
+    `LogWriter` decides where a segment ends.
 
     Parameters
     ----------
     path : str
-        Of the ``.log`` file, which must not exist.
+        Path of the ``.log`` file, which must not exist.
     base_offset : int or None
-        The segment's. None writes no index files.
+        The segment's base offset. None writes no index files.
     index_interval_bytes : int
-        An index entry is made for a batch that begins more than so many bytes after the one of the entry before.
+        A batch gets an index entry if it begins more than this number of bytes after the batch of the previous entry.
     sync : bool
-        Whether data is forced to disk at the end.
+        Whether to sync data to disk at the end.
 
     Attributes
     ----------
     size : int
         Bytes of the ``.log`` file so far.
     index_entries : int
-        Of the ``.index`` file so far; the ``.timeindex`` has one more at most.
+        Entries of the ``.index`` file so far; the ``.timeindex`` has at most one more.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class SegmentWriter:
         Parameters
         ----------
         data : memoryview
-            The bytes of these batches, and no others.
+            Exactly the bytes of these batches.
         rows : ndarray of BATCH_DTYPE
         """
         if not len(rows):
@@ -105,13 +102,13 @@ class SegmentWriter:
         chosen = self._sparse(starts[:-1])
         times = rows["max_timestamp"].astype(np.int64)
         reached = np.maximum.accumulate(np.maximum(times, self._max[0]))
-        # The offset is that of the first batch with the largest timestamp so far.
+        # A time index entry has the offset of the first batch with the largest timestamp so far.
         rises = np.empty(len(rows), np.bool_)
         rises[0] = reached[0] > self._max[0]
         rises[1:] = reached[1:] > reached[:-1]
         holder = np.maximum.accumulate(np.where(rises, np.arange(len(rows)), -1))
         holders = np.where(holder < 0, self._max[1], rows["last_offset"][holder] - base_offset)
-        entries = np.empty(len(chosen), _OFFSET_ENTRY)
+        entries = np.empty(len(chosen), STORED_OFFSET_ENTRY)
         entries["offset"] = rows["last_offset"][chosen] - base_offset
         entries["position"] = starts[chosen]
         self._files[".index"].write(entries.tobytes())
@@ -120,7 +117,7 @@ class SegmentWriter:
         self._max = int(reached[-1]), int(holders[-1])
 
     def _sparse(self, starts: npt.NDArray[np.int64]) -> list[int]:
-        """Choose the batches that get an entry."""
+        """Return the batches that get an index entry."""
         chosen: list[int] = []
         at = 0
         while True:
@@ -131,12 +128,12 @@ class SegmentWriter:
             self._last_entry = int(starts[at])
 
     def _add_times(self, timestamps: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
-        """Add entries of the ``.timeindex``; those whose timestamp isn't later than the one before say nothing."""
+        """Add entries to the ``.timeindex``, except those whose timestamp is not later than the previous one."""
         before = np.empty(len(timestamps), np.int64)
         before[:1] = self._time_entry
         before[1:] = timestamps[:-1]
         rises = timestamps > before
-        entries = np.empty(int(np.count_nonzero(rises)), _TIME_ENTRY)
+        entries = np.empty(int(np.count_nonzero(rises)), STORED_TIME_ENTRY)
         entries["timestamp"] = timestamps[rises]
         entries["offset"] = offsets[rises]
         self._files[".timeindex"].write(entries.tobytes())
@@ -144,11 +141,11 @@ class SegmentWriter:
             self._time_entry = int(entries["timestamp"][-1])
 
     def append_aborted(self, aborted: npt.NDArray[np.void]) -> None:
-        """Write rows of ABORTED_DTYPE to the ``.txnindex``; their markers lie in this segment, and ascend."""
+        """Write rows of ABORTED_DTYPE to the ``.txnindex``; their markers are in this segment, in ascending order."""
         if not len(aborted):
             return
         file = self._files.get(".txnindex") or self._open(".txnindex")
-        entries = np.zeros(len(aborted), _ABORTED_ENTRY)
+        entries = np.zeros(len(aborted), STORED_ABORTED)
         for name in ABORTED_DTYPE.names or ():
             entries[name] = aborted[name]
         file.write(entries.tobytes())
@@ -166,50 +163,51 @@ class SegmentWriter:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the files as they are."""
+        """Close the files without the last entry."""
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
 
 
 class LogWriter:
-    """Write the directory of a topic-partition, from whole batches with rising offsets.
+    """Writes the directory of a topic-partition from whole batches with ascending offsets.
 
-    As a context manager it gives the directory its name at the end of the block; after an exception nothing is left.
+    As a context manager it gives the directory its name at the end of the block; after an exception it removes all
+    files.
 
     Parameters
     ----------
     directory : str or path
-        Nothing, or an empty directory, may be there; its parent must be. A name such as ``orders-0`` is what brokers
-        and `kbatch.Log` take for a topic-partition. Of a path that ends in ``.log`` a single file is written, and index
-        files beside it if its name is that of a segment.
+        The directory must not exist or be empty; its parent must exist. Brokers and `kbatch.Log` expect names such as
+        ``orders-0`` for topic-partitions. A path that ends in ``.log`` is a single file, which gets index files if it
+        has the name of a segment.
     base_offset : int, optional
-        Of the first segment, in its file's name. Default is that of the first batch.
+        Base offset of the first segment, for its file name. Default is the base offset of the first batch.
     segment_bytes : int
-        A batch that would make a segment larger begins the next one (``segment.bytes``).
+        Limit on a segment; a batch beyond it begins the next one (``segment.bytes``).
     index_interval_bytes : int
-        As of a broker (``index.interval.bytes``).
+        Bytes between index entries (``index.interval.bytes``).
     segment_index_bytes : int
-        Size of index files at which a new segment begins (``segment.index.bytes``).
+        Limit on index files; beyond it a new segment begins (``segment.index.bytes``).
     follow_transactions : bool
-        Whether the ``.txnindex`` files are made from the markers in the batches. Else they hold what `append_aborted`
-        is given.
+        Whether to make ``.txnindex`` files from the markers in the batches. Otherwise they contain the rows passed to
+        `append_aborted`.
     sync : bool
-        Whether data is forced to disk before the directory gets its name.
+        Whether to sync data to disk before the directory gets its name.
 
     Attributes
     ----------
     next_offset : int or None
-        The least offset that the next batch may begin with.
+        Smallest base offset allowed for the next batch.
     segments : list of int
         Base offsets of the segments so far.
     bytes_written : int
-        Bytes of batches.
+        Bytes of batches written so far.
 
     Raises
     ------
     LogDirectoryError
-        If something is at `directory` already, or its parent isn't there.
+        If `directory` exists already, or its parent does not.
 
     Examples
     --------
@@ -250,8 +248,8 @@ class LogWriter:
         self._sync = sync
         self._segment_bytes = segment_bytes
         self._interval = index_interval_bytes
-        # Kafka leaves a place of a .timeindex for its last entry (TimeIndex.isFull).
-        self._most_entries = segment_index_bytes // _TIME_ENTRY.itemsize - 1
+        # Kafka reserves one entry of a .timeindex for its last one (TimeIndex.isFull).
+        self._most_entries = segment_index_bytes // STORED_TIME_ENTRY.itemsize - 1
         self._tracker = TransactionTracker(check_crc=False) if follow_transactions else None
         self._aborted: list[npt.NDArray[np.void]] = []
         self._epochs: list[tuple[int, int]] = []
@@ -265,7 +263,7 @@ class LogWriter:
 
     @property
     def staging(self) -> str:
-        """Directory in which the files are until they get their names."""
+        """The temporary directory of the files until they get their names."""
         return self._stage.directory
 
     def append(self, data: BytesLike) -> npt.NDArray[np.void]:
@@ -274,19 +272,19 @@ class LogWriter:
         Parameters
         ----------
         data : buffer
-            Batches one after the other, their offsets above all before them. Checksums aren't looked at.
+            Consecutive batches, with offsets above all earlier ones. Checksums are not verified.
 
         Returns
         -------
         ndarray of BATCH_DTYPE
-            Their headers, ``position`` in `data`.
+            The headers of the batches; ``position`` is the byte in `data`.
 
         Raises
         ------
         CorruptBatchError, TruncatedBatchError
             If `data` isn't whole batches.
         ValueError
-            If offsets don't rise.
+            If offsets do not ascend.
         """
         array = byte_array(data)
         batches = scan_whole(array)
@@ -294,15 +292,15 @@ class LogWriter:
         return batches
 
     def append_scanned(self, data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int = 0) -> None:
-        """Write batches whose headers were read already.
+        """Write batches whose headers were scanned before.
 
         Parameters
         ----------
         data : ndarray of uint8
         rows : ndarray of BATCH_DTYPE
-            Batches that lie one after the other in `data`.
+            Consecutive batches in `data`.
         origin : int
-            Position of ``data[0]`` in what the positions of `rows` count from.
+            Position of ``data[0]`` in the source of the positions of `rows`.
         """
         if self._closed:
             raise ValueError("the writer is closed")
@@ -332,18 +330,18 @@ class LogWriter:
             done += fits
 
     def append_aborted(self, aborted: npt.NDArray[np.void]) -> None:
-        """Take aborted transactions, rows of ABORTED_DTYPE in any order, for the ``.txnindex`` files.
+        """Add aborted transactions, rows of ABORTED_DTYPE in any order, to the ``.txnindex`` files.
 
-        Each stands in the file of the segment that its marker's offset is in; the marker must not be written yet, or at
-        least be in the segment that is being written.
+        Each one is written to the file of the segment that contains its marker. Call this before the marker is written,
+        or while its segment is the current one.
         """
         if len(aborted):
             self._aborted.append(np.array(aborted))
 
     def roll(self, base_offset: int | None = None) -> None:
-        """End the segment; the next one begins with `base_offset`, or that of its first batch."""
+        """End the segment. The next one gets `base_offset`, or the base offset of its first batch."""
         if base_offset is not None and base_offset < (self.next_offset or 0):
-            raise ValueError(f"base_offset must be {self.next_offset} at least, got {base_offset}")
+            raise ValueError(f"base_offset must be at least {self.next_offset}, got {base_offset}")
         if self._segment is None and self._next_base is not None and base_offset != self._next_base:
             # A segment without batches has files too.
             self._make(self._next_base)
@@ -352,7 +350,7 @@ class LogWriter:
     def write_file(self, name: str, data: bytes) -> None:
         """Write another file of the directory, such as ``partition.metadata`` or a ``.snapshot``.
 
-        A ``leader-epoch-checkpoint`` is made from the batches' leader epochs, unless it is written here.
+        Without a ``leader-epoch-checkpoint`` written here, one is made from the leader epochs of the batches.
         """
         self._given.add(name)
         self._stage.write_file(name, data)
@@ -366,9 +364,9 @@ class LogWriter:
             if self._segment is None and (self._next_base is not None or not self.segments or self._single):
                 self._make(self._next_base or 0)
             self._end_segment(None)
-            if self._epochs and _LEADER_EPOCHS not in self._given and self._single is None:
+            if self._epochs and LEADER_EPOCH_CHECKPOINT not in self._given and self._single is None:
                 lines = [f"{epoch} {offset}\n" for epoch, offset in self._epochs]
-                self.write_file(_LEADER_EPOCHS, "".join(["0\n", f"{len(lines)}\n", *lines]).encode())
+                self.write_file(LEADER_EPOCH_CHECKPOINT, "".join(["0\n", f"{len(lines)}\n", *lines]).encode())
         except BaseException as error:
             self._stage.name_error(error)
             self._stage.discard()
@@ -376,7 +374,7 @@ class LogWriter:
         self._stage.__exit__(None, None, None)
 
     def discard(self) -> None:
-        """Give up: nothing is left."""
+        """Remove all files of this writer."""
         self._closed = True
         if self._segment is not None:
             self._segment.abandon()
@@ -397,7 +395,7 @@ class LogWriter:
 
     def _check_offsets(self, rows: npt.NDArray[np.void]) -> None:
         last = rows["last_offset"]
-        # Headers of compressed messages don't tell the first offset (LEG-R23).
+        # Headers of compressed message sets have no base offset (LEG-R23).
         first = np.where(rows["base_offset"] < 0, last, rows["base_offset"])
         before = np.empty(len(rows), np.int64)
         before[0] = -1 if self.next_offset is None else self.next_offset - 1
@@ -407,7 +405,7 @@ class LogWriter:
             where = int(np.argmax(wrong))
             raise ValueError(
                 f"batch at byte {rows['position'][where]}: offsets {first[where]} to {last[where]} come after "
-                f"{before[where]}; they have to rise"
+                f"{before[where]}; offsets must ascend"
             )
 
     def _follow_epochs(self, rows: npt.NDArray[np.void]) -> None:
@@ -422,15 +420,15 @@ class LogWriter:
         self._epochs += zip(epochs[rises].tolist(), current["base_offset"][rises].tolist(), strict=True)
 
     def _fitting(self, segment: SegmentWriter, rows: npt.NDArray[np.void]) -> int:
-        """Count the batches that the segment still takes."""
+        """Return the number of batches that fit into the segment."""
         if segment.index_entries >= self._most_entries:
             return 0
         ends = segment.size + np.cumsum(rows["size"])
         fits = int(np.searchsorted(ends, self._segment_bytes, "right"))
         if self._interval:
-            # What is left of the index is enough for so many bytes, whatever the batches are.
-            room = (self._most_entries - segment.index_entries) * self._interval
-            fits = min(fits, int(np.searchsorted(ends, segment.size + room, "right")))
+            # The remaining index entries suffice for at least this number of bytes.
+            capacity = (self._most_entries - segment.index_entries) * self._interval
+            fits = min(fits, int(np.searchsorted(ends, segment.size + capacity, "right")))
         else:
             fits = min(fits, self._most_entries - segment.index_entries)
         if self._single is not None:
@@ -442,7 +440,7 @@ class LogWriter:
             fits = int(np.argmax(far))
             if self._single is not None:
                 raise ValueError(
-                    f"offset {rows['last_offset'][fits]} is more than 2147483647 after the segment's first; "
+                    f"offset {rows['last_offset'][fits]} is more than 2147483647 after the segment's base offset; "
                     "write a directory"
                 )
         return fits
@@ -488,7 +486,7 @@ class LogWriter:
             raise
 
     def _aborted_before(self, offset: int, last: bool) -> npt.NDArray[np.void]:
-        """Take the aborted transactions whose markers lie before `offset`; at the end of the log, all."""
+        """Remove and return the aborted transactions with markers before `offset`, or all if `last`."""
         if not self._aborted:
             return np.empty(0, ABORTED_DTYPE)
         rows = np.sort(np.concatenate(self._aborted), order="last_offset", kind="stable")

@@ -1,4 +1,4 @@
-"""What one task writes: a file of batches for each topic-partition, whose place in the log isn't known yet."""
+"""The output of one task: a file of batches for each topic-partition, whose offsets may not be assigned yet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kbatch.write.batch_writer import BatchWriter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Part", "PartWriter"]
+__all__ = ["PartFile", "PartWriter"]
 
 
 @dataclass(frozen=True)
-class Part:
+class PartFile:
     """A file of batches of one topic-partition. Picklable.
 
     Attributes
@@ -31,9 +31,9 @@ class Part:
         Bytes of the file.
     records : int
     first_offset, last_offset : int
-        Of its records, as they stand in the file.
+        Offsets of its records in the file.
     kept : bool
-        Whether these are the offsets that the records keep; else they count from 0, and are yet to be assigned.
+        Whether the records keep these offsets. Otherwise the offsets count from 0 until the commit assigns them.
     """
 
     topic: str
@@ -47,7 +47,7 @@ class Part:
 
 
 class _Appended:
-    """A file that is open only while something is written: a task may have thousands of them."""
+    """A file that is open only during a write: a task may have thousands of them."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class _Appended:
 
 
 class _Log:
-    """What is written of one topic-partition."""
+    """The writer and the state of one topic-partition."""
 
     def __init__(self, path: str, options: RowOptions) -> None:
         self.file = _Appended(path)
@@ -80,7 +80,7 @@ class _Log:
 
 
 class PartWriter:
-    """Write rows into a directory that no other attempt writes to.
+    """Writes rows to files in a directory of its own.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ class PartWriter:
         Raises
         ------
         ValueError, TypeError
-            As `kbatch.log.write.rows.RowSplitter.split` and `kbatch.encode`; for offsets that are null or don't rise
-            within a topic-partition.
+            As for `kbatch.log.write.rows.RowSplitter.split` and `kbatch.encode`; also if offsets are null or do not
+            ascend within a topic-partition.
         """
         options = self._options
         for topic, partition, rows in self._splitter.split(batch):
@@ -115,7 +115,7 @@ class PartWriter:
             names = rows.schema.names
             offsets = None
             if "offset" in names and options.offsets == "keep":
-                offsets = _offsets(rows.column("offset"), log.writer.next_offset, f"{topic}-{partition}")
+                offsets = _checked_offsets(rows.column("offset"), log.writer.next_offset, f"{topic}-{partition}")
             try:
                 given = log.writer.append_many(
                     rows.column("value"),
@@ -130,18 +130,18 @@ class PartWriter:
                 log.first_offset, log.kept = int(given[0]), offsets is not None
             log.records += len(rows)
 
-    def close(self) -> list[Part]:
-        """Write what is left, and tell what there is."""
+    def close(self) -> list[PartFile]:
+        """Finish the files and return them."""
         parts = []
         for (topic, partition), log in self._logs.items():
             log.writer.close()
             last = log.writer.next_offset - 1
             size = log.writer.bytes_written
-            parts.append(Part(topic, partition, log.file.path, size, log.records, log.first_offset, last, log.kept))
+            parts.append(PartFile(topic, partition, log.file.path, size, log.records, log.first_offset, last, log.kept))
         return parts
 
 
-def _offsets(column: pa.Array, least: int, where: str) -> npt.NDArray[np.int64]:
+def _checked_offsets(column: pa.Array, least: int, where: str) -> npt.NDArray[np.int64]:
     if column.null_count:
         raise ValueError(
             f"{where}: offset is null; give offsets to all rows or to none, or assign them (offsets=assign)"

@@ -1,7 +1,7 @@
-"""Logs of any size -> the same logs in another magic or with another codec.
+"""Conversion and recompression of logs of any size.
 
-Segments keep their base offsets, so that what else a broker keeps for them stays true (`kbatch.log.write.side_files`).
-A segment is read, rewritten and written by the window: memory doesn't depend on its size.
+Segments keep their base offsets, so that the other files of a log remain valid (`kbatch.log.write.side_files`).
+A segment is read, rewritten and written in windows: memory does not depend on its size.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from kbatch.log.discovery import find_logs
 from kbatch.log.logs import Log
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
+from kbatch.log.state import MAX_SIDE_FILE, START_CHECKPOINT
 from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
-from kbatch.log.write.side_files import copy_beside, names_beside
+from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.log.write.staging import staged
 from kbatch.rewrite.conversion import Conversion, Lossy
 from kbatch.rewrite.recompression import Recompression
@@ -30,12 +31,9 @@ from kbatch.transactions import TransactionTracker
 
 __all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
 
-_MAX_BYTES = 16 << 20
-# Of a broker's log directory. Without a recovery point and a mark of a clean shutdown it looks at all logs.
-_COPIED = ("meta.properties", "log-start-offset-checkpoint", "replication-offset-checkpoint")
-_MOST_COPIED = 256 << 20
-
-Progress = Callable[[int], None]
+# Files of a broker's log directory that are copied. Without a recovery point and the mark of a clean shutdown the
+# broker recovers all logs.
+_COPIED = ("meta.properties", START_CHECKPOINT, "replication-offset-checkpoint")
 
 
 def convert_log(
@@ -51,14 +49,15 @@ def convert_log(
     limits: Limits | None = None,
     **options: Any,
 ) -> RewriteReport:
-    """Convert a log to another magic, as `kbatch.convert` does with bytes, with memory that doesn't depend on its size.
+    """Convert a log to another magic, as `kbatch.convert` does with bytes, in bounded memory.
 
     Parameters
     ----------
     log : Log, str or path
         A topic-partition's directory or a ``.log`` file.
     out : str or path
-        A directory that isn't there or is empty, or a ``.log`` file that isn't there. It comes into being whole.
+        A directory that does not exist or is empty, or a ``.log`` file that does not exist. It appears only when it is
+        complete.
     magic, codec, level, lossy, batch_size, on_error, limits
         As for `kbatch.convert`.
     **options
@@ -71,7 +70,7 @@ def convert_log(
     Raises
     ------
     ConversionLossError, LogDirectoryError, ...
-        As `kbatch.convert` and `rewrite_log`.
+        As for `kbatch.convert` and `rewrite_log`.
 
     Examples
     --------
@@ -118,7 +117,7 @@ def recompress_log(
     Raises
     ------
     ConversionLossError, LogDirectoryError, ...
-        As `kbatch.recompress` and `rewrite_log`.
+        As for `kbatch.recompress` and `rewrite_log`.
 
     Examples
     --------
@@ -138,13 +137,13 @@ def rewrite_log(
     out: str | os.PathLike[str],
     rewriter: Rewriter,
     *,
-    max_bytes: int = _MAX_BYTES,
+    max_bytes: int = 16 << 20,
     segment_bytes: int = INT32_MAX,
     index_interval_bytes: int = 4096,
     sync: bool = True,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> RewriteReport:
-    """Write a log as `rewriter` makes it.
+    """Write the output of `rewriter` for a log.
 
     Parameters
     ----------
@@ -152,23 +151,23 @@ def rewrite_log(
     out : str or path
         As for `convert_log`.
     rewriter : Rewriter
-        It says what is done at damage too.
+        Its settings also decide how damage is handled.
     max_bytes : int
-        What of the log is in memory at a time, about.
+        Approximate limit on the bytes of the log in memory.
     segment_bytes, index_interval_bytes, sync
-        As for `LogWriter`. A segment of the log is one of the output, unless it becomes larger than `segment_bytes`.
+        As for `LogWriter`. Each segment becomes one segment of the output unless it grows beyond `segment_bytes`.
     progress : callable, optional
-        Is called with the bytes that were read.
+        Called with the number of bytes read so far.
 
     Returns
     -------
     RewriteReport
-        That of `rewriter`. Positions of damage count from the beginning of the file that its reason names.
+        The report of `rewriter`. Positions of damage are bytes in the file that the reason names.
 
     Raises
     ------
     LogDirectoryError
-        If something is at `out` already, if it lies in the log, or if a log of several segments is to be one file.
+        If `out` exists or lies in the log, or if `out` is one file and the log has several segments.
     """
     log = log if isinstance(log, Log) else Log(log)
     path = os.fspath(out)
@@ -183,17 +182,17 @@ def rewrite_log(
     ) as writer:
         _Rewriting(log, writer, rewriter, max_bytes, progress).run()
         if not path.endswith(".log") and not log.path.endswith(".log"):
-            names = names_beside(log).items()
+            names = side_files(log).items()
             kept = [name for name, snapshot in names if snapshot is None or rewriter.keeps_producers]
-            rewriter.report.damage += copy_beside(log, kept, writer)
+            rewriter.report.damage += copy_side_files(log, kept, writer)
     return rewriter.report
 
 
 class _Rewriting:
-    """The way of a log through a rewriter into a writer."""
+    """Passes the segments of a log through a rewriter to a writer."""
 
     def __init__(
-        self, log: Log, writer: LogWriter, rewriter: Rewriter, max_bytes: int, progress: Progress | None
+        self, log: Log, writer: LogWriter, rewriter: Rewriter, max_bytes: int, progress: Callable[[int], None] | None
     ) -> None:
         if max_bytes <= 0:
             raise ValueError(f"max_bytes must be positive, got {max_bytes}")
@@ -209,12 +208,12 @@ class _Rewriting:
     def run(self) -> None:
         last = len(self._log.segments) - 1
         for number, segment in enumerate(self._log.segments):
-            # A segment of which nothing is left has no file, unless the log ends with it: it tells the end offset.
+            # A segment that becomes empty gets no file, except the last one: its name holds the end offset.
             rolled = number == 0
             if number == last and not rolled:
                 self._writer.roll(segment.base_offset)
                 rolled = True
-            # The writer has to know of aborted transactions before it parts the segment at their markers.
+            # The writer needs the aborted transactions before it starts a new segment at their markers.
             stored = self._stored(segment)
             aborted = [stored]
             for data, rows in self._windows(segment):
@@ -225,21 +224,21 @@ class _Rewriting:
                     if not rolled:
                         self._writer.roll(segment.base_offset)
                         rolled = True
-                    self._tell(aborted)
+                    self._append_aborted(aborted)
                     self._writer.append(piece)
             if rolled:
-                self._tell(aborted)
+                self._append_aborted(aborted)
             self._done += segment.size
 
-    def _tell(self, aborted: list[npt.NDArray[np.void]]) -> None:
-        """Hand aborted transactions to the writer, where it keeps them."""
+    def _append_aborted(self, aborted: list[npt.NDArray[np.void]]) -> None:
+        """Pass aborted transactions to the writer, unless the output has no markers."""
         while aborted:
             rows = aborted.pop()
             if self._keeps_markers:
                 self._writer.append_aborted(rows)
 
     def _windows(self, segment: Segment) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
-        """Yield the good batches of a segment, and the bytes from the first of them on."""
+        """Yield the bytes from the first good batch of each table to the last, and the good batches."""
         rewriter = self._rewriter
         consumed = 0
         for table in read_tables(segment, 0, segment.size, rewriter.framing, self._max_bytes):
@@ -255,9 +254,9 @@ class _Rewriting:
         rewriter.report.tail_bytes += segment.size - consumed
 
     def _stored(self, segment: Segment) -> npt.NDArray[np.void]:
-        """Return the entries of the segment's ``.txnindex``, one a marker.
+        """Return the entries of the segment's ``.txnindex``, one per marker.
 
-        The log may begin within a transaction, and only the index knows where that began.
+        If the log begins within a transaction, only the index has the offset where it began.
         """
         rows = np.empty(0, ABORTED_DTYPE)
         if self._keeps_markers:
@@ -276,19 +275,19 @@ def rewrite_logs(
     *,
     storage_options: Mapping[str, str] | None = None,
     sync: bool = True,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> RewriteReport:
-    """Write all logs of a broker's log directory as `rewriter` makes them: all of them, or nothing.
+    """Rewrite all logs of a broker's log directory; the output appears only when all are complete.
 
     Parameters
     ----------
     path : str or path
-        A directory with topic-partitions in it.
+        A broker's log directory.
     out : str or path
-        Nothing, or an empty directory, may be there.
+        A directory that does not exist or is empty.
     storage_options : mapping of str to str, optional
-        Where `path` is a URL: as for `find_logs`.
+        For a URL; as for `find_logs`.
     rewriter, sync, progress, **options
         As for `rewrite_log`.
 
@@ -302,34 +301,34 @@ def rewrite_logs(
     done = 0
     with staged(out, sync=sync) as stage:
         for log in logs:
-            # Tiered storage has other names for the directories.
+            # Directories in tiered storage have other names.
             name = f"{log.topic}-{log.partition}"
 
-            def tell(read: int, before: int = done) -> None:
+            def show(read: int, before: int = done) -> None:
                 if progress is not None:
                     progress(before + read)
 
-            rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=tell, **options)
+            rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=show, **options)
             done += log.size
         for name in set(storage.list(root)).intersection(_COPIED):
-            stage.write_file(name, storage.read(storage.join(root, name), _MOST_COPIED)[0])
+            stage.write_file(name, storage.read(storage.join(root, name), MAX_SIDE_FILE)[0])
     return rewriter.report
 
 
 def check_out(log: Log, out: str) -> None:
-    """Refuse to write into a log that is read, and one file for several segments."""
+    """Raise if `out` is within the log, or is one file for several segments."""
     check_apart(log.path, out)
     if out.endswith(".log") and len(log.segments) > 1:
         raise LogDirectoryError(
-            f"{out}: {log.path} has {len(log.segments)} segments, which one file can't hold; name a directory",
+            f"{out}: {log.path} has {len(log.segments)} segments and can't be written to one file; give a directory",
             source=out,
         )
 
 
 def check_apart(path: str, out: str) -> None:
-    """Refuse to write into a directory that is read."""
+    """Raise if `out` is within the input directory."""
     if is_url(path):
         return
     read, written = os.path.realpath(path), os.path.realpath(out)
     if written == read or (os.path.isdir(read) and os.path.commonpath([read, written]) == read):
-        raise LogDirectoryError(f"{out}: lies in {path}, which is read; name another place", source=out)
+        raise LogDirectoryError(f"{out}: is inside the input {path}; choose another output", source=out)

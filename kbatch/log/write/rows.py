@@ -1,6 +1,6 @@
-"""Rows of a DataFrame -> the topic-partitions that they go to: columns, their types, and Kafka's default partitioner.
+"""Rows of a DataFrame by topic-partition: the columns, their types, and Kafka's default partitioner.
 
-The columns are those of Spark's Kafka sink, with what a log can keep beside: timestamp and offset.
+The columns are those of Spark's Kafka sink, plus timestamp and offset, which a log can store.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +17,21 @@ from kbatch import options as opts
 from kbatch.batches.codecs import check_level
 from kbatch.broker.partitioner import key_partitions
 from kbatch.format import INT32_MAX, Codec, TimestampType
-from kbatch.options import ValueKind, option
+from kbatch.options import Kind, option
 from kbatch.records.kafka_columns import SPARK_COLUMNS
 from kbatch.write.batch_layout import now, parse_codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RowOptions", "RowSplitter", "check_columns", "parse_compression"]
+__all__ = ["RowOptions", "RowSplitter", "check_columns", "parse_codec_level"]
 
 _TIMESTAMP_TYPES = {"createtime": TimestampType.CREATE_TIME, "logappendtime": TimestampType.LOG_APPEND_TIME}
 # Kafka's Topic.validate.
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
-def parse_compression(text: Codec | str | None) -> tuple[Codec, int | None]:
+def parse_codec_level(text: Codec | str | None) -> tuple[Codec, int | None]:
     """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default."""
     if not isinstance(text, str):
         return parse_codec(Codec.NONE if text is None else text), None
@@ -55,8 +55,8 @@ def _check_topic(topic: str) -> None:
         )
 
 
-_COMPRESSION = ValueKind(
-    parse_compression,
+_COMPRESSION = Kind(
+    parse_codec_level,
     "zstd:3",
     lambda value: check_level(*value),
     metavar="CODEC[:LEVEL]",
@@ -79,14 +79,11 @@ class RowOptions:
     ----------
     {options}
     now : int
-        Milliseconds: of records without a column timestamp, and the append time.
+        Timestamp in milliseconds of records without a timestamp column, and the append time.
     """
 
     topic: str | None = option(
-        ValueKind(str, "orders", _check_topic),
-        None,
-        spark="topic",
-        help="the topic of all rows, whatever their column has",
+        Kind(str, "orders", _check_topic), None, spark="topic", help="the topic of all rows; overrides the column topic"
     )
     num_partitions: int | None = option(
         opts.whole_number(1, INT32_MAX), None, spark="numPartitions",
@@ -105,11 +102,11 @@ class RowOptions:
         opts.size(0, INT32_MAX),
         16384,
         spark="batchSize",
-        help="bytes of a batch, at most; see `BatchWriter`",
+        help="largest size of a batch in bytes; see `BatchWriter`",
     )
     timestamp_type: TimestampType = option(
         _TIMESTAMP_TYPE, TimestampType.CREATE_TIME, spark="timestampType",
-        help="whether batches have the time of their records, or that of the write",
+        help="whether batches have the timestamps of their records, or the time of the write",
     )  # fmt: skip
     headers: bool = option(
         opts.BOOLEAN, True, spark="includeHeaders", help="write the column of headers, if there is one"
@@ -121,12 +118,12 @@ class RowOptions:
 
 
 def check_columns(schema: pa.Schema, options: RowOptions) -> None:
-    """Check that rows of this schema can be written.
+    """Raise if rows of this schema can't be written.
 
     Raises
     ------
     ValueError
-        If a column is missing, there twice or unknown.
+        If a column is missing, duplicated or unknown.
     TypeError
         If a column has a type that can't be written.
     """
@@ -136,18 +133,17 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
     unknown = [name for name in names if name not in SPARK_COLUMNS]
     if unknown:
         raise ValueError(
-            f"column {', '.join(map(repr, unknown))} has no place in a record; select what is to be written "
-            f"among {', '.join(SPARK_COLUMNS)}"
+            f"column {', '.join(map(repr, unknown))} can't be written; select from {', '.join(SPARK_COLUMNS)}"
         )
     if len(set(names)) != len(names):
-        raise ValueError(f"each column can be there once, got {', '.join(names)}")
+        raise ValueError(f"column names must be unique, got {', '.join(names)}")
     if "value" not in names:
         raise ValueError("required column 'value' is missing")
     if "topic" not in names and options.topic is None:
-        raise ValueError("there is no column 'topic': add one, or name the topic of all rows with option topic")
+        raise ValueError("column 'topic' is missing: add it, or set the topic of all rows with option topic")
     if "partition" not in names and options.num_partitions is None:
         raise ValueError(
-            "there is no column 'partition': add one, or say how many partitions there are to choose from, with option "
+            "column 'partition' is missing: add it, or set the number of partitions to choose from with option "
             "numPartitions (num_partitions)"
         )
     for name in names:
@@ -205,13 +201,13 @@ def _is_headers(kind: pa.DataType) -> bool:
 
 
 class RowSplitter:
-    """Shares out rows among topic-partitions; rows of each stay in order.
+    """Distributes rows among topic-partitions; the rows of each stay in order.
 
     Parameters
     ----------
     options : RowOptions
     turn : int
-        Where the turn of null keys begins, so that tasks don't all begin with the same partition.
+        First partition for null keys, so that tasks do not all begin with the same one.
     """
 
     def __init__(self, options: RowOptions, turn: int = 0) -> None:
@@ -221,19 +217,21 @@ class RowSplitter:
         self._schema: pa.Schema | None = None
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-        """Yield topic, partition, and the rows that go there.
+        """Yield each topic and partition with its rows.
 
         Raises
         ------
         ValueError, TypeError
-            As `check_columns`; for a topic that is null or none, or a partition that is negative, or null with no
-            number of partitions given.
+            As for `check_columns`; also if a topic is null or invalid, or a partition is negative, or null without a
+            number of partitions.
         """
         if self._schema is None or batch.schema != self._schema:
             check_columns(batch.schema, self._options)
             self._schema = batch.schema
         if not batch.num_rows:
             return
+        import pyarrow as pa
+
         batch = _movable(batch)
         names, codes = self._topics(batch)
         partitions = self._partitions(batch)
@@ -241,7 +239,7 @@ class RowSplitter:
         chosen, groups = np.unique(targets, return_inverse=True)
         if len(chosen) > 1 and (groups[1:] < groups[:-1]).any():
             order = np.argsort(groups, kind="stable")
-            batch, groups = batch.take(_int64(order)), groups[order]
+            batch, groups = batch.take(pa.array(order, pa.int64())), groups[order]
         edges = np.searchsorted(groups, np.arange(len(chosen) + 1))
         for i, target in enumerate(chosen.tolist()):
             start, stop = int(edges[i]), int(edges[i + 1])
@@ -253,7 +251,7 @@ class RowSplitter:
         column = batch.column("topic")
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise ValueError(f"row {row} of a batch: its topic is null; give it one, or name one with option topic")
+            raise ValueError(f"row {row} of a batch: the topic is null; set it, or use option topic")
         encoded = column.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         for name in set(names) - self._checked:
@@ -265,7 +263,7 @@ class RowSplitter:
         return names, encoded.indices.to_numpy().astype(np.int64)
 
     def _partitions(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        count, most = batch.num_rows, self._options.num_partitions
+        count, num_partitions = batch.num_rows, self._options.num_partitions
         missing = np.ones(count, np.bool_)
         partitions = np.zeros(count, np.int64)
         if "partition" in batch.schema.names:
@@ -278,10 +276,10 @@ class RowSplitter:
                 raise ValueError(f"row {row} of a batch: partition {partitions[row]} must be 0 to {INT32_MAX}")
         if not missing.any():
             return partitions
-        if most is None:
+        if num_partitions is None:
             raise ValueError(
-                f"row {int(np.argmax(missing))} of a batch: its partition is null; say how many partitions there are "
-                "to choose from, with option numPartitions (num_partitions)"
+                f"row {int(np.argmax(missing))} of a batch: the partition is null; set the number of partitions "
+                "to choose from with option numPartitions (num_partitions)"
             )
         keyless = missing
         if "key" in batch.schema.names:
@@ -289,16 +287,16 @@ class RowSplitter:
             keyless = missing & keys.is_null().to_numpy(zero_copy_only=False)
             hashed = missing & ~keyless
             if hashed.any():
-                partitions = np.where(hashed, key_partitions(keys, most), partitions)
+                partitions = np.where(hashed, key_partitions(keys, num_partitions), partitions)
         turns = int(np.count_nonzero(keyless))
         partitions = partitions.copy()
-        partitions[keyless] = (self._turn + np.arange(turns)) % most
-        self._turn = (self._turn + turns) % most
+        partitions[keyless] = (self._turn + np.arange(turns)) % num_partitions
+        self._turn = (self._turn + turns) % num_partitions
         return partitions
 
 
 def _movable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with columns that pyarrow can pick rows of, as it can't of views."""
+    """Return the batch without view columns, from which pyarrow can't take rows."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -335,9 +333,3 @@ def _integers(column: pa.Array, null: int) -> npt.NDArray[np.int64]:
 
     column = column.cast(pa.int64())
     return np.asarray((column.fill_null(null) if column.null_count else column).to_numpy(zero_copy_only=False))
-
-
-def _int64(values: npt.NDArray[np.int64]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(values, pa.int64())

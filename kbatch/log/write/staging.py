@@ -1,7 +1,7 @@
-"""Output that appears whole or not at all.
+"""Output that appears only when it is complete.
 
-Files are written in a directory whose name readers and brokers pass over, on the same file system, and are renamed at
-the end. A rename that fails has those before it undone. What a write leaves that was killed is that directory.
+Files are written to a directory on the same file system whose name readers and brokers ignore, and are renamed at the
+end. If a rename fails, the earlier ones are undone. A write that is killed leaves that directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kbatch.log.storage import is_url, locate
 __all__ = ["move_all", "remove_stage", "rename_all", "staged", "sync_directory", "sync_parents", "undo_moves"]
 
 _INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
-# How often, and how long between, the removal of a stage is tried: a task that is being cancelled may still write.
+# Attempts to remove a stage, and the pause between them: a task that is being cancelled may still write.
 _REMOVALS = 50
 _REMOVAL_SECONDS = 0.1
 
@@ -29,17 +29,17 @@ Moves = Sequence[tuple[str, str]]
 
 
 def move_all(moves: Moves, *, sync: bool = True) -> None:
-    """Rename all of it in order, or nothing; with `sync`, the names are forced to disk."""
+    """Rename in order, all or nothing; with `sync`, the directories are synced to disk."""
     try:
         rename_all(moves, sync=sync)
     except BaseException:
-        # Whoever interrupts this is told that nothing was written.
+        # Also after an interrupt: the caller reports that nothing was written.
         undo_moves(moves)
         raise
 
 
 def rename_all(moves: Moves, *, sync: bool = True) -> None:
-    """Rename in order; an error leaves those before it renamed."""
+    """Rename in order; after an error the earlier renames remain."""
     for source, target in moves:
         os.rename(source, target)
     if sync:
@@ -47,7 +47,7 @@ def rename_all(moves: Moves, *, sync: bool = True) -> None:
 
 
 def undo_moves(moves: Moves) -> Moves:
-    """Rename back, last first, what an error or a crash has left renamed; return that."""
+    """Undo the renames that were made before an error or a crash, last first; return them."""
     undone = []
     for source, target in reversed(moves):
         if os.path.lexists(target) and not os.path.lexists(source):
@@ -57,14 +57,14 @@ def undo_moves(moves: Moves) -> Moves:
 
 
 def sync_parents(moves: Moves) -> None:
-    """Force the names on both sides of moves to disk."""
+    """Sync the directories on both sides of moves to disk."""
     for directory in {os.path.dirname(path) for move in moves for path in move}:
         if os.path.isdir(directory):
             sync_directory(directory)
 
 
 def sync_directory(path: str) -> None:
-    """Force the names in a directory to disk."""
+    """Sync a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -83,20 +83,20 @@ def remove_stage(remove: Callable[[], None], exists: Callable[[], bool], *, atte
 
 
 class staged:
-    """A path that comes into being whole, or not at all.
+    """A context manager for output that appears at its final path only when it is complete.
 
-    In the block, files are written below ``directory``, which lies beside the final path. Without an exception what was
-    made there takes its final name; after one it is gone.
+    In the block, files are written to ``directory``, which is in the parent of the final path. At the end of the block
+    they get their final names; after an exception they are removed.
 
     Parameters
     ----------
     path : str or path
-        The final one. Nothing, or an empty directory, may be there.
+        The final path. It must not exist, or be an empty directory.
     directory : bool
-        Whether the final path is a directory. Else it is a segment: the block makes files in ``directory``, which take
-        their names beside each other in the final path's directory, that of `path` last.
+        Whether the final path is a directory. Otherwise it is a segment: the files in ``directory`` are moved to the
+        final path's directory, the one named like `path` last.
     sync : bool
-        Whether data is forced to disk before names are given.
+        Whether to sync data to disk before the renames.
 
     Attributes
     ----------
@@ -105,35 +105,35 @@ class staged:
     Raises
     ------
     LogDirectoryError
-        If something is there already (beside a segment, an index file of its name too), if its parent is no directory,
-        or if the path is a URL.
+        If the path exists, or an index file of a segment's name does; if its parent is not a directory; or if the path
+        is a URL.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, directory: bool = True, sync: bool = True) -> None:
         if is_url(os.fspath(path)):
-            raise LogDirectoryError(f"{path}: segments are written to local paths only", source=os.fspath(path))
+            raise LogDirectoryError(f"{path}: segments can be written to local paths only", source=os.fspath(path))
         self._path = os.path.abspath(locate(path)[1])
         self._is_directory = directory
         self._sync = sync
         self._check()
         parent, name = os.path.split(self._path)
         if not os.path.isdir(parent):
-            raise LogDirectoryError(f"{self._path}: its parent {parent} is no directory", source=self._path)
+            raise LogDirectoryError(f"{self._path}: its parent {parent} is not a directory", source=self._path)
         self.directory = tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent)
         if directory:
-            # As a directory that is made the ordinary way; a temporary one is for its owner only.
+            # mkdtemp makes a directory for its owner only; the output gets the usual permissions.
             os.chmod(self.directory, 0o777 & ~_umask())
 
     def _check(self) -> None:
         taken = [self._path]
         if not self._is_directory:
-            # Index files that are there already would be taken for those of the segment.
+            # Readers would use existing index files of this name for the segment.
             taken += [self._path.removesuffix(".log") + suffix for suffix in _INDEX_SUFFIXES]
         elif os.path.isdir(self._path) and not os.path.islink(self._path) and not os.listdir(self._path):
             return
         for path in taken:
             if os.path.lexists(path):
-                raise LogDirectoryError(f"{path}: there is something already", source=self._path)
+                raise LogDirectoryError(f"{path}: exists already", source=self._path)
 
     def __enter__(self) -> Self:
         return self
@@ -152,12 +152,12 @@ class staged:
         self.name_error(error)
 
     def name_error(self, error: BaseException | None) -> None:
-        """Say in an error of the file system what was being written."""
+        """Add the path of the output to an error of the file system."""
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = self._path
 
     def write_file(self, name: str, data: bytes) -> None:
-        """Write a small file of this name."""
+        """Write a small file."""
         with open(os.path.join(self.directory, name), "xb") as file:
             file.write(data)
             if self._sync:
@@ -165,7 +165,7 @@ class staged:
                 os.fsync(file.fileno())
 
     def discard(self) -> None:
-        """Remove what was written; nothing takes its final name."""
+        """Remove the files; nothing appears at the final path."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _publish(self) -> None:
@@ -173,7 +173,7 @@ class staged:
         self._check()
         moves = [(self.directory, self._path)]
         if not self._is_directory:
-            # Index files mean nothing without their segment.
+            # The segment comes last: index files without a segment are ignored.
             names = sorted(os.listdir(self.directory), key=lambda other: other == name)
             moves = [(os.path.join(self.directory, each), os.path.join(parent, each)) for each in names]
         elif self._sync:

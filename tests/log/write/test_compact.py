@@ -219,7 +219,7 @@ def test_last_of_old_magic_leaves_an_empty_batch(tmp_path: Path) -> None:
 def test_keys_need_memory(tmp_path: Path) -> None:
     keys = [b"%d" % i for i in range(1000)]
     source = write_log(tmp_path / "in-0", {0: kbatch.encode(keys, keys=keys, timestamps=NOW)})
-    with pytest.raises(kbatch.LimitExceededError, match=r"more than 900 different keys .* dedupe_buffer_bytes"):
+    with pytest.raises(kbatch.LimitExceededError, match=r"at most 900 different keys.* dedupe_buffer_bytes"):
         run(source, tmp_path / "out-0", include_active=True, dedupe_buffer_bytes=24_000)
     assert os.listdir(tmp_path) == ["in-0"]
     done = run(source, tmp_path / "out-0", include_active=True, dedupe_buffer_bytes=27_000)
@@ -256,7 +256,7 @@ def test_overlap_and_names(tmp_path: Path) -> None:
     (tmp_path / "some.log").write_bytes(one)
     with pytest.raises(kbatch.LogDirectoryError, match="base offset"):
         run(tmp_path / "some.log", tmp_path / "out.log")
-    with pytest.raises(kbatch.LogDirectoryError, match="something already"):
+    with pytest.raises(kbatch.LogDirectoryError, match="exists already"):
         run(source.parent / "in-0" / FIRST, tmp_path / "in-0")
 
 
@@ -265,13 +265,13 @@ def test_places_that_can_not_be_written(golden: Path, tmp_path: Path, capsys: py
     shutil.copytree(golden / "logs/txn-0", source)
     before = sorted(tmp_path.rglob("*"))
     for out, message in (
-        (tmp_path / "out.log", "has 3 segments, which one file can't hold; name a directory"),
-        (source / "out-0", "which is read; name another place"),
+        (tmp_path / "out.log", "has 3 segments and can't be written to one file; give a directory"),
+        (source / "out-0", "; choose another output"),
     ):
         with pytest.raises(kbatch.LogDirectoryError, match=message):
             run(source, out)
     assert main(["compact", str(source.parent), str(source.parent / "out")]) == 1
-    assert "which is read; name another place" in capsys.readouterr().err
+    assert "; choose another output" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -378,7 +378,7 @@ def test_command(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["compact", source, str(tmp_path / "none-0")]) == 0
     assert "nothing was cleaned" in capsys.readouterr().out
     assert main(["compact", source, str(tmp_path / "out-0")]) == 1
-    assert "something already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main(["compact", str(tmp_path / "missing-0"), str(tmp_path / "x-0")]) == 1
     with pytest.raises(SystemExit) as stopped:
         main(["compact", source, str(tmp_path / "x-0"), "--now", "yesterday"])

@@ -74,7 +74,7 @@ def flipped(data: bytes) -> bytes:
         (flipped, "byte 2: stored checksum is 0x"),
         (lambda data: data[:-1], "byte 2: stored checksum is 0x"),
         (lambda data: b"", "byte 0: ends within the 10 bytes of its header"),
-        (lambda data: b"\0\2" + data[2:], "byte 0: producer snapshot of version 2"),
+        (lambda data: b"\0\2" + data[2:], "byte 0: unsupported producer snapshot version 2"),
     ],
     ids=["flipped", "cut", "empty", "version"],
 )
@@ -91,7 +91,7 @@ def test_a_snapshot_that_can_not_be_read_is_left_out(
     path.write_bytes(damage(path.read_bytes()))
     (loss,) = write(source, tmp_path / "out-0")
     assert loss.reason.startswith(f"{path}, {said}")
-    assert loss.reason.endswith("; it can be made anew from the log")
+    assert loss.reason.endswith("; it can be rebuilt from the log")
     assert (loss.position, loss.length, loss.base_offset) == (0, path.stat().st_size, None)
     copied = beside(tmp_path / "out-0")
     assert SNAPSHOT not in copied

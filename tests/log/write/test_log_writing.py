@@ -166,7 +166,7 @@ def test_one_file(tmp_path: Path) -> None:
         ["orders.log", *(f"00000000000000000002{suffix}" for suffix in (".log", ".index", ".timeindex"))]
     )
     assert index_of(tmp_path / "00000000000000000002.index") == [(2, len(batch(3)))]
-    with pytest.raises(kbatch.LogDirectoryError, match="there is something already"):
+    with pytest.raises(kbatch.LogDirectoryError, match="exists already"):
         LogWriter(tmp_path / "orders.log")
 
 
@@ -212,11 +212,11 @@ def test_who_comes_first_stays(tmp_path: Path) -> None:
     writer.append(batch(0))
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0/kept").touch()
-    with pytest.raises(kbatch.LogDirectoryError, match="there is something already"):
+    with pytest.raises(kbatch.LogDirectoryError, match="exists already"):
         writer.close()
     assert os.listdir(tmp_path) == ["t-0"]
     assert os.listdir(tmp_path / "t-0") == ["kept"]
-    with pytest.raises(kbatch.LogDirectoryError, match="there is something already"):
+    with pytest.raises(kbatch.LogDirectoryError, match="exists already"):
         LogWriter(tmp_path / "t-0")
     # An empty directory is in nobody's way.
     (tmp_path / "u-0").mkdir()
@@ -283,7 +283,7 @@ def test_what_is_interrupted_at_the_very_end_is_not_there(
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex"])
 def test_files_of_another_segment_are_not_taken_over(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"00000000000000000000{suffix}").write_bytes(b"")
-    with pytest.raises(kbatch.LogDirectoryError, match="there is something already"):
+    with pytest.raises(kbatch.LogDirectoryError, match="exists already"):
         LogWriter(tmp_path / "00000000000000000000.log")
     assert os.listdir(tmp_path) == [f"00000000000000000000{suffix}"]
 
@@ -291,7 +291,7 @@ def test_files_of_another_segment_are_not_taken_over(tmp_path: Path, suffix: str
 def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(kbatch.LogDirectoryError, match="local paths only"):
         LogWriter("s3://bucket/t-0")
-    with pytest.raises(kbatch.LogDirectoryError, match=r"t-0: its parent .*missing is no directory"):
+    with pytest.raises(kbatch.LogDirectoryError, match=r"t-0: its parent .*missing is not a directory"):
         LogWriter(tmp_path / "missing" / "t-0")
     with pytest.raises(ValueError, match="segment_bytes must be 1 to"):
         LogWriter(tmp_path / "t-0", segment_bytes=0)

@@ -23,7 +23,7 @@ from kbatch.errors import LogDirectoryError
 from kbatch.log import roll_back, write_log
 from kbatch.log.verification import verify_log
 from kbatch.log.write import commit as commit_module
-from kbatch.log.write.rows import parse_compression
+from kbatch.log.write.rows import parse_codec_level
 
 pa = pytest.importorskip("pyarrow")
 
@@ -94,7 +94,7 @@ def test_what_is_written_is_read(tmp_path: Path, compression: str | None) -> Non
     ]
     log = kbatch.Log(tmp_path / "logs" / "topic.1-2")
     assert len(log.batches()) > 3
-    assert set(log.batches()["attributes"] & 7) == {parse_compression(compression)[0]}
+    assert set(log.batches()["attributes"] & 7) == {parse_codec_level(compression)[0]}
     assert log.leader_epochs.tolist() == [(0, 0)]
     assert (log.segments[0].has(".index"), log.segments[0].has(".timeindex")) == (True, True)
     # Nothing else is left.
@@ -202,7 +202,7 @@ def test_kept_offsets(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [5, 20, 5_000_000_000, 5_000_000_001]
     before = tree(tmp_path)
     for offsets, message in (
-        ([5_000_000_002, 5_000_000_009], "t-0: offset 5000000002 is to be written, but the log's last is 5000000002"),
+        ([5_000_000_002, 5_000_000_009], "t-0: can't write offset 5000000002: the log's last offset is 5000000002"),
         ([6_000_000_000, 6_000_000_000], "t-0: offset 6000000000 comes after 6000000000; sort"),
         ([-4], "t-0: offset -4 is negative"),
         ([6_000_000_000, None], "t-0: offset is null"),
@@ -257,11 +257,11 @@ def test_many_partitions(tmp_path: Path) -> None:
         ({"key": ["a"]}, {}, "required column 'value' is missing"),
         ({"value": ["a"]}, {}, "no column 'topic'"),
         ({"value": ["a"]}, {"topic": "t"}, "no column 'partition'"),
-        ({"value": ["a"], "partition": pa.array([None], pa.int32())}, {"topic": "t"}, "row 0 .* its partition is null"),
+        ({"value": ["a"], "partition": pa.array([None], pa.int32())}, {"topic": "t"}, "row 0 .* the partition is null"),
         ({"value": ["a"], "partition": [-1]}, {"topic": "t"}, "partition -1 must be 0 to 2147483647"),
         ({"value": ["a"], "partition": [1 << 31]}, {"topic": "t"}, "partition 2147483648 must be"),
         ({"value": ["a"], "partition": ["1"]}, {"topic": "t"}, "column 'partition' must be an integer, not string"),
-        ({"value": ["a"], "topic": pa.array([None], pa.string()), "partition": [0]}, {}, "its topic is null"),
+        ({"value": ["a"], "topic": pa.array([None], pa.string()), "partition": [0]}, {}, "the topic is null"),
         (
             {"value": ["a"], "topic": ["../a"], "partition": [0]},
             {},
@@ -280,7 +280,7 @@ def test_many_partitions(tmp_path: Path) -> None:
         ({"value": ["a"]}, {"topic": "t", "num_partitions": 0}, "num_partitions must be 1 to 2147483647, got 0"),
         ({"value": [1]}, {"topic": "t", "num_partitions": 1}, "column 'value' must be binary or string, not int64"),
         ({"value": ["a"], "key": [1.5]}, {"topic": "t", "num_partitions": 1}, "column 'key' must be binary or string"),
-        ({"value": ["a"], "val": ["b"]}, {"topic": "t", "num_partitions": 1}, "column 'val' has no place in a record"),
+        ({"value": ["a"], "val": ["b"]}, {"topic": "t", "num_partitions": 1}, "column 'val' can't be written"),
         ({"value": ["a"], "headers": ["b"]}, {"topic": "t", "num_partitions": 1}, "column 'headers' must be array<"),
         (
             {"value": ["a"], "timestamp": ["b"]},
@@ -338,8 +338,8 @@ def test_places_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for root, message in (
         ("s3://bucket/logs", "local or mounted file systems only"),
-        (tmp_path / "file", "is no directory"),
-        (tmp_path / "missing" / "logs", "its parent .* is no directory"),
+        (tmp_path / "file", "is not a directory"),
+        (tmp_path / "missing" / "logs", "its parent .* is not a directory"),
     ):
         with pytest.raises(LogDirectoryError, match=message):
             write_log(root, frame())
@@ -362,7 +362,7 @@ def test_modes(tmp_path: Path) -> None:
     (root / "meta.properties").write_text("version=1\n")
     write_segment(root / "__cluster_metadata-0", 0, [one_batch(0, [1])])
     before = tree(root)
-    with pytest.raises(LogDirectoryError, match=r"there are logs already \(topic.0-0, topic.0-2, topic.1-1, ...\)"):
+    with pytest.raises(LogDirectoryError, match=r"contains logs already \(topic.0-0, topic.0-2, topic.1-1, ...\)"):
         write_log(root, frame(), mode="error")
     assert tree(root) == before
     table = frame(10, topics=1, partitions=1)
@@ -393,7 +393,7 @@ def test_a_log_that_ends_within_a_batch_is_not_continued(tmp_path: Path, tail: b
     write_segment(tmp_path / "t-0", 0, [one_batch(0, [1, 2])], tail=tail)
     before = tree(tmp_path)
     table = pa.table({"value": ["a", "b"], "topic": ["a", "t"], "partition": [0, 0]})
-    with pytest.raises(LogDirectoryError, match=rf"{len(tail)} bytes that are no whole batch \({kind}\) end the log"):
+    with pytest.raises(LogDirectoryError, match=rf"{len(tail)} bytes after the last whole batch \({kind}\)"):
         write_log(tmp_path, table)
     assert tree(tmp_path) == before
 
@@ -431,7 +431,7 @@ def test_two_writers_of_a_new_directory(tmp_path: Path) -> None:
         yield frame(10)
         write_log(root, frame(20))
 
-    with pytest.raises(LogDirectoryError, match=r"another writer may have made it meanwhile\. Nothing was written"):
+    with pytest.raises(LogDirectoryError, match=r"another writer may have created it meanwhile\. Nothing was written"):
         write_log(root, rows())
     assert found(root) == wanted(frame(20))
     assert os.listdir(tmp_path) == ["logs"]
@@ -565,12 +565,12 @@ def test_what_was_written_to_after_a_crash_is_not_undone(tmp_path: Path, monkeyp
     with path.open("ab") as file:
         file.write(one_batch(99, [1]))
     before = tree(tmp_path)
-    with pytest.raises(LogDirectoryError, match="was written to after a write that crashed"):
+    with pytest.raises(LogDirectoryError, match="changed after a crashed write"):
         write_log(tmp_path, frame())
     assert {name: data for name, data in tree(tmp_path).items() if name in before} == before
     path.write_bytes(path.read_bytes()[: -len(one_batch(99, [1]))])
     write_segment(tmp_path / "topic.0-1", 200, [one_batch(200, [1])])
-    with pytest.raises(LogDirectoryError, match=rf"{200:020}.log: was written to after"):
+    with pytest.raises(LogDirectoryError, match=rf"{200:020}.log: changed after a crashed write"):
         roll_back(tmp_path)
 
 
@@ -599,7 +599,7 @@ def test_a_part_that_was_changed_is_not_put_in_place(tmp_path: Path, monkeypatch
         (longer, r"has \d+ bytes, but \d+ were written"),
         (damaged, "byte 0"),
         (cut, "ends within a batch"),
-        (gone, "a task wrote it, but it isn't there"),
+        (gone, "a task wrote this file, but it can't be opened"),
     ):
 
         def changed(stage: Any, parts: Any, *, change: Any = change, **options: Any) -> Any:

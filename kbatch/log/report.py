@@ -1,0 +1,70 @@
+"""What a verification reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["OnFinding", "VerificationFinding", "VerificationReport"]
+
+
+class VerificationFinding(NamedTuple):
+    """A fault or a note.
+
+    Damage is something that no broker writes, and that loses records or misleads a reader. Anything that a healthy log
+    may have (missing offsets, a file that ends with an incomplete batch) is a note.
+
+    Attributes
+    ----------
+    file : str
+    position : int
+        Byte in the file.
+    text : str
+    damage : bool
+        False for a note.
+    """
+
+    file: str
+    position: int
+    text: str
+    damage: bool = True
+
+
+OnFinding = Callable[[VerificationFinding], None]
+
+
+@dataclass(slots=True)
+class VerificationReport:
+    """The result of verifying a log or a file.
+
+    Attributes
+    ----------
+    segments, batches, records, bytes : int
+        What was read; `bytes` counts segment files only.
+    side_files : int
+        Number of index files and snapshots.
+    findings : list of VerificationFinding
+    on_finding : callable, optional
+        Called with each finding.
+    """
+
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    side_files: int = 0
+    findings: list[VerificationFinding] = field(default_factory=list)
+    on_finding: OnFinding | None = None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether any finding is damage."""
+        return any(finding.damage for finding in self.findings)
+
+    def add(self, file: str, position: int, text: str, *, damage: bool = True) -> None:
+        """Add a finding."""
+        finding = VerificationFinding(file, position, text, damage)
+        self.findings.append(finding)
+        if self.on_finding is not None:
+            self.on_finding(finding)
