@@ -17,7 +17,7 @@ from kbatch import options as opts
 from kbatch.batches.codecs import check_level
 from kbatch.broker.partitioner import key_partitions
 from kbatch.format import INT32_MAX, Codec, TimestampType
-from kbatch.options import Kind, option
+from kbatch.options import ValueKind, option
 from kbatch.records.kafka_columns import SPARK_COLUMNS
 from kbatch.write.batch_layout import now, parse_codec
 
@@ -55,7 +55,7 @@ def _check_topic(topic: str) -> None:
         )
 
 
-_COMPRESSION = Kind(
+_COMPRESSION = ValueKind(
     parse_codec_level,
     "zstd:3",
     lambda value: check_level(*value),
@@ -83,7 +83,10 @@ class RowOptions:
     """
 
     topic: str | None = option(
-        Kind(str, "orders", _check_topic), None, spark="topic", help="the topic of all rows; overrides the column topic"
+        ValueKind(str, "orders", _check_topic),
+        None,
+        spark="topic",
+        help="the topic of all rows; overrides the column topic",
     )
     num_partitions: int | None = option(
         opts.whole_number(1, INT32_MAX), None, spark="numPartitions",
