@@ -297,7 +297,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         LogWriter(tmp_path / "t-0", segment_bytes=0)
     writer = LogWriter(tmp_path / "t-0")
     writer.append(batch(4))
-    with pytest.raises(ValueError, match="base_offset must be 5 at least"):
+    with pytest.raises(ValueError, match="base_offset must be at least 5"):
         writer.roll(4)
     writer.discard()
     assert os.listdir(tmp_path) == []

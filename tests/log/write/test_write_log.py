@@ -255,8 +255,8 @@ def test_many_partitions(tmp_path: Path) -> None:
     ("columns", "options", "message"),
     [
         ({"key": ["a"]}, {}, "required column 'value' is missing"),
-        ({"value": ["a"]}, {}, "no column 'topic'"),
-        ({"value": ["a"]}, {"topic": "t"}, "no column 'partition'"),
+        ({"value": ["a"]}, {}, "column 'topic' is missing"),
+        ({"value": ["a"]}, {"topic": "t"}, "column 'partition' is missing"),
         ({"value": ["a"], "partition": pa.array([None], pa.int32())}, {"topic": "t"}, "row 0 .* the partition is null"),
         ({"value": ["a"], "partition": [-1]}, {"topic": "t"}, "partition -1 must be 0 to 2147483647"),
         ({"value": ["a"], "partition": [1 << 31]}, {"topic": "t"}, "partition 2147483648 must be"),
