@@ -1,8 +1,8 @@
-"""Transactions: control records, what is aborted, what is still open, and which batches read_committed leaves out.
+"""Transactions: control records, aborted and open transactions, and the batches that read_committed leaves out.
 
-A transaction is the transactional batches of a producer id up to the marker, a control batch, that decides them. The
-rules are those of Kafka: of its broker (``ProducerStateManager``, ``TransactionIndex``) for the transactions of a log,
-and of its consumer (``CompletedFetch``) for those of a fetch response.
+A transaction consists of the transactional batches of a producer id up to its marker, a control batch. Transactions of
+a log follow the rules of Kafka's broker (``ProducerStateManager``, ``TransactionIndex``); transactions of a fetch
+response follow the consumer (``CompletedFetch``).
 """
 
 from kbatch.transactions.aborted import AbortedRanges, ListedAborts

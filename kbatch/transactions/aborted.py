@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
+from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, INT64_MAX
 
 if TYPE_CHECKING:
     from kbatch.transactions.tracker import Transactions
 
 __all__ = ["AbortedRanges", "ListedAborts"]
 
-_INT64 = np.iinfo(np.int64)
-
 
 class _Pairs:
-    """Searches in pairs of a producer id and an offset, which come sorted."""
+    """Searches sorted pairs of a producer id and an offset."""
 
     __slots__ = ("_keys", "_offsets", "_producers", "_stride")
 
@@ -37,18 +35,18 @@ class _Pairs:
     def count(
         self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, included: bool
     ) -> npt.NDArray[np.intp]:
-        """Return how many pairs stand before each that is given, or if `included` up to it.
+        """Return the number of pairs before each given pair, or up to and including it if `included`.
 
-        For a producer id that none of the pairs has the answer means nothing.
+        The result is undefined for a producer id that occurs in no pair.
         """
         ranks = np.searchsorted(self._offsets, offsets, "right" if included else "left")
         return np.searchsorted(self._keys, self._key(producer_ids, ranks))
 
 
 class AbortedRanges:
-    """The offsets that aborted transactions take, by producer: which batches read_committed leaves out.
+    """The offset ranges of aborted transactions, by producer: read_committed leaves out their batches.
 
-    Ranges of a producer may overlap and be given twice. The object is small and can be pickled.
+    Ranges of a producer may overlap or be repeated. The object is small and can be pickled.
 
     Parameters
     ----------
@@ -58,8 +56,8 @@ class AbortedRanges:
     Attributes
     ----------
     producer_id, first_offset, last_offset : ndarray of int64, read-only
-        Sorted by producer id and first offset. `last_offset` doesn't descend within a producer: it is the last that
-        this range or one before it reaches. Ranges within others are left out.
+        Sorted by producer id and first offset. Within a producer `last_offset` never decreases: it is the largest last
+        offset of this and earlier ranges. Ranges within others are removed.
 
     Examples
     --------
@@ -123,47 +121,46 @@ class AbortedRanges:
 
     @classmethod
     def from_transactions(cls, transactions: Transactions) -> AbortedRanges:
-        """Take the aborted transactions of a log."""
+        """Make the ranges of the aborted transactions of a log."""
         return cls.from_rows(transactions.aborted)
 
     @classmethod
     def from_rows(cls, aborted: npt.NDArray[np.void]) -> AbortedRanges:
-        """Take aborted transactions as rows of ABORTED_DTYPE."""
+        """Make the ranges of aborted transactions, given as rows of ABORTED_DTYPE."""
         return cls(aborted["producer_id"], aborted["first_offset"], aborted["last_offset"])
 
     @classmethod
     def from_list(
         cls, aborted: Iterable[tuple[int, int]], abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]
     ) -> AbortedRanges:
-        """Take the aborted transactions that a fetch response lists.
+        """Make the ranges of the aborted transactions in a fetch response.
 
         Parameters
         ----------
         aborted : iterable of (producer id, first offset)
-            In any order, also repeated (TXN-R1); those that begin before the response's data or after it do no harm
-            (TXN-R7).
+            In any order, with repetitions (TXN-R1); entries outside of the response's data have no effect (TXN-R7).
         abort_markers : (producer ids, offsets)
             The ABORT markers in the response's data; see `TransactionTracker.abort_markers`.
 
         Returns
         -------
         AbortedRanges
-            Each entry ends at the first ABORT marker of its producer at or after its first offset, and without one
-            nowhere (TXN-R2, TXN-R8). COMMIT markers change nothing (TXN-R4).
+            Each entry ends at the first ABORT marker of its producer at or after its first offset; without a marker it
+            has no end (TXN-R2, TXN-R8). COMMIT markers are ignored (TXN-R4).
 
         Raises
         ------
         TypeError
             If an entry isn't a pair of integers.
         ValueError
-            If it has more or less than two, or one that no int64 holds.
+            If an entry does not have two integers, or one exceeds int64.
         """
         listed = ListedAborts(aborted)
         listed.close(abort_markers)
         return listed.ranges()
 
     def mask(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Tell which batches belong to aborted transactions.
+        """Return a mask of the batches that belong to aborted transactions.
 
         Parameters
         ----------
@@ -172,8 +169,8 @@ class AbortedRanges:
         Returns
         -------
         ndarray of bool, shape (batches,)
-            True for transactional batches that lie in a range of their producer. Never for control batches, for those
-            without a producer id and for what a producer wrote outside of transactions (TXN-R3, TXN-R13).
+            True for transactional batches within a range of their producer. False for control batches, batches without
+            a producer id and non-transactional batches (TXN-R3, TXN-R13).
         """
         out = np.zeros(len(batches), np.bool_)
         if not len(self):
@@ -184,22 +181,22 @@ class AbortedRanges:
         )
         producers, first = batches["producer_id"][rows], batches["base_offset"][rows]
         last = batches["last_offset"][rows]
-        # Of the ranges that begin up to a batch's end the latest reaches farthest.
+        # Among the ranges that begin before the end of a batch, the latest reaches farthest.
         at = self._pairs.count(producers, last, included=True) - 1
         out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last_offset[at] >= first)
         return out
 
     def within(self, start: int, stop: int) -> AbortedRanges:
-        """Return the ranges that reach into offsets from `start` up to but without `stop`.
+        """Return the ranges that overlap the offsets from `start` up to but not including `stop`.
 
-        They also decide on a batch that reaches beyond these offsets, as a transaction begins with a batch.
+        They also suffice for a batch that extends beyond these offsets, because a transaction begins with a batch.
         """
         chosen = (self.first_offset < stop) & (self.last_offset >= start)
         return AbortedRanges(self.producer_id[chosen], self.first_offset[chosen], self.last_offset[chosen])
 
 
 class ListedAborts:
-    """The aborted transactions that a fetch response lists, closed by the markers as these come.
+    """The aborted transactions in a fetch response, closed by markers as they are decoded.
 
     Parameters
     ----------
@@ -210,14 +207,14 @@ class ListedAborts:
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         pairs = np.array([_checked_pair(i, entry) for i, entry in enumerate(aborted)], np.int64).reshape(-1, 2)
         self._producers, self._first = pairs[:, 0], pairs[:, 1]
-        self._last = np.full(len(pairs), _INT64.max, np.int64)
+        self._last = np.full(len(pairs), INT64_MAX, np.int64)
         self._ranges: AbortedRanges | None = None
 
     def close(self, abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
-        """Let each entry that is open end at the first of these ABORT markers at or after its first offset (TXN-R2)."""
+        """Close each open entry at the first of these ABORT markers at or after its first offset (TXN-R2)."""
         marker_producers = np.asarray(abort_markers[0], np.int64)
         marker_offsets = np.asarray(abort_markers[1], np.int64)
-        still = np.flatnonzero(self._last == _INT64.max)
+        still = np.flatnonzero(self._last == INT64_MAX)
         if not len(marker_producers) or not len(still):
             return
         order = np.lexsort((marker_offsets, marker_producers))
@@ -232,7 +229,7 @@ class ListedAborts:
             self._ranges = None
 
     def ranges(self) -> AbortedRanges:
-        """Return what the entries take by now; those without a marker end nowhere (TXN-R8)."""
+        """Return the ranges of the entries; entries without a marker have no end (TXN-R8)."""
         if self._ranges is None:
             self._ranges = AbortedRanges(self._producers, self._first, self._last)
         return self._ranges
@@ -247,6 +244,6 @@ def _checked_pair(number: int, entry: Any) -> tuple[int, int]:
         ) from None
     if len(values) != 2:
         raise ValueError(f"aborted: entry {number} must be (producer id, first offset), got {entry!r}")
-    if not all(_INT64.min <= value <= _INT64.max for value in values):
-        raise ValueError(f"aborted: entry {number} holds a number that is no int64: {entry!r}")
+    if not all(-INT64_MAX - 1 <= value <= INT64_MAX for value in values):
+        raise ValueError(f"aborted: entry {number} contains a number that exceeds int64: {entry!r}")
     return values[0], values[1]

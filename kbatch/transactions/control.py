@@ -1,4 +1,4 @@
-"""Control records: what markers and other control batches contain."""
+"""Control records: the contents of transaction markers and other control batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["control_records", "lost_markers", "marker_types"]
 _KEY_SIZE = 4
 _MARKER_SIZE = 6
 _MAX_VARINT = 5
-# A marker of Kafka takes 78 bytes. What has a bad checksum and is larger than this is no marker that was damaged.
+# A marker of Kafka takes 78 bytes. A larger batch with a bad checksum is not a damaged marker.
 _MAX_MARKER_SIZE = 128
 
 
@@ -43,7 +43,7 @@ def _bytes_at(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], wid
 def _control_keys(
     records: npt.NDArray[np.void], data: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
-    """Read the keys of control records: their version (-1 if there is none), their type, and whether they hold it."""
+    """Read the keys of control records: version (-1 if missing), type, and whether they are valid."""
     version = np.full(len(records), -1, np.int16)
     kind = np.full(len(records), -1, np.int16)
     long = np.flatnonzero(records["key_len"] >= _KEY_SIZE)
@@ -65,11 +65,11 @@ def control_records(table: RecordTable) -> npt.NDArray[np.void]:
     Returns
     -------
     ndarray of CONTROL_DTYPE, shape (control records,)
-        One row a record of a control batch, in order. ``record`` and ``batch`` are its rows in ``table.records`` and
-        ``table.batches``. ``type`` is the id in the key, a `ControlType` or one of a later Kafka (CTL-R2), and -1 where
-        the key is null, too short or of a negative version; ``version`` is that of the key, -1 where it has none.
-        ``coordinator_epoch`` is from the value of an ABORT or COMMIT, else -1. ``valid`` is 0 where the key, or the
-        value of an ABORT or COMMIT, can't be read (CTL-R1, CTL-R3).
+        One row per record of a control batch, in order. ``record`` and ``batch`` are its rows in ``table.records`` and
+        ``table.batches``. ``type`` is the id in the key, a `ControlType` or an id of a later Kafka (CTL-R2), and -1 if
+        the key is null, too short or of a negative version; ``version`` is the version of the key, -1 if missing.
+        ``coordinator_epoch`` is from the value of an ABORT or COMMIT, else -1. ``valid`` is 0 if the key, or the value
+        of an ABORT or COMMIT, can't be read (CTL-R1, CTL-R3).
 
     Notes
     -----
@@ -121,17 +121,17 @@ def control_records(table: RecordTable) -> npt.NDArray[np.void]:
 
 
 def lost_markers(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Tell which batches of a bad checksum are markers that were damaged, by their headers.
+    """Return a mask of the damaged markers among batches with bad checksums, by their headers.
 
     Parameters
     ----------
     batches : ndarray of BATCH_DTYPE
-        Their checksums are not looked at.
+        Batches with bad checksums; checksums are not verified here.
 
     Returns
     -------
     ndarray of bool, shape (batches,)
-        True for uncompressed transactional control batches of one record, and no larger than markers are.
+        True for uncompressed transactional control batches with one record, of the size of a marker.
     """
     attributes = batches["attributes"]
     both = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
@@ -161,7 +161,7 @@ def marker_types(
     Returns
     -------
     ndarray of int16, shape (rows,)
-        The id of the control type, -1 where the batch is empty (TXN-R10) or its first record can't be read.
+        The id of the control type, -1 if the batch is empty (TXN-R10) or its first record can't be read.
     """
     _require_bytes(data, rows, origin)
     types = np.full(len(rows), -1, np.int16)
@@ -185,7 +185,7 @@ def marker_types(
 
 
 def _require_bytes(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], origin: int) -> None:
-    """Refuse rows whose bytes aren't in `data`, as the kernels don't check them."""
+    """Raise for rows outside of `data`, because the kernels do not check them."""
     start = rows["position"] - origin
     size = rows["size"]
     if np.any((start < 0) | (size < BATCH_HEADER_SIZE) | (size > len(data) - start)):
@@ -195,14 +195,14 @@ def _require_bytes(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], orig
 def _first_record_sizes(
     data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the bytes that the first record of each payload takes; where it has no length, those of the payload."""
+    """Return the size of the first record of each payload, or of the payload if the record has no valid length."""
     at = np.minimum(np.arange(_MAX_VARINT), sizes[:, np.newaxis] - 1)
     raw = data[positions[:, np.newaxis] + at].astype(np.int64)
     ends = raw < 0x80
     last = ends.argmax(axis=1)
     within = np.arange(_MAX_VARINT) <= last[:, np.newaxis]
     number = (np.where(within, raw & 0x7F, 0) << 7 * np.arange(_MAX_VARINT)).sum(axis=1)
-    # As the kernel reads it: of 32 bits, zig-zag (VAR-R2).
+    # As in the kernel: 32 bits, zig-zag (VAR-R2).
     number &= 0xFFFFFFFF
     length = np.where(number & 1, -1, number >> 1) + last + 1
     return np.where(ends.any(axis=1) & (length > last + 1) & (length < sizes), length, sizes)
@@ -214,10 +214,9 @@ def _payload_types(
     positions: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int16]:
-    """Return the type of each control batch, -1 where its first record can't be read.
+    """Return the type of each control batch, -1 if its first record can't be read.
 
-    As in Kafka nothing after the first record is looked at (CTL-R4), unless it should be the only one. `rows` is
-    written to.
+    As in Kafka, bytes after the first record are ignored (CTL-R4), unless it is the only one. `rows` is modified.
     """
     several = np.flatnonzero((rows["record_count"] > 1) & (sizes > 0))
     sizes[several] = _first_record_sizes(data, positions[several], sizes[several])

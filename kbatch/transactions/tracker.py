@@ -1,4 +1,4 @@
-"""Following transactions over the batches of a log: what is aborted, what is open, and from which offset on."""
+"""The transaction tracker: aborted and open transactions of a log, and its last stable offset."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_TRANSACTIONAL,
+    INT64_MAX,
     NO_TIMESTAMP,
     ControlType,
     Limits,
@@ -25,17 +26,16 @@ from kbatch.transactions.control import lost_markers, marker_types
 
 __all__ = ["EVENT_DTYPE", "OpenTransaction", "TransactionRecorder", "TransactionTracker", "Transactions"]
 
-_INT64 = np.iinfo(np.int64)
-# Kinds of events: the type of a marker, or one of these. An entry of a .txnindex may replace a lost marker.
+# Kinds of events: the type of a marker, or one of these. A .txnindex entry may replace a lost marker.
 _LOST = -2
-_NOTHING = -1
+_NO_EVENT = -1
 _DATA = 2
 _INDEXED_ABORT = 3
-# Damage that may have cost the markers of all that is open; it has no producer.
+# Damage that may have destroyed the markers of all open transactions; it has no producer.
 _INTERRUPTED = 4
 
-# What opens transactions and what ends them, in the order of a log: the base offset of a batch and its last; of an
-# entry of a .txnindex the transaction's first offset and that of its marker.
+# Events that open or end transactions, in log order, with the base offset and last offset of the batch. An event of a
+# .txnindex entry has the first offset of the transaction and the offset of its marker.
 EVENT_DTYPE = np.dtype(
     [("producer_id", "<i8"), ("offset", "<i8"), ("last_offset", "<i8"), ("timestamp", "<i8"), ("kind", "<i8")]
 )
@@ -71,15 +71,15 @@ class Transactions:
     Attributes
     ----------
     aborted : ndarray of ABORTED_DTYPE
-        Aborted transactions in the order of their markers: what the log's ``.txnindex`` files hold (TXI-R5).
+        Aborted transactions in the order of their markers, as in the log's ``.txnindex`` files (TXI-R5).
     open : list of OpenTransaction
-        Those without a marker, by first offset.
+        Transactions without a marker, by first offset.
     last_stable_offset : int or None
-        The least first offset of an open transaction: what is at or after it is undecided (LSO-R2). None if none is
-        open, and nothing is held back.
+        The smallest first offset of an open transaction: records at or after it are undecided (LSO-R2). None if no
+        transaction is open.
     undecided : ndarray of ABORTED_DTYPE
-        Transactions that ended with a marker that is damaged, in the order of their markers: it is unknown whether they
-        were committed or aborted. Their own records are withheld, but they hold back nothing else.
+        Transactions with a damaged marker, in the order of their markers: it is unknown whether they were committed or
+        aborted. Their records are withheld, but they do not affect the last stable offset.
 
     Examples
     --------
@@ -96,14 +96,14 @@ class Transactions:
 
     @property
     def pending(self) -> list[tuple[int, int]]:
-        """Producer id and first offset of the open and the undecided ones, by first offset."""
+        """Producer id and first offset of the open and undecided transactions, by first offset."""
         still = [(each.producer_id, each.first_offset) for each in self.open]
         lost = zip(self.undecided["producer_id"].tolist(), self.undecided["first_offset"].tolist(), strict=True)
         return sorted([*still, *lost], key=lambda pair: pair[1])
 
 
 class Drained(NamedTuple):
-    """What ended in a part of a log: see `TransactionTracker.drain`.
+    """The transactions that ended in a part of a log: see `TransactionTracker.drain`.
 
     Attributes
     ----------
@@ -119,21 +119,21 @@ class Drained(NamedTuple):
 
 
 def _by_producer(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Return the order that brings the rows of a producer together and keeps them in theirs."""
+    """Return the stable order that groups rows by producer."""
     least = producer_ids.min()
     if producer_ids.max() - least < 1 << 16:
-        # A coordinator's ids are neighbours. Small integers are sorted by their digits, ten times as fast.
+        # A coordinator assigns adjacent ids. NumPy sorts small integers by radix, ten times as fast.
         return np.argsort((producer_ids - least).astype(np.uint16), kind="stable")
     return np.argsort(producer_ids, kind="stable")
 
 
 class _Runs(NamedTuple):
-    """Data batches of one producer with nothing of it between them, as rows `start` up to `stop`."""
+    """Consecutive data batches of one producer, as rows `start` up to `stop`."""
 
     start: npt.NDArray[np.intp]
     stop: npt.NDArray[np.intp]
     is_first: npt.NDArray[np.bool_]
-    """Whether it begins the rows of its producer."""
+    """Whether the run begins the rows of its producer."""
     is_decided: npt.NDArray[np.bool_]
     """Whether an ABORT or COMMIT follows."""
 
@@ -145,7 +145,7 @@ def _runs_of_data(producer_ids: npt.NDArray[np.int64], kinds: npt.NDArray[np.int
     start = np.flatnonzero(is_data & (changes | np.append(True, ~is_data[:-1])))
     ends = np.append(np.flatnonzero(changes | ~is_data), len(kinds))
     stop = ends[np.searchsorted(ends, start, "right")]
-    ended_by = np.append(np.where(changes, _NOTHING, kinds), _NOTHING)[stop]
+    ended_by = np.append(np.where(changes, _NO_EVENT, kinds), _NO_EVENT)[stop]
     return _Runs(start, stop, changes[start], (ended_by == ControlType.ABORT) | (ended_by == ControlType.COMMIT))
 
 
@@ -162,29 +162,27 @@ def _events(batches: npt.NDArray[np.void], kinds: npt.NDArray[np.int16]) -> npt.
 class TransactionTracker:
     """Follows the transactions of a log from batch to batch.
 
-    It needs the headers of all batches, and of the bytes only the markers and the first batches of transactions. What
-    it keeps is in proportion to the transactions.
+    It needs the headers of all batches, and the bytes of markers and of the first batches of transactions. Its memory
+    is proportional to the number of transactions.
 
     Parameters
     ----------
     open : iterable of OpenTransaction, optional
         The transactions that were open where the log begins, from a producer snapshot (TXI-R7).
     check_crc : bool
-        Whether to follow only batches whose checksum holds: a marker decides a transaction, and a batch that opens
-        one holds everything after it back.
+        Whether to follow only batches with valid checksums: a marker decides a transaction, and a batch that opens one
+        withholds everything after it.
     limits : Limits, optional
-        What a compressed control batch may cost. Nobody writes them.
+        Limits for compressed control batches, which no known producer writes.
 
     Notes
     -----
-    The rules are those of Kafka's ``ProducerAppendInfo`` and ``ProducerStateManager``, and what comes out equals the
-    log's own index (TXI-R5, LSO-R3). Of a log that is decoded from its middle on, a transaction begins at the first
-    batch that is seen (TXI-R6); a marker without a batch aborts nothing (TXI-R3). Producer epochs play no part
-    (TXN-R9).
+    The rules are those of Kafka's ``ProducerAppendInfo`` and ``ProducerStateManager``, and the result equals
+    the log's own index (TXI-R5, LSO-R3). If decoding starts in the middle of a log, a transaction begins at the first
+    decoded batch (TXI-R6); a marker without a batch aborts nothing (TXI-R3). Producer epochs are ignored (TXN-R9).
 
-    A bit that flips in a header can make any batch one of a transaction that nobody ever ends. Therefore the first
-    batches of those still open at the end of an `add` have their checksums verified, each once; what is damaged opens
-    nothing.
+    A flipped bit in a header can turn any batch into part of a transaction that never ends. Therefore `add` verifies
+    the checksums of the first batches of transactions that stay open, each once; damaged batches open no transaction.
 
     Examples
     --------
@@ -202,8 +200,8 @@ class TransactionTracker:
     ) -> None:
         self.check_crc = check_crc
         self._limits = limits if limits is not None else Limits()
-        # (first offset, producer id, first timestamp) by producer id. The queue gives the least of them; it holds
-        # some that are decided already.
+        # (first offset, producer id, first timestamp) by producer id. The queue gives the smallest; it also contains
+        # some that are already decided.
         self._open: dict[int, tuple[int, int, int]] = {}
         for transaction in open:
             producer_id, first_offset, first_timestamp = map(int, OpenTransaction(*transaction))
@@ -227,19 +225,19 @@ class TransactionTracker:
         Parameters
         ----------
         data : ndarray of uint8
-            Bytes that hold all of these batches.
+            Bytes that contain all of these batches.
         batches : ndarray of BATCH_DTYPE
-            Their headers in the order of the log; those of magic 0 and 1 are passed over.
+            Their headers in log order; magic 0 and 1 are ignored.
         origin : int
             Position of ``data[0]`` in the source, which the positions in `batches` count from.
         lost : ndarray of bool, shape (batches,), optional
-            Which of them are markers that were damaged (`lost_markers`), so that their type is unknown. With
-            `check_crc` the tracker finds these itself.
+            Which batches are damaged markers of unknown type (`lost_markers`). With `check_crc` the tracker finds them
+            itself.
 
         Raises
         ------
         ValueError
-            If a batch that is needed doesn't lie in `data`.
+            If `data` does not contain a batch that is needed.
         """
         rows, kinds = self._relevant(data, batches, origin, lost)
         if not len(rows):
@@ -273,20 +271,20 @@ class TransactionTracker:
             good = np.ones(len(markers), np.bool_)
             if self.check_crc:
                 good = good_crcs(data, markers, origin)
-            types = np.full(len(markers), _NOTHING, np.int16)
+            types = np.full(len(markers), _NO_EVENT, np.int16)
             types[good] = marker_types(data, markers[good], origin, self._limits.max_decompressed_bytes)
-            types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = _NOTHING
+            types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = _NO_EVENT
             types[~good & lost_markers(markers)] = _LOST
             kinds[control] = types
         if lost is not None:
             kinds[lost[rows]] = _LOST
-        relevant = kinds != _NOTHING
+        relevant = kinds != _NO_EVENT
         return rows[relevant], kinds[relevant]
 
     def _first_valid(
         self, data: npt.NDArray[np.uint8], batches: npt.NDArray[np.void], origin: int, runs: _Runs
     ) -> npt.NDArray[np.intp]:
-        """Return the batch that opens each run: of runs that no marker decides the first one that is valid, if any."""
+        """Return the batch that opens each run: in runs without a marker, the first valid batch, if any."""
         opening = runs.start.copy()
         is_open = [producer_id in self._open for producer_id in batches["producer_id"][opening].tolist()]
         checked = np.flatnonzero(~(runs.is_decided | runs.is_first & np.array(is_open, np.bool_)))
@@ -298,7 +296,7 @@ class TransactionTracker:
         return opening[opening >= 0]
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
-        """Apply the events of the next part of the log, which a `TransactionRecorder` has recorded.
+        """Apply the events that a `TransactionRecorder` recorded for the next part of the log.
 
         Parameters
         ----------
@@ -335,7 +333,7 @@ class TransactionTracker:
         queue = self._queue
         while queue and self._open.get(queue[0][1]) is not queue[0]:
             heapq.heappop(queue)
-        stable = queue[0][0] if queue else min(offset + 1, _INT64.max)
+        stable = queue[0][0] if queue else min(offset + 1, INT64_MAX)
         ends.extend((ended[1], ended[0], offset, stable))
 
     def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
@@ -346,13 +344,13 @@ class TransactionTracker:
         Parameters
         ----------
         producer_id, first_offset, last_offset : int
-            The entry: the transaction's first offset, and that of its marker.
+            The entry: the first offset of the transaction, and the offset of its marker.
 
         Returns
         -------
         bool
-            Whether it was applied. It isn't where the log contradicts it: if no transaction of the producer is open, or
-            one that began before `first_offset`, whose own marker may have been lost as well.
+            Whether it was applied. It is not applied if the log contradicts it: the producer has no open transaction,
+            or one that began before `first_offset`, whose own marker may be lost too.
         """
         transaction = self._open.get(producer_id)
         if transaction is None or not first_offset <= transaction[0] < last_offset:
@@ -364,7 +362,7 @@ class TransactionTracker:
         return True
 
     def result(self) -> Transactions:
-        """Return what is known so far."""
+        """Return the transactions of the batches so far."""
         still = sorted(self._open.values())
         return Transactions(
             np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
@@ -375,13 +373,13 @@ class TransactionTracker:
 
     @property
     def abort_markers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Producer ids and offsets of all ABORT markers so far, also of those that ended nothing (TXN-R6)."""
+        """Producer ids and offsets of all ABORT markers so far, including markers without a transaction (TXN-R6)."""
         return np.array(self._marker_producers, np.int64), np.array(self._marker_offsets, np.int64)
 
     def drain(self) -> Drained:
-        """Hand over what ended since the last call, and forget it: for logs without end.
+        """Return and forget the transactions that ended since the last call, to follow a log without end.
 
-        `result` and `abort_markers` then have none of it.
+        `result` and `abort_markers` no longer contain them.
         """
         drained = Drained(
             np.array(self._aborted, np.int64).view(ABORTED_DTYPE),
@@ -394,10 +392,10 @@ class TransactionTracker:
 
 
 class TransactionRecorder(TransactionTracker):
-    """Records what begins and ends transactions in a part of a log, when it isn't known what is open before it.
+    """Records the events of a part of a log, without knowing which transactions are open before it.
 
-    `add` and `abort` are those of the tracker. A tracker that replays the `events` of one part after the other has the
-    same result as over the batches themselves.
+    `add` and `abort` work as in the tracker. A tracker that replays the `events` of all parts in order has the same
+    result as one that follows the batches themselves.
 
     Parameters
     ----------
@@ -433,11 +431,11 @@ class TransactionRecorder(TransactionTracker):
 
     @property
     def events(self) -> npt.NDArray[np.void]:
-        """What was written down so far."""
+        """The events recorded so far."""
         return np.concatenate([np.empty(0, EVENT_DTYPE), *self._parts])
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
-        """Write events down, but for the opening of what is open already."""
+        """Record events, except repeated opening events of open transactions."""
         if not len(events):
             return
         order = _by_producer(events["producer_id"])
@@ -450,7 +448,7 @@ class TransactionRecorder(TransactionTracker):
         for event in grouped[np.append(starts[1:], True)].tolist():
             producer_id, offset, _, timestamp, kind = event
             if kind != _DATA:
-                # An entry of an index may end it or not: then the next batch may be needed again, and does no harm.
+                # An index entry may or may not end the transaction; recording the next batch again is harmless.
                 self._open.pop(producer_id, None)
             elif producer_id not in self._open:
                 self._open[producer_id] = (offset, producer_id, timestamp)
@@ -463,6 +461,6 @@ class TransactionRecorder(TransactionTracker):
         return False
 
     def interrupt(self, offset: int) -> None:
-        """Record damage that may have cost any markers: what is open stays undecided, and ends at `offset`."""
-        self._parts.append(np.array([(_NOTHING, offset, offset, NO_TIMESTAMP, _INTERRUPTED)], EVENT_DTYPE))
+        """Record damage that may have destroyed markers: open transactions stay undecided and end at `offset`."""
+        self._parts.append(np.array([(_NO_EVENT, offset, offset, NO_TIMESTAMP, _INTERRUPTED)], EVENT_DTYPE))
         self._open.clear()

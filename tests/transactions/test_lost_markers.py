@@ -1,4 +1,4 @@
-"""A marker that damage cost, and what the segment's ``.txnindex`` says of it."""
+"""Markers that are lost to damage, and the entries of the segment's ``.txnindex`` for them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ LOST = {"payload": -1, "length": 10, "longer": 11, "magic": 16, "type": 22, "pro
 
 @pytest.mark.parametrize("max_bytes", [1, 64 << 20])
 @pytest.mark.parametrize("at", LOST.values(), ids=LOST)
-def test_the_index_stands_for_a_lost_marker(tmp_path: Path, at: int, max_bytes: int) -> None:
-    """TXI-R2: exactly the transaction's records are left out, and all that follows it is handed out."""
+def test_the_index_replaces_a_lost_marker(tmp_path: Path, at: int, max_bytes: int) -> None:
+    """TXI-R2: exactly the records of the transaction are left out, and all later records are returned."""
     assert committed(log_of(tmp_path, LOG, index((7, 3, 8)))) == KEPT
     batches = [*LOG[:4], damaged(LOG[4], at), *LOG[5:]]
     log = log_of(tmp_path, batches, index((7, 3, 8)))
@@ -93,7 +93,7 @@ def test_damage_around_the_marker(tmp_path: Path) -> None:
 
 
 def test_the_transaction_began_in_an_earlier_segment(tmp_path: Path) -> None:
-    """TXI-R2: the entry stands in the segment of the marker."""
+    """TXI-R2: the index of the marker's segment contains the entry."""
     log = log_of(tmp_path, [three(0), txn(3, 7)], None, after=damaged(marker(NEXT, 7, ABORT)) + three(NEXT + 1))
     after = [0, 1, 2, NEXT + 1, NEXT + 2, NEXT + 3]
     assert committed(log) == after
@@ -136,7 +136,7 @@ def test_entries_that_the_bytes_contradict(tmp_path: Path, name: str) -> None:
     assert committed(log_of(tmp_path, LOG, FORGED[name])) == KEPT
 
 
-def test_without_damage_an_index_says_nothing(tmp_path: Path) -> None:
+def test_without_damage_the_index_is_ignored(tmp_path: Path) -> None:
     """Also of an offset that compaction left empty: with a marker all of its transaction is gone (CMP-R6)."""
     batches = [three(0), txn(3, 7), three(5), marker(8, 7, COMMIT)]
     assert committed(log_of(tmp_path, batches, index((7, 3, 4)))) == [0, 1, 2, 3, 5, 6, 7, *KEPT[-3:]]
@@ -186,7 +186,7 @@ def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
             ended[len(kinds)] = written.pop(producer)
             kinds.append(False)
             offset += 1
-        wanted, _ = consume(
+        expected, _ = consume(
             oracle.decode(b"".join(batches)).batches, [(pid, first) for pid, first, _ in entries], fetch_offset=0
         )
         broken = [
@@ -196,14 +196,14 @@ def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
         undecided: list[list[int]] = []
         for i, abort in enumerate(kinds):
             is_commit = kbatch.scan(batches[i])["attributes"][0] & CONTROL and not abort
-            # Behind a batch whose length is damaged its header would not be found either.
+            # After a batch with a damaged length its header would not be found either.
             if is_commit and broken[i - 1] == batches[i - 1] and rng.random() < 0.5:
                 broken[i] = damaged(batches[i], int(rng.choice([17, -1])))
                 undecided.append(ended[i])
         withheld = {offset for offsets in undecided for offset in offsets}
         log = log_of(tmp_path, broken, index(*entries))
         found = committed(log, max_bytes=int(rng.choice([1, 300, 1 << 20])))[:-3]
-        assert found == [offset for offset in wanted if offset not in withheld]
+        assert found == [offset for offset in expected if offset not in withheld]
         pending = log.transactions(on_error="skip").pending
         assert [first for _, first in pending] == sorted(offsets[0] for offsets in undecided)
 
@@ -242,7 +242,7 @@ def outcomes(batches: list[bytes], tmp_path: Path) -> list[tuple[list[int], list
 
 
 @pytest.mark.parametrize(("kind", "next_kind", "kept"), [end[1:] for end in ENDS], ids=[end[0] for end in ENDS])
-def test_what_a_damaged_marker_ended_is_not_decided_by_the_next(
+def test_the_next_marker_does_not_decide_the_transaction_of_a_damaged_one(
     tmp_path: Path, kind: int, next_kind: int, kept: list[int]
 ) -> None:
     """TXN-R2: only its own records are withheld, whatever became of the producer's next transaction."""
@@ -256,9 +256,9 @@ def test_what_a_damaged_marker_ended_is_not_decided_by_the_next(
     first, opened, bad = batches[:3]
     mixed = [first, opened, txn(5, 9), bad[:7] + b"\6" + bad[8:], txn(7, 9)]
     mixed += [txn(8, 7), marker(9, 7, next_kind), marker(10, 9, COMMIT), three(11)]
-    wanted = [0, 1, 2, 5, 7, *([8] if next_kind == COMMIT else []), 11, 12, 13]
+    expected = [0, 1, 2, 5, 7, *([8] if next_kind == COMMIT else []), 11, 12, 13]
     found = outcomes(mixed, tmp_path)
-    assert found == [(wanted, [(7, 3)], None)] * len(found)
+    assert found == [(expected, [(7, 3)], None)] * len(found)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 64 << 20])
@@ -287,7 +287,7 @@ def test_an_index_that_lacks_a_damaged_marker_decides_nothing(
 
 
 @pytest.mark.parametrize("entries", [None, b"", index((7, 3, NEXT))], ids=["none", "empty", "entry"])
-def test_the_damaged_marker_stands_in_a_later_segment(tmp_path: Path, entries: bytes | None) -> None:
+def test_the_damaged_marker_may_be_in_a_later_segment(tmp_path: Path, entries: bytes | None) -> None:
     after = [damaged(marker(NEXT, 7, ABORT if entries else COMMIT)), txn(NEXT + 1, 7), marker(NEXT + 2, 7, COMMIT)]
     log = log_of(tmp_path, [three(0), txn(3, 7), three(4)], b"", after=b"".join(after))
     if entries is not None:
@@ -307,7 +307,7 @@ def test_damage_that_ends_the_reading_decides_nothing_either(tmp_path: Path) -> 
         assert [offset for table in tables for offset in offsets_of(table)] == [0, 1, 2]
 
 
-def test_what_is_no_marker_ends_nothing(tmp_path: Path) -> None:
+def test_batches_other_than_markers_end_nothing(tmp_path: Path) -> None:
     """Batches of data in which the bit that makes a control batch has flipped: too large, or of several records."""
     large = build_batch([encode_record(0, 0, b"k", bytes(80))], base_offset=4, producer_id=7, attributes=TRANSACTIONAL)
     assert len(large) > 128
@@ -325,7 +325,7 @@ def damaged_bit(batch: bytes, at: int, bit: int) -> bytes:
     return batch[:at] + bytes([batch[at] ^ bit]) + batch[at + 1 :]
 
 
-def test_where_checksums_are_not_asked_for_a_marker_is_believed() -> None:
+def test_a_damaged_marker_counts_if_checksums_are_not_verified() -> None:
     bad = damaged_bit(marker(5, 7, ABORT), 17, 1)
     for crc in ("mark", "skip"):
         table = kbatch.decode(txn(3, 7, 2) + bad + txn(6, 7), isolation="read_committed", on_error="skip", crc=crc)  # type: ignore[arg-type]
