@@ -46,7 +46,7 @@ cdef size_t _live_bytes = 0
 # The maximum of `_live_bytes`.
 cdef size_t _peak_bytes = 0
 cdef Py_ssize_t _reused = 0
-cdef Py_ssize_t _fresh = 0
+cdef Py_ssize_t _fresh_count = 0
 cdef cython.pymutex _lock
 
 _free = <Chunk*>PyMem_RawMalloc(MAX_POOLED_BLOCKS * sizeof(Chunk))
@@ -232,7 +232,7 @@ def allocate(Py_ssize_t nbytes) -> Block:
     >>> rows.shape, rows.flags.writeable
     ((4,), True)
     """
-    global _live_count, _live_bytes, _reused, _fresh
+    global _live_count, _live_bytes, _reused, _fresh_count
     cdef size_t size
     cdef Block block
     if nbytes < 0:
@@ -253,7 +253,7 @@ def allocate(Py_ssize_t nbytes) -> Block:
                 block._memory = _map(size)
             if block._memory != NULL:
                 block._capacity = size
-                _fresh += 1
+                _fresh_count += 1
         if block._memory != NULL:
             block.nbytes = nbytes
             _live_count += 1
@@ -327,5 +327,5 @@ def pool_stats():
     with _lock:
         free_count, free_bytes = _free_count, _free_bytes
         live_count, live_bytes = _live_count, _live_bytes
-        reused, fresh = _reused, _fresh
+        reused, fresh = _reused, _fresh_count
     return PoolStats(free_count, free_bytes, live_count, live_bytes, reused, fresh)

@@ -79,7 +79,7 @@ cdef void add_headers(
     totals.header_stop = h
 
 
-cdef inline bint fits(const Totals* totals, int64_t max_column_bytes, int64_t max_bytes) noexcept nogil:
+cdef inline bint within_bounds(const Totals* totals, int64_t max_column_bytes, int64_t max_bytes) noexcept nogil:
     return (
         totals.key_bytes <= max_column_bytes
         and totals.value_bytes <= max_column_bytes
@@ -147,7 +147,7 @@ def measure_extent(
             if m:
                 add_headers(headers, i, stop, &grown)
                 grown.header_count = grown.header_stop - header_start
-            if stop > start + 1 and not fits(&grown, max_column_bytes, max_bytes):
+            if stop > start + 1 and not within_bounds(&grown, max_column_bytes, max_bytes):
                 if stop == i + 1:
                     break
                 step = 1

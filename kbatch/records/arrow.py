@@ -1,14 +1,14 @@
 """RecordTable -> Arrow, pandas, Polars.
 
-The columns and their order stand in `VIEW_COLUMNS`. The rules of every view, also of Spark's (`kafka_columns`):
+`VIEW_COLUMNS` lists the columns in their order. The rules of every view, including Spark's (`kafka_columns`):
 
 - A null key, value or header value is null, an empty one is empty (COL-R1, REC-R1, HDR-R3).
 - A timestamp of -1 is null, and nothing else is (COL-R2). Timestamps are ``timestamp("ms", UTC)``.
-- The timestamp type is that of the batch: also of a message of magic 0 in a wrapper of magic 1, or the other way round
-  (LEG-R16). That is what Kafka's consumer gives with each record (``CompletedFetch.fetchRecords``), and so Spark.
+- The timestamp type is taken from the batch, even if a message and its wrapper differ in magic (LEG-R16), as in Kafka's
+  consumer (``CompletedFetch.fetchRecords``) and therefore in Spark.
 - Headers are a list of (key, value) pairs, in their order, with duplicates (HDR-R5); keys are bytes (HDR-R4).
 
-What isn't copied is held: an Arrow buffer over ``table.data`` keeps that memory alive, so a view outlives its table.
+An Arrow buffer over ``table.data`` keeps that memory alive, so a view may outlive its table.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binar
     Parameters
     ----------
     columns : sequence of str, optional
-        Some of `VIEW_COLUMNS`, in the order wanted. Default is all of them, topic and partition only with `log`.
+        Some of `VIEW_COLUMNS`, in the order of the result. Default is all of them, topic and partition only with `log`.
     binary : {"binary", "large_binary", "binary_view"}
-        The type of keys, values and what is in headers.
+        The type of keys and values, also in headers.
     log : bool
         Whether the default has topic and partition.
 
@@ -105,14 +105,14 @@ def to_arrow(
     ----------
     table : RecordTable
     columns : sequence of str, optional
-        Some of `VIEW_COLUMNS`, in the order wanted. Default is all that the table has, topic and partition only if it
-        came from a log. A topic or partition asked for that isn't known is null.
+        Some of `VIEW_COLUMNS`, in the order of the result. Default is all that the table has, topic and partition only
+        if it came from a log. A topic or partition asked for that isn't known is null.
     binary : {"binary", "large_binary", "binary_view"}
-        How keys, values and what is in headers are given. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
-        copy the bytes one after the other; ``"binary_view"`` copies nothing but values of up to 12 bytes, and keeps
+        The type of keys and values, also in headers. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
+        copy the bytes one after the other; ``"binary_view"`` copies only values of up to 12 bytes, and keeps
         all of ``table.data`` alive.
     reach : Reach
-        Smaller bounds than those of int32 are for tests.
+        The maximum offsets in a column; tests set smaller bounds than int32.
 
     Returns
     -------
@@ -166,20 +166,21 @@ def c_stream(table: TableData, requested_schema: object | None = None) -> object
     MissingDependencyError
         Without pyarrow.
     ValueError
-        If the requested schema has a column that isn't one of `VIEW_COLUMNS`, or a type that there is no cast to.
+        If the requested schema has a column that isn't one of `VIEW_COLUMNS`, or a type that
+        the column can't be cast to.
     """
     pa = require("pyarrow", "arrow", "the Arrow C stream")
     if requested_schema is None:
         return to_arrow(table, binary="binary_view").__arrow_c_stream__()
-    wanted = pa.Schema._import_from_c_capsule(requested_schema)
+    requested = pa.Schema._import_from_c_capsule(requested_schema)
     binary: Binary = "binary_view"
-    for field in wanted:
+    for field in requested:
         if pa.types.is_binary(field.type):
             binary = "binary"
         elif pa.types.is_large_binary(field.type):
             binary = "large_binary"
-    made = to_arrow(table, columns=wanted.names, binary=binary)
-    return (made if made.schema.equals(wanted) else made.cast(wanted)).__arrow_c_stream__()
+    made = to_arrow(table, columns=requested.names, binary=binary)
+    return (made if made.schema.equals(requested) else made.cast(requested)).__arrow_c_stream__()
 
 
 def to_pandas(
@@ -203,8 +204,8 @@ def to_pandas(
     Returns
     -------
     pandas.DataFrame
-        A row a record, with a ``RangeIndex``. In ``datetime64`` a timestamp of INT64_MIN ms, which a batch can hold,
-        can't be told from NaT; ``table.records`` and Arrow keep it (COL-R2).
+        One row per record, with a ``RangeIndex``. In ``datetime64`` a timestamp of INT64_MIN ms, which a batch can
+        hold, can't be distinguished from NaT; ``table.records`` and Arrow keep it (COL-R2).
 
     Raises
     ------
@@ -263,7 +264,7 @@ def to_polars(table: TableData, *, columns: Sequence[str] | None = None) -> pl.D
     Returns
     -------
     polars.DataFrame
-        A row a record. It keeps all of ``table.data`` alive.
+        One row per record. It keeps all of ``table.data`` alive.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """A table's rows -> Arrow columns, for every view.
 
-What isn't copied is held: an Arrow buffer over ``table.data`` keeps that memory alive, so a view outlives its table.
+An Arrow buffer over ``table.data`` keeps that memory alive, so a view may outlive its table.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def checked_schema(pa: Any, columns: Sequence[str], types: dict[str, Any]) -> pa
 
 
 def view_columns(table: TableData, columns: Sequence[str] | None, default: Sequence[str]) -> Sequence[str]:
-    """Return the columns of a view: those asked for, which the table must have, or what it has of `default`."""
+    """Return the columns of a view: the requested ones, which the table must have, or its columns of `default`."""
     if columns is None:
         return [name for name in default if name not in COLUMN_FIELDS or name in table.columns]
     if not isinstance(columns, str):
@@ -77,18 +77,18 @@ def view_batches(
     raise_overflow: bool = True,
     reach: Reach = INT32_REACH,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of `schema`, whose names and types say what is wanted, as large as offsets and bounds allow."""
+    """Yield the table as batches of `schema`, as large as offsets and bounds allow."""
     names = schema.names
-    # Of the rows only what is wanted: neither is the rest measured, nor does it count towards the bounds.
-    rows = _fields(table.records, names)
+    # Only the requested fields are measured and count towards the bounds.
+    rows = _row_fields(table.records, names)
     topic = (table.topic or "").encode() if "topic" in names else b""
     max_rows = min(max_rows, reach.offset // max(1, len(topic)))
     views = any(pa.types.is_binary_view(schema.field(name).type) for name in ("key", "value") if name in names)
     max_column_bytes = INT64_MAX if views else reach.offset
     view = _View(pa, table, schema, null_headers, raise_overflow, reach.view_shift)
     headers = None
-    # Of Spark's few thousand rows what was measured is still in the cache when it is filled; to measure many rows first
-    # would read all of them twice.
+    # Many rows are not measured first, which would read all of them twice. Spark's batches of a few thousand rows are:
+    # they are still in the cache when their columns are filled.
     if 0 < len(rows) <= max_rows and max_bytes == INT64_MAX:
         likely = estimate_extent(rows, len(table.data))
         if "headers" in names and likely.header_count:
@@ -112,10 +112,10 @@ def view_batches(
         header_start = extent.header_stop
 
 
-def _fields(records: npt.NDArray[np.void], columns: Sequence[str]) -> npt.NDArray[np.void]:
+def _row_fields(records: npt.NDArray[np.void], columns: Sequence[str]) -> npt.NDArray[np.void]:
     """Return a view of the fields that some columns need."""
-    wanted = {"batch"}.union(*(COLUMN_FIELDS.get(name, ()) for name in columns))
-    names = [name for name in records.dtype.names or () if name in wanted]
+    needed = {"batch"}.union(*(COLUMN_FIELDS.get(name, ()) for name in columns))
+    names = [name for name in records.dtype.names or () if name in needed]
     return records if len(names) == len(records.dtype.names or ()) else records[names]
 
 
@@ -148,7 +148,7 @@ class _View:
         self._constants = _Constants(pa, table, schema.names)
 
     def batch(self, rows: npt.NDArray[np.void], extent: Extent, headers: npt.NDArray[np.void] | None) -> pa.RecordBatch:
-        """Return the rows of `extent`, which are `rows`; CapacityError if they need more than `extent` says."""
+        """Return the `rows` of `extent` as a batch; CapacityError if they need more memory than its sizes."""
         pa, table, types, n = self._pa, self._table, self._types, len(rows)
         filled: dict[str, Any] = {}
         columns: dict[str, _Column] = {}
@@ -189,7 +189,7 @@ class _View:
 
 
 class _Column:
-    """Memory for the slots of a column and behind them, in the same block, for its bitmap of nulls."""
+    """Memory for the slots of a column, followed by its validity bitmap in the same block."""
 
     def __init__(self, pa: Any, kind: Any, rows: int, *, width: int = 8, slots: int | None = None, bitmap: bool = True):
         self._pa = pa

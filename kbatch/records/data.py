@@ -40,7 +40,7 @@ class Loss(NamedTuple):
     position, length : int
         The range, in bytes from the beginning of the source.
     reason : str
-        What was found there.
+        Why the range was lost.
     base_offset : int or None
         Base offset of the batch that was lost, if its header could be framed.
 
@@ -79,7 +79,7 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def decoded_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return what has to be decoded for the columns of a view: a topic and a partition are known without that."""
+    """Return the columns of a view that must be decoded: all except topic and partition."""
     return tuple(name for name in COLUMN_FIELDS if name in columns)
 
 
@@ -128,7 +128,7 @@ class TableData:
         self._records = records
         self._batches = batches
         self._headers: npt.NDArray[np.void] | None = None
-        # Of a slice or a selection, `first_record` has to be found anew when someone asks.
+        # Whether this is a slice or a selection, whose `first_record` is computed on first access to `batches`.
         self._derived = False
         self._data = data
         self._consumed = consumed
@@ -214,25 +214,25 @@ class TableData:
 
     @property
     def records(self) -> npt.NDArray[np.void]:
-        """One row a record.
+        """One row per record.
 
         Returns
         -------
         ndarray of RECORD_DTYPE, shape (records,)
             Timestamps in milliseconds since the epoch, -1 for none; lengths of -1 are null, 0 is empty (COL-R1). If
-            not all columns were decoded, it has only the fields of those that were, and ``batch``.
+            not all columns were decoded, it has only the fields of the decoded columns, and ``batch``.
         """
         return self._records
 
     @property
     def batches(self) -> npt.NDArray[np.void]:
-        """One row a batch of the input, also for those that gave no records (COL-R4).
+        """One row per batch of the input, including batches without records in the table (COL-R4).
 
         Returns
         -------
         ndarray of BATCH_DTYPE, shape (batches,)
             ``status`` is a `BatchStatus`; ``first_record`` is the row in `records` where the batch's records begin.
-            The batches of a slice or selection are those of the whole table.
+            A slice or selection has the batches of the whole table.
         """
         if self._derived:
             batches = self._batches.copy()
@@ -243,7 +243,7 @@ class TableData:
 
     @property
     def headers(self) -> npt.NDArray[np.void]:
-        """One row a record header, in the order of records and as stored (HDR-R5); made when first asked for.
+        """One row per record header, in stored order (HDR-R5); built on first use.
 
         Returns
         -------
@@ -315,7 +315,7 @@ class TableData:
         MissingColumnError
             If the table was decoded without one of them.
         ValueError
-            For a name that is no column.
+            For an unknown column.
 
         Examples
         --------

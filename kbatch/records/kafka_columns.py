@@ -21,12 +21,12 @@ SPARK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "t
 
 
 def spark_schema(columns: Sequence[str] | None = None) -> pa.Schema:
-    """Return the Arrow schema that Spark wants for the columns of its own Kafka source.
+    """Return the Arrow schema of the columns of Spark's Kafka source.
 
     Parameters
     ----------
     columns : sequence of str, optional
-        Some of `SPARK_COLUMNS`, in the order wanted. Default is all of them but headers.
+        Some of `SPARK_COLUMNS`, in the order of the result. Default is all of them but headers.
 
     Returns
     -------
@@ -66,12 +66,12 @@ def spark_batches(
     ----------
     table : RecordTable
     columns : sequence of str, optional
-        Some of `SPARK_COLUMNS`, in the order wanted. Default is all that the table has, but headers. Topic and
+        Some of `SPARK_COLUMNS`, in the order of the result. Default is all that the table has, but headers. Topic and
         partition are null if the table doesn't know them.
     max_rows : int
-        Rows of a batch at most. Spark is slower with more than 16,000, and with fewer than 8,000.
+        Maximum rows of a batch. Spark is slower with more than 16,000, and with fewer than 8,000.
     max_bytes : int
-        Bytes of keys, values and headers of a batch at most, as far as they are wanted; a single record may have more.
+        Maximum bytes of the requested keys, values and headers of a batch; a single record may have more.
     overflow : {"raise", "null"}
         What to do with a timestamp that as microseconds is beyond int64 (about the year 294247, so a producer that
         sends nanoseconds reaches it). Spark's own source fails on it.

@@ -42,22 +42,22 @@ def parse_codec(codec: Codec | str | int) -> Codec:
         raise ValueError(f"codec must be one of {names}, got {codec!r}") from None
 
 
-def check_range(name: str, value: Any, least: int, most: int) -> None:
+def check_range(name: str, value: Any, minimum: int, maximum: int) -> None:
     """Raise unless `value` is an integer within these bounds."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an int, got {type(value).__name__}")
-    if not least <= value <= most:
-        raise ValueError(f"{name} must be {least} to {most}, got {value}")
+    if not minimum <= value <= maximum:
+        raise ValueError(f"{name} must be {minimum} to {maximum}, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLayout:
-    """What the batches of one `encode` or writer have in common; the parameters are those of `encode`.
+    """The settings that all batches of one `encode` call or writer share; see `encode` for the parameters.
 
     Raises
     ------
     ValueError
-        For what no Kafka client may write (ATT-R6, ZS-R1).
+        If Kafka clients must not write such batches (ATT-R6, ZS-R1).
     """
 
     magic: int = 2
@@ -80,7 +80,7 @@ class BatchLayout:
         timestamp_type: TimestampType | Literal["create_time", "log_append_time"],
         **fields: Any,
     ) -> BatchLayout:
-        """Make a layout of arguments as users give them."""
+        """Return the layout for arguments of `encode`."""
         if isinstance(timestamp_type, str):
             try:
                 timestamp_type = TimestampType[timestamp_type.upper()]
@@ -159,10 +159,10 @@ class BatchLayout:
         )
 
     def complete(self, batches: BatchRows, base_sequence: int, append_time: int | None) -> int:
-        """Set what doesn't depend on records in measured batches; return the sequence that comes after them.
+        """Set the fields of measured batches that don't depend on records; return the sequence after them.
 
-        Sequences go on over batches, by offsets as `DefaultRecordBatch.lastSequence` has it (SEQ-R3), and after
-        2^31 - 1 comes 0 (SEQ-R1). An append time is the maximum timestamp of its batch (TS-R8).
+        Sequences continue across batches and advance with offsets, as in `DefaultRecordBatch.lastSequence` (SEQ-R3);
+        2^31 - 1 is followed by 0 (SEQ-R1). An append time is the maximum timestamp of its batch (TS-R8).
         """
         batches["partition_leader_epoch"] = self.leader_epoch
         batches["producer_id"] = self.producer_id
@@ -179,7 +179,7 @@ class BatchLayout:
 
 
 def append_time_of(layout: BatchLayout, append_time: Any) -> int | None:
-    """Return the append time that batches get: what was given or the time of this call; None for create_time."""
+    """Return the append time of batches, by default the time of this call; None for create_time."""
     if layout.timestamp_type != TimestampType.LOG_APPEND_TIME:
         if append_time is not None:
             raise ValueError("append_time goes with timestamp_type='log_append_time'")

@@ -1,4 +1,4 @@
-"""Records -> batches of a target size, into a file, a piece at a time."""
+"""Records -> batches of a target size, appended to a file as they fill."""
 
 from __future__ import annotations
 
@@ -20,44 +20,45 @@ from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_
 
 __all__ = ["BatchWriter"]
 
-# Bytes of batches that are written at once, and records that are kept as Python objects before they are encoded.
-_RUN = 4 << 20
+# Bytes of batches per write, and the number and bytes of records that are kept as Python objects before encoding.
+_RUN_BYTES = 4 << 20
 _KEPT = 1024
 _KEPT_BYTES = 1 << 20
-# What a record takes beside its key, value and headers, and a header beside its own, at most (PRD-R15).
+# Maximum overhead of a record in addition to key, value and headers, and of a header (PRD-R15).
 _RECORD_OVERHEAD = 64
 _HEADER_OVERHEAD = 10
 
 
 class Sink(Protocol):
-    """What a `BatchWriter` writes to: a file open for binary writing, or anything with its ``write``."""
+    """The target of a `BatchWriter`: a file open for binary writing, or any object with such a ``write``."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Take bytes; return how many, or None if that is all of them."""
+        """Write bytes; return the number written, or None if all of them were."""
 
 
 class BatchWriter:
-    """Write records to a file as batches of a target size, with offsets that go on from batch to batch.
+    """Write records to a file as batches of a target size, with consecutive offsets.
 
-    Records are cut into batches as Kafka's producers cut them, however they are handed in: a batch is closed when the
-    next record would make it larger than `batch_size`. Only whole batches are written, many in one call of
-    ``file.write``. After an error of the file the writer is of no use any more; what a failed write has left of a batch
-    is cut off again, where the file can seek.
+    Records are cut into batches as by Kafka's producers, regardless of how they are appended: a batch is closed when
+    the next record would make it larger than `batch_size`. Only whole batches are written, many in one call of
+    ``file.write``. After an error of the file the writer can't be used any more; a partly written batch is truncated
+    if the file can seek.
 
-    As a context manager it is closed at the end of the block; after an exception nothing more is written.
+    As a context manager the writer is closed at the end of the block; after an exception nothing more is written.
 
     Parameters
     ----------
     file : binary file object
         Anything with ``write``. It is neither opened nor closed here.
     batch_size : int
-        Bytes, header included and before compression, that a batch takes at most; a record that is larger gets a batch
-        of its own. Default is that of Kafka's producers (``batch.size``). Larger batches compress better, and brokers
-        refuse those of more than ``message.max.bytes``, 1 MiB by default, after compression.
+        Maximum bytes of a batch, including its header and before compression; a larger record gets a separate batch.
+        The default is the ``batch.size`` of Kafka's producers. Larger batches compress better, but brokers reject
+        batches of more than ``message.max.bytes`` after compression, 1 MiB by default.
     base_offset : int
         Offset of the first record.
     append_time : int or datetime, optional
-        With log_append_time. Default is the time at which a batch is closed (in magic 1, its records were handed in).
+        Only with log_append_time. Default is the time when a batch is closed (in magic 1, when records are
+        appended).
     magic, codec, level, timestamp_type, max_records
         As for `kbatch.encode`.
     leader_epoch, producer_id, producer_epoch, base_sequence, transactional, delete_horizon
@@ -68,16 +69,16 @@ class BatchWriter:
     next_offset : int
         The offset that the next record gets.
     next_sequence : int
-        The base sequence of the next batch after those that are closed; -1 without a producer id.
+        The base sequence of the batch after the last closed one; -1 without a producer id.
     bytes_written : int
-        Bytes of the batches that were written to the file.
+        Bytes of batches written to the file.
     pending : int
-        Records that were handed in and are not written yet.
+        Records appended but not yet written.
 
     Raises
     ------
     ValueError, TypeError
-        As by `kbatch.encode`. A refused record or column leaves the writer as it was.
+        As by `kbatch.encode`. The writer is unchanged if it rejects a record or column.
 
     Examples
     --------
@@ -126,10 +127,10 @@ class BatchWriter:
         )
         if not callable(getattr(file, "write", None)) or isinstance(file, io.TextIOBase):
             raise TypeError(f"file must be open for binary writing, as open(path, 'wb'), got {type(file).__name__}")
-        # There has to be one: the writer holds a batch until it is full.
+        # Unlike in `encode`, None is not allowed: the writer holds a batch until it is full.
         check_range("batch_size", batch_size, 0, INT32_MAX)
         self._append_time = append_time
-        append_time_of(self._layout, append_time)  # refuses what can't be
+        append_time_of(self._layout, append_time)  # raises if it is invalid
         check_range("base_offset", base_offset, 0, INT64_MAX)
         self._plan = self._layout.plan(batch_size, max_records)
         self._batch_size = batch_size
@@ -139,20 +140,20 @@ class BatchWriter:
         self.next_offset = base_offset
         self.next_sequence = base_sequence
         self.bytes_written = 0
-        # Records that came one at a time, until there are enough of them to be encoded.
+        # Records from `append`, until there are enough to encode.
         self._single: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]] = []
         self._single_bytes = 0
-        # The batch that still has room: its row, and its plain payload.
+        # The batch that is not full yet: its row and its uncompressed payload.
         self._open: BatchRows | None = None
         self._payload = bytearray()
-        # Where the file was, so that a failed write can be taken back.
+        # The initial position of the file, to which a failed write is undone.
         self._start: int | None = None
         with contextlib.suppress(Exception):
             self._start = file.tell()  # type: ignore[attr-defined]
 
     @property
     def pending(self) -> int:
-        """Records that were handed in and are not written yet."""
+        """Records appended but not yet written."""
         return len(self._single) + (0 if self._open is None else int(self._open["record_count"][0]))
 
     def append(
@@ -164,7 +165,7 @@ class BatchWriter:
         ----------
         value, key : bytes or None
         timestamp : int or datetime, optional
-            Default is the time of this call. -1 is none.
+            Default is the time of this call; -1 means no timestamp.
         headers : list of (key, value), optional
             As for `kbatch.encode`.
 
@@ -205,9 +206,9 @@ class BatchWriter:
         Parameters
         ----------
         values, keys, timestamps, headers
-            As for `kbatch.encode`. They aren't needed any more when this returns.
+            As for `kbatch.encode`. They may be changed after this returns.
         offsets : ndarray or sequence of int, optional
-            Rising strictly, the first of them `next_offset` at least. Default is one after the other.
+            Strictly increasing, the first at least `next_offset`. Default is consecutive offsets.
 
         Returns
         -------
@@ -235,7 +236,7 @@ class BatchWriter:
         return given
 
     def flush(self) -> None:
-        """Close the batch that still has room and write it; then flush the file, if it can be."""
+        """Close and write the current batch; then flush the file, if it has ``flush``."""
         self._check_open()
         self._settle()
         self._close_batch()
@@ -244,7 +245,7 @@ class BatchWriter:
             flush()
 
     def close(self) -> None:
-        """Flush, and take no more records. The file stays open."""
+        """Flush, and accept no more records. The file stays open."""
         if not self._closed:
             try:
                 if not self._failed:
@@ -273,7 +274,7 @@ class BatchWriter:
         return append_time_of(self._layout, self._append_time)
 
     def _settle(self) -> None:
-        """Encode the records that came one at a time."""
+        """Encode the records from `append`."""
         if not self._single:
             return
         offsets, timestamps, keys, values, headers = (list(column) for column in zip(*self._single, strict=True))
@@ -292,7 +293,7 @@ class BatchWriter:
         self._take(records)
 
     def _take(self, records: RecordColumns) -> None:
-        """Write the batches that records complete, and keep the payload of the last one, which isn't."""
+        """Write the batches that the records complete, and keep the payload of the last, incomplete one."""
         batches = plan_batches(records, self._plan, self._open)
         self.next_offset = int(batches["last_offset"][-1]) + 1
         try:
@@ -315,7 +316,7 @@ class BatchWriter:
         self._open = batches[-1:].copy()
 
     def _extend(self, records: RecordColumns, batches: BatchRows, i: int, skip: int) -> None:
-        """Add to the payload that is kept the records of batch `i` but the first `skip`."""
+        """Append the records of batch `i`, except the first `skip`, to the kept payload."""
         before = len(self._payload)
         size = int(batches["size"][i] - overheads(batches[i : i + 1])[0])
         self._payload.extend(bytes(size - before))
@@ -324,7 +325,7 @@ class BatchWriter:
         raise_fault(fault, row)
 
     def _close_batch(self) -> None:
-        """Write the batch that is kept."""
+        """Write the kept batch."""
         if self._open is None:
             return
         batches, payload = self._open, self._payload
@@ -339,7 +340,7 @@ class BatchWriter:
             self._write(out)
 
     def _complete(self, batches: BatchRows) -> None:
-        # In magic 1 the append time stands in every message, and the largest of them is measured.
+        # In magic 1 every message holds the append time, so the measured maximum is right already.
         appended = self._appended() if self._layout.magic == 2 else None
         self.next_sequence = self._layout.complete(batches, self.next_sequence, appended)
 
@@ -352,7 +353,7 @@ class BatchWriter:
         start = 0
         while start < len(batches):
             before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + _RUN, "right")))
+            stop = max(start + 1, int(np.searchsorted(ends, before + _RUN_BYTES, "right")))
             run = batches[start:stop]
             with compose_view(records, run, self._layout.level) as out:
                 self._write(out)
@@ -369,7 +370,7 @@ class BatchWriter:
         self.bytes_written += len(out)
 
     def _hand_over(self, out: memoryview) -> None:
-        """Give whole batches to the file, which may take them in pieces."""
+        """Write whole batches to the file, which may accept them in pieces."""
         done = 0
         while done < len(out):
             with out[done:] as rest:
@@ -381,7 +382,7 @@ class BatchWriter:
             done += taken
 
     def _take_back(self) -> None:
-        """Cut off what a failed write has left."""
+        """Truncate the file to the batches written before a failed write."""
         if self._start is not None:
             with contextlib.suppress(Exception):
                 self._file.seek(self._start + self.bytes_written)  # type: ignore[attr-defined]

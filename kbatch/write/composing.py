@@ -56,7 +56,7 @@ _FAULTS = {
 
 
 def raise_fault(fault: int, row: int, found: int = 0) -> None:
-    """Raise what the kernel found wrong with record `row`; nothing if it found nothing."""
+    """Raise ValueError for a fault of record `row` that the kernel returned, if any."""
     if fault:
         raise ValueError(f"record {row}: " + _FAULTS[fault].format(found=found))
 
@@ -72,9 +72,9 @@ def record_columns(
     layout: BatchLayout,
     append_time: int | None,
 ) -> RecordColumns:
-    """Make the columns of records, checked as far as they can be without measuring; see `encode`.
+    """Return the columns of records, checked except for what measuring finds; see `encode` for the parameters.
 
-    Without `offsets` they count from `next_offset`, and none of `offsets` is below that.
+    Without `offsets` they count from `next_offset`; otherwise they must not be below it.
     """
     key_column: Column | None
     if values is None:
@@ -118,10 +118,7 @@ def record_columns(
 
 
 def plan_batches(records: RecordColumns, plan: Plan, open_batch: BatchRows | None = None) -> BatchRows:
-    """Cut records into batches, the first of which continues `open_batch` if there is one.
-
-    Sizes are those before compression.
-    """
+    """Cut records into batches, continuing `open_batch` if given; sizes are before compression."""
     batches = np.zeros(1 if open_batch is None else 2, BATCH_DTYPE)
     row = used = 0
     if open_batch is not None:
@@ -133,7 +130,7 @@ def plan_batches(records: RecordColumns, plan: Plan, open_batch: BatchRows | Non
         raise_fault(fault, row, found)
         if row == records.count:
             return batches[:used]
-        # About as many as the records so far let expect, and at least twice as many as there were.
+        # As many as extrapolated from the records so far, plus a margin, and at least twice as many as before.
         expected = used * records.count // max(row, 1)
         grown = np.zeros(min(max(2 * used, expected + expected // 16 + 8), used + records.count - row), BATCH_DTYPE)
         grown[:used] = batches[:used]
@@ -141,7 +138,7 @@ def plan_batches(records: RecordColumns, plan: Plan, open_batch: BatchRows | Non
 
 
 def overheads(batches: BatchRows) -> npt.NDArray[np.int64]:
-    """Return how many bytes of each batch are not its payload; none of plain messages, each framed for itself."""
+    """Return the bytes of each batch that precede its payload; 0 for uncompressed messages, framed one by one."""
     # A compressed set is the value of a message: its header, no key, and the value's length.
     legacy = np.take(np.array(MESSAGE_HEADER_SIZES) + 8, np.minimum(batches["magic"], 1))
     legacy[batches["attributes"] & ATTRIBUTE_CODEC == 0] = 0
@@ -149,7 +146,7 @@ def overheads(batches: BatchRows) -> npt.NDArray[np.int64]:
 
 
 def compose(records: RecordColumns | None, batches: BatchRows, level: int | None) -> bytes:
-    """Write planned batches, compressing the payloads of those that have a codec; sets their size and position."""
+    """Write planned batches, compressed if they have a codec; set their size and position."""
     made = Growing()
     size = _kernel.max_encoded_size(batches)
     made.reserve(size)
@@ -161,7 +158,7 @@ def compose(records: RecordColumns | None, batches: BatchRows, level: int | None
 
 
 def new_memory(size: int) -> memoryview:
-    """Return memory that is used again."""
+    """Return memory from the pool of buffers."""
     return memoryview(allocate(size))
 
 
@@ -171,13 +168,13 @@ def compose_view(
     level: int | None,
     memory: Callable[[int], memoryview] = new_memory,
 ) -> memoryview:
-    """Do what `compose` does, in memory that `memory` gives for the most bytes there can be."""
+    """Do the same as `compose` in memory from `memory`, which is called with the maximum size."""
     out = memory(_kernel.max_encoded_size(batches))
     return out[: fill(records, batches, level, out)]
 
 
 def fill(records: RecordColumns | None, batches: BatchRows, level: int | None, out: memoryview) -> int:
-    """Write whole batches to memory, and return how much of it they take; see `kbatch.kernels.encode.write`."""
+    """Write whole batches to memory; return the bytes written (see `kbatch.kernels.encode.write`)."""
     levels = [level_of(codec, level) for codec in Codec]
     used, row, fault, found = _kernel.write(records, batches, own_codecs(), levels, out)
     raise_fault(fault, row, found)

@@ -37,7 +37,7 @@ def encode_marker(
     timestamp: Any = None,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Encode the control batch that ends a transaction, as a transaction coordinator has it written.
+    """Encode the control batch that ends a transaction, as written for a transaction coordinator.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def encode_marker(
     Raises
     ------
     ValueError
-        If it is no such kind, or a number is out of range.
+        If `kind` is invalid, or a number is out of range.
 
     Notes
     -----
@@ -119,7 +119,7 @@ def encode_empty(
     Parameters
     ----------
     base_offset, last_offset : int
-        The offsets that it stands for, both inclusive.
+        The range of offsets that the batch covers, both inclusive.
     max_timestamp : int
         Of the batch that it was, in milliseconds since the epoch.
     control : bool
@@ -130,7 +130,7 @@ def encode_empty(
     Returns
     -------
     bytes
-        61 of them. Its codec is none (EMP-R3), its base timestamp -1 (TS-R7).
+        The 61 bytes of a batch header, with codec none (EMP-R3) and base timestamp -1 (TS-R7).
 
     Raises
     ------

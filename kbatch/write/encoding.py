@@ -1,7 +1,7 @@
 """Columns -> batches, in one call.
 
-The content of a batch follows Kafka's ``MemoryRecordsBuilder`` (ATT-R6, TS-R8, REC-R8, LEG-R27); whatever that refuses
-is refused here too.
+The content of a batch follows Kafka's ``MemoryRecordsBuilder`` (ATT-R6, TS-R8, REC-R8, LEG-R27). Arguments that it
+rejects raise an exception here.
 """
 
 from __future__ import annotations
@@ -44,57 +44,57 @@ def encode(
     Parameters
     ----------
     values : sequence of bytes and None, ndarray, Arrow array, pandas or Polars column, or RecordTable
-        One a record; None and null are a null value (a tombstone in a compacted topic). Of a NumPy array each item's
-        bytes are a value, as they stand in memory (of dtype ``S`` without the NUL bytes at the end, which are padding;
-        of ``uint8`` in two dimensions each row). Arrow columns may be chunked, of binary, strings (as UTF-8), their
-        large and view types, fixed-size binary, integers and floats (little-endian), or a dictionary of those. Nothing
-        is copied, and no Python object is made for a value, but of sequences. A `RecordTable` goes to `encode_table`;
-        of the other parameters only `codec` and `level` may then be given. None, with `keys`, is a null for each.
+        One per record; None and null are a null value (a tombstone in a compacted topic). In a NumPy array the bytes of
+        each item in memory are a value (dtype ``S`` without trailing NUL bytes, which are padding; of two-dimensional
+        ``uint8`` each row). Arrow columns may be chunked, of binary, strings (as UTF-8), their
+        large and view types, fixed-size binary, integers and floats (little-endian), or a dictionary of those. Values
+        are not copied, and no Python object is made per value. A `RecordTable` is passed to `encode_table`, and only
+        `codec` and `level` may then be given. None means a null value for each of `keys`.
     keys : as `values`, optional
         Default is null for all.
     timestamps : int, datetime, ndarray, sequence of int or datetime, Arrow, pandas or Polars column, optional
-        Milliseconds since the epoch, datetime64 or Arrow timestamps (finer ones are rounded down; None, NaT, null and
-        what is masked are -1, "no timestamp"), or one for all. Default is the time of this call, as of Kafka's
-        producers. Magic 0 has none.
+        Milliseconds since the epoch, datetime64 or Arrow timestamps, or one for all records. Finer units are rounded
+        down; None, NaT, null and masked items are -1, "no timestamp". Default is the time of this call, as in Kafka's
+        producers. Magic 0 has no timestamps.
     headers : sequence of lists of (key, value), or Arrow column of list<struct<key, value>> or map, optional
-        For each record its headers, or None. Order and duplicates survive. Keys are bytes, or str as UTF-8, and never
+        The headers of each record, or None. Order and duplicates are kept. Keys are bytes, or str as UTF-8, and never
         null; values are bytes or None. Only with magic 2.
     offsets : ndarray or sequence of int, optional
-        Of each record, rising strictly; there may be gaps. Default is `base_offset` and on from there.
+        Strictly increasing, gaps allowed. Default is consecutive offsets from `base_offset`.
     base_offset : int
-        Offset of the first record, where `offsets` are not given. In a Produce request it has to be 0 (PRD-R3).
+        Offset of the first record, if `offsets` are not given. In a Produce request it must be 0 (PRD-R3).
     magic : {2, 1, 0}
-        Version of the format. With 0 and 1, and no codec, each record is an entry of its own; with one, a batch is a
-        compressed message with messages in it.
+        Version of the format. In 0 and 1 each record is a separate message; with a codec, a batch is a compressed
+        message that contains messages.
     codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec, optional
         zstd only with magic 2.
     level : int, optional
         1 to 9 for gzip, 1 to 17 for lz4, -131072 to 22 for zstd. See `kbatch.batches.codecs.compress` for the default.
     timestamp_type : {"create_time", "log_append_time"}, or kbatch.TimestampType
-        With log_append_time every record has the `append_time`; with magic 2 its own stays in the bytes, as in Kafka,
-        but no reader sees it.
+        With log_append_time every record has the `append_time`; in magic 2 the bytes keep its own timestamp, as in
+        Kafka, but readers ignore it.
     append_time : int or datetime, optional
         Only with log_append_time. Default is the time of this call.
     leader_epoch : int
         Partition leader epoch; -1 is unknown, as from producers.
     producer_id, producer_epoch, base_sequence : int
-        Of an idempotent or transactional producer: all three or none (-1). The sequence goes on over batches.
+        Of an idempotent or transactional producer: all three, or none (-1). The sequence continues across batches.
     transactional : bool
         Whether the batches belong to a transaction; `encode_marker` ends it.
     delete_horizon : int, optional
-        Milliseconds since the epoch after which a cleaner may drop tombstones and markers (KIP-534). Logs have it,
-        producers never.
+        Milliseconds since the epoch after which a cleaner may drop tombstones and markers (KIP-534). Only compacted
+        logs have it, never batches from producers.
     batch_size : int, optional
-        Bytes, header included and before compression, that a batch takes at most; a record that is larger gets a batch
-        of its own. This is how producers cut, by ``batch.size``, but that they count on compression (PRD-R15). Default
-        is one batch for all.
+        Maximum bytes of a batch, including its header and before compression; a larger record gets a separate batch.
+        Producers cut by ``batch.size`` in the same way, but estimate the compressed size (PRD-R15). Default is one
+        batch for all records.
     max_records : int, optional
-        Records of a batch at most.
+        Maximum records of a batch.
 
     Returns
     -------
     bytes
-        Whole batches; empty without records.
+        Whole batches; empty if there are no records.
 
     Raises
     ------
@@ -108,8 +108,8 @@ def encode(
 
     See Also
     --------
-    BatchWriter : the same a piece at a time, into a file.
-    encode_table : decoded batches, as they were.
+    BatchWriter : writes records to a file as they arrive.
+    encode_table : encodes decoded batches unchanged.
 
     Examples
     --------

@@ -33,18 +33,18 @@ __all__ = [
     "offsets_array",
 ]
 
-_NUMBERS = "a number has no bytes of its own; use NumPy arrays for numbers of a fixed width"
+_NUMBER_ADVICE = "a number has no bytes of its own; use NumPy arrays for numbers of a fixed width"
 _ADVICE = {
     str: "str has no bytes of its own; encode it, as in [v.encode() if isinstance(v, str) else v for v in values]",
-    int: _NUMBERS,
-    float: _NUMBERS,
+    int: _NUMBER_ADVICE,
+    float: _NUMBER_ADVICE,
 }
 _ADVICE_FOR_ONE = {str: "encode it, as in text.encode()", int: "pack it, as in number.to_bytes(8)"}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Headers(NamedTuple):
-    """Record headers as columns: those of record ``i`` are ``header_count[i]`` rows from ``header_first[i]`` on."""
+    """Record headers as columns: record ``i`` has ``header_count[i]`` rows from ``header_first[i]`` on."""
 
     header_first: npt.NDArray[np.int64]
     header_count: npt.NDArray[np.int32]
@@ -213,7 +213,7 @@ def _add_arrow(column: Column, array: pa.Array, what: str) -> None:
 
 
 def _arrow_advice(kind: pa.DataType) -> str:
-    """Say what to do about a type, in casts that Arrow has."""
+    """Return advice on converting a column of this type."""
     from pyarrow import types
 
     number = None
@@ -240,19 +240,19 @@ def offsets_array(offsets: Any, count: int) -> npt.NDArray[np.int64]:
     _check_length("offsets", len(array), count)
     if np.ma.is_masked(array):
         raise ValueError("offsets must not be null")
-    return _int64(np.ma.getdata(array), "offsets")
+    return _as_int64(np.ma.getdata(array), "offsets")
 
 
-def _int64(array: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
+def _as_int64(array: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
     """Return integers as int64."""
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and len(array) and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{what} must be below 2**63, got {array.max()}")
     return array.astype(np.int64, copy=False)
 
 
-def _check_length(what: str, found: int, wanted: int) -> None:
-    if found != wanted:
-        raise ValueError(f"{what} must be as many as values, got {found} for {wanted}")
+def _check_length(what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{what} must be as many as values, got {found} for {expected}")
 
 
 def _is_arrow(column: Any) -> bool:
@@ -280,7 +280,7 @@ def _arrow_numbers(column: Any, what: str, null: int | None) -> npt.NDArray[np.i
         missing = chunk.is_null().to_numpy(zero_copy_only=False) if chunk.null_count else None
         if missing is not None:
             chunk = (chunk.cast(pa.int64()) if types.is_null(chunk.type) else chunk).fill_null(0)
-        numbers = _int64(chunk.to_numpy(zero_copy_only=False), what)
+        numbers = _as_int64(chunk.to_numpy(zero_copy_only=False), what)
         parts.append(numbers if missing is None else np.where(missing, np.int64(null or 0), numbers))
     return np.concatenate(parts) if len(parts) != 2 else parts[1]
 
@@ -294,9 +294,9 @@ def _rounded_down(times: npt.NDArray[np.datetime64], *, missing: bool = True) ->
 
 
 def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | None, int]:
-    """Return the timestamps of `count` records: an array, or None and what all of them are.
+    """Return the timestamps of `count` records: an array, or None and the timestamp of all records.
 
-    Finer units are rounded down to milliseconds; what is missing (None, null, NaT, masked) is -1.
+    Finer units are rounded down to milliseconds; missing timestamps (None, null, NaT, masked) are -1.
     """
     if isinstance(timestamps, int | np.integer | datetime.datetime | np.datetime64):
         return None, millisecond(timestamps)
@@ -327,7 +327,7 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
     if array.dtype.kind not in "iu":
         raise _bad_timestamps(timestamps)
     _check_length("timestamps", len(array), count)
-    array = _int64(array, "timestamps")
+    array = _as_int64(array, "timestamps")
     return array if missing is None else np.where(missing, np.int64(NO_TIMESTAMP), array), NO_TIMESTAMP
 
 
@@ -396,10 +396,10 @@ def header_column(headers: Any, count: int) -> Headers | None:
     counts = np.fromiter(map(len, rows), np.int32, count)
     if not counts.any():
         return None
-    return _headers(counts, [key for row in rows for key, _ in row], [value for row in rows for _, value in row])
+    return _header_columns(counts, [key for row in rows for key, _ in row], [value for row in rows for _, value in row])
 
 
-def _headers(counts: npt.NDArray[np.int32], keys: Any, values: Any) -> Headers:
+def _header_columns(counts: npt.NDArray[np.int32], keys: Any, values: Any) -> Headers:
     first = np.cumsum(counts, dtype=np.int64) - counts
     return Headers(first, counts, byte_column(keys, "header keys"), byte_column(values, "header values"))
 
@@ -407,7 +407,7 @@ def _headers(counts: npt.NDArray[np.int32], keys: Any, values: Any) -> Headers:
 def header_pairs(headers: Any, what: str) -> list[tuple[bytes, bytes | None]]:
     """Return the headers of one record; keys may be str, which Kafka takes for UTF-8.
 
-    A pair may be a mapping too, as pandas has it of what was an Arrow column.
+    A pair may also be a mapping, as in pandas columns converted from Arrow.
     """
     if headers is None:
         return []

@@ -40,8 +40,8 @@ def encode_table(
     attributes of records, which nothing reads, are 0, as are the timestamp deltas that log-append time hides, and empty
     batches have no codec (EMP-R3).
 
-    Of a slice or a selection, batches hold what is left of their records and keep their fields, as after compaction
-    (OFF-R4); those of which nothing is left are not written.
+    The batches of a slice or selection contain its records and keep their fields, as after compaction (OFF-R4); batches
+    without selected records are not written.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def encode_table(
     level : int, optional
         As for `encode`.
     omitted : {"raise", "drop"}
-        What to do about batches that the decode has left out: control batches, those of aborted or undecided
-        transactions, damage.
+        How to treat batches that the decode omitted: control batches, batches of aborted or pending transactions, and
+        damaged ones.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def encode_table(
 
 
 def _check_message_times(batches: BatchRows, times: npt.NDArray[np.int64]) -> None:
-    """Refuse what only messages of another magic than that of the compressed one around them can say (LEG-R16)."""
+    """Raise for timestamps that the magic of the compressed message around a message cannot express (LEG-R16)."""
     counts = batches["record_count"]
     times = times[_record_rows(batches)]
     without = np.repeat(batches["magic"] == 0, counts)
@@ -170,7 +170,7 @@ def table_records(
     offsets: npt.NDArray[np.int64] | None = None,
     timestamps: npt.NDArray[np.int64] | None = None,
 ) -> RecordColumns:
-    """Make the columns of a whole table's records, with other offsets and timestamps if they are given."""
+    """Return the columns of all records of a table, with its offsets and timestamps replaced if given."""
     rows = table.records
     keys, values = Column(), Column()
     keys.add_slices(rows["key_pos"], rows["key_len"], table.data)
