@@ -80,7 +80,7 @@ _PRIMITIVES = {
 # Times of day, and the number of values of each.
 _TIMES = {(NodeKind.INT, "time-millis"): 86_400_000, (NodeKind.LONG, "time-micros"): 86_400_000_000}
 # The minimum size of a datum in bytes; 1 for other kinds.
-_MIN_SIZES = {
+_MIN_DATUM_SIZES = {
     NodeKind.NULL: 0,
     NodeKind.FLOAT: 4,
     NodeKind.DOUBLE: 8,
@@ -159,7 +159,7 @@ class _Compiler:
             return self.node({**definition, "name": full}, its_space, depth + 1)
         if node.number == len(self.nodes):
             self.nodes.append(node)
-        node.least = _MIN_SIZES.get(node.kind, 1)
+        node.least = _MIN_DATUM_SIZES.get(node.kind, 1)
         return node
 
     def _add(self, node: _Node, kind: NodeKind) -> None:
