@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "CRC_START",
     "CRC_START_LEGACY",
     "DEFAULT_LIMITS",
+    "EPOCH",
     "HEADER_DTYPE",
     "INT32_MAX",
     "INT64_MAX",
@@ -61,6 +63,8 @@ BytesLike: TypeAlias = Buffer | npt.NDArray[Any]
 # The largest values of the wire's signed integers.
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+# Timestamps are milliseconds since then.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Every entry of a log, whatever its magic, begins with int64 offset and int32 length (FRM-R1) ...
 LOG_OVERHEAD = 12

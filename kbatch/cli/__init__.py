@@ -22,10 +22,10 @@ exit status:
   0    done
   1    error (export, convert, recompress and compact have written nothing)
   2    wrong usage
-  3    done, but with damage: the output says what was found or lost (of an export OUT/_losses), or was taken with a
-       wrong checksum
-  4    an export is done and nothing lost, but read_committed withheld records of open or undecided transactions:
-       OUT/_transactions has them
+  3    done, but with damage: the output lists what was lost (for an export also OUT/_losses), or accepted with a wrong
+       checksum
+  4    an export is done without losses, but read_committed withheld records of open or undecided transactions:
+       OUT/_transactions lists them
   130  interrupted (export, convert, recompress and compact have written nothing)
 """
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Default is those of the process.
+        By default the arguments of the process.
 
     Returns
     -------
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Examples
     --------
     >>> from kbatch.cli import main
-    >>> main(["export", "no-such-directory", "out"])  # says so on standard error
+    >>> main(["export", "no-such-directory", "out"])  # prints an error on standard error
     1
     """
     parser = argparse.ArgumentParser(
         prog="kbatch",
-        description="Kafka's log files: listed, checked, summed up, rewritten, and turned into Parquet.",
+        description="List, check, summarize and rewrite Kafka's log files, and convert them to Parquet.",
         epilog=EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -61,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_parser(commands, epilog=EXIT_STATUS)
     options = parser.parse_args(arguments)
     if sys.stdout is None:
-        # Closed by who called; what is printed goes nowhere.
+        # The caller has closed it: discard the output.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    # py4j logs a traceback when a call to the JVM is interrupted: what the user has to know is told here.
+    # py4j logs a traceback when a call to the JVM is interrupted; the message below is enough for the user.
     logging.getLogger().addHandler(logging.NullHandler())
-    # A batch system ends jobs with SIGTERM: it is to leave as little behind as Ctrl-C.
+    # A batch system ends jobs with SIGTERM, which must clean up as Ctrl-C does.
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         status: int = options.run(options)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kbatch {options.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Who reads the output has seen enough, as `head` does. Python is not to try again when it ends.
+        # The reader of the output has closed it, as `head` does. Python must not flush to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except (KbatchError, OSError, ValueError) as error:
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    # Once: what is cleaned up because of the first one isn't to be interrupted by the next.
+    # A second signal must not interrupt the clean-up of the first.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

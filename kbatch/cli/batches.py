@@ -1,4 +1,4 @@
-"""Columns of a table as dump shows them: names for what is coded, and what follows from other fields."""
+"""Columns of a table for `dump`: names in place of codes, and derived fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "timestamp_types",
 ]
 
-# What is told of a batch, in the order in which both formats take it apart.
+# The fields of a batch that both formats use, in the order in which they unpack them.
 BATCH_FIELDS = [
     "base_offset", "last_offset", "record_count", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch",
     "base_sequence", "partition_leader_epoch", "position", "size", "crc", "attributes", "magic", "status",
@@ -31,17 +31,17 @@ _CODECS = [*(codec.name.lower() for codec in Codec), "5", "6", "7"]
 
 
 def codec_names(batches: npt.NDArray[np.void]) -> list[str]:
-    """Return the name of each batch's codec; the number of one that there is not (ATT-R3)."""
+    """Return the name of each batch's codec, or its number if no such codec exists (ATT-R3)."""
     return [_CODECS[codec] for codec in (batches["attributes"] & ATTRIBUTE_CODEC).tolist()]
 
 
 def timestamp_types(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int32]:
-    """Return for each batch what its timestamps are: an index of `TIMESTAMP_TYPES`."""
+    """Return the timestamp type of each batch, as an index of `TIMESTAMP_TYPES`."""
     return TimestampType.of(batches) + np.int32(1)
 
 
 def last_sequences(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Return the last sequence number of each batch, -1 where there are none."""
+    """Return the last sequence number of each batch, or -1 if it has none."""
     last = sequence_after(batches["base_sequence"].astype(np.int64), batches["last_offset_delta"])
     last[batches["base_sequence"] == -1] = -1
     return last
@@ -55,7 +55,7 @@ def sequence_after(base: npt.NDArray[np.int64], delta: npt.NDArray[np.int64]) ->
 def inner_checksums(table: RecordTable) -> list[tuple[int, bool]]:
     """Return the stored checksum of each message of magic 0 and 1, and whether it holds.
 
-    For records of magic 2 there is none, and ``(0, True)`` stands for it.
+    Records of magic 2 have none and get ``(0, True)``.
     """
     batches = table.batches[table.records["batch"]]
     data = table.data.data

@@ -1,4 +1,4 @@
-"""``kbatch compact PATH OUT``: logs as Kafka's cleaner leaves them."""
+"""``kbatch compact PATH OUT``: compact logs as Kafka's log cleaner does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from kbatch.cli.filters import parse_time
-from kbatch.cli.inputs import add_storage_option, open_logs, storage_options
+from kbatch.cli.inputs import add_storage_option, open_path, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size
-from kbatch.cli.usage import argument, whole_number
+from kbatch.cli.usage import argument, number_argument
 from kbatch.format import INT32_MAX, INT64_MAX
 from kbatch.log.storage import locate
 from kbatch.log.write.compaction import Compaction, compact_log
@@ -22,15 +22,16 @@ from kbatch.log.write.staging import staged
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Write a log compacted by the rules of Kafka's cleaner: of every key the last record; tombstones and transaction markers
-as long as consumers may still need them; no records without a key, and none of aborted transactions. Offsets stay.
+Write a compacted copy of a log, by the rules of Kafka's log cleaner: the last record of each key; tombstones and
+transaction markers as long as consumers may need them; no records without a key or of aborted transactions. Offsets do
+not change.
 
-PATH is a topic-partition directory, a segment (.log), or a broker's log directory; OUT is what it becomes, and must not
-exist yet. OUT is there when all of it is done, and else not at all. Index files are written anew. Damage of a segment
-is an error: `kbatch verify` shows it. Producer snapshots and leader epochs that can't be read are left out: they
-can be made anew from the log. A run that is killed leaves a directory .NAME.*.tmp beside OUT, which nobody needs.
+PATH is a topic-partition directory, a segment (.log), or a broker's log directory. OUT must not exist yet, and
+appears only after the compaction has succeeded. Index files are rebuilt. A damaged segment is an error: `kbatch verify`
+lists the damage. Unreadable producer snapshots and leader epochs are left out: a broker rebuilds them from the log. A
+run that is killed leaves a directory .NAME.*.tmp next to OUT, which can be deleted.
 
-A broker never cleans the last segment of a log, and neither does this, but with --include-active.
+As on a broker, the last segment of a log is not cleaned, unless --include-active is given.
 """
 
 _EPILOG = """\
@@ -41,17 +42,17 @@ examples:
 
 """
 
-# The time and what is added to it stay below 2**63 together.
-_MOST_TIME = INT64_MAX // 2
-# Option, default, least and most, what it says: those of `compact` that are numbers.
-_NUMBERS = (
-    ("delete_retention_ms", 86_400_000, 0, _MOST_TIME, "keep tombstones and markers for so long, once they could go"),
-    ("min_compaction_lag_ms", 0, 0, INT64_MAX, "clean nothing from the first segment on that has something younger"),
-    ("first_dirty_offset", None, 0, INT64_MAX, "look only at keys from here on, as after an earlier cleaning"),
-    ("segment_bytes", 1 << 30, 1, INT32_MAX, "join neighbouring segments that together are no larger"),
-    ("segment_index_bytes", 10 << 20, 24, INT32_MAX, "the same, of each of their index files"),
-    ("producer_expiration_ms", 86_400_000, 0, INT64_MAX, "keep what a broker has to know of producers for so long"),
-    ("dedupe_buffer_bytes", 128 << 20, 64, INT64_MAX, "memory for keys, 24 bytes and a tenth each"),
+# The sum of the time and a retention must fit in an int64.
+_MAX_TIME = INT64_MAX // 2
+# Options that are numbers: name, default, minimum, maximum, help.
+_NUMBER_OPTIONS = (
+    ("delete_retention_ms", 86_400_000, 0, _MAX_TIME, "how long to keep tombstones and markers that could be removed"),
+    ("min_compaction_lag_ms", 0, 0, INT64_MAX, "do not clean records younger than this, nor segments after them"),
+    ("first_dirty_offset", None, 0, INT64_MAX, "collect keys from this offset on, where the last cleaning ended"),
+    ("segment_bytes", 1 << 30, 1, INT32_MAX, "merge neighbouring segments up to this size"),
+    ("segment_index_bytes", 10 << 20, 24, INT32_MAX, "merge them up to this size of each index file"),
+    ("producer_expiration_ms", 86_400_000, 0, INT64_MAX, "how long to keep the last batch of an idle producer"),
+    ("dedupe_buffer_bytes", 128 << 20, 64, INT64_MAX, "memory for keys: 24 bytes per key, plus 10 %%"),
 )
 
 
@@ -59,40 +60,40 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = commands.add_parser(
         "compact",
-        help="logs as Kafka's cleaner leaves them",
+        help="compact logs as Kafka's log cleaner does",
         description=_DESCRIPTION,
         epilog=_EPILOG + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", metavar="PATH", help="topic-partition directory, segment or log directory, or a URL")
-    parser.add_argument("out", metavar="OUT", help="what is written")
-    parser.add_argument("--include-active", action="store_true", help="clean the last segment, too")
+    parser.add_argument("out", metavar="OUT", help="the copy to write")
+    parser.add_argument("--include-active", action="store_true", help="also clean the last segment")
     parser.add_argument(
         "--now",
-        type=argument(_time),
+        type=argument(_parse_now),
         metavar="TIME",
         help="time of the compaction, in ISO 8601 (UTC) or milliseconds (default: now)",
     )
-    for name, default, least, most, what in _NUMBERS:
+    for name, default, minimum, maximum, text in _NUMBER_OPTIONS:
         shown = "" if default is None else " (default: %(default)s)"
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=whole_number(least, most),
+            type=number_argument(minimum, maximum),
             default=default,
             metavar=name.split("_")[-1].upper(),
-            help=what + shown,
+            help=text + shown,
         )
     add_storage_option(parser)
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON, one line a log")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, one line per log")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
-    options = {name: getattr(arguments, name) for name, *_ in _NUMBERS}
+    options = {name: getattr(arguments, name) for name, *_ in _NUMBER_OPTIONS}
     options |= {"now": arguments.now, "include_active": arguments.include_active}
     given = storage_options(arguments)
-    logs, is_directory = open_logs(arguments.path, given)
+    logs, is_directory = open_path(arguments.path, given)
     done: list[tuple[str, Compaction]] = []
     with ProgressLine() as line:
         if is_directory:
@@ -101,58 +102,59 @@ def run(arguments: argparse.Namespace) -> int:
             with staged(arguments.out) as stage:
                 for log in logs:
                     name = f"{log.topic}-{log.partition}"
-                    options["progress"] = _teller(line, before, total)
+                    options["progress"] = _progress_of(line, before, total)
                     done.append((name, compact_log(log, os.path.join(stage.directory, name), **options)))
                     before += 2 * log.size
         else:
-            options["progress"] = _teller(line, 0, 2 * logs[0].size)
+            options["progress"] = _progress_of(line, 0, 2 * logs[0].size)
             done.append((arguments.out, compact_log(logs[0], arguments.out, **options)))
     for name, result in done:
-        print(_json(name, result) if arguments.json else _text(name, result))
+        print(_result_json(name, result) if arguments.json else _result_text(name, result))
     return 3 if any(result.damage for _, result in done) else 0
 
 
-def _time(text: str) -> int:
+def _parse_now(text: str) -> int:
     try:
         time = parse_time(text)
     except (ValueError, OverflowError):
         time = None
     if time is None:
         raise ValueError(f"{text!r} is neither a time in ISO 8601 nor milliseconds since the epoch")
-    if not 0 <= time <= _MOST_TIME:
-        raise ValueError(f"must be 0 to {_MOST_TIME} milliseconds since the epoch, got {time}")
+    if not 0 <= time <= _MAX_TIME:
+        raise ValueError(f"must be 0 to {_MAX_TIME} milliseconds since the epoch, got {time}")
     return time
 
 
-def _teller(line: ProgressLine, before: int, total: int) -> Callable[[int, int], None]:
+def _progress_of(line: ProgressLine, before: int, total: int) -> Callable[[int, int], None]:
     # Each log is read twice.
     return lambda read, _: line.show_bytes((before + read) // 2, total // 2)
 
 
-def _json(name: str, result: Compaction) -> str:
+def _result_json(name: str, result: Compaction) -> str:
     return json.dumps({"log": name, **asdict(result), "damage": [loss._asdict() for loss in result.damage]})
 
 
-def _text(name: str, result: Compaction) -> str:
+def _result_text(name: str, result: Compaction) -> str:
     lines = [
-        f"{name}: {counted(result.records_in, 'record')} in {format_size(result.bytes_in)} to {result.records_out:,} "
-        f"in {format_size(result.bytes_out)}; {counted(result.keys, 'key')}, {result.batches_rewritten:,} of "
-        f"{counted(result.batches_out, 'batch')} rewritten, {counted(result.segments_in, 'segment')} to "
+        f"{name}: {counted(result.records_in, 'record')} ({format_size(result.bytes_in)}) -> {result.records_out:,} "
+        f"({format_size(result.bytes_out)}); {counted(result.keys, 'key')}; {result.batches_rewritten:,} of "
+        f"{counted(result.batches_out, 'batch')} rewritten; {counted(result.segments_in, 'segment')} -> "
         f"{result.segments_out:,}"
     ]
     if result.end_offset == result.first_dirty_offset:
-        lines.append("  nothing was cleaned: a broker leaves the last segment and what is undecided or young alone")
-    for stay, gone, what in (
+        lines.append("  nothing was cleaned: the last segment, open transactions and young records are never cleaned")
+    for kept, removed, name in (
         (result.tombstones, result.tombstones_removed, "tombstones"),
         (result.markers, result.markers_removed, "transaction markers"),
     ):
-        if stay or gone:
-            lines.append(f"  {what}: {stay:,} stay, {gone:,} are dropped")
+        if kept or removed:
+            lines.append(f"  {name}: {kept:,} kept, {removed:,} removed")
     if result.aborted:
-        lines.append(f"  dropped: {result.aborted:,} records of aborted transactions")
+        lines.append(f"  removed: {counted(result.aborted, 'record')} of aborted transactions")
     if result.keyless:
-        lines.append(f"  dropped: {result.keyless:,} records without a key, which a compacted topic should not have")
+        keyless = counted(result.keyless, "record")
+        lines.append(f"  removed: {keyless} without a key, which a compacted topic should not have")
     if result.tail_bytes:
-        lines.append(f"  not copied: {result.tail_bytes:,} bytes after the last whole batch")
+        lines.append(f"  not copied: {result.tail_bytes:,} bytes after the last complete batch")
     lines += [f"  left out: {loss.length:,} bytes: {loss.reason}" for loss in result.damage]
     return "\n".join(lines)

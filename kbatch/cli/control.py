@@ -1,4 +1,4 @@
-"""What control records say, by their names in Kafka."""
+"""The fields of control records, with their names in Kafka."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _TYPES = {int(kind): kind for kind in ControlType}
 
 
 def control_fields(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """Return what a control record says.
+    """Return the fields of a control record.
 
     Returns
     -------
     dict
-        ``type``, a name of `ControlType` or the number of one that isn't known, None where the key can't be read
+        ``type``, which is the name of a `ControlType`, the number of an unknown type, or None if the key cannot be read
         (CTL-R1); and the value's fields by their names in Kafka's schemas, or ``error``.
     """
     number = _type(key)
     if number is None:
-        return {"type": None, "error": "key of a control record can't be read"}
+        return {"type": None, "error": "the key of the control record cannot be read"}
     kind = _TYPES.get(number)
     fields: dict[str, Any] = {"type": number if kind is None else kind.name}
     try:
@@ -46,7 +46,7 @@ def control_fields(key: bytes | None, value: bytes | None) -> dict[str, Any]:
 
 
 def control_text(key: bytes | None, value: bytes | None) -> str:
-    """Return what a control record says as DumpLogSegments writes it (DMP-5)."""
+    """Return a control record in the format of DumpLogSegments (DMP-5)."""
     number = _type(key)
     kind = None if number is None else _TYPES.get(number)
     if kind is None:

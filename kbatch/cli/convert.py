@@ -1,4 +1,4 @@
-"""``kbatch convert PATH OUT``: logs in another magic."""
+"""``kbatch convert PATH OUT``: convert logs to another magic."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kbatch.rewrite.conversion import Conversion
 __all__ = ["add_parser"]
 
 _DESCRIPTION = f"""\
-Write a log in another version of the record format (magic).
+Convert a log to another version of the record format (magic).
 
 {PATHS}
-Below magic 2 there are no headers, producers, transactions and delete horizons, and in magic 0 no timestamps. Where a
-log has any, nothing is written, unless --lossy drop is given; what was lost is printed then. Records of aborted
-transactions become records like all others.
+Magic 0 and 1 have no headers, producers, transactions or delete horizons, and magic 0 has no timestamps. If the log has
+any of these, the command fails, unless --lossy drop is given: then it drops and lists them. Records of aborted
+transactions are converted like all others.
 """
 
 _EPILOG = """\
@@ -35,24 +35,24 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = commands.add_parser(
         "convert",
-        help="logs in another magic",
+        help="convert logs to another magic",
         description=_DESCRIPTION,
         epilog=_EPILOG + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--magic", type=int, choices=[0, 1, 2], default=2, help="the one wanted (default: %(default)s)")
+    parser.add_argument("--magic", type=int, choices=[0, 1, 2], default=2, help="magic to write (default: %(default)s)")
     parser.add_argument(
         "--codec",
         type=argument(parse_codec_level),
         default=(None, None),
         metavar="CODEC[:LEVEL]",
-        help="of converted batches: none, gzip, snappy, lz4 or zstd (default: that of each batch)",
+        help="codec of converted batches: none, gzip, snappy, lz4 or zstd (default: keep the codec of each batch)",
     )
     parser.add_argument(
         "--lossy",
         choices=["raise", "drop"],
         default="raise",
-        help="what to do about what the magic can't hold (default: %(default)s)",
+        help="at a field that the magic does not have: fail, or drop it (default: %(default)s)",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -1,4 +1,4 @@
-"""``kbatch dump PATH...``: batches, records and index entries, a line each."""
+"""``kbatch dump PATH...``: batches, records and index entries, one per line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbatch.batches.checksums import has_good_batch
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
 from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
-from kbatch.cli.usage import argument, whole_number
+from kbatch.cli.usage import argument, number_argument
 from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
 from kbatch.log.indexes import stored_entries
@@ -27,40 +27,40 @@ from kbatch.table import RecordTable
 
 __all__ = ["add_parser"]
 
-# What a table may take: lines are made of one at a time.
-_MAX_BYTES = 8 << 20
-_LINES = 2048
+# The size of a table. Lines are formatted from one table at a time.
+_DUMP_TABLE_BYTES = 8 << 20
+_LINES_PER_WRITE = 2048
 
 _DESCRIPTION = """\
-List what is in segments and the files beside them: a line a batch, or a line a record, as JSON or in the words of
-Kafka's own kafka-dump-log.
+List the contents of segments and their auxiliary files: one line per batch or per record, as JSON or in the format of
+Kafka's kafka-dump-log.
 
-PATH is a segment (.log, .checkpoint), a file beside one (.index, .timeindex, .txnindex, .snapshot), a topic-partition
-directory (all its segments), or a broker's log directory (all its topic-partitions).
+PATH is a segment (.log, .checkpoint), an auxiliary file of one (.index, .timeindex, .txnindex, .snapshot), a
+topic-partition directory (all its segments), or a broker's log directory (all its topic-partitions).
 
-Where damage is met it is told on standard error, and the listing goes on with the next batch that is whole.
+Damage is reported on standard error, and the listing resumes at the next good batch.
 """
 
 _EPILOG = """\
 examples:
-  kbatch dump data/orders-0                                      a line a batch
-  kbatch dump --records data/orders-0 | jq -r .key               a line a record
+  kbatch dump data/orders-0                                      one line per batch
+  kbatch dump --records data/orders-0 | jq -r .key               one line per record
   kbatch dump --records --offsets 1000:1010 data/orders-0        these ten offsets
   kbatch dump --records --time 2024-05-01:2024-05-02 data/orders-0
-  kbatch dump --records --key hex:00ff data/orders-0             all records of a key
-  kbatch dump --producer 4001 data/orders-0                      the batches of a producer
+  kbatch dump --records --key hex:00ff data/orders-0             all records with a key
+  kbatch dump --producer 4001 data/orders-0                      all batches of a producer
   kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
   kbatch dump data/orders-0/00000000000000000000.timeindex
 
 bytes in JSON:
-  Keys, values and headers are a string where the bytes are UTF-8 without control characters other than tabs and line
-  breaks, {"base64": "..."} where they are not, and null where they are null. With --max-bytes-shown, what is cut is
+  A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line
+  breaks, {"base64": "..."} if they are not, and null for null. With --max-bytes-shown, longer ones are cut to
   {"text": "...", "size": N} or {"base64": "...", "size": N}. Headers are a list of [key, value].
 
 --format kafka:
-  Field names and order are those of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. It differs where
-  bytes are no text, or would break the line: they are base64:... ; where it would end at damage; and index files are
-  listed, but not compared with the log: `kbatch verify` does that.
+  Field names and order are those of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. The differences:
+  bytes that are not text, or contain a line break, are printed as base64:...; the listing does not end at damage; and
+  index files are listed, but not compared with the log, which is what `kbatch verify` does.
 
 """
 
@@ -75,49 +75,55 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory, or a URL of one"
+        "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
     )
     add_storage_option(parser)
-    parser.add_argument("--records", action="store_true", help="a line a record, not a line a batch")
+    parser.add_argument("--records", action="store_true", help="print one line per record, not per batch")
     parser.add_argument(
-        "--format", choices=("json", "kafka"), default="json", help="how lines look (default: %(default)s)"
+        "--format", choices=("json", "kafka"), default="json", help="format of the lines (default: %(default)s)"
     )
     parser.add_argument(
         "--print-data-log",
         action="store_true",
-        help="with --format kafka: keys and values too; implies --records. JSON always has them",
+        help="with --format kafka: also print keys and values, which JSON always has; implies --records",
     )
     parser.add_argument(
-        "--offsets", metavar="A:B", type=argument(parse_offsets), help="offsets from A up to but without B; A is one"
+        "--offsets",
+        metavar="A:B",
+        type=argument(parse_offsets),
+        help="offsets from A to B, without B; A: and :B are open, and A is one offset",
     )
     parser.add_argument(
         "--time",
         metavar="FROM:TO",
         type=argument(parse_times),
-        help="timestamps from FROM up to but without TO, in ISO 8601 (UTC) or as milliseconds; FROM..TO will do too",
+        help="timestamps from FROM to TO, without TO, in ISO 8601 (UTC) or milliseconds; also FROM..TO",
     )
     parser.add_argument(
-        "--key", metavar="KEY", type=argument(parse_bytes), help="records of this key: text, hex:00ff or base64:AP8="
+        "--key", metavar="KEY", type=argument(parse_bytes), help="records with this key: text, hex:00ff or base64:AP8="
     )
     parser.add_argument(
-        "--producer", metavar="ID", type=whole_number(-1), help="batches of this producer id; -1 is none"
+        "--producer",
+        metavar="ID",
+        type=number_argument(-1),
+        help="batches of this producer id; -1 for batches without one",
     )
     parser.add_argument(
         "--control",
         action="store_true",
-        help="with --records: the records of control batches (transaction markers) too; --format kafka has them always",
+        help="with --records: also print control records (transaction markers), as --format kafka always does",
     )
     parser.add_argument(
         "--max-records",
         metavar="N",
-        type=whole_number(0),
-        help="end after so many records; without --records, batches",
+        type=number_argument(0),
+        help="stop after N records, or without --records after N batches",
     )
     parser.add_argument(
         "--max-bytes-shown",
         metavar="N",
-        type=whole_number(0),
-        help="in JSON: show at most the first N bytes of a key, a value or a header's value (default: all)",
+        type=number_argument(0),
+        help="in JSON: print at most the first N bytes of a key, a value or a header's value (default: all)",
     )
     parser.set_defaults(run=run)
 
@@ -134,12 +140,12 @@ def run(arguments: argparse.Namespace) -> int:
                 dump.side_file(each)
     finally:
         sys.stdout.flush()
-    dump.tell_gaps()
+    dump.print_gaps()
     return 3 if dump.damaged else 0
 
 
 class _Dump:
-    """One run over all inputs: what is wanted, and what was met."""
+    """One run over all inputs: its options, and the damage and gaps found so far."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         start, stop = arguments.offsets or (None, None)
@@ -148,14 +154,14 @@ class _Dump:
         self.kafka = arguments.format == "kafka"
         self.data = arguments.print_data_log
         self.records = arguments.records or self.data
-        self.most_shown = arguments.max_bytes_shown
+        self.max_shown = arguments.max_bytes_shown
         self.remaining = arguments.max_records
         self.damaged = False
-        # By file: pairs of offsets of which the second isn't the one after the first.
+        # By file: pairs of successive offsets that are not consecutive.
         self.gaps: dict[str, list[tuple[int, int]]] = {}
         self.options = DecodeOptions(
             include_control=self.kafka or not self.records or arguments.control,
-            # Who lists batches wants to see those with a bad checksum too, but their records are not to be believed.
+            # A listing of batches includes those with a wrong checksum; a listing of records leaves out their records.
             crc="mark" if self.kafka or not self.records else "verify",
             on_error="skip",
             start_offset=start,
@@ -184,12 +190,12 @@ class _Dump:
             end = segment.end_for_offset(self.filters.stop_offset)
         reached = batches_end = begin
         previous: int | None = None
-        for table in read_tables(segment, begin, end, self.options, _MAX_BYTES):
+        for table in read_tables(segment, begin, end, self.options, _DUMP_TABLE_BYTES):
             if len(table.batches):
                 last = table.batches[-1]
                 batches_end = max(batches_end, int(last["position"] + last["size"]))
             reached = max(reached, batches_end, *(loss.position + loss.length for loss in table.losses))
-            errors = self._tell_damage(segment, table)
+            errors = self._report_damage(segment, table)
             chosen = self.filters.records(table)
             rows = self.filters.batches(chosen)
             if self.remaining is not None:
@@ -222,7 +228,7 @@ class _Dump:
             holds = self._checksums(segment, table)
             yield from kafkatext.lines(table, rows, holds, records=self.records, data=self.data)
         elif self.records:
-            yield from jsonlines.record_lines(table, segment.path, self.most_shown)
+            yield from jsonlines.record_lines(table, segment.path, self.max_shown)
         else:
             framed = set(table.batches["position"].tolist())
             lost = [loss for loss in table.losses if loss.position not in framed]
@@ -235,29 +241,29 @@ class _Dump:
             yield from jsonlines.batch_lines(table, rows[done:], segment.path, errors)
 
     def _checksums(self, segment: Segment, table: RecordTable) -> npt.NDArray[np.bool_]:
-        """Whether the checksum of each batch holds; of one that is bad otherwise, nobody has looked."""
+        """Whether the checksum of each batch holds; it is unknown for a batch with another fault, and computed here."""
         status = table.batches["status"]
         holds: npt.NDArray[np.bool_] = status != BatchStatus.BAD_CRC
         for row in np.flatnonzero(~BatchStatus.sound(status) & holds).tolist():
             holds[row] = has_good_batch(segment, table.batches[row])
         return holds
 
-    def _tell_damage(self, segment: Segment, table: RecordTable) -> dict[int, str]:
-        """Tell what is wrong on standard error, and return it by position."""
+    def _report_damage(self, segment: Segment, table: RecordTable) -> dict[int, str]:
+        """Report damage on standard error, and return it by position."""
         found: dict[int, tuple[str, int | None]] = {}
         for row in np.flatnonzero(~BatchStatus.sound(table.batches["status"])).tolist():
             batch = table.batches[row]
             if batch["status"] == BatchStatus.BAD_CRC:
-                text = f"checksum 0x{int(batch['crc']):08x} isn't that of the bytes"
+                text = f"wrong checksum 0x{int(batch['crc']):08x}"
                 found[int(batch["position"])] = text, int(batch["base_offset"])
         for row in np.flatnonzero(table.batches["status"] == BatchStatus.BAD_INNER_CRC).tolist():
             batch = table.batches[row]
-            text = "the checksum of a compressed message isn't that of its bytes"
+            text = "a compressed message has a wrong checksum"
             found[int(batch["position"])] = text, int(batch["base_offset"])
         for loss in table.losses:
             found[loss.position] = f"{loss.reason} ({loss.length} bytes)", loss.base_offset
         for position, (text, base_offset) in sorted(found.items()):
-            self._tell(segment.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
+            self._warn(segment.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
             self.damaged = True
         return {position: text for position, (text, _) in found.items()}
 
@@ -270,7 +276,7 @@ class _Dump:
                 tail = file.tail_at(reached)
             what = "zeros: the file is preallocated" if tail.kind == "zeros" else "an incomplete batch"
             if tail.size:
-                self._tell(segment.path, reached, f"{tail.size} bytes of {what}")
+                self._warn(segment.path, reached, f"{tail.size} bytes of {what}")
 
     def _find_gaps(self, path: str, table: RecordTable, previous: int | None) -> int:
         offsets = table.records["offset"]
@@ -282,8 +288,8 @@ class _Dump:
             self.gaps.setdefault(path, []).extend(pairs)
         return int(offsets[-1])
 
-    def tell_gaps(self) -> None:
-        """Tell on standard error where offsets are left out, as Kafka's tool does (DMP-7)."""
+    def print_gaps(self) -> None:
+        """Report missing offsets on standard error, as Kafka's tool does (DMP-7)."""
         for path, pairs in self.gaps.items():
             print(f"Non-consecutive offsets in {path}", file=sys.stderr)
             for before, after in pairs:
@@ -308,7 +314,7 @@ class _Dump:
         else:
             _write(_KAFKA_ENTRIES[each.kind](entries))
 
-    def _tell(self, path: str, position: int, text: str) -> None:
+    def _warn(self, path: str, position: int, text: str) -> None:
         print(f"kbatch dump: {path}: byte {position}: {text}", file=sys.stderr)
 
 
@@ -344,9 +350,9 @@ def _head(segment: Segment) -> list[str]:
 
 
 def _write(lines: Iterable[str]) -> None:
-    """Write lines in large pieces."""
+    """Write lines to standard output, many at a time."""
     lines = iter(lines)
     out = sys.stdout.buffer
-    while chunk := list(islice(lines, _LINES)):
+    while chunk := list(islice(lines, _LINES_PER_WRITE)):
         chunk.append("")
         out.write("\n".join(chunk).encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""Which records and batches a listing is to have, and how that is written on a command line."""
+"""The records and batches that a listing includes, and the arguments that choose them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.format import EPOCH
 from kbatch.table import RecordTable
 
 __all__ = ["Filters", "parse_bytes", "parse_offsets", "parse_time", "parse_times"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Fewer digits could be a part of a time.
+# A number with fewer digits could be a year.
 _MILLISECONDS = re.compile(r"0|-?[0-9]{5,}")
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What is wanted; None is all.
+    """The records and batches to list; None chooses all.
 
     Attributes
     ----------
     start_offset, stop_offset, start_timestamp, stop_timestamp : int or None
-        From the first up to but without the second; timestamps in milliseconds.
+        Ranges without their end; timestamps in milliseconds.
     key : bytes or None
     producer_id : int or None
     """
@@ -41,7 +41,7 @@ class Filters:
 
     @property
     def by_record(self) -> bool:
-        """Whether only a batch's records say if it is wanted."""
+        """Whether a batch is chosen by its records."""
         return self.key is not None or self.start_timestamp is not None or self.stop_timestamp is not None
 
     @property
@@ -51,26 +51,26 @@ class Filters:
         return self.by_record or bounded or self.producer_id is not None
 
     def records(self, table: RecordTable) -> RecordTable:
-        """Choose the records; offsets are what the table was decoded with."""
+        """Return the chosen records; the table was decoded with the range of offsets."""
         rows = table.records
-        wanted = np.ones(len(rows), np.bool_)
+        chosen = np.ones(len(rows), np.bool_)
         if self.producer_id is not None:
-            wanted &= (table.batches["producer_id"] == self.producer_id)[rows["batch"]]
+            chosen &= (table.batches["producer_id"] == self.producer_id)[rows["batch"]]
         if self.start_timestamp is not None:
-            wanted &= rows["timestamp"] >= self.start_timestamp
+            chosen &= rows["timestamp"] >= self.start_timestamp
         if self.stop_timestamp is not None:
-            wanted &= rows["timestamp"] < self.stop_timestamp
+            chosen &= rows["timestamp"] < self.stop_timestamp
         if self.key is not None:
-            wanted &= rows["key_len"] == len(self.key)
-            found = np.flatnonzero(wanted)
+            chosen &= rows["key_len"] == len(self.key)
+            found = np.flatnonzero(chosen)
             for i, byte in enumerate(self.key):
                 found = found[table.data[rows["key_pos"][found] + i] == byte]
-            wanted[:] = False
-            wanted[found] = True
-        return table if wanted.all() else table[wanted]
+            chosen[:] = False
+            chosen[found] = True
+        return table if chosen.all() else table[chosen]
 
     def batches(self, chosen: RecordTable) -> npt.NDArray[np.intp]:
-        """Return the rows of the batches to tell, of a table of the records that were chosen."""
+        """Return the rows of the batches to list, from a table of the chosen records."""
         if self.by_record:
             return np.unique(chosen.records["batch"]).astype(np.intp)
         if self.producer_id is not None:
@@ -79,7 +79,7 @@ class Filters:
 
 
 def parse_offsets(text: str) -> tuple[int | None, int | None]:
-    """Read ``A:B``, ``A:``, ``:B`` or ``A``.
+    """Parse ``A:B``, ``A:``, ``:B`` or ``A``.
 
     Examples
     --------
@@ -91,14 +91,14 @@ def parse_offsets(text: str) -> tuple[int | None, int | None]:
         start = int(first) if first else None
         stop = int(last) if last else None
     except ValueError:
-        raise ValueError(f"{text!r} is no range of offsets: wanted A:B, A:, :B or A") from None
+        raise ValueError(f"must be a range of offsets, A:B, A:, :B or A, got {text!r}") from None
     if start is None and stop is None:
-        raise ValueError(f"{text!r} is no range of offsets: wanted A:B, A:, :B or A")
+        raise ValueError(f"must be a range of offsets, A:B, A:, :B or A, got {text!r}")
     return start, stop if colon else (start or 0) + 1
 
 
 def parse_times(text: str) -> tuple[int | None, int | None]:
-    """Read ``FROM:TO`` or ``FROM..TO``, either of which may be left out, as milliseconds since the epoch.
+    """Parse ``FROM:TO`` or ``FROM..TO`` as milliseconds since the epoch; either side may be empty.
 
     Examples
     --------
@@ -117,23 +117,23 @@ def parse_times(text: str) -> tuple[int | None, int | None]:
             continue
     if len(found) != 1 or found[0] == (None, None):
         raise ValueError(
-            f"{text!r} is no range of times: wanted FROM:TO or FROM..TO, each in ISO 8601 (UTC) or as milliseconds"
+            f"must be a range of times, FROM:TO or FROM..TO, each in ISO 8601 (UTC) or as milliseconds, got {text!r}"
         )
     return found[0]
 
 
 def parse_time(text: str) -> int | None:
-    """Read a time in ISO 8601 (UTC), or milliseconds since the epoch, as milliseconds; None if it is empty."""
+    """Parse a time in ISO 8601 (UTC) or milliseconds since the epoch as milliseconds; None if it is empty."""
     if not text:
         return None
     if _MILLISECONDS.fullmatch(text):
         return int(text)
     when = datetime.fromisoformat(text)
-    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
 
 def parse_bytes(text: str) -> bytes:
-    r"""Read text, ``hex:...`` or ``base64:...``; ``text:...`` is what follows, whatever it begins with.
+    r"""Parse text, ``hex:...`` or ``base64:...``; ``text:`` before a text avoids either prefix.
 
     Examples
     --------

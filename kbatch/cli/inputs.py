@@ -1,4 +1,4 @@
-"""What the PATHs of a command line are: logs, single segments, and the files beside segments."""
+"""The PATHs of a command line: logs, single segments, and the auxiliary files of segments."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kbatch.log.storage import LOCAL, Storage, locate
 
 __all__ = [
     "Input",
-    "Kind",
+    "InputKind",
     "add_storage_option",
     "base_offset_of",
     "find_inputs",
     "name_and_value",
-    "open_logs",
+    "open_path",
     "storage_options",
 ]
 
-Kind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
+InputKind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
 
-_SIDE_KINDS: dict[str, Kind] = {
+_SIDE_KINDS: dict[str, InputKind] = {
     ".index": "index",
     ".timeindex": "timeindex",
     ".txnindex": "txnindex",
@@ -38,14 +38,14 @@ _SIDE_KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A log, or a file beside its segments.
+    """A log, or an auxiliary file of a segment.
 
     Attributes
     ----------
     path : str
     kind : {"log", "index", "timeindex", "txnindex", "snapshot"}
     segments : list of Segment
-        Of a log; one for a single ``.log`` or ``.checkpoint`` file.
+        Those of a log; one for a single ``.log`` or ``.checkpoint`` file.
     log : Log or None
         The log, where the path is a directory or a ``.log`` file.
     storage : Storage
@@ -53,14 +53,14 @@ class Input:
     """
 
     path: str
-    kind: Kind
+    kind: InputKind
     segments: list[Segment]
     log: Log | None = None
     storage: Storage = field(default=LOCAL)
 
     @property
     def name(self) -> str:
-        """The topic-partition, as far as the name of the directory says it; else the path."""
+        """The topic-partition if the directory is named after it, else the path."""
         if self.log is None or self.log.topic is None or self.log.path.endswith(".log"):
             return self.path
         return f"{self.log.topic}-{self.log.partition}"
@@ -81,7 +81,7 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
 
 
 def name_and_value(text: str) -> tuple[str, str]:
-    """Take ``NAME=VALUE`` apart, as the type of an option."""
+    """Split ``NAME=VALUE``, as the type of an option."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
@@ -89,21 +89,22 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 
 def storage_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what `add_storage_option` has parsed."""
+    """Return the values of the option that `add_storage_option` adds."""
     return dict(arguments.storage_options)
 
 
 def find_inputs(
     paths: Iterable[str], *, logs_only: bool = False, storage_options: Mapping[str, str] | None = None
 ) -> list[Input]:
-    """Find what the paths are.
+    """Return the logs and auxiliary files at the paths.
 
     Parameters
     ----------
     paths : iterable of str
-        Each a segment, a file beside one, a topic-partition directory, or a broker's log directory; local, or a URL.
+        Each a segment, an auxiliary file of one, a topic-partition directory, or a broker's log directory; local, or a
+        URL.
     logs_only : bool
-        Whether files beside segments are refused.
+        Whether auxiliary files are refused.
     storage_options : mapping of str to str, optional
         For URLs; see `kbatch.log.storage.filesystem`.
 
@@ -115,8 +116,8 @@ def find_inputs(
     return [found for path in paths for found in _find(path, logs_only, storage_options)]
 
 
-def open_logs(path: str, options: Mapping[str, str] | None) -> tuple[list[Log], bool]:
-    """Open the log at a path, or all logs of a broker's log directory; also return which of both it is.
+def open_path(path: str, options: Mapping[str, str] | None) -> tuple[list[Log], bool]:
+    """Open the log at a path, or all logs of a broker's log directory; also return whether it is a log directory.
 
     Raises
     ------
@@ -140,29 +141,29 @@ def _find(path: str, logs_only: bool, options: Mapping[str, str] | None) -> list
     storage, path = locate(path, options)
     entry = storage.find(path)
     if entry is None or entry.is_directory:
-        return [Input(log.path, "log", log.segments, log, storage) for log in open_logs(path, options)[0]]
+        return [Input(log.path, "log", log.segments, log, storage) for log in open_path(path, options)[0]]
     suffix = os.path.splitext(path)[1]
     if suffix == ".log":
         log = Log(path, storage_options=options)
-        # What may stand at the end of a log's last segment is damage in any other (DSK-R14).
+        # An incomplete batch at the end is damage, except in the last segment of a log (DSK-R14).
         log.segments[0].live = log.segments[0].live and _is_last(storage, path)
         return [Input(path, "log", log.segments, log, storage)]
     if suffix == ".checkpoint":
         return [Input(path, "log", [Segment(path, live=False, storage_options=options)], storage=storage)]
     kind = _SIDE_KINDS.get(suffix)
     if kind is None or logs_only:
-        known = "'.log'" if logs_only else f"'.log', {', '.join(map(repr, _SIDE_KINDS))}"
+        known = ".log" if logs_only else f".log, {', '.join(_SIDE_KINDS)}"
         raise LogDirectoryError(
-            f"{path}: a file of this name isn't read, known are {known} and '.checkpoint'", source=path
+            f"{path}: unknown file name; expected a name that ends with {known} or .checkpoint", source=path
         )
     if kind in ("index", "timeindex"):
-        # Their offsets are relative to that of the name.
+        # Their offsets are relative to the base offset in the name.
         base_offset_of(path)
     return [Input(path, kind, [], storage=storage)]
 
 
 def _is_last(storage: Storage, path: str) -> bool:
-    """Whether no segment of a later offset stands beside this one."""
+    """Whether the directory has no segment with a higher base offset."""
     directory, name = os.path.split(storage.absolute(path))
     base_offset = parse_segment_name(name)
     try:
@@ -173,7 +174,7 @@ def _is_last(storage: Storage, path: str) -> bool:
 
 
 def base_offset_of(path: str) -> int:
-    """Return the base offset that the name of a file beside a segment carries (DSK-R1).
+    """Return the base offset in the name of an auxiliary file (DSK-R1).
 
     Raises
     ------

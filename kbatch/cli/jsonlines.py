@@ -19,13 +19,13 @@ from kbatch.table import RecordTable
 __all__ = ["batch_lines", "entry_lines", "loss_line", "record_lines"]
 
 _STATUS = [status.name.lower() for status in BatchStatus]
-# As many records become text at a time.
-_CHUNK = 4096
-_FLAG = ("false", "true")
+# Records that are formatted at a time.
+_FORMATTED_RECORDS = 4096
+_JSON_FLAGS = ("false", "true")
 
 
 def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, errors: dict[int, str]) -> Iterator[str]:
-    """Yield a line for each of the batches in `rows`; `errors` has what is wrong with one, by its position."""
+    """Yield a line for each of the batches in `rows`; `errors` are the texts of damage, by position."""
     batches = table.batches[rows]
     new = batches["magic"] == 2
     name = quoted(file)
@@ -45,8 +45,8 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, error
             f'"status": "{_STATUS[status]}", "timestamp_type": "{TIMESTAMP_TYPES[kind]}", '
             f'"base_timestamp": {_known(base_timestamp, is_new and base_timestamp != -1)}, '
             f'"max_timestamp": {_known(max_timestamp, max_timestamp != -1)}, '
-            f'"transactional": {_FLAG[is_new and attributes & ATTRIBUTE_TRANSACTIONAL != 0]}, '
-            f'"control": {_FLAG[is_new and attributes & ATTRIBUTE_CONTROL != 0]}, '
+            f'"transactional": {_JSON_FLAGS[is_new and attributes & ATTRIBUTE_TRANSACTIONAL != 0]}, '
+            f'"control": {_JSON_FLAGS[is_new and attributes & ATTRIBUTE_CONTROL != 0]}, '
             f'"delete_horizon_ms": {_known(base_timestamp, is_new and attributes & ATTRIBUTE_DELETE_HORIZON != 0)}, '
             f'"producer_id": {_known(producer_id, is_new and producer_id != -1)}, '
             f'"producer_epoch": {_known(producer_epoch, is_new and producer_epoch != -1)}, '
@@ -58,20 +58,20 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, error
         yield f"{line}}}" if error is None else f'{line}, "error": {quoted(error)}}}'
 
 
-def record_lines(table: RecordTable, file: str, most_bytes: int | None) -> Iterator[str]:
-    """Yield a line for each record; of keys, values and header values at most so many bytes are shown."""
+def record_lines(table: RecordTable, file: str, max_bytes: int | None) -> Iterator[str]:
+    """Yield a line for each record; keys, values and header values are cut to `max_bytes`."""
     batches = table.batches
     name = quoted(file)
     kinds = [f'"{TIMESTAMP_TYPES[kind]}"' for kind in timestamp_types(batches).tolist()]
     positions = batches["position"].tolist()
     control = ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & (batches["magic"] == 2)
     has_control = bool(control[table.records["batch"]].any())
-    for start in range(0, len(table), _CHUNK):
-        part = table[start : start + _CHUNK]
+    for start in range(0, len(table), _FORMATTED_RECORDS):
+        part = table[start : start + _FORMATTED_RECORDS]
         rows = part.records
-        keys = _shown(record_keys, rows, part.data, "key_len", most_bytes)
-        values = _shown(record_values, rows, part.data, "value_len", most_bytes)
-        headers = _headers(part, most_bytes)
+        keys = _byte_strings(record_keys, rows, part.data, "key_len", max_bytes)
+        values = _byte_strings(record_values, rows, part.data, "value_len", max_bytes)
+        headers = _header_lists(part, max_bytes)
         for i, (offset, timestamp, batch, key, value) in enumerate(
             zip(rows["offset"].tolist(), rows["timestamp"].tolist(), rows["batch"].tolist(), keys, values, strict=True)
         ):
@@ -87,7 +87,7 @@ def record_lines(table: RecordTable, file: str, most_bytes: int | None) -> Itera
 
 
 def loss_line(loss: Loss, file: str) -> str:
-    """Return a line for bytes that hold no batch that can be framed."""
+    """Return a line for bytes that cannot be framed as batches."""
     return (
         f'{{"file": {quoted(file)}, "position": {loss.position}, "size": {loss.length}, "status": "lost", '
         f'"error": {quoted(loss.reason)}}}'
@@ -105,20 +105,20 @@ def _known(number: int, known: bool) -> int | str:
     return number if known else "null"
 
 
-def _shown(  # type: ignore[no-untyped-def]
-    gather, rows: npt.NDArray[np.void], data: npt.NDArray[np.uint8], length: str, most: int | None
+def _byte_strings(  # type: ignore[no-untyped-def]
+    gather, rows: npt.NDArray[np.void], data: npt.NDArray[np.uint8], length: str, limit: int | None
 ) -> list[str]:
-    """Return JSON for a column of byte strings; what isn't shown is not copied either."""
-    if most is None or not (rows[length] > most).any():
+    """Return JSON for a column of byte strings; bytes that are cut off are not copied."""
+    if limit is None or not (rows[length] > limit).any():
         return [json_bytes(each) for each in gather(rows, data)]
     cut = rows.copy()
-    cut[length] = np.minimum(cut[length], most)
+    cut[length] = np.minimum(cut[length], limit)
     return [json_bytes(*each) for each in zip(gather(cut, data), rows[length].tolist(), strict=True)]
 
 
-def _headers(table: RecordTable, most: int | None) -> list[str]:
+def _header_lists(table: RecordTable, limit: int | None) -> list[str]:
     headers = table.headers
     keys = [json_bytes(key) for key in header_keys(headers, table.data)]
-    values = _shown(header_values, headers, table.data, "value_len", most)
+    values = _byte_strings(header_values, headers, table.data, "value_len", limit)
     pairs = [f"[{key}, {value}]" for key, value in zip(keys, values, strict=True)]
     return list(map(", ".join, table._by_record(pairs)))

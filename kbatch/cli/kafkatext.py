@@ -1,7 +1,7 @@
-"""Batches, records and index entries in the words of Kafka's DumpLogSegments (DMP-1 to DMP-6).
+"""Batches, records and index entries in the format of Kafka's DumpLogSegments (DMP-1 to DMP-6).
 
-What differs, on purpose: bytes that are no text are ``base64:...`` (Kafka prints what a broken UTF-8 decoding makes of
-them), and damage ends nothing.
+Two differences are intended: bytes that are not text are ``base64:...`` (Kafka replaces invalid UTF-8), and the listing
+does not end at damage.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kbatch.table import RecordTable
 
 __all__ = ["index_lines", "lines", "snapshot_lines", "time_index_lines", "transaction_index_lines"]
 
-_CHUNK = 4096
-_FLAG = ("false", "true")
+_CHUNK_ROWS = 4096
+_FLAGS = ("false", "true")
 
 
 def lines(
@@ -42,16 +42,16 @@ def lines(
     ----------
     table : RecordTable
     rows : ndarray of int
-        Batches to tell.
+        The batches to list.
     crc_holds : ndarray of bool, shape (batches,)
     records, data : bool
-        Whether to tell records, and their keys and values.
+        Whether to list records, and their keys and values.
     """
-    told = _record_lines(table, data) if records else iter(())
+    record_lines = _record_lines(table, data) if records else iter(())
     counts = np.bincount(table.records["batch"], minlength=len(table.batches))[rows].tolist()
     for line, count in zip(_batch_lines(table.batches[rows], crc_holds[rows]), counts, strict=True):
         yield line
-        yield from islice(told, count)
+        yield from islice(record_lines, count)
 
 
 def _batch_lines(batches: npt.NDArray[np.void], crc_holds: npt.NDArray[np.bool_]) -> Iterator[str]:
@@ -70,14 +70,14 @@ def _batch_lines(batches: npt.NDArray[np.void], crc_holds: npt.NDArray[np.bool_]
             head = (
                 f"baseOffset: {base_offset} lastOffset: {last_offset} count: {count} baseSequence: {base_sequence} "
                 f"lastSequence: {sequence} producerId: {producer_id} producerEpoch: {producer_epoch} "
-                f"partitionLeaderEpoch: {epoch} isTransactional: {_FLAG[attributes & ATTRIBUTE_TRANSACTIONAL != 0]} "
-                f"isControl: {_FLAG[attributes & ATTRIBUTE_CONTROL != 0]} deleteHorizonMs: {horizon}"
+                f"partitionLeaderEpoch: {epoch} isTransactional: {_FLAGS[attributes & ATTRIBUTE_TRANSACTIONAL != 0]} "
+                f"isControl: {_FLAGS[attributes & ATTRIBUTE_CONTROL != 0]} deleteHorizonMs: {horizon}"
             )
         else:
             head = f"offset: {last_offset}"
         yield (
             f"{head} position: {position} {TIMESTAMP_TYPES[kind]}: {max_timestamp} size: {size} magic: {magic} "
-            f"compresscodec: {codec} crc: {crc} isvalid: {_FLAG[holds]}"
+            f"compresscodec: {codec} crc: {crc} isvalid: {_FLAGS[holds]}"
         )
 
 
@@ -86,8 +86,8 @@ def _record_lines(table: RecordTable, data: bool) -> Iterator[str]:
     kinds = [TIMESTAMP_TYPES[kind] for kind in timestamp_types(batches).tolist()]
     new = batches["magic"] == 2
     control = ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & new
-    for start in range(0, len(table), _CHUNK):
-        part = table[start : start + _CHUNK]
+    for start in range(0, len(table), _CHUNK_ROWS):
+        part = table[start : start + _CHUNK_ROWS]
         records = part.records
         batch = records["batch"]
         base = batches["base_sequence"][batch].astype(np.int64)
@@ -96,9 +96,9 @@ def _record_lines(table: RecordTable, data: bool) -> Iterator[str]:
         header_lists = _header_keys(part)
         checksums = None if new[batch].all() else inner_checksums(part)
         is_control = control[batch].tolist()
-        told = data or any(is_control)
-        keys = part.keys() if told else []
-        values = part.values() if told else []
+        has_values = data or any(is_control)
+        keys = part.keys() if has_values else []
+        values = part.values() if has_values else []
         for i, (offset, timestamp, key_size, value_size, row, is_new, number) in enumerate(
             zip(
                 records["offset"].tolist(), records["timestamp"].tolist(), records["key_len"].tolist(),
@@ -110,8 +110,8 @@ def _record_lines(table: RecordTable, data: bool) -> Iterator[str]:
                 line += f" sequence: {number} headerKeys: [{header_lists[i]}]"
             elif checksums is not None:
                 crc, holds = checksums[i]
-                # The stray brace is Kafka's.
-                line += f" isValid: {_FLAG[holds]} crc: {crc}}}"
+                # Kafka prints this unmatched brace.
+                line += f" isValid: {_FLAGS[holds]} crc: {crc}}}"
             if is_control[i]:
                 line += f" {control_text(keys[i], values[i])}"
             elif data:
@@ -157,7 +157,7 @@ def snapshot_lines(entries: npt.NDArray[np.void]) -> Iterator[str]:
             f"currentTxnFirstOffset: {open_since} lastTimestamp: {timestamp} "
         )
         if last_offset >= 0:
-            # The last batch is all that a snapshot keeps (SEQ-R2).
+            # A snapshot keeps only the last batch (SEQ-R2).
             first = last_sequence - delta if last_sequence >= delta else INT32_MAX - (delta - last_sequence) + 1
             line += (
                 f"firstSequence: {first} lastSequence: {last_sequence} lastOffset: {last_offset} "

@@ -1,4 +1,4 @@
-"""``kbatch recompress PATH OUT``: logs with another codec."""
+"""``kbatch recompress PATH OUT``: compress logs with another codec."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kbatch.rewrite.recompression import Recompression
 __all__ = ["add_parser"]
 
 _DESCRIPTION = f"""\
-Compress the batches of a log with another codec. Headers stay, but for size and checksum. Batches that have the codec
-already are copied, unless a level is given.
+Compress the batches of a log with another codec. Batch headers keep their fields, except size, codec and checksum.
+Batches that already have the codec are copied, unless a level is given.
 
 {PATHS}"""
 
 _EPILOG = """\
 examples:
-  kbatch recompress data/orders-0 packed/orders-0 --codec zstd
+  kbatch recompress data/orders-0 compressed/orders-0 --codec zstd
   kbatch recompress data/orders-0/00000000000000000000.log orders.log --codec none
   kbatch recompress /var/lib/kafka/data archive --codec zstd:19
 
@@ -31,7 +31,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = commands.add_parser(
         "recompress",
-        help="logs with another codec",
+        help="compress logs with another codec",
         description=_DESCRIPTION,
         epilog=_EPILOG + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -41,7 +41,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         type=argument(parse_codec_level),
         required=True,
         metavar="CODEC[:LEVEL]",
-        help="none, gzip, snappy, lz4 or zstd; such as zstd:12",
+        help="none, gzip, snappy, lz4 or zstd, with a level such as zstd:12",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -1,4 +1,4 @@
-"""``kbatch stats PATH...``: what topic-partitions are made of."""
+"""``kbatch stats PATH...``: statistics of topic-partitions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Sum up topic-partitions: segments, batches, records, sizes, offsets, times, codecs and what they save, transactions.
+Summarize topic-partitions: segments, batches, records, sizes, offsets, times, codecs with their ratios, transactions.
 
 PATH is a segment (.log, .checkpoint), a topic-partition directory, or a broker's log directory.
 """
 
 _EPILOG = """\
 examples:
-  kbatch stats /var/lib/kafka/data                 a line a topic-partition
-  kbatch stats --details data/orders-0             all that is known of one
-  kbatch stats --headers-only /var/lib/kafka/data  fast: nothing is decoded, and no checksum computed
+  kbatch stats /var/lib/kafka/data                 one line per topic-partition
+  kbatch stats --details data/orders-0             all statistics of one
+  kbatch stats --headers-only /var/lib/kafka/data  fast: decodes nothing, computes no checksums
   kbatch stats --json data | jq '.logs[] | [.name, .records]'
 
-Ratios are of decompressed to stored bytes of payloads. Percentiles are exact below 4096, to within one percent above.
-Times are the least and the largest of any record; with --headers-only those of the batches' headers.
+A ratio divides the decompressed size of payloads by their stored size. Percentiles are exact below 4096, and within one
+percent above. Times are the smallest and largest timestamp of a record, or with --headers-only of a batch header.
 
 """
 
@@ -35,15 +35,15 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     """Add the command to the subparsers of `kbatch`."""
     parser = commands.add_parser(
         "stats",
-        help="sum up topic-partitions",
+        help="summarize topic-partitions",
         description=_DESCRIPTION,
         epilog=_EPILOG + epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="segment or directory, or a URL of one")
     add_storage_option(parser)
-    parser.add_argument("--headers-only", action="store_true", help="follow batch headers, decode nothing")
-    parser.add_argument("--details", action="store_true", help="more than a line a topic-partition")
+    parser.add_argument("--headers-only", action="store_true", help="read only batch headers, decode nothing")
+    parser.add_argument("--details", action="store_true", help="print all statistics of each topic-partition")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
     parser.set_defaults(run=run)
 
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             found.append((each, statistics))
             done += statistics.bytes
     if arguments.json:
-        print(json.dumps({"logs": [_as_dict(*each) for each in found]}, indent=1))
+        print(json.dumps({"logs": [_statistics_dict(*each) for each in found]}, indent=1))
     else:
         print("\n".join(_table(found)))
         if arguments.details:
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 3 if any(statistics.losses for _, statistics in found) else 0
 
 
-def _as_dict(each: Input, statistics: LogStatistics) -> dict[str, Any]:
+def _statistics_dict(each: Input, statistics: LogStatistics) -> dict[str, Any]:
     return {
         "name": each.name,
         "path": each.path,
@@ -126,40 +126,44 @@ def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
 
 def _codecs(one: LogStatistics) -> str:
     codecs = one.to_dict()["codecs"]
-    told = []
+    texts = []
     for name, entry in codecs.items():
         ratio = f" {entry['ratio']:.2f}x" if entry["ratio"] is not None and name != "none" else ""
-        told.append(f"{name}{ratio}")
-    return ", ".join(told) or "-"
+        texts.append(f"{name}{ratio}")
+    return ", ".join(texts) or "-"
 
 
 def _details(each: Input, one: LogStatistics) -> list[str]:
     lines = [each.name]
 
-    def tell(name: str, text: str) -> None:
+    def add(name: str, text: str) -> None:
         lines.append(f"  {name:<18} {text}")
 
-    tell(
+    add(
         "batches",
         f"{one.batches:,}: {one.control_batches:,} control, {one.transactional_batches:,} transactional, "
         f"{one.empty_batches:,} empty",
     )
-    tell("magic", ", ".join(f"{magic}: {count:,}" for magic, count in sorted(one.magics.items())) or "-")
+    add("magic", ", ".join(f"{magic}: {count:,}" for magic, count in sorted(one.magics.items())) or "-")
     for name, entry in one.to_dict()["codecs"].items():
-        plain = "" if entry["plain_bytes"] is None else f"; payloads about {format_size(entry['plain_bytes'])} plain"
+        plain = (
+            ""
+            if entry["plain_bytes"] is None
+            else f"; payloads decompress to about {format_size(entry['plain_bytes'])}"
+        )
         ratio = "" if entry["ratio"] is None else f", {entry['ratio']:.2f}x"
-        tell(f"codec {name}", f"{counted(entry['batches'], 'batch')}, {format_size(entry['bytes'])}{plain}{ratio}")
-    tell("records per batch", _distribution(one.records_per_batch))
+        add(f"codec {name}", f"{counted(entry['batches'], 'batch')}, {format_size(entry['bytes'])}{plain}{ratio}")
+    add("records per batch", _distribution(one.records_per_batch))
     if one.decoded:
-        tell("record bytes", f"{_distribution(one.record_bytes)} (key and value)")
-        tell("null", f"{one.null_keys:,} keys, {one.null_values:,} values; {one.tombstones:,} tombstones")
-        tell("headers", f"{one.headers:,} in {one.records_with_headers:,} records")
+        add("record bytes", f"{_distribution(one.record_bytes)} (key and value)")
+        add("null", f"{one.null_keys:,} keys, {one.null_values:,} values; {one.tombstones:,} tombstones")
+        add("headers", f"{one.headers:,} in {one.records_with_headers:,} records")
     if one.uncounted_batches:
-        tell("not counted", f"the records of {one.uncounted_batches:,} compressed message sets")
-    tell("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open")
-    tell("producers", f"{one.producers:,}")
+        add("not counted", f"records of {one.uncounted_batches:,} compressed message sets")
+    add("transactions", f"{one.committed:,} committed, {one.aborted:,} aborted, {one.open:,} open")
+    add("producers", f"{one.producers:,}")
     if one.losses:
-        tell("lost", f"{format_size(one.lost_bytes)} in {one.losses:,} places: `kbatch verify` tells where")
+        add("lost", f"{format_size(one.lost_bytes)} in {counted(one.losses, 'place')}: `kbatch verify` lists them")
     return lines
 
 

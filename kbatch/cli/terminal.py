@@ -1,4 +1,4 @@
-"""What the commands have in common on a terminal: a line of progress, and how sizes, times and tables look."""
+"""Output on a terminal: a progress line, and the formats of sizes, times and tables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["ProgressLine", "aligned", "counted", "format_size", "format_time"]
 
 
 class ProgressLine:
-    """One line on a terminal that is written over; nothing in a pipe.
+    """One line that is overwritten on a terminal; nothing is written to a pipe.
 
     Parameters
     ----------
     first : str
-        What stands there until `show` is called.
+        The text until `show` is called.
     """
 
     def __init__(self, first: str = "") -> None:
@@ -31,15 +31,15 @@ class ProgressLine:
         self.write("")
 
     def show(self, done: int, total: int) -> None:
-        """Show how many of how many tasks are done."""
+        """Show the number of finished tasks and of all tasks."""
         self.write(f"{_bar(done, total)} {done:,} of {total:,} tasks")
 
     def show_bytes(self, done: int, total: int) -> None:
-        """Show how many of how many bytes are done."""
+        """Show the number of processed bytes and of all bytes."""
         self.write(f"{_bar(done, total)} {format_size(done)} of {format_size(total)}")
 
     def write(self, text: str) -> None:
-        """Show a text in place of the one before; an empty one leaves an empty line to write on."""
+        """Replace the text of the line; an empty text clears it for other output."""
         if self._shown and text != self._text:
             print(f"\r{text:<{len(self._text)}}", end="" if text else "\r", file=sys.stderr, flush=True)
             self._text = text
@@ -50,13 +50,13 @@ def _bar(done: int, total: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Say how many there are: ``1 batch``, ``2,000 batches``."""
+    """Return a number with its noun: ``1 batch``, ``2,000 batches``."""
     plural = "es" if noun.endswith("ch") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def format_size(size: int) -> str:
-    """Say a number of bytes for people."""
+    """Format a number of bytes for people."""
     if size < 1024:
         return f"{size} bytes"
     number = float(size)
@@ -68,7 +68,7 @@ def format_size(size: int) -> str:
 
 
 def format_time(milliseconds: int | None) -> str:
-    """Say a time for people, in UTC; ``-`` for none."""
+    """Format a time for people, in UTC; ``-`` for None."""
     if milliseconds is None:
         return "-"
     try:
@@ -79,7 +79,7 @@ def format_time(milliseconds: int | None) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:
-    """Lay rows out as lines of columns; those in `left` begin together, the others end together."""
+    """Format rows as lines of columns; the columns in `left` are left-aligned, the others right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

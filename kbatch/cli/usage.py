@@ -1,4 +1,4 @@
-"""What arguments may be: the types of options, and how wrong usage becomes the parser's own error, exit status 2."""
+"""Types of arguments, and wrong usage as an error of the parser (exit status 2)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from kbatch.format import INT64_MAX
+from kbatch.options import whole_number
 
-__all__ = ["UsageError", "argument", "usage", "whole_number"]
+__all__ = ["UsageError", "argument", "number_argument", "usage"]
 
 
 class UsageError(Exception):
-    """Arguments that don't fit together; `kbatch.cli.main` lets the parser of the command say so."""
+    """Conflicting arguments; `kbatch.cli.main` reports them through the parser of the command."""
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def usage() -> Iterator[None]:
 
 
 def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Make the type of an option of a function that raises `ValueError`: argparse would drop its text."""
+    """Return the type of an option from a function that raises `ValueError`, whose message argparse would drop."""
 
     def parsed(text: str) -> Any:
         try:
@@ -37,23 +38,20 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parsed
 
 
-def whole_number(least: int, most: int = INT64_MAX) -> Callable[[str], int]:
-    """Make the type of an option that is a whole number within these bounds.
+def number_argument(minimum: int, maximum: int = INT64_MAX) -> Callable[[str], Any]:
+    """Return the type of an option that is a whole number within these bounds.
 
     Examples
     --------
-    >>> from kbatch.cli.usage import whole_number
-    >>> whole_number(0, 100)("7")
+    >>> from kbatch.cli.usage import number_argument
+    >>> number_argument(0, 100)("7")
     7
     """
+    kind = whole_number(minimum, maximum)
 
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"must be a whole number, got {text!r}") from None
-        if not least <= value <= most:
-            raise ValueError(f"must be {least} to {most}, got {value}")
+    def parse(text: str) -> Any:
+        value = kind.parse(text)
+        kind.check(value)
         return value
 
     return argument(parse)

@@ -1,4 +1,4 @@
-"""``kbatch verify PATH...``: check segments and the files beside them."""
+"""``kbatch verify PATH...``: check segments and their auxiliary files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ the segment; .txnindex files against the transaction markers; the checksum of pr
 PATH is a segment (.log, .checkpoint), a file beside one (.index, .timeindex, .txnindex, .snapshot), a topic-partition
 directory, or a broker's log directory.
 
-Findings are printed one a line, "file: byte N: what". What need not be damage is a note: missing offsets, as
-compaction and transactions leave them; zeros or an unfinished batch at the end of the last segment.
+Each finding is printed on a line, "file: byte N: text". A finding that need not be damage is a note: missing offsets,
+which compaction and transactions cause too; zeros or an incomplete batch at the end of the last segment.
 """
 
 _EPILOG = """\
@@ -52,15 +52,15 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="segment, file beside one, or directory, or a URL of one"
+        "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
     )
     parser.add_argument(
         "--sequences",
         action="store_true",
-        help="check the sequences of idempotent producers too: that no batch is missing or there twice",
+        help="also check the sequence numbers of idempotent producers for missing and duplicate batches",
     )
     add_storage_option(parser)
-    parser.add_argument("--json", action="store_true", help="print what was found as one JSON document")
+    parser.add_argument("--json", action="store_true", help="print the findings as one JSON document")
     parser.set_defaults(run=run)
 
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print(_summary(each, report))
     damaged = any(report.damaged for _, report in reports)
     if arguments.json:
-        print(json.dumps({"damaged": damaged, "logs": [_as_dict(*each) for each in reports]}, indent=1))
+        print(json.dumps({"damaged": damaged, "logs": [_report_dict(*each) for each in reports]}, indent=1))
     return 3 if damaged else 0
 
 
@@ -107,7 +107,7 @@ def _verify(
         return verify_transaction_index(each.path, _log_around(each), on_finding=on_finding, storage=each.storage)
     segment = os.path.splitext(each.path)[0] + ".log"
     if each.storage.find(segment) is None:
-        raise LogDirectoryError(f"{each.path}: its segment isn't there: {segment}", source=each.path)
+        raise LogDirectoryError(f"{each.path}: its segment does not exist: {segment}", source=each.path)
     return verify_index(each.path, Segment(segment, storage_options=each.storage.options), on_finding=on_finding)
 
 
@@ -137,8 +137,8 @@ def _summary(each: Input, report: VerificationReport) -> str:
     )
 
 
-def _as_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
-    def told(damage: bool) -> list[dict[str, Any]]:
+def _report_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
+    def listed(damage: bool) -> list[dict[str, Any]]:
         return [
             {"file": finding.file, "position": finding.position, "text": finding.text}
             for finding in report.findings
@@ -155,6 +155,6 @@ def _as_dict(each: Input, report: VerificationReport) -> dict[str, Any]:
         "records": report.records,
         "bytes": report.bytes,
         "side_files": report.side_files,
-        "findings": told(True),
-        "notes": told(False),
+        "findings": listed(True),
+        "notes": listed(False),
     }

@@ -1,6 +1,6 @@
-"""What a read is asked to do: the options of Spark's own Kafka source, and those of damage and planning.
+"""The options of a read: those of Spark's Kafka source, and options for damage and planning.
 
-No pyspark in here: the export, the data source and their tasks share it.
+The export, the data source and their tasks share this module, so it does not import pyspark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from kbatch import options as opts
 from kbatch.broker.partitioner import key_partition
-from kbatch.format import Limits
+from kbatch.format import EPOCH, Limits
 from kbatch.options import OptionError, ValueKind, option
 from kbatch.plan.value_options import ValueOptions
 from kbatch.read.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
@@ -28,23 +28,22 @@ __all__ = [
     "Bound",
     "PerPartition",
     "ReadOptions",
-    "Table",
+    "TableName",
     "parse_options",
     "parse_per_partition",
 ]
 
 DEFAULT_SPLIT_BYTES = 128 << 20
-# UnsafeRow ends at 2^31 - 16 bytes (BufferHolder); of that the fixed part and the topic's name take less than a KiB.
+# UnsafeRow is limited to 2^31 - 16 bytes (BufferHolder); its fixed part and the topic's name take less than a KiB.
 MOST_ROW_BYTES = (1 << 31) - 16 - 1024
 
-# Stand for the ends of a log among offsets, as in Spark's Kafka source.
+# Offsets that mean the ends of a log, as in Spark's Kafka source.
 EARLIEST, LATEST = -2, -1
-# Options that begin so are those of the filesystem that a URL is in (`kbatch.log.storage.filesystem`).
+# The prefix of options of a URL's filesystem (`kbatch.log.storage.filesystem`).
 _STORAGE = "storage."
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# What the rows are.
-Table = Literal["records", "losses", "transactions"]
+# The rows that a read returns.
+TableName = Literal["records", "losses", "transactions"]
 PerPartition = dict[str, dict[int, int]]
 
 
@@ -145,7 +144,7 @@ def _parse_time(text: str) -> int:
         raise ValueError(f"must be a time such as 2026-03-01 or 2026-03-01T06:00:00Z, got {text!r}") from None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
-    return -((_EPOCH - when) // timedelta(milliseconds=1))
+    return -((EPOCH - when) // timedelta(milliseconds=1))
 
 
 def _check_pattern(text: str) -> None:
@@ -199,7 +198,7 @@ def _bound(side: str, flag: str, moment: str, where: str) -> Any:
     return option(kind, spark=spark, flag=flags, first_wins=True, default_factory=Bound, help=text)
 
 
-_NAMES = ValueKind(_parse_names, "orders,users", metavar="T", repeated=True)
+_TOPIC_NAMES = ValueKind(_parse_names, "orders,users", metavar="T", repeated=True)
 _KEY = ValueKind(str.encode, "order-1")
 _STRATEGY = opts.choice("error", "latest")
 
@@ -222,15 +221,15 @@ _KEY_HEX = ValueKind(_parse_hexadecimal, "00ff", help="bytes in hexadecimal")
 @opts.documented
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read, and what to do with damage; the parameters are in the order of ``docs/options.md``.
+    """What to read, and what to do at damage; the parameters are in the order of ``docs/options.md``.
 
-    It is picklable, with plain values only.
+    Instances hold plain values only and can be pickled.
 
     Attributes
     ----------
     {options}
     storage : dict of str to str
-        Options of the filesystem where the path is a URL. They may be secrets, and are not shown.
+        Options of a URL's filesystem. They may be secrets, so the repr omits them.
     values : ValueOptions
         How keys and values are parsed.
 
@@ -247,7 +246,7 @@ class ReadOptions:
     """
 
     topics: tuple[str, ...] | None = option(
-        _NAMES, None, spark={"subscribe": _NAMES, "topics": _NAMES}, flag="--topic",
+        _TOPIC_NAMES, None, spark={"subscribe": _TOPIC_NAMES, "topics": _TOPIC_NAMES}, flag="--topic",
         help="only these topics; the flag may be given more than once",
     )  # fmt: skip
     topic_pattern: str | None = option(
@@ -330,8 +329,8 @@ class ReadOptions:
         help="a record with more bytes of key, value and headers is an error; the maximum is what a row of Spark can "
         "hold, and an executor needs about four times its largest record in its heap",
     )  # fmt: skip
-    table: Table = option(
-        opts.choice(*get_args(Table)), "records", spark="table",
+    table: TableName = option(
+        opts.choice(*get_args(TableName)), "records", spark="table",
         help="the rows: records; losses, the ranges of bytes that damage costs (with onError=skip unless it is given); "
         "or transactions, the aborted, undecided and open ones, whatever the isolation",
     )  # fmt: skip
@@ -354,7 +353,7 @@ class ReadOptions:
 
     @property
     def key_partition(self) -> int | None:
-        """The only partition that `key` can be in, as far as it is known."""
+        """The only partition that can have `key`, if it is known."""
         if self.key is None or self.key_partitions is None:
             return None
         return key_partition(self.key, self.key_partitions)
@@ -365,13 +364,13 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
-    """Return the paths to read and the options, from the strings that Spark hands over.
+    """Return the paths to read and the options, from the strings that Spark passes.
 
     Parameters
     ----------
     options : mapping of str to str
-        Names in any case. ``docs/options.md`` lists all of them: those of Spark's Kafka source have its names and
-        values. ``storage.NAME`` is an option of the filesystem that a URL is in (`kbatch.log.storage.filesystem`).
+        Names in any case. ``docs/options.md`` lists all of them; options of Spark's Kafka source have its names and
+        values. ``storage.NAME`` is an option of a URL's filesystem (`kbatch.log.storage.filesystem`).
 
     Raises
     ------
@@ -389,7 +388,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     storage = {name.removeprefix(_STORAGE): value for name, value in given.items() if name.startswith(_STORAGE)}
     reading = opts.options_of(ReadOptions)
     known = [name for each in (*reading, *ValueOptions.options()) for name in each.spark]
-    # load() puts its argument among the options.
+    # load() passes its argument as an option.
     own = (name for name in given if not name.startswith(_STORAGE) and name not in ("path", "paths"))
     opts.refuse_unknown(own, [*known, "storage.*"])
     if "onerror" in given and "failondataloss" in given:

@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kbatch.plan.read_options import Table
+from kbatch.plan.read_options import TableName
 from kbatch.records.kafka_columns import SPARK_COLUMNS
 
 __all__ = ["LOSS_COLUMNS", "RECORD_COLUMNS", "columns_of", "kafka_schema", "table_schema"]
@@ -50,7 +50,7 @@ _TRANSACTIONS: dict[str, DataType] = {
     "first_timestamp": TimestampType(),
     "last_stable_offset": LongType(),
 }
-_TABLES: dict[Table, dict[str, DataType]] = {
+_TABLES: dict[TableName, dict[str, DataType]] = {
     "records": _RECORDS,
     "losses": _LOSSES,
     "transactions": _TRANSACTIONS,
@@ -68,13 +68,13 @@ def kafka_schema(columns: tuple[str, ...] | None = None, *, headers: bool = Fals
     return table_schema("records", columns)
 
 
-def table_schema(table: Table, columns: tuple[str, ...] | None = None) -> StructType:
+def table_schema(table: TableName, columns: tuple[str, ...] | None = None) -> StructType:
     """Return the schema of a table of the data source, or of some of its columns, all of them nullable."""
     types = _TABLES[table]
     return StructType([StructField(name, types[name]) for name in (types if columns is None else columns)])
 
 
-def columns_of(schema: StructType, table: Table = "records") -> tuple[str, ...]:
+def columns_of(schema: StructType, table: TableName = "records") -> tuple[str, ...]:
     """Return the columns of a table that a user's schema asks for, in its order.
 
     Raises

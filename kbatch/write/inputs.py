@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.extras import require
-from kbatch.format import NO_TIMESTAMP
+from kbatch.format import EPOCH, NO_TIMESTAMP
 from kbatch.kernels.source import Column
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ _ADVICE = {
     float: _NUMBER_ADVICE,
 }
 _ADVICE_FOR_ONE = {str: "encode it, as in text.encode()", int: "pack it, as in number.to_bytes(8)"}
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Headers(NamedTuple):
@@ -375,7 +374,7 @@ def millisecond(timestamp: Any) -> int:
             return NO_TIMESTAMP
         if timestamp.tzinfo is None:
             raise TypeError("a datetime without a time zone is no point in time; give it one, as datetime.UTC")
-        return (timestamp - _EPOCH) // datetime.timedelta(milliseconds=1)
+        return (timestamp - EPOCH) // datetime.timedelta(milliseconds=1)
     raise _bad_timestamps(timestamp)
 
 

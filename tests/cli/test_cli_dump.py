@@ -435,7 +435,7 @@ def test_wrong_paths_are_one_line(run: Any, tmp_path: Path) -> None:
         for path, message in (
             ("missing", "missing: no such file or directory"),
             ("empty", "empty: no topic-partition directory"),
-            ("notes.txt", "notes.txt: a file of this name isn't read"),
+            ("notes.txt", "notes.txt: unknown file name"),
             ("x.index", "x.index: "),
         ):
             status, out, err = run(command, tmp_path / path)

@@ -55,8 +55,8 @@ def test_numbers(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["convert", "a", "b", "--codec", "zip"], "argument --codec: "),
         (["convert", "a", "b", "--magic", "1", "--codec", "zstd"], "zstd needs magic 2, got magic 1"),
         (["recompress", "a", "b", "--codec", "snappy:3"], "argument --codec: codec snappy has no level"),
-        (["dump", "a", "--offsets", "5-7"], "argument --offsets: '5-7' is no range of offsets"),
-        (["dump", "a", "--time", "noon:"], "argument --time: 'noon:' is no range of times"),
+        (["dump", "a", "--offsets", "5-7"], "argument --offsets: must be a range of offsets"),
+        (["dump", "a", "--time", "noon:"], "argument --time: must be a range of times"),
         (["dump", "a", "--key", "hex:0"], "argument --key: 'hex:0': "),
     ],
 )

@@ -295,4 +295,4 @@ def test_an_index_without_its_segment(run: Any, tmp_path: Path) -> None:
     path.write_bytes(b"")
     status, out, err = run(path)
     assert (status, out) == (1, "")
-    assert "its segment isn't there" in err
+    assert "its segment does not exist" in err
