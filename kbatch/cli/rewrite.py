@@ -12,7 +12,7 @@ from kbatch.cli.terminal import ProgressLine, counted, format_size
 from kbatch.cli.usage import number_argument
 from kbatch.format import INT32_MAX
 from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
-from kbatch.rewrite.rewriter import LOST_TEXTS, OnError, Rewriter, RewriteReport
+from kbatch.rewrite.rewriter import LOST_TEXTS, RaiseOrSkip, Rewriter, RewriteReport
 
 __all__ = ["add_arguments", "run_rewriter"]
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--on-error",
-        choices=get_args(OnError),
+        choices=get_args(RaiseOrSkip),
         default="raise",
         help="at damage: fail and write nothing, or skip and list it (default: %(default)s)",
     )

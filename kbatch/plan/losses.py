@@ -1,6 +1,6 @@
-"""Losses as rows: what damage costs, for the data source's table ``losses`` and the export's side table.
+"""Losses as rows, for the data source's table ``losses`` and the export's side table.
 
-No pyspark in here: the export's tasks share it.
+The export's tasks use this module, so it does not import pyspark.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LOSS_SCHEMA = pa.schema(
         ("base_offset", pa.int64()),
     ]
 )
-# Rows of an Arrow batch, and so of a row group: some megabytes with the longest of reasons.
-_MAX_ROWS = 8_000
-# Losses that a task tells in its log, one by one.
+# Rows of an Arrow batch, and so of a row group: some megabytes with the longest reasons.
+_LOSS_ROWS = 8_000
+# The number of losses that a task logs.
 _MAX_LINES = 100
 
 
 class LossRows:
-    """Gathers losses for a batch of `LOSS_SCHEMA`."""
+    """Collects losses for a batch of `LOSS_SCHEMA`."""
 
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {name: [] for name in LOSS_SCHEMA.names}
@@ -46,8 +46,8 @@ class LossRows:
 
     @property
     def full(self) -> bool:
-        """Whether it is time for `take`."""
-        return len(self) >= _MAX_ROWS
+        """Whether there are enough rows for a batch, so that `take` should be called."""
+        return len(self) >= _LOSS_ROWS
 
     def add(self, split: Split, losses: Sequence[Loss]) -> None:
         """Add the losses of a table that came from `split`."""
@@ -59,14 +59,14 @@ class LossRows:
             self._columns[name] += [getattr(loss, name) for loss in losses]
 
     def take(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield what there is, with some of the columns in the order that is wanted, and begin anew."""
+        """Yield the rows, optionally with these columns only, and remove them."""
         schema = pa.schema([LOSS_SCHEMA.field(name) for name in columns or LOSS_SCHEMA.names])
         arrays = [pa.array(self._columns[field.name], field.type) for field in schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         for values in self._columns.values():
             values.clear()
-        for start in range(0, batch.num_rows, _MAX_ROWS):
-            yield batch.slice(start, _MAX_ROWS)
+        for start in range(0, batch.num_rows, _LOSS_ROWS):
+            yield batch.slice(start, _LOSS_ROWS)
 
 
 def loss_batches(
@@ -77,9 +77,9 @@ def loss_batches(
     Parameters
     ----------
     tables : iterable of (Split, RecordTable)
-        Their records are not looked at.
+        Their records are not used.
     columns : sequence of str, optional
-        Some of the columns of `LOSS_SCHEMA`, in the order wanted.
+        The columns of `LOSS_SCHEMA` to return, in this order.
 
     Yields
     ------
@@ -95,13 +95,13 @@ def loss_batches(
 
 
 class LossLog:
-    """Warns of losses where rows can't: in a worker's log, of the first ones by themselves and then of their number.
+    """Logs warnings of losses in a worker's log: the first ones in detail, and then their number.
 
     Parameters
     ----------
     log : Logger
     where_all : str
-        How to get all of them.
+        How to get all of them, for the last line.
     """
 
     def __init__(self, log: logging.Logger, where_all: str) -> None:
@@ -110,12 +110,12 @@ class LossLog:
         self._count = 0
 
     def add(self, source: str, losses: Sequence[Loss]) -> None:
-        """Tell the losses of a table."""
+        """Log the losses of a table."""
         for loss in islice(losses, max(0, _MAX_LINES - self._count)):
             self._log.warning("%s, byte %d: %d bytes lost: %s", source, loss.position, loss.length, loss.reason)
         self._count += len(losses)
 
     def close(self) -> None:
-        """Tell how many there were, and where all of them are."""
+        """Log the number of losses, and how to get all of them."""
         if self._count:
             self._log.warning("%d losses in this task; %s", self._count, self._where_all)

@@ -49,7 +49,7 @@ PerPartition = dict[str, dict[int, int]]
 
 @dataclass(frozen=True)
 class Bound:
-    """Where reading begins or ends: at most one of the three is set; none means the log's own end.
+    """Where reading begins or ends. At most one of the three is set; if none is, the log's own end applies.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def _parse_partitions(text: str) -> frozenset[int]:
             raise ValueError(f"must be numbers and ranges such as 0,2,5-7, got {text!r}")
         first = int(found[1])
         last = int(found[2]) if found[2] else first
-        # A partition is an int32; a typing error must not ask for a set of astronomic opts.size.
+        # A partition is an int32; a typing error must not create a huge set.
         if last < first or last >= 1 << 31 or last - first > 100_000:
             raise ValueError(f"must be numbers and ranges such as 0,2,5-7; {part.strip()!r} is not a range")
         numbers.update(range(first, last + 1))
@@ -160,17 +160,17 @@ def _parse_offsets(text: str, side: str) -> Bound:
     if word == own:
         return Bound()
     if word == other:
-        raise ValueError(f"can't be {other!r} in a batch read")
+        raise ValueError(f"cannot be {other!r} in a batch read")
     offsets = parse_per_partition(text)
     for topic, partitions in offsets.items():
         for partition, offset in partitions.items():
             if offset == forbidden or offset < EARLIEST:
-                raise ValueError(f"must not have offset {offset}, as it has for {topic}-{partition}, in a batch read")
+                raise ValueError(f"must not have offset {offset} in a batch read, got it for {topic}-{partition}")
     return Bound(offsets=offsets)
 
 
 def _bound(side: str, flag: str, moment: str, where: str) -> Any:
-    """Make the option of one end; a timestamp counts before timestamps per partition, and these before offsets."""
+    """Return the option of one end; a timestamp overrides timestamps per partition, and these override offsets."""
     sides: dict[str, Callable[[str], Bound]] = {
         f"{side}Timestamp": lambda text: Bound(timestamp=_parse_milliseconds(text)),
         f"{side}OffsetsByTimestamp": lambda text: Bound(timestamps=parse_per_partition(text)),

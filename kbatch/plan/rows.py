@@ -1,6 +1,6 @@
-"""A task's tables -> the Arrow batches that Spark takes, for batch reads and streams.
+"""A task's tables -> Arrow batches for Spark, for batch reads and streams.
 
-No pyspark in here, as in everything that tasks do.
+Like all code of tasks in this package, it does not import pyspark.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Transform", "transformed_batches"]
 
-_log = logging.getLogger(__name__)
-
-# From so many bytes on a record is told of: 300 MiB pass through a heap of 1 GiB, and 400 MiB end the JVM.
+# Records larger than this are logged: with a heap of 1 GiB, a record of 300 MiB passes, and one of 400 MiB ends the
+# JVM.
 _LARGE = 64 << 20
 _SIZED = ("key", "value", "headers")
 
 
 class Transform(Protocol):
-    """What is made of each batch of records, row by row: parsed values, say. It is pickled."""
+    """A function on batches of records that keeps the rows, such as parsing their values. It is pickled."""
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of what `apply` makes of batches of a schema."""
+        """Return the schema of the result of `apply` for batches of a schema."""
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch of as many rows in the same order."""
+        """Return a batch with the same rows in the same order."""
 
 
 def transformed_batches(
@@ -49,22 +48,24 @@ def transformed_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task's tables (`kbatch.plan.tasks.task_tables`) as Arrow batches, in their order.
 
-    What is lost is told in the worker's log.
+    Losses are logged in the worker's log.
 
     Parameters
     ----------
     tables : iterable of (Split, RecordTable)
     columns : tuple of str
-        Of `kbatch.records.kafka_columns.SPARK_COLUMNS`, in the order wanted.
+        Of `kbatch.records.kafka_columns.SPARK_COLUMNS`, in the order to return.
     options : ReadOptions
     transform : Transform, optional
 
     Raises
     ------
     LimitExceededError
-        At a record above ``maxRecordBytes``.
+        For a record larger than ``maxRecordBytes``.
     """
-    losses = LossLog(_log, "a batch read with option('table', 'losses') gives all of them as a DataFrame")
+    losses = LossLog(
+        logging.getLogger(__name__), "a batch read with option('table', 'losses') returns all of them as a DataFrame"
+    )
     for split, table in tables:
         losses.add(split.path, table.losses)
         _check_sizes(table, columns, options)
@@ -75,7 +76,7 @@ def transformed_batches(
 
 
 def _check_sizes(table: RecordTable, columns: tuple[str, ...], options: ReadOptions) -> None:
-    """Tell of records that may be too much for the JVM before it has them: it dies without saying of what."""
+    """Report records that may be too large for the JVM, which would exit without naming the cause."""
     if len(table.data) <= min(options.max_record_bytes, _LARGE):
         return
     sizes = np.zeros(len(table), np.int64)
@@ -91,20 +92,19 @@ def _check_sizes(table: RecordTable, columns: tuple[str, ...], options: ReadOpti
         where = f"{table.source}, byte {position}, base offset {first}, record {record}"
         what = f"{sizes[row]} bytes of {', '.join(column for column in _SIZED if column in columns)}"
         if sizes[row] > options.max_record_bytes:
-            most = (
-                f"a row of Spark {MOST_ROW_BYTES}" if options.max_record_bytes == MOST_ROW_BYTES else "maxRecordBytes"
-            )
+            is_default = options.max_record_bytes == MOST_ROW_BYTES
+            limit = f"the maximum of Spark, {MOST_ROW_BYTES}" if is_default else "maxRecordBytes"
             raise LimitExceededError(
-                f"{where}: {what}, {most} at most; a schema without the large column reads the others, and "
-                f"kbatch.Log({os.path.dirname(table.source or '')!r}).tables(start_offset={first}) the record itself",
+                f"{where}: {what} exceed {limit}; a schema without the large column reads the others, and "
+                f"kbatch.Log({os.path.dirname(table.source or '')!r}).tables(start_offset={first}) reads the record",
                 source=table.source,
                 position=position,
                 base_offset=first,
                 record=record,
             )
-        _log.warning(
-            "%s: %s; Spark's JVM takes about four times as much of its heap: if it dies of that, give executors more "
-            "memory, or leave the column out by a schema",
+        logging.getLogger(__name__).warning(
+            "%s: %s; Spark's JVM needs about four times this size of its heap: if it runs out of memory, give "
+            "executors more, or use a schema without the column",
             where,
             what,
         )

@@ -1,6 +1,6 @@
-"""Transactions as rows: what read_committed leaves out and withholds, for the data source's table ``transactions``.
+"""Transactions that read_committed leaves out or withholds, as rows of the data source's table ``transactions``.
 
-No pyspark in here, as in everything that tasks do.
+Like all code of tasks in this package, it does not import pyspark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from kbatch.format import NO_TIMESTAMP
+from kbatch.format import INT64_MAX, NO_TIMESTAMP
 from kbatch.log import Log
 from kbatch.plan.following import raise_damage
 from kbatch.plan.read_options import ReadOptions
@@ -34,36 +34,36 @@ TRANSACTION_SCHEMA = pa.schema(
         ("last_stable_offset", pa.int64()),
     ]
 )
-_MAX_ROWS = 16_000
-_MOST_MILLISECONDS = ((1 << 63) - 1) // 1000
+_TRANSACTION_ROWS = 16_000
+_MAX_MILLISECONDS = INT64_MAX // 1000
 
 
 def transaction_batches(
     ranges: Sequence[LogRange], columns: Sequence[str], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the aborted, the undecided and the open transactions of logs, which are followed over their batches.
+    """Follow the batches of logs; yield their aborted, undecided and open transactions.
 
     Parameters
     ----------
     ranges : sequence of LogRange
-        The logs; of each the transactions that reach into its offsets. Their markers may stand outside.
+        The logs, and the range of offsets that their transactions must reach into. The markers may be outside of it.
     columns : sequence of str
-        Some of the columns of `TRANSACTION_SCHEMA`, in the order wanted.
+        The columns of `TRANSACTION_SCHEMA` to return, in this order.
     options : ReadOptions
-        What damage means, and a timestamp that microseconds can't hold.
+        How to treat damage, and timestamps that do not fit microseconds.
 
     Yields
     ------
     pyarrow.RecordBatch
-        Per log the aborted ones in the order of their markers, likewise the undecided ones, whose markers are lost to
-        damage, then the open ones by first offset.
+        For each log the aborted ones in the order of their markers, likewise the undecided ones, whose markers are lost
+        to damage, then the open ones by first offset.
 
     Raises
     ------
     CorruptBatchError, TruncatedBatchError, CrcMismatchError
-        With ``on_error="raise"``, as `kbatch.plan.split.require_markers`. Other payloads are not looked at.
+        With ``on_error="raise"``, for damage that hides markers. Other payloads are not read.
     OverflowError
-        For such a timestamp, with ``timestamp_overflow="raise"``.
+        For a timestamp that does not fit, with ``timestamp_overflow="raise"``.
     """
     schema = pa.schema([TRANSACTION_SCHEMA.field(name) for name in columns])
     for log_range in ranges:
@@ -73,31 +73,31 @@ def transaction_batches(
             # Damage may also hide whole transactions, which leaves none of them undecided: follow the headers at least.
             raise_damage(log, options.crc if len(transactions.undecided) else "skip")
         rows = _transaction_rows(log, transactions, log_range, options)
-        for start in range(0, len(rows["state"]), _MAX_ROWS):
-            arrays = [pa.array(rows[field.name][start : start + _MAX_ROWS], field.type) for field in schema]
+        for start in range(0, len(rows["state"]), _TRANSACTION_ROWS):
+            arrays = [pa.array(rows[field.name][start : start + _TRANSACTION_ROWS], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def pending_table(wanted: Sequence[tuple[Log, Transactions, LogRange]], options: ReadOptions) -> pa.Table:
-    """Return the undecided and the open transactions of logs that have been followed, in the order of the logs.
+def pending_table(followed: Sequence[tuple[Log, Transactions, LogRange]], options: ReadOptions) -> pa.Table:
+    """Return the undecided and open transactions of logs, in the order of the logs.
 
     Parameters
     ----------
-    wanted : sequence of (Log, Transactions, LogRange)
-        The logs, and the offsets that are wanted of each.
+    followed : sequence of (Log, Transactions, LogRange)
+        The logs, their transactions, and the range of offsets that they must reach into.
     options : ReadOptions
 
     Returns
     -------
     pyarrow.Table
-        Of `TRANSACTION_SCHEMA`.
+        With `TRANSACTION_SCHEMA`.
 
     Raises
     ------
     OverflowError
         As `transaction_batches`.
     """
-    tables = [pa.table(_transaction_rows(*each, options), TRANSACTION_SCHEMA) for each in wanted]
+    tables = [pa.table(_transaction_rows(*each, options), TRANSACTION_SCHEMA) for each in followed]
     rows = pa.concat_tables([TRANSACTION_SCHEMA.empty_table(), *tables])
     return rows.filter(pa.compute.not_equal(rows["state"], "aborted"))
 
@@ -116,27 +116,27 @@ def _transaction_rows(
         open_ones = [each for each in open_ones if each.first_offset < log_range.stop_offset]
     timestamps = [_microseconds(log, each.first_offset, each.first_timestamp, options) for each in open_ones]
     ended, states = ended[kept], list(compress(states, kept))
-    n, still = len(ended), len(open_ones)
+    n, open_count = len(ended), len(open_ones)
     return {
-        "topic": [log.topic] * (n + still),
-        "partition": [log.partition] * (n + still),
+        "topic": [log.topic] * (n + open_count),
+        "partition": [log.partition] * (n + open_count),
         "producer_id": ended["producer_id"].tolist() + [each.producer_id for each in open_ones],
         "first_offset": ended["first_offset"].tolist() + [each.first_offset for each in open_ones],
-        "last_offset": ended["last_offset"].tolist() + [None] * still,
-        "state": states + ["open"] * still,
+        "last_offset": ended["last_offset"].tolist() + [None] * open_count,
+        "state": states + ["open"] * open_count,
         "first_timestamp": [None] * n + timestamps,
-        "last_stable_offset": [transactions.last_stable_offset] * (n + still),
+        "last_stable_offset": [transactions.last_stable_offset] * (n + open_count),
     }
 
 
 def _microseconds(log: Log, offset: int, milliseconds: int, options: ReadOptions) -> int | None:
     if milliseconds == NO_TIMESTAMP:
         return None
-    if abs(milliseconds) <= _MOST_MILLISECONDS:
+    if abs(milliseconds) <= _MAX_MILLISECONDS:
         return 1000 * milliseconds
     if options.timestamp_overflow == "null":
         return None
     raise OverflowError(
-        f"{log.path}, offset {offset}: timestamp {milliseconds} ms doesn't fit timestamp[us]; "
-        "timestampOverflow=null gives null in such places"
+        f"{log.path}, offset {offset}: timestamp {milliseconds} ms does not fit timestamp[us]; "
+        "timestampOverflow=null replaces it by null"
     )

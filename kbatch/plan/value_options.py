@@ -1,4 +1,4 @@
-"""How keys and values are to be parsed: Spark's options and the export's flags -> parsers. No pyspark in here."""
+"""Formats of keys and values: Spark's options and the export's flags -> parsers, without importing pyspark."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from kbatch.values.parsed import On, Parser
 
-__all__ = ["SIDES", "Format", "FormatOptions", "ValueOptions"]
+__all__ = ["SIDES", "FormatOptions", "ValueFormat", "ValueOptions"]
 
-Format = Literal["binary", "string", "json", "avro", "protobuf", "struct"]
+ValueFormat = Literal["binary", "string", "json", "avro", "protobuf", "struct"]
 SIDES: tuple[On, ...] = ("value", "key")
 
 # The options that a format takes.
@@ -34,15 +34,15 @@ _TAKES = {
 @opts.documented
 @dataclass(frozen=True)
 class FormatOptions:
-    """The format of keys or of values. Picklable, with plain values only. Files are read on the driver.
+    """The format of keys or of values. Instances hold plain values only; files are read on the driver.
 
     Attributes
     ----------
     {options}
     """
 
-    format: Format = option(
-        opts.choice(*get_args(Format)), "binary", spark="{side}Format", flag="--{side}s",
+    format: ValueFormat = option(
+        opts.choice(*get_args(ValueFormat)), "binary", spark="{side}Format", flag="--{side}s",
         help="the format; binary leaves bytes as they are",
     )  # fmt: skip
     schema: str | None = option(
@@ -84,12 +84,12 @@ class FormatOptions:
             raise OptionError("{format} {0} requires {schema}", self.format)
 
     def parser(self, sample: Callable[[], list[bytes]]) -> Parser | None:
-        """Return the parser; None for binary. `sample` is asked for values where json has no schema.
+        """Return the parser, or None for binary. `sample` returns values to infer the schema of json from.
 
         Raises
         ------
         ValueError, TypeError
-            If the schema is none.
+            If the schema is invalid.
         MissingDependencyError
         """
         from kbatch.values.avro import AvroParser, read_schema, read_schemas
@@ -108,7 +108,7 @@ class FormatOptions:
             return AvroParser(read_schemas(self.schema or str(self.schema_file)), self.framing, reader)
         if self.format == "protobuf":
             return ProtobufParser(read_descriptors(self.schema or str(self.schema_file)), self.message, self.framing)
-        text = self._text()
+        text = self._schema_text()
         if self.format == "struct":
             return FixedParser(text or "")
         if text is None:
@@ -116,15 +116,15 @@ class FormatOptions:
         return JsonParser(parse_ddl(text), self.unknown or "ignore")
 
     def json_parser(self, kind: pa.DataType) -> Parser:
-        """Return the parser of json with a type that is known otherwise."""
+        """Return the parser of json for a type that is already known."""
         from kbatch.values.json import JsonParser
 
         inferred = self.schema is None and self.schema_file is None
         return JsonParser(kind, self.unknown or ("bad" if inferred else "ignore"))
 
-    def _text(self) -> str | None:
+    def _schema_text(self) -> str | None:
         path = self.schema_file
-        # A struct's or DDL's text is no file's name, unless there is such a file.
+        # The schema is the name of a file if such a file exists, else the text itself.
         if path is None and self.schema is not None and len(self.schema) < 4096 and os.path.isfile(self.schema):
             path = self.schema
         if path is None:
@@ -133,7 +133,7 @@ class FormatOptions:
             with open(path, encoding="utf-8") as file:
                 return file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: no schema can be read from it: {error}") from None
+            raise ValueError(f"{path}: cannot read the schema: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class ValueOptions:
 
     @property
     def parsed(self) -> tuple[On, ...]:
-        """Which of the two are to be parsed at all."""
+        """The sides that are parsed."""
         return tuple(on for on in ("key", "value") if getattr(self, on).format != "binary")
 
     @classmethod

@@ -1,7 +1,4 @@
-"""What stands in log directories that a broker is writing: looked at again and again, at little cost.
-
-No pyspark in here.
-"""
+"""The state of log directories that a broker is writing, polled at little cost. This module does not import pyspark."""
 
 from __future__ import annotations
 
@@ -25,34 +22,34 @@ __all__ = ["LogState", "TopicPartition", "WatchedLogs", "open_log"]
 
 TopicPartition = tuple[str, int]
 
-# A directory's time of change is believed only once it is so old: file systems keep it in steps.
+# A directory's modification time is reliable only once it is this old: file systems keep it in steps.
 _SETTLED_NS = 2_000_000_000
-_WINDOW = 16 << 20
-# A broker renames segments one by one: a listing may come in between.
-_ATTEMPTS = 5
+_POLL_TABLE_BYTES = 16 << 20
+# A broker renames segments one by one, so a listing may see only some of the new names.
+_OPEN_ATTEMPTS = 5
 _PAUSE = 0.05
 
 
 @dataclass(slots=True)
 class LogState:
-    """A topic-partition's log as it was when it was last looked at.
+    """A topic-partition's log at the last poll.
 
     Attributes
     ----------
     path : str
         Its directory.
     start_offset : int
-        The earliest offset, by the first segment's name and the broker's ``log-start-offset-checkpoint`` (DSK-R13).
+        The earliest offset, from the first segment's name and the broker's ``log-start-offset-checkpoint`` (DSK-R13).
     end_offset : int
-        The offset after the last batch that is written to its end.
+        The offset after the last complete batch.
     last : str
         Path of the last segment.
     position : int
-        Where that batch ends.
+        The end of that batch.
     changed, seen
-        What tells that nothing has changed since.
+        The directory's modification time, and inode and size of the last segment, which show a change.
     preallocated : bool
-        Whether zeros follow, so that the file's size doesn't tell.
+        Whether zeros follow, so that the file's size does not show a change.
     """
 
     path: str
@@ -75,7 +72,7 @@ class WatchedLogs:
     paths : iterable of str
         Brokers' log directories, or topic-partition directories.
     options : ReadOptions
-        Which topics and partitions; what damage means.
+        The topics and partitions, and how to treat damage.
     """
 
     def __init__(self, paths: Iterable[str], options: ReadOptions) -> None:
@@ -86,19 +83,19 @@ class WatchedLogs:
         self._states: dict[TopicPartition, LogState] = {}
 
     def poll(self) -> dict[TopicPartition, LogState]:
-        """Look at all logs again.
+        """Return the current state of all logs.
 
         Returns
         -------
         dict of (topic, partition) to LogState
-            Those that have a segment; neither those marked ``-delete``, ``-future`` or ``-stray`` (DSK-R9).
+            The logs with a segment, except directories marked ``-delete``, ``-future`` or ``-stray`` (DSK-R9).
 
         Raises
         ------
         LogDirectoryError
-            If a directory that was named isn't there, or two hold the same topic-partition.
+            If a given directory does not exist, or two of them have the same topic-partition.
         CorruptBatchError, ...
-            With ``on_error="raise"``, where bytes that can be no batch follow the last one.
+            With ``on_error="raise"``, if bytes that cannot be a batch follow the last one.
         """
         found: dict[TopicPartition, LogState] = {}
         for root in self._roots:
@@ -117,11 +114,11 @@ class WatchedLogs:
                         continue
                     if known is None or path != known.path:
                         raise LogDirectoryError(
-                            f"{topic}-{partition} is in {found[key].path} and in {path}: name one of the directories",
+                            f"{topic}-{partition} is in {found[key].path} and in {path}: give only one of them",
                             source=path,
                         )
                 state = known if known is not None and known.path == path else LogState(path)
-                if self._look(state, key):
+                if self._update(state, key):
                     found[key] = state
         self._states = found
         return dict(found)
@@ -136,17 +133,17 @@ class WatchedLogs:
             with os.scandir(root) as entries:
                 inside = list(entries)
         except OSError as error:
-            raise LogDirectoryError(f"{root}: can't be listed: {error.strerror}", source=root) from error
+            raise LogDirectoryError(f"{root}: cannot be listed: {error.strerror}", source=root) from error
         name = os.path.basename(os.path.abspath(root))
         if segment_names([entry.name for entry in inside], lambda _, base_offset: base_offset):
-            # Of any other name it isn't known which topic it is of.
+            # Raises if the name is not that of a topic-partition.
             parse_directory_name(name)
             return [(name, root)]
         return sorted((entry.name, entry.path) for entry in inside if "-" in entry.name and entry.is_dir())
 
-    def _look(self, state: LogState, key: TopicPartition) -> bool:
-        """Bring a state up to date; False if there is no log."""
-        for _ in range(_ATTEMPTS):
+    def _update(self, state: LogState, key: TopicPartition) -> bool:
+        """Update a state; return False if there is no log."""
+        for _ in range(_OPEN_ATTEMPTS):
             try:
                 changed = os.stat(state.path).st_mtime_ns
                 if changed != state.changed:
@@ -179,10 +176,10 @@ class WatchedLogs:
         return True
 
     def _find_end(self, state: LogState, key: TopicPartition) -> None:
-        """Go on from the last batch that is known to the last one that is whole.
+        """Advance from the last known batch to the last complete one.
 
-        A batch at the very end whose checksum doesn't hold is being written, as one is of which a part is missing: of
-        a file that was preallocated the size tells nothing. What comes after damage counts if it is skipped.
+        A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of a
+        preallocated file does not show it. Batches after damage count if damage is skipped.
         """
         segment = Segment(state.last, live=True)
         options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
@@ -210,7 +207,7 @@ class WatchedLogs:
             if tail.kind in ("none", "zeros"):
                 return
             size = file.size
-        for table in read_tables(segment, state.position, size, options, _WINDOW):
+        for table in read_tables(segment, state.position, size, options, _POLL_TABLE_BYTES):
             good = table.batches[BatchStatus.sound(table.batches["status"])]
             if len(good):
                 state.position = int(good["position"][-1] + good["size"][-1])
@@ -218,8 +215,8 @@ class WatchedLogs:
 
 
 def open_log(path: str) -> Log | None:
-    """Open the log of a directory in which a broker may be renaming files; None if it isn't there."""
-    for _ in range(_ATTEMPTS - 1):
+    """Open the log of a directory in which a broker may be renaming files; None if it does not exist."""
+    for _ in range(_OPEN_ATTEMPTS - 1):
         try:
             return Log(path)
         except LogDirectoryError:

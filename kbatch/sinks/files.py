@@ -1,7 +1,7 @@
-"""The data files of one topic-partition in a task: Parquet or Arrow IPC, of bounded size, in a row or by day.
+"""The data files of one topic-partition in a task: Parquet or Arrow IPC, of bounded size, in sequence or by day.
 
-Files have names of their own for each attempt, and count only if the attempt's report reaches the driver. No pyspark in
-here.
+Each attempt writes files with unique names, and they count only if its report reaches the driver. Tasks use this
+module, so it does not import pyspark.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ import pyarrow.parquet
 
 from kbatch.errors import KbatchError
 from kbatch.options import parse_compression
-from kbatch.sinks.outputs import Place
+from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import DEFAULT_FILE_BYTES, WriteOptions
 
 __all__ = ["HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
 
-# What Spark and Hive call the directory of rows whose partition column is null.
+# The name that Spark and Hive give the directory of rows whose partition column is null.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
-_DAY = 86_400_000_000
-# Of a page of Parquet.
+_DAY_MICROSECONDS = 86_400_000_000
+# Limits of a page of Parquet.
 _PAGE_BYTES = 1 << 20
 _PAGE_ROWS = 16_384
 
 
 @dataclass(frozen=True)
 class FileLimits:
-    """What writing by day may take, for one topic-partition in one task.
+    """Limits of writing by day, for one topic-partition in one task.
 
     Attributes
     ----------
     open_files : int
-        Files of days that are open at a time; more days than that take turns.
+        Number of days whose files are open at the same time. To open another, the least recently used is closed.
     held_bytes : int
-        What rows of all days together may take in memory before the largest of them are written: small row groups, but
-        not a file for every few rows, where timestamps go to and fro. Two row groups may be held in any case.
+        Memory for the rows of all days before the largest are written. This gives small row groups, but not a file for
+        every few rows, if timestamps move back and forth. Two row groups may be held in any case.
     days : int
-        How many days there may be. Of the default, 27 years, more are no times of records, but a directory each.
+        Maximum number of days, each of which is a directory. More than the default, 27 years, are not record times.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class WrittenFile:
     Attributes
     ----------
     name : str
-        In the directory of attempts.
+        Relative to the directory of attempts.
     file_bytes, rows : int
     first_offset, last_offset : int
         The smallest and the largest.
@@ -76,7 +76,7 @@ class WrittenFile:
         The smallest and the largest, in microseconds since the epoch.
     null_timestamps : int
     date : str or None
-        The day that all its timestamps are of, as a directory is named; None if it isn't for one day.
+        The day of all its timestamps, as in the directory's name; None without `by_day`.
     """
 
     name: str
@@ -89,8 +89,8 @@ class WrittenFile:
     null_timestamps: int = 0
     date: str | None = None
 
-    def add(self, piece: _Piece) -> None:
-        """Count rows that were written."""
+    def add(self, piece: _FileRows) -> None:
+        """Count written rows."""
         self.first_offset = piece.first if not self.rows else min(self.first_offset, piece.first)
         self.last_offset = piece.last if not self.rows else max(self.last_offset, piece.last)
         self.rows += piece.batch.num_rows
@@ -101,8 +101,8 @@ class WrittenFile:
             self.last_timestamp = piece.latest if last is None else max(last, piece.latest)
 
 
-class _Piece(NamedTuple):
-    """Rows for one file, and what is to be known of them."""
+class _FileRows(NamedTuple):
+    """Rows for one file, with their ranges of offsets and timestamps."""
 
     batch: pa.RecordBatch
     first: int
@@ -115,43 +115,43 @@ class _Piece(NamedTuple):
 
 @dataclass
 class _Day:
-    """Rows that wait for their row group; without `by_day` there is one such, of no day."""
+    """Rows of a day that wait for their row group; without `by_day`, one object holds all rows."""
 
-    pieces: list[_Piece] = field(default_factory=list)
+    pieces: list[_FileRows] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0
 
 
-class _Format(Protocol):
+class _FormatWriter(Protocol):
     def write(self, batches: list[pa.RecordBatch]) -> None: ...
     def close(self) -> None: ...
 
 
 class DataFiles:
-    """Writes the rows of one topic-partition; a context manager that leaves files only if no error comes.
+    """Writes the rows of one topic-partition; a context manager that removes the files after an error.
 
     Parameters
     ----------
-    place : Place
+    place : OutputPlace
         The directory of attempts.
     prefix : str
-        What names begin with.
+        Prefix of file names.
     schema : pyarrow.Schema
-        Of what is written.
+        The schema of the files.
     options : WriteOptions
     source : str
-        What errors name.
+        The source to name in errors.
     limits : FileLimits, optional
 
     Attributes
     ----------
     written : list of WrittenFile
-        In the order in which they were begun; complete after the ``with`` block.
+        In the order in which they were opened; complete after the ``with`` block.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: OutputPlace,
         prefix: str,
         schema: pa.Schema,
         options: WriteOptions,
@@ -167,7 +167,7 @@ class DataFiles:
         self._limits = limits
         self._days: dict[int | None, _Day] = {}
         self._held = 0
-        # The one that was written to last is the last.
+        # In order of their last use.
         self._open: OrderedDict[int | None, _OpenFile] = OrderedDict()
 
     def __enter__(self) -> DataFiles:
@@ -191,9 +191,9 @@ class DataFiles:
         Parameters
         ----------
         batch : pyarrow.RecordBatch
-            Of the schema.
+            With the schema.
         offsets, timestamps : pyarrow.Array
-            Of its rows: int64, and timestamp[us], which may be null.
+            Those of its rows: int64, and timestamp[us], which may be null.
         """
         numbers = offsets.to_numpy()
         if not self._options.by_day:
@@ -203,7 +203,7 @@ class DataFiles:
         if days.min() == days.max():
             self._hold(None if days[0] == _NO_DAY else int(days[0]), _piece(batch, numbers, timestamps))
             return
-        # The rows of a day stay in their order. They are copied, as a slice would keep the whole batch while it waits.
+        # The rows of a day keep their order. They are copied, because a slice would keep the whole batch in memory.
         order = np.argsort(days, kind="stable")
         bounds = np.flatnonzero(np.diff(days[order], prepend=_NO_DAY - 1, append=-_NO_DAY)).tolist()
         for start, stop in pairwise(bounds):
@@ -215,13 +215,13 @@ class DataFiles:
                 _piece(batch.take(chosen), numbers[rows], timestamps.take(chosen)),
             )
 
-    def _hold(self, key: int | None, piece: _Piece) -> None:
+    def _hold(self, key: int | None, piece: _FileRows) -> None:
         day = self._days.get(key)
         if day is None:
             if len(self._days) >= self._limits.days:
                 raise KbatchError(
-                    f"{self._source}: timestamps of more than {self._limits.days} days, which would be as many "
-                    "directories; write it without days"
+                    f"{self._source}: timestamps of more than {self._limits.days} days, each of which would be a "
+                    "directory; write it without by_day"
                 )
             day = self._days[key] = _Day()
         rows, size = piece.batch.num_rows, piece.batch.nbytes
@@ -237,7 +237,7 @@ class DataFiles:
             self._flush(max(self._days, key=lambda each: self._days[each].nbytes))
 
     def _flush(self, key: int | None) -> None:
-        """Write what a day holds as one row group."""
+        """Write the rows of a day as one row group."""
         day = self._days[key]
         if not day.pieces:
             return
@@ -285,7 +285,7 @@ class DataFiles:
 class _OpenFile:
     def __init__(
         self,
-        place: Place,
+        place: OutputPlace,
         written: WrittenFile,
         schema: pa.Schema,
         options: WriteOptions,
@@ -297,14 +297,14 @@ class _OpenFile:
         self._ascending = ascending
         self._raw = 0
         self._stream = place.create(written.name)
-        self._format: _Format
+        self._format: _FormatWriter
         if options.format == "arrow":
             self._format = _arrow_file(self._stream, schema, options)
         else:
             self._format = _parquet_file(self._stream, schema, options, ascending, row_bytes)
 
     def takes(self, day: _Day, ascending: bool) -> bool:
-        """Whether the rows still fit: in size, if they become as small as those before; and in order."""
+        """Whether the rows fit in order, and in size if they compress like the rows before them."""
         if self._ascending and not (ascending and self._written.last_offset <= day.pieces[0].first):
             return False
         size: int = self._stream.tell()
@@ -351,10 +351,10 @@ class _ArrowFile:
 
 def _parquet_file(
     stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions, ascending: bool, row_bytes: int
-) -> _Format:
+) -> _FormatWriter:
     codec, level = parse_compression(options.compression)
     settings: dict[str, Any] = {"compression_level": level} if level is not None else {}
-    # Offsets and timestamps that go up steadily shrink to little, and are faster to write than compressed plain ones.
+    # Deltas of steadily increasing offsets and timestamps are small, and faster to write than compressed plain values.
     deltas = [name for name in ("offset", "timestamp") if name in schema.names and name not in options.dictionary]
     if ascending and "offset" in schema.names:
         settings["sorting_columns"] = pyarrow.parquet.SortingColumn.from_ordering(schema, [("offset", "ascending")])
@@ -364,17 +364,17 @@ def _parquet_file(
         compression=codec,
         use_dictionary=_leaves(schema, options.dictionary),
         column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
-        # Not of keys and values, whose smallest and largest may be of any size and stand in every footer.
+        # None for keys and values, whose minimum and maximum may have any size and would be in every footer.
         write_statistics=[each.name for each in schema if _is_small(each.type)],
         write_page_index=True,
-        # After so many rows it looks whether a page is full: fewer calls for small rows, no huge pages of large ones.
+        # The number of rows after which it checks whether a page is full: few calls for small rows, no huge pages.
         write_batch_size=min(max(_PAGE_BYTES // max(1, row_bytes), 1), _PAGE_ROWS),
         **settings,
     )
     return _ParquetFile(writer, schema)
 
 
-def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions) -> _Format:
+def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions) -> _FormatWriter:
     codec, level = parse_compression(options.compression)
     compression = None if codec == "none" else pa.Codec("lz4_frame" if codec == "lz4" else codec, level)
     ipc = pa.ipc.IpcWriteOptions(compression=compression)
@@ -382,20 +382,20 @@ def _arrow_file(stream: pa.NativeFile, schema: pa.Schema, options: WriteOptions)
 
 
 def _leaves(schema: pa.Schema, names: tuple[str, ...]) -> list[str]:
-    """Name the columns as Parquet does: of headers it is the keys. Those that are the same in all rows always are."""
-    wanted = [name for name in (*names, "topic", "partition") if name in schema.names]
-    return [("headers.list.element.key" if name == "headers" else name) for name in wanted]
+    """Return Parquet's names of the dictionary columns: for headers their keys. Constant columns are included."""
+    chosen = [name for name in (*names, "topic", "partition") if name in schema.names]
+    return [("headers.list.element.key" if name == "headers" else name) for name in chosen]
 
 
 def _is_small(kind: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind))
 
 
-def _piece(batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], timestamps: pa.Array) -> _Piece:
+def _piece(batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], timestamps: pa.Array) -> _FileRows:
     ascending = bool((offsets[1:] >= offsets[:-1]).all())
     first, last = (offsets[0], offsets[-1]) if ascending else (offsets.min(), offsets.max())
     extent = pc.min_max(timestamps.cast(pa.int64()))
-    return _Piece(
+    return _FileRows(
         batch,
         int(first),
         int(last),
@@ -406,19 +406,19 @@ def _piece(batch: pa.RecordBatch, offsets: npt.NDArray[np.int64], timestamps: pa
     )
 
 
-# No microseconds make this day.
+# A day that no timestamp has.
 _NO_DAY = -(1 << 62)
 
 
 def _days(timestamps: pa.Array) -> npt.NDArray[np.int64]:
     """Return days since the epoch, in UTC."""
     numbers = timestamps.cast(pa.int64()).fill_null(_NO_DAY).to_numpy(zero_copy_only=False)
-    days: npt.NDArray[np.int64] = np.where(numbers == _NO_DAY, _NO_DAY, numbers // _DAY)
+    days: npt.NDArray[np.int64] = np.where(numbers == _NO_DAY, _NO_DAY, numbers // _DAY_MICROSECONDS)
     return days
 
 
 def day_name(day: int | None) -> str:
-    """Return the name of a day since the epoch as Spark writes it, or that of no day.
+    """Return the name of a day since the epoch as Spark writes it, or the name for rows without a timestamp.
 
     Examples
     --------
@@ -429,5 +429,5 @@ def day_name(day: int | None) -> str:
     if day is None:
         return HIVE_NULL
     text = str(np.datetime64(day, "D"))
-    # As java.time does, beyond four digits.
+    # java.time writes years of more than four digits in this way.
     return f"+{text}" if text.index("-", 1) > 4 and not text.startswith("-") else text

@@ -1,6 +1,6 @@
-"""Where an export writes: a directory of a mounted file system, or a prefix of an object store.
+"""The output of an export: a directory of a mounted file system, or a prefix of an object store.
 
-No pyspark in here: the tasks share it.
+Tasks use this module, so it does not import pyspark.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pyarrow.fs
 
 from kbatch.log.storage import filesystem, is_url
 
-__all__ = ["Place", "open_place"]
+__all__ = ["OutputPlace", "open_place"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A directory of some file system; picklable, as tasks open it for themselves.
+class OutputPlace:
+    """A directory of some file system. It can be pickled; each task opens the file system itself.
 
     Attributes
     ----------
@@ -54,16 +54,16 @@ class Place:
         return self._opened[0]
 
     def path(self, name: str = "") -> str:
-        """Return the path of a file in here, as `fs` wants it."""
+        """Return the path of a file in this directory, for `fs`."""
         root = self._opened[1].rstrip("/") or "/"
         return f"{root}/{name}" if name else root
 
-    def at(self, name: str) -> Place:
-        """Return the directory of this name in here."""
-        return Place(f"{self.url}/{name}", self.storage)
+    def at(self, name: str) -> OutputPlace:
+        """Return the subdirectory of this name."""
+        return OutputPlace(f"{self.url}/{name}", self.storage)
 
     def exists(self, name: str = "") -> bool:
-        """Whether there is such a file, or a directory with anything in it."""
+        """Whether the file exists, or a directory that is not empty."""
         info = self.fs.get_file_info(self.path(name))
         if info.type != pyarrow.fs.FileType.NotFound or self.local:
             return bool(info.type != pyarrow.fs.FileType.NotFound)
@@ -71,12 +71,12 @@ class Place:
         return bool(self.fs.get_file_info(selector))
 
     def holds(self, pattern: re.Pattern[str]) -> bool:
-        """Whether there is a file in here, at any depth, in whose path the pattern is found."""
+        """Whether a file in this directory, at any depth, has a path in which the pattern is found."""
         selector = pyarrow.fs.FileSelector(self.path(), allow_not_found=True, recursive=True)
         return any(pattern.search(info.path[len(self.path()) :]) for info in self.fs.get_file_info(selector))
 
     def make(self, name: str = "") -> None:
-        """Make a directory where there is such a thing; object stores have names only."""
+        """Create a directory on a mounted file system; object stores do not need it."""
         if self.local:
             os.makedirs(self.path(name), exist_ok=True)
 
@@ -90,28 +90,28 @@ class Place:
             file.write(data)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.delete_file(self.path(name))
 
     def remove_all(self, name: str = "") -> None:
-        """Remove a directory and what is in it, if it is there."""
+        """Remove a directory with its contents, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.delete_dir(self.path(name))
 
 
-def open_place(url: str, storage: Mapping[str, str]) -> Place:
+def open_place(url: str, storage: Mapping[str, str]) -> OutputPlace:
     """Return the place of a path or a URL; a path is made absolute.
 
     Raises
     ------
     LogDirectoryError
-        If there is no such file system, or it can't be reached.
+        If the file system is unknown or cannot be reached.
     ValueError
-        If it doesn't know an option.
+        For an unknown option of the file system.
     MissingDependencyError
-        If a package for it isn't there.
+        If a package for it is not installed.
     """
-    place = Place(url.rstrip("/") if is_url(url) else filesystem(url)[1], dict(storage))
+    place = OutputPlace(url.rstrip("/") if is_url(url) else filesystem(url)[1], dict(storage))
     place.path()
     return place

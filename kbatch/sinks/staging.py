@@ -1,9 +1,9 @@
-"""All or nothing: files of attempts become files of the output, or everything of this run is removed.
+"""All or nothing: files of attempts become files of the output, or all files of the run are removed.
 
-A new directory of a mounted file system appears with one rename, complete. Elsewhere there is no such thing: an object
-store has no directories, and a table is more than the files of one run. There the attempts are below a name that
-readers pass over, the driver puts the files in place one by one, and what makes them count comes last: ``_SUCCESS``, or
-the table's own transaction.
+On a mounted file system, a new directory appears complete with one rename. This is impossible in an object store, which
+has no directories, and in a table, which has files of other runs. There the attempts are below a name that readers
+ignore, the driver moves the files into place one by one, and publishes them at the end with ``_SUCCESS`` or the table's
+transaction.
 """
 
 from __future__ import annotations
@@ -19,44 +19,46 @@ from types import TracebackType
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.write.staging import move_all, remove_stage
-from kbatch.sinks.outputs import Place
+from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["SUCCESS", "Staging"]
 
 SUCCESS = "_SUCCESS"
-# What another run may have written into the same output meanwhile.
-_NOT_OURS = re.compile(r"\.(parquet|arrow)$|/_temporary-")
-# Copies that an object store does at a time for the driver.
-_THREADS = 16
+# Files that another run may have written to the same output meanwhile.
+_FOREIGN = re.compile(r"\.(parquet|arrow)$|/_temporary-")
+# Concurrent copies within an object store.
+_COPY_THREADS = 16
 
 
 class Staging:
-    """What one run writes, until it is published; a context manager that removes what isn't.
+    """The files of one run until they are published; a context manager that removes unpublished files.
 
     Parameters
     ----------
-    out : Place
+    out : OutputPlace
     in_place : bool
-        Whether files are put into `out` itself, as it may be there already or can't be renamed as a whole.
+        Whether files are moved into `out` itself, which may exist already, or cannot be renamed as a whole.
 
     Attributes
     ----------
     run : str
-        Eight hexadecimal digits that no other run has.
-    attempts : Place
+        Eight hexadecimal digits, unique to the run.
+    attempts : OutputPlace
         Where tasks write.
     published : bool
-        Whether the output counts, so that nothing of it may be removed: by `publish`, or as a table's transaction says.
-    data : Place
-        The output as far as it is: `out`, or what will get its name.
+        Whether the output is published, by `publish` or by a table's transaction, so that it must not be removed.
+    data : OutputPlace
+        Where the output is built: `out`, or the directory that is renamed to it.
     """
 
-    def __init__(self, out: Place, *, in_place: bool) -> None:
+    def __init__(self, out: OutputPlace, *, in_place: bool) -> None:
         self.run = uuid.uuid4().hex[:8]
         self.published = False
         self._out = out
         self._in_place = in_place
-        self._root = out.at(f"_temporary-{self.run}") if in_place else Place(f"{out.url}.tmp-{self.run}", out.storage)
+        self._root = (
+            out.at(f"_temporary-{self.run}") if in_place else OutputPlace(f"{out.url}.tmp-{self.run}", out.storage)
+        )
         self.attempts = self._root.at("attempts")
         self.data = out if in_place else self._root.at("data")
         self._placed: list[str] = []
@@ -78,17 +80,17 @@ class Staging:
         self._remove()
 
     def place(self, files: Sequence[tuple[str, str]]) -> None:
-        """Put files of attempts where they belong.
+        """Move files of attempts to their final names.
 
         Parameters
         ----------
         files : sequence of (str, str)
-            Name in the directory of attempts, and in the output.
+            The name in the directory of attempts, and in the output.
 
         Raises
         ------
         LogDirectoryError
-            If a file isn't there for the driver.
+            If the driver does not see a file.
         """
         for directory in {posixpath.dirname(name) for _, name in files}:
             self.data.make(directory)
@@ -96,43 +98,43 @@ class Staging:
             for source, name in files:
                 self._move(source, name)
             return
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(_COPY_THREADS) as pool:
             moves = [pool.submit(self._move, source, name) for source, name in files]
             try:
                 for move in moves:
                     move.result()
             except BaseException:
-                # Whoever interrupts doesn't wait for thousands of copies that are removed again.
+                # After an interrupt, do not wait for thousands of copies that are removed again.
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
     def _move(self, source: str, name: str) -> None:
         self._placed.append(name)
         try:
-            # An object store copies by itself. The directory of attempts is removed as a whole.
+            # An object store copies on its side. The directory of attempts is removed as a whole.
             move = self.data.fs.move if self.data.local else self.data.fs.copy_file
             move(self.attempts.path(source), self.data.path(name))
         except OSError as error:
             if self.attempts.exists(source):
                 raise
             raise LogDirectoryError(
-                f"{self.attempts.path(source)}: a Spark worker wrote it, but it isn't there for the driver; the output "
+                f"{self.attempts.path(source)}: written by a Spark worker, but not found by the driver; the output "
                 "must be on a file system that the driver and all workers share",
                 source=self.attempts.url,
             ) from error
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file into the output."""
+        """Write a small file to the output."""
         self.data.make(posixpath.dirname(name))
         self._placed.append(name)
         self.data.write(name, data)
 
     def publish(self) -> None:
-        """Make the output count: give it its name, or mark that it is complete."""
+        """Publish the output: rename it, or write the marker that it is complete."""
         if self._in_place:
             self.write(SUCCESS, b"")
         else:
-            # Fails if another process has made `out` meanwhile, unless as an empty directory.
+            # Fails if another process has created `out` meanwhile, unless it is an empty directory.
             move_all([(self.data.path(), self._out.path())], sync=False)
         self.published = True
 
@@ -145,8 +147,8 @@ class Staging:
                 self._out.remove(name)
             self._remove_empty(posixpath.dirname(name))
         with contextlib.suppress(OSError):
-            if self._made and not self._out.holds(_NOT_OURS):
-                # What a table's library has begun, and the names of directories in object stores.
+            if self._made and not self._out.holds(_FOREIGN):
+                # Files that a table's library has begun, and the names of directories in object stores.
                 self._out.remove_all()
 
     def _remove_empty(self, directory: str) -> None:

@@ -1,4 +1,4 @@
-"""What an export found and did, for programs and for people."""
+"""The summary of an export, for programs and for people."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from typing import Any
 
 from kbatch.log import Log
 from kbatch.read.decode_options import Isolation
-from kbatch.sinks.task import TaskReport, least, most
-from kbatch.sinks.write_options import Format
+from kbatch.sinks.task import TaskReport, larger, smaller
+from kbatch.sinks.write_options import OutputFormat
 from kbatch.transactions import Transactions
 
 __all__ = ["ExportSummary", "PartitionSummary", "summarize"]
 
-# How many open transactions of a partition are told one by one, and how many undecided ones.
-_MAX_OPEN = 20
+# The maximum number of open transactions that are listed for a partition, and of undecided ones.
+_MAX_LISTED = 20
 
-# What read_committed leaves out, in reports and summaries.
+# The counts of batches that read_committed leaves out, in reports and summaries.
 _LEFT_OUT = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
 
 
 @dataclass
 class PartitionSummary:
-    """What an export found of one topic-partition.
+    """The result of an export for one topic-partition.
 
     Attributes
     ----------
     topic : str
     partition : int
     records, files, file_bytes, log_bytes : int
-        Records and data files written, their bytes, and bytes of the batches that were read.
+        Records and data files written, bytes of these files, and bytes of the batches that were read.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
-        Of the records written; timestamps are the smallest and the largest, in milliseconds since the epoch.
+        Ranges of the records written; timestamps are in milliseconds since the epoch.
     lost_bytes : int
-        Bytes of the log that gave no records because of damage, or because kbatch doesn't read their format.
+        Bytes of the log without records because of damage, or because kbatch does not read their format.
     unfinished_bytes : int
         Bytes of an incomplete batch at the end of the log: cut off, or still being written.
     aborted_batches, aborted_bytes : int
         Batches that read_committed left out because their transaction was aborted.
     undecided_batches, undecided_bytes : int
-        Batches that it withheld: of those that are wanted all from the last stable offset on, and those of transactions
-        whose markers are lost to damage.
+        Batches that it withheld: those from the last stable offset on, and those of transactions whose markers are lost
+        to damage.
     last_stable_offset : int or None
-        Under read_committed the first offset of the log's first open transaction; None if none is open.
+        Under read_committed, the first offset of the log's first open transaction; None if none is open.
     open_count : int
-        How many transactions of the log are open, under read_committed.
+        Number of open transactions of the log, under read_committed.
     open_transactions : list of dict
         The first twenty of them: producer_id, first_offset.
     undecided_count : int
-        How many transactions of the log ended with a marker that is damaged, so that nothing tells how.
+        Number of transactions of the log whose markers are damaged, so that their result is unknown.
     undecided_transactions : list of dict
         The first twenty of them: producer_id, first_offset, last_offset.
 
@@ -85,20 +85,20 @@ class PartitionSummary:
     undecided_transactions: list[dict[str, int]] = field(default_factory=list)
 
     def add(self, report: TaskReport) -> None:
-        """Count a task's report."""
+        """Add a task's report."""
         self.files += len(report.files)
         self.file_bytes += sum(file.file_bytes for file in report.files)
         for name in ("records", "log_bytes", "lost_bytes", *_LEFT_OUT):
             setattr(self, name, getattr(self, name) + getattr(report, name))
-        self.first_offset = least(self.first_offset, report.first_offset)
-        self.last_offset = most(self.last_offset, report.last_offset)
-        self.first_timestamp = least(self.first_timestamp, report.first_timestamp)
-        self.last_timestamp = most(self.last_timestamp, report.last_timestamp)
+        self.first_offset = smaller(self.first_offset, report.first_offset)
+        self.last_offset = larger(self.last_offset, report.last_offset)
+        self.first_timestamp = smaller(self.first_timestamp, report.first_timestamp)
+        self.last_timestamp = larger(self.last_timestamp, report.last_timestamp)
 
 
 @dataclass
 class ExportSummary:
-    """What an export did.
+    """The result of an export.
 
     Attributes
     ----------
@@ -106,33 +106,32 @@ class ExportSummary:
     isolation : str
     format : str
     records, log_bytes, file_bytes, aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
-        Of all partitions together, as in `PartitionSummary`.
+        Totals of all partitions, as in `PartitionSummary`.
     batches : dict of str to int
         Batches that were read, by codec.
     bad_crc_batches : int
-        Batches with a wrong checksum that were taken all the same (``crc="mark"``).
+        Batches with a wrong checksum that were accepted (``crc="mark"``).
     lost_bytes, loss_count : int
-        Bytes that gave no records, and in how many places.
+        Bytes without records because of damage, and the number of such ranges.
     bad_keys, bad_values : int
-        Those that aren't of the format and the schema they were to be parsed by: null, with their bytes in the columns
-        ``key_bad`` and ``value_bad``.
+        Keys and values that do not fit the format or its schema: null, with their bytes in the columns ``key_bad`` and
+        ``value_bad``.
     losses : list of dict
-        The first hundred of them: topic, partition, file, position, length, reason, base_offset.
+        The first hundred losses: topic, partition, file, position, length, reason, base_offset.
     losses_table : str or None
-        Where all of them are, with the same columns: a directory of Parquet files, relative to `out`. None if nothing
-        was lost.
+        The directory of Parquet files with all losses, relative to `out`. None if nothing was lost.
     withheld_transactions : int
-        How many open and undecided transactions are the reason that read_committed withheld records.
+        Number of open and undecided transactions because of which read_committed withheld records.
     transactions_table : str or None
-        Where all of them are, likewise, with the columns of the data source's table ``transactions``. None if nothing
-        was withheld.
+        The directory that lists them, likewise, with the columns of the data source's table ``transactions``. None if
+        nothing was withheld.
     partitions : list of PartitionSummary
     files : list of str
         The data files, relative to `out`.
     manifest : str
-        Where this summary is as JSON, relative to `out`.
+        The file with this summary as JSON, relative to `out`.
     seconds, start_seconds : float
-        Time for reading and writing, and for starting Spark.
+        Time of reading and writing, and of starting Spark.
 
     Examples
     --------
@@ -145,7 +144,7 @@ class ExportSummary:
     logdir: str
     out: str
     isolation: Isolation = "read_uncommitted"
-    format: Format = "parquet"
+    format: OutputFormat = "parquet"
     records: int = 0
     log_bytes: int = 0
     file_bytes: int = 0
@@ -171,17 +170,17 @@ class ExportSummary:
 
     @property
     def damaged(self) -> bool:
-        """Whether anything was lost, or taken with a wrong checksum. What read_committed leaves out isn't damage."""
+        """Whether anything was lost, or accepted with a wrong checksum."""
         return self.loss_count > 0 or self.bad_crc_batches > 0
 
     @property
     def withheld(self) -> bool:
-        """Whether read_committed withheld records, of transactions that are open or that nothing tells the end of."""
+        """Whether read_committed withheld records of open or undecided transactions."""
         return self.withheld_transactions > 0 or self.undecided_batches > 0
 
     @property
     def exit_status(self) -> int:
-        """What ``kbatch export`` tells its caller: 3 if damaged, else 4 if anything is withheld, else 0."""
+        """The exit status of ``kbatch export``: 3 if damaged, else 4 if anything is withheld, else 0."""
         return 3 if self.damaged else 4 if self.withheld else 0
 
     @property
@@ -190,7 +189,7 @@ class ExportSummary:
         return self.records / self.seconds if self.seconds > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
+        """Return the summary as plain values, for JSON."""
         return {**asdict(self), "records_per_second": round(self.records_per_second)}
 
 
@@ -200,7 +199,7 @@ def summarize(
     transactions: Sequence[Transactions | None],
     reports: Sequence[TaskReport],
 ) -> None:
-    """Fill in what the logs and the reports of tasks say."""
+    """Fill in the summary from the logs and the reports of the tasks."""
     partitions: dict[tuple[str, int], PartitionSummary] = {}
     for log, known in zip(logs, transactions, strict=True):
         assert log.topic is not None
@@ -214,12 +213,13 @@ def summarize(
             part.last_stable_offset = known.last_stable_offset
             part.open_count = len(known.open)
             part.open_transactions = [
-                {"producer_id": each.producer_id, "first_offset": each.first_offset} for each in known.open[:_MAX_OPEN]
+                {"producer_id": each.producer_id, "first_offset": each.first_offset}
+                for each in known.open[:_MAX_LISTED]
             ]
             part.undecided_count = len(known.undecided)
             part.undecided_transactions = [
                 {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
-                for row in known.undecided[:_MAX_OPEN]
+                for row in known.undecided[:_MAX_LISTED]
             ]
     codecs: Counter[str] = Counter()
     for report in reports:

@@ -1,6 +1,6 @@
-"""Delta and Iceberg: the Parquet files of an export become part of a table, with one transaction of its own.
+"""Delta and Iceberg: the Parquet files of an export become part of a table, in one transaction.
 
-The tasks have written the files; the driver tells the table's library of them. Nothing is read or written again.
+The tasks have written the files; the driver registers them with the table's library. No data is read or written again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import pyarrow as pa
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.extras import require
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
-from kbatch.sinks.outputs import Place
+from kbatch.sinks.outputs import OutputPlace
 
 __all__ = ["CommittedFile", "OutputTable", "TableCommitError", "open_table"]
 
-# The property of a snapshot that tells the run.
-_RUN = "kbatch.first-file"
+# The property of a snapshot that identifies the run.
+_RUN_PROPERTY = "kbatch.first-file"
 
 
 class TableCommitError(KbatchError):
-    """A table's library refused the files, or doesn't know whether it took them."""
+    """A table's library rejected the files, or it is unknown whether it accepted them."""
 
     def __init__(self, message: str, *, unknown: bool = False) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class TableCommitError(KbatchError):
 
 @dataclass(frozen=True)
 class CommittedFile:
-    """A data file in its place.
+    """A data file in its final place.
 
     Attributes
     ----------
@@ -53,35 +53,35 @@ class CommittedFile:
 
 
 class OutputTable(Protocol):
-    """A table that takes files."""
+    """A table to which files can be added."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Fail if there is a table that such files can't be added to."""
+        """Raise if the table exists and files with this schema cannot be added to it."""
 
     def commit(self, files: Sequence[CommittedFile], schema: pa.Schema) -> None:
-        """Add the files, all of them or none; make the table if there is none."""
+        """Add all files or none; create the table if it does not exist."""
 
 
-def open_table(kind: str, out: Place, *, by_day: bool, name: str | None, catalog: str | None) -> OutputTable:
+def open_table(kind: str, out: OutputPlace, *, by_day: bool, name: str | None, catalog: str | None) -> OutputTable:
     """Return the table of an export.
 
     Parameters
     ----------
     kind : {"delta", "iceberg"}
-    out : Place
-        A Delta table itself; of an Iceberg table where this run's files are.
+    out : OutputPlace
+        The Delta table itself, or the directory of this run's files for an Iceberg table.
     by_day : bool
     name : str or None
-        An Iceberg table's, with its namespace.
+        The name of an Iceberg table, with its namespace.
     catalog : str or None
-        Its catalog's, as pyiceberg's configuration calls it; None is the default one.
+        The name of its catalog in pyiceberg's configuration; None is the default catalog.
 
     Raises
     ------
     MissingDependencyError
-        Without the library.
+        If the library is not installed.
     TableCommitError, ValueError
-        If there is no such catalog, or no name.
+        If the catalog does not exist, or the name is missing.
     """
     if kind == "delta":
         return _DeltaTable(out, by_day)
@@ -91,7 +91,7 @@ def open_table(kind: str, out: Place, *, by_day: bool, name: str | None, catalog
 
 
 class _DeltaTable:
-    def __init__(self, out: Place, by_day: bool) -> None:
+    def __init__(self, out: OutputPlace, by_day: bool) -> None:
         self._lib: Any = require("deltalake", "delta", "format delta")
         self._out = out
         self._partition_by = ["topic", "partition", *(["date"] if by_day else [])]
@@ -113,9 +113,9 @@ class _DeltaTable:
                 f"{', '.join(self._partition_by)}",
                 source=self._out.url,
             )
-        there, ours = (_fields(each) for each in (table.schema(), self._schema(schema)))
-        if there != ours:
-            names = sorted(name for name in {*there, *ours} if there.get(name) != ours.get(name))
+        present, given = (_delta_fields(each) for each in (table.schema(), self._schema(schema)))
+        if present != given:
+            names = sorted(name for name in {*present, *given} if present.get(name) != given.get(name))
             raise LogDirectoryError(
                 f"{self._out.url}: a Delta table with other columns: {', '.join(names)} differ", source=self._out.url
             )
@@ -155,12 +155,12 @@ class _DeltaTable:
         if date is not None and date.startswith(("+", "-")):
             raise TableCommitError(
                 f"{file.topic}-{file.partition}, offset {file.written.first_offset}: a timestamp of the day {date}, "
-                "which a Delta table can't name; write it without days"
+                "which a Delta table cannot represent; write it without by_day"
             )
         return None if date == HIVE_NULL else date
 
     def _took(self, files: Sequence[CommittedFile]) -> bool | None:
-        """Tell whether the table has the files all the same; None if it can't be asked."""
+        """Return whether the table has the files despite the error; None if it cannot be read."""
         try:
             table = self._open()
             return table is not None and bool(files) and any(uri.endswith(files[0].name) for uri in table.file_uris())
@@ -178,29 +178,29 @@ class _DeltaTable:
         return self._lib.Schema.from_arrow(columns)
 
 
-def _fields(schema: Any) -> dict[str, Any]:
+def _delta_fields(schema: Any) -> dict[str, Any]:
     return {field["name"]: field["type"] for field in json.loads(schema.to_json())["fields"]}
 
 
 def _delta_stats(file: WrittenFile) -> str:
-    least: dict[str, Any] = {"offset": file.first_offset}
-    most: dict[str, Any] = {"offset": file.last_offset}
-    for bounds, value in ((least, file.first_timestamp), (most, file.last_timestamp)):
-        # Four digits of a year are what its format has.
+    minimum: dict[str, Any] = {"offset": file.first_offset}
+    maximum: dict[str, Any] = {"offset": file.last_offset}
+    for bounds, value in ((minimum, file.first_timestamp), (maximum, file.last_timestamp)):
+        # The format has years of four digits only.
         if value is not None and -62_135_596_800_000_000 <= value < 253_402_300_800_000_000:
             text = str(pa.scalar(value // 1000, pa.timestamp("ms")))
             bounds["timestamp"] = text.replace(" ", "T") + "Z"
     stats = {
         "numRecords": file.rows,
-        "minValues": least,
-        "maxValues": most,
+        "minValues": minimum,
+        "maxValues": maximum,
         "nullCount": {"offset": 0, "timestamp": file.null_timestamps},
     }
     return json.dumps(stats)
 
 
 def _delta_storage(storage: Mapping[str, str]) -> dict[str, str] | None:
-    """Say options of pyarrow's S3FileSystem as delta-rs does."""
+    """Return options of pyarrow's S3FileSystem with the names of delta-rs."""
     names = {
         "access_key": "AWS_ACCESS_KEY_ID",
         "secret_key": "AWS_SECRET_ACCESS_KEY",
@@ -219,19 +219,19 @@ def _delta_storage(storage: Mapping[str, str]) -> dict[str, str] | None:
 
 
 class _IcebergTable:
-    def __init__(self, out: Place, by_day: bool, name: str, catalog: str | None) -> None:
+    def __init__(self, out: OutputPlace, by_day: bool, name: str, catalog: str | None) -> None:
         catalogs: Any = require("pyiceberg.catalog", "iceberg", "format iceberg")
         if "." not in name:
-            raise ValueError(f"an Iceberg table's name has a namespace, such as db.orders, got {name!r}")
+            raise ValueError(f"an Iceberg table's name must have a namespace, such as db.orders, got {name!r}")
         self._out = out
         self._by_day = by_day
         self._name = name
         try:
             self._catalog = catalogs.load_catalog(catalog)
         except Exception as error:
-            # Whatever its configuration leads to: a missing driver, a server that isn't there, a wrong value.
-            raise TableCommitError(f"Iceberg catalog {catalog or 'default'!r} can't be opened: {error}") from error
-        # It warns of every column without statistics, which keys and values don't have.
+            # Any error of its configuration: a missing driver, an unreachable server, a wrong value.
+            raise TableCommitError(f"Iceberg catalog {catalog or 'default'!r} cannot be opened: {error}") from error
+        # It warns about every column without statistics, and keys and values have none.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 
     def check(self, schema: pa.Schema) -> None:
@@ -244,7 +244,7 @@ class _IcebergTable:
             raise LogDirectoryError(f"Iceberg table {self._name} has no column {', '.join(missing)}")
         days = [field for field in table.spec().fields if "day" in str(field.transform)]
         if bool(days) != self._by_day:
-            how = "by day: write it with days" if days else "without days: write it without"
+            how = "by day: write it with by_day" if days else "without days: write it without by_day"
             raise LogDirectoryError(f"Iceberg table {self._name} is partitioned {how}")
 
     def commit(self, files: Sequence[CommittedFile], schema: pa.Schema) -> None:
@@ -264,8 +264,8 @@ class _IcebergTable:
                     if self._by_day:
                         spec.add_field("timestamp", DayTransform(), "timestamp_day")
             if paths:
-                # Names that no other run has: no need to look through the table for them.
-                transaction.add_files(paths, {_RUN: paths[0]}, check_duplicate_files=False)
+                # The names are unique to the run, so the table need not be searched for them.
+                transaction.add_files(paths, {_RUN_PROPERTY: paths[0]}, check_duplicate_files=False)
             transaction.commit_transaction()
         except Exception as error:
             took = self._took(paths)
@@ -273,13 +273,13 @@ class _IcebergTable:
                 raise _failure(f"Iceberg table {self._name}", error, unknown=took is None) from error
 
     def _took(self, paths: Sequence[str]) -> bool | None:
-        """Tell whether the table has the files all the same; None if it can't be asked."""
+        """Return whether the table has the files despite the error; None if it cannot be read."""
         try:
             if not self._catalog.table_exists(self._name):
                 return False
             snapshots = self._catalog.load_table(self._name).snapshots()
             return bool(paths) and any(
-                each.summary is not None and each.summary.additional_properties.get(_RUN) == paths[0]
+                each.summary is not None and each.summary.additional_properties.get(_RUN_PROPERTY) == paths[0]
                 for each in snapshots
             )
         except Exception:
@@ -287,5 +287,5 @@ class _IcebergTable:
 
 
 def _failure(table: str, error: Exception, *, unknown: bool) -> TableCommitError:
-    text = "can't tell whether it took the files, which are kept" if unknown else "didn't take the files"
+    text = "may have accepted the files, which are kept" if unknown else "did not accept the files"
     return TableCommitError(f"{table} {text}: {type(error).__name__}: {error}", unknown=unknown)

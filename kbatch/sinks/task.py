@@ -1,8 +1,8 @@
-"""What a task of the export does: splits -> data files, and what they held.
+"""A task of the export: splits -> data files and a report.
 
-Tasks write with pyarrow: rows that go back through Spark's own writer take five times as long. A file has a name of its
-own for each attempt, and counts only if the attempt's report reaches the driver: so a task that runs twice, or dies
-half way, can't duplicate a record.
+Tasks write with pyarrow, because Spark's own writer takes five times as long. Each attempt writes files with unique
+names, and they count only if its report reaches the driver. So a task that runs twice, or dies half way, cannot
+duplicate a record.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from kbatch.plan.split import Split
 from kbatch.plan.tasks import task_tables
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
 from kbatch.sinks.files import DataFiles, FileLimits, WrittenFile
-from kbatch.sinks.outputs import Place
+from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import WriteOptions
 from kbatch.table import RecordTable
 
-__all__ = ["LOSSES_SUFFIX", "ExportJob", "TaskReport", "least", "most", "reports_of"]
+__all__ = ["LOSSES_SUFFIX", "ExportJob", "TaskReport", "larger", "reports_of", "smaller"]
 
-# Not ".parquet": DuckDB and Polars take whatever `OUT/**/*.parquet` matches, also below a name that begins with an
-# underscore, as data.
+# Not ".parquet": DuckDB and Polars read all files that `OUT/**/*.parquet` matches as data, also below a directory whose
+# name begins with an underscore.
 LOSSES_SUFFIX = ".parq"
 
 
 @dataclass
 class TaskReport:
-    """What one task found of one topic-partition: sent from the task to the driver as JSON.
+    """The result of one task for one topic-partition. The task sends it to the driver as JSON.
 
     Attributes
     ----------
@@ -50,18 +50,19 @@ class TaskReport:
     files : list of WrittenFile
         The data files; none if there were no records.
     records, log_bytes : int
-        Records written, and bytes of the batches that were read, also of those without records.
+        Records written, and bytes of the batches that were read, including batches without records.
     codecs : dict of str to int
-        Batches that could be read, by codec.
+        Batches that were read, by codec.
     bad_crc_batches : int
-        Batches whose checksum is wrong and that were taken all the same (``crc="mark"``).
+        Batches with a wrong checksum that were accepted (``crc="mark"``).
     aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
-        What read_committed left out of aborted transactions, and from the last stable offset on: neither read nor lost.
+        Batches that read_committed left out, of aborted transactions and from the last stable offset on. They count
+        neither as read nor as lost.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
-        Of the records; timestamps are the smallest and the largest, in ms.
+        Ranges of the records; timestamps are in ms.
     lost_bytes, loss_count : int
     bad_keys, bad_values : int
-        Those that aren't of the format and the schema they were to be parsed by; their bytes were written.
+        Keys and values that do not fit the format or its schema; their bytes were written.
     losses_file : str or None
         Name of the file of losses in the directory of attempts; None if nothing was lost.
     """
@@ -88,11 +89,11 @@ class TaskReport:
     bad_values: int = 0
     losses_file: str | None = None
 
-    def add(self, table: RecordTable, *, bad_crc_taken: bool) -> None:
-        """Count a table. Batches with a wrong checksum are read if they were taken, else they are among its losses."""
+    def add(self, table: RecordTable, *, bad_crc_accepted: bool) -> None:
+        """Add a table. Batches with a wrong checksum count as read if they were accepted, else they are losses."""
         status = table.batches["status"]
         good = (status == BatchStatus.OK) | (status == BatchStatus.BAD_INNER_CRC)
-        read = table.batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_taken)]
+        read = table.batches[good | ((status == BatchStatus.BAD_CRC) & bad_crc_accepted)]
         self.log_bytes += int(read["size"].sum())
         self.bad_crc_batches += int(np.count_nonzero(read["status"] == BatchStatus.BAD_CRC))
         aborted, undecided = (table.batches["size"][status == s] for s in (BatchStatus.ABORTED, BatchStatus.UNDECIDED))
@@ -112,40 +113,40 @@ class TaskReport:
             return
         self.records += len(records)
         offsets = records["offset"]
-        self.first_offset = least(self.first_offset, int(offsets.min()))
-        self.last_offset = most(self.last_offset, int(offsets.max()))
+        self.first_offset = smaller(self.first_offset, int(offsets.min()))
+        self.last_offset = larger(self.last_offset, int(offsets.max()))
         known = records["timestamp"][records["timestamp"] != NO_TIMESTAMP]
         if len(known):
-            self.first_timestamp = least(self.first_timestamp, int(known.min()))
-            self.last_timestamp = most(self.last_timestamp, int(known.max()))
+            self.first_timestamp = smaller(self.first_timestamp, int(known.min()))
+            self.last_timestamp = larger(self.last_timestamp, int(known.max()))
 
 
 @dataclass(frozen=True)
 class ExportJob:
-    """The function for `mapInArrow` over a range of task numbers; plain values only, it is pickled.
+    """The function for `mapInArrow` over a range of task numbers. It is pickled, so it holds plain values only.
 
     Attributes
     ----------
     tasks : list of tuple of Split
     options : ReadOptions
-    attempts : Place
+    attempts : OutputPlace
         Directory that every worker can write to.
     writing : WriteOptions
     transform : Transform or None
-        What each batch of records passes before it is written.
+        Applied to each batch of records before it is written.
     limits : FileLimits
     """
 
     tasks: list[tuple[Split, ...]]
     options: ReadOptions
-    attempts: Place
+    attempts: OutputPlace
     writing: WriteOptions = field(default_factory=WriteOptions)
     transform: Transform | None = None
     limits: FileLimits = field(default_factory=FileLimits)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of records before the transform: those of Spark's source that the directories don't tell."""
+        """The columns of records before the transform: those of Spark's source that are not in the directory names."""
         columns = SPARK_COLUMNS if self.options.include_headers else SPARK_COLUMNS[:-1]
         return tuple(name for name in columns if name not in self.writing.columns_in_path)
 
@@ -156,7 +157,7 @@ class ExportJob:
         return schema if self.transform is None else self.transform.schema(schema)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the tasks of the numbers in `batches`, and yield a report, as JSON, for each topic-partition."""
+        """Run the tasks whose numbers are in `batches`; yield a report, as JSON, for each topic-partition."""
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 reports = [json.dumps(asdict(report)) for report in self._run(task)]
@@ -168,14 +169,14 @@ class ExportJob:
         except KbatchError:
             raise
         except Exception as error:
-            # One line is what reaches the user: it has to say more than a bare `[Errno 28]`.
+            # Only one line reaches the user, for which a bare `[Errno 28]` is not enough.
             files = ", ".join(sorted({split.path for split in self.tasks[task]})[:3])
             raise KbatchError(f"while exporting {files}: {type(error).__name__}: {error}") from error
 
     def _export(self, task: int) -> list[TaskReport]:
         if self.attempts.local and not self.attempts.exists():
             raise LogDirectoryError(
-                f"{self.attempts.url}: not there for a Spark worker; the output must be on a file system that the "
+                f"{self.attempts.url}: not found by a Spark worker; the output must be on a file system that the "
                 "driver and all workers share",
                 source=self.attempts.url,
             )
@@ -197,7 +198,7 @@ class ExportJob:
                     losses = stack.enter_context(_LossFile(self, reports[-1]))
                 assert files is not None
                 assert losses is not None
-                reports[-1].add(table, bad_crc_taken=self.options.crc == "mark")
+                reports[-1].add(table, bad_crc_accepted=self.options.crc == "mark")
                 losses.write(split, table)
                 self._write(files, reports[-1], table)
                 del table
@@ -214,7 +215,9 @@ class ExportJob:
         for batch in batches:
             written = batch if self.transform is None else self.transform.apply(batch)
             if written.num_rows != batch.num_rows:
-                raise KbatchError(f"the transform made {written.num_rows} rows of {batch.num_rows}")
+                raise KbatchError(
+                    f"the transform must keep the number of rows, got {written.num_rows} for {batch.num_rows}"
+                )
             if self.options.values.parsed:
                 report.bad_keys += _count_bad(written, "key")
                 report.bad_values += _count_bad(written, "value")
@@ -227,9 +230,9 @@ def _count_bad(batch: pa.RecordBatch, on: str) -> int:
 
 
 class _LossFile:
-    """The losses of a report as Parquet, under a name that no other attempt has; made when there is a first one.
+    """The losses of a report as a Parquet file with a unique name, which is created at the first loss.
 
-    However many there are, only a row group of them is held.
+    At most one row group is held in memory.
     """
 
     def __init__(self, job: ExportJob, report: TaskReport) -> None:
@@ -270,18 +273,18 @@ class _LossFile:
 
 
 def reports_of(rows: Iterable[str]) -> list[TaskReport]:
-    """Read the reports of all tasks, in the order of tasks and within a task as it made them."""
+    """Parse the reports of all tasks; return them in the order of the tasks, and within a task in its order."""
     reports = [TaskReport(**json.loads(row)) for row in rows]
     for report in reports:
         report.files = [WrittenFile(**file) for file in report.files]  # type: ignore[arg-type]
     return sorted(reports, key=lambda report: report.task)
 
 
-def least(a: int | None, b: int | None) -> int | None:
-    """Return the smaller number, where there is one."""
+def smaller(a: int | None, b: int | None) -> int | None:
+    """Return the smaller number; None counts as missing."""
     return b if a is None else a if b is None else min(a, b)
 
 
-def most(a: int | None, b: int | None) -> int | None:
-    """Return the larger number, where there is one."""
+def larger(a: int | None, b: int | None) -> int | None:
+    """Return the larger number; None counts as missing."""
     return b if a is None else a if b is None else max(a, b)

@@ -1,6 +1,6 @@
-"""What an export is asked to write: format, compression, sizes of files and row groups, days.
+"""The options of the files that an export writes: format, compression, sizes of files and row groups, days.
 
-No pyspark in here: the tasks share it.
+Tasks use this module, so it does not import pyspark.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Literal, get_args
 from kbatch import options as opts
 from kbatch.options import OptionError, ValueKind, option
 
-__all__ = ["DEFAULT_FILE_BYTES", "Format", "WriteOptions"]
+__all__ = ["DEFAULT_FILE_BYTES", "OutputFormat", "WriteOptions"]
 
-Format = Literal["parquet", "arrow", "delta", "iceberg"]
+OutputFormat = Literal["parquet", "arrow", "delta", "iceberg"]
 
-# What a task of the usual opts.size writes, and some more: files that object stores and query engines like.
+# More than a task of the default size writes: object stores and query engines prefer large files.
 DEFAULT_FILE_BYTES = 512 << 20
 
-# The levels that the codecs have in Arrow; None for those without.
-_LEVELS: dict[str, tuple[int, int] | None] = {
+# The levels of the codecs in Arrow; None for a codec without levels.
+_ARROW_LEVELS: dict[str, tuple[int, int] | None] = {
     "zstd": (1, 22),
     "gzip": (1, 9),
     "lz4": (1, 12),
@@ -31,9 +31,9 @@ _LEVELS: dict[str, tuple[int, int] | None] = {
 
 def _check_compression(text: str) -> None:
     codec, level = opts.parse_compression(text)
-    if codec not in _LEVELS:
-        raise ValueError(f"must be one of {', '.join(_LEVELS)}, or with a level such as zstd:3, got {text!r}")
-    levels = _LEVELS[codec]
+    if codec not in _ARROW_LEVELS:
+        raise ValueError(f"must be one of {', '.join(_ARROW_LEVELS)}, or with a level such as zstd:3, got {text!r}")
+    levels = _ARROW_LEVELS[codec]
     if level is not None and levels is None:
         raise ValueError(f"{codec} has no levels, got {text!r}")
     if level is not None and levels is not None and not levels[0] <= level <= levels[1]:
@@ -47,13 +47,13 @@ def _parse_columns(text: str) -> tuple[str, ...]:
 @opts.documented
 @dataclass(frozen=True)
 class WriteOptions:
-    """What to write. Picklable, with plain values only.
+    """How to write the files of an export. Instances hold plain values only and can be pickled.
 
     Attributes
     ----------
     {options}
     storage : mapping of str to str
-        Options of the output's file system.
+        Options of the output's filesystem.
 
     Raises
     ------
@@ -68,8 +68,8 @@ class WriteOptions:
     ('topic', 'partition', 'date')
     """
 
-    format: Format = option(
-        opts.choice(*get_args(Format)), "parquet", flag="--format",
+    format: OutputFormat = option(
+        opts.choice(*get_args(OutputFormat)), "parquet", flag="--format",
         help="Parquet files, Arrow IPC files (Feather 2), or Parquet files of a Delta or Iceberg table, which is "
         "created or appended to with one transaction",
     )  # fmt: skip
@@ -77,23 +77,26 @@ class WriteOptions:
         ValueKind(str, "zstd:3", _check_compression, metavar="CODEC[:LEVEL]"), "zstd", flag="--compression",
         help="zstd, snappy, gzip, lz4 or none, with a level such as zstd:3; Arrow IPC has zstd, lz4 and none",
     )  # fmt: skip
-    # A row group is what a reader takes at once: large enough for its columns to compress and scan well, and small
+    # A reader reads a row group at once: it should be large enough for columns to compress and scan well, and small
     # enough for many to be read in parallel.
     row_group_rows: int = option(
-        opts.whole_number(1), 1 << 20, flag="--row-group-rows", help="rows of a row group or record batch, at most"
+        opts.whole_number(1),
+        1 << 20,
+        flag="--row-group-rows",
+        help="maximum number of rows in a row group or record batch",
     )
     row_group_bytes: int = option(
         opts.size(), 64 << 20, flag="--row-group-size",
-        help="bytes of a row group or record batch before it is encoded and compressed, about",
+        help="approximate number of bytes in a row group or record batch before encoding and compression",
     )  # fmt: skip
     file_bytes: int | None = option(
         opts.size(), None, flag="--file-size",
-        help="size of files to aim for, such as 1g; tasks then read about as many bytes of the log (default: up to "
-        "512m, as large as tasks of --split-size make them)",
+        help="target size of files, such as 1g; each task then reads about this size of the log (default: up to 512m, "
+        "depending on --split-size)",
     )  # fmt: skip
     by_day: bool = option(
         opts.BOOLEAN, False, flag="--by-day",
-        help="a directory date=YYYY-MM-DD for the day (UTC) of the timestamps; in Iceberg a partition field",
+        help="write a directory date=YYYY-MM-DD for each day (UTC) of the timestamps; in Iceberg a partition field",
     )  # fmt: skip
     dictionary: tuple[str, ...] = option(
         ValueKind(_parse_columns, "key,timestampType", metavar="COLUMN,...", show=",".join),
@@ -115,8 +118,8 @@ class WriteOptions:
 
     @property
     def columns_in_path(self) -> tuple[str, ...]:
-        """The columns that the directories tell, and the files don't."""
+        """The columns that are in the names of directories and not in the files."""
         if self.format == "iceberg":
-            # Its readers look for partition values in the files' columns, and at days by the timestamp.
+            # Its readers take partition values from the files' columns, and days from the timestamp.
             return ()
         return ("topic", "partition", *(("date",) if self.by_day else ()))

@@ -1,8 +1,8 @@
 """``df.write.format("kbatch").mode("append").save(root)``: a DataFrame as segments of a log directory.
 
-Each attempt of a task writes files of its own, with offsets that count from 0. Only the files of the attempts that
-Spark takes are told to the driver, so that neither a retry nor a speculative duplicate writes a row twice. The driver
-gives offsets in the order of the tasks, and puts everything in place at once (`kbatch.log.write.commit`).
+Each attempt of a task writes its own files, with offsets that count from 0. The driver gets only the files of the
+attempts that Spark accepts, so neither a retry nor a speculative duplicate writes a row twice. The driver assigns
+offsets in the order of the tasks, and moves all files into place at once (`kbatch.log.write.commit`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 __all__ = ["KbatchWriter", "SinkOptions", "parse_sink_options"]
 
-# Seconds to wait for the commit of another job: before the tasks begin, and when all of them have done their work.
+# Seconds to wait for the commit of another job, before the tasks begin and after all of them have finished.
 _WAIT_BEFORE = 30.0
-_WAIT = 600.0
+_WAIT_AFTER = 600.0
 
 
 @opts.documented
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """What a write is asked to do. Picklable, with plain values only.
+    """The options of a write. Instances hold plain values only and can be pickled.
 
     Attributes
     ----------
@@ -60,14 +60,14 @@ class SinkOptions:
 
     rows: RowOptions
     segment_bytes: int = option(
-        opts.size(1, opts.INT32_MAX), 1 << 30, spark="segmentBytes", help="bytes of a segment, at most"
+        opts.size(1, opts.INT32_MAX), 1 << 30, spark="segmentBytes", help="maximum number of bytes in a segment"
     )
     index_interval_bytes: int = option(
-        opts.size(), 4096, spark="indexIntervalBytes", help="bytes of a segment between entries of its indexes"
+        opts.size(), 4096, spark="indexIntervalBytes", help="bytes of a segment per index entry"
     )
     replace: bool = option(
         opts.BOOLEAN, False, spark="replaceLogs",
-        help="let mode overwrite remove **all** logs that are in the directory"
+        help="let mode overwrite remove **all** logs in the directory"
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:
-    """Return the directory to write to and the options, from the strings that Spark hands over.
+    """Return the directory to write to and the options, from the strings that Spark passes.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def parse_sink_options(options: Mapping[str, str]) -> tuple[str, SinkOptions]:
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Return what the columns will be in Arrow; PySpark's own function has other arguments in each version."""
+    """Return the columns' schema in Arrow; PySpark's own function has other arguments in each version."""
     import pyarrow as pa
 
     simple: list[tuple[type[DataType], pa.DataType]] = [
@@ -131,34 +131,32 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
             return pa.map_(arrow(name, kind.keyType), arrow(name, kind.valueType))
         if isinstance(kind, StructType):
             return pa.struct([(field.name, arrow(name, field.dataType)) for field in kind.fields])
-        raise TypeError(
-            f"column {name!r} is {kind.simpleString()}, which no column of a record can be; cast or drop it"
-        )
+        raise TypeError(f"column {name!r} is {kind.simpleString()}, a type that records do not have; cast or drop it")
 
     return pa.schema([(field.name, arrow(field.name, field.dataType)) for field in schema.fields])
 
 
 @dataclass
 class PartsMessage(WriterCommitMessage):
-    """What a task has written: its number, and its files."""
+    """The files that a task has written, and its number."""
 
     task: int
     parts: list[PartFile]
 
 
 class KbatchWriter(DataSourceArrowWriter):
-    """Writes parts in tasks, and puts them in place on the driver. It has plain values only: it is pickled."""
+    """Writes parts in tasks, and moves them into place on the driver. It is pickled, so it holds plain values only."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         path, self.options = parse_sink_options(options)
         check_columns(_arrow_schema(schema), self.options.rows)
         self.stage = Stage(path)
-        # Spark has no other mode for a source of Python: ErrorIfExists and Ignore it refuses itself.
+        # Spark has no other mode for a Python data source: it rejects ErrorIfExists and Ignore itself.
         self.mode: Mode = "append"
         if overwrite:
             self.mode = "overwrite" if self.options.replace else "error"
         check_before(self.stage, self.mode, _WAIT_BEFORE)
-        # Spark asks for a writer when it begins with the tasks, and not before.
+        # Spark creates the writer when it starts the tasks, and not before.
         self.stage.make()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -180,18 +178,18 @@ class KbatchWriter(DataSourceArrowWriter):
             raise
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give offsets and put everything in place, or nothing."""
-        told = sorted((each for each in messages if isinstance(each, PartsMessage)), key=lambda each: each.task)
+        """Assign offsets and move all files into place, or none."""
+        sent = sorted((each for each in messages if isinstance(each, PartsMessage)), key=lambda each: each.task)
         try:
-            if len(told) != len(messages):
-                raise RuntimeError(f"{len(messages) - len(told)} of {len(messages)} tasks didn't tell what they wrote")
+            if len(sent) != len(messages):
+                raise RuntimeError(f"{len(messages) - len(sent)} of {len(messages)} tasks did not report their files")
             commit(
                 self.stage,
-                [part for message in told for part in message.parts],
+                [part for message in sent for part in message.parts],
                 segment_bytes=self.options.segment_bytes,
                 index_interval_bytes=self.options.index_interval_bytes,
                 mode=self.mode,
-                wait=_WAIT,
+                wait=_WAIT_AFTER,
             )
         finally:
             self.stage.remove()

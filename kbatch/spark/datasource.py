@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KbatchDataSource", "KbatchReader", "register"]
 
-_log = logging.getLogger(__name__)
-
 
 class KbatchDataSource(DataSource):
     """The data source ``kbatch``: log directories with the schema and the options of Spark's Kafka source.
@@ -45,37 +42,38 @@ class KbatchDataSource(DataSource):
     ``option("includeHeaders", "true")``. A schema given by the user chooses among them, in its order: what it leaves
     out is not built. The options are those of `kbatch.plan.read_options.parse_options`.
 
-    ``option("table", "losses")`` gives another table, of what damage costs a read with the same options (``onError`` is
-    then ``skip`` unless it is ``stop``): a row for each range of bytes that gives no records, with topic, partition,
-    file, position and length (bytes in the file), reason, and base_offset, which is null where no header could be
-    framed. The logs are read and checked for it as for the records; an empty table means that nothing is lost.
+    ``option("table", "losses")`` returns the losses of a read with the same options (``onError`` is then ``skip``
+    unless it is ``stop``): a row for each range of bytes without records because of damage, with topic, partition,
+    file, position and length (bytes in the file), reason, and base_offset, which is null if the header cannot be
+    framed. The logs are read and checked as for records; an empty table means that nothing is lost.
 
-    ``option("table", "transactions")`` gives what the markers of the logs say, from their headers alone: a row for each
-    aborted, each undecided and each open transaction that reaches into the offsets that are chosen, with topic,
-    partition, producer_id, first_offset, last_offset (that of the marker; null while it is open), state (``aborted``;
-    ``undecided``, if its marker is there but damaged; or ``open``), first_timestamp (of the first batch of an open one;
-    null for the others, and where there is none), and last_stable_offset: from there on read_committed withholds
-    everything of this log; null if nothing is open.
+    ``option("table", "transactions")`` returns the transactions of the logs, read from headers and markers only: a row
+    for each aborted, undecided and open transaction that reaches into the chosen offsets, with topic, partition,
+    producer_id, first_offset, last_offset (of the marker; null if it is open), state (``aborted``; ``undecided``, if
+    its marker is lost to damage; or ``open``), first_timestamp (of the first batch of an open transaction if it has
+    one; otherwise null), and last_stable_offset, from which on read_committed withholds the records of this log (null
+    if nothing is open).
 
-    ``spark.readStream`` follows logs that a broker is writing, see `kbatch.spark.stream.parse_stream_options`.
+    ``spark.readStream`` follows logs that a broker is writing, see
+    `kbatch.spark.stream_options.parse_stream_options`.
 
-    ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) gives
-    values in place of bytes, and a last column ``value_bad`` with the bytes of those that are none; the options that go
-    with it are those of `kbatch.plan.value_options.ValueOptions.parse`. A schema of json that isn't given, by
-    ``valueSchema`` or a user's schema, comes from a sample of the logs, once, when the DataFrame is made.
+    ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) returns
+    parsed values in place of bytes, and a last column ``value_bad`` with the bytes of values that cannot be parsed. Its
+    options are those of `kbatch.plan.value_options.ValueOptions.parse`. A schema of json that is given neither by
+    ``valueSchema`` nor by a user's schema is inferred from a sample of the logs, once, when the DataFrame is created.
 
     Options prune what is read; the filters of a query do not, because PySpark reuses a reader with the filters of one
     query for later queries of the same DataFrame, which would then miss rows. With
     ``key`` or ``keyHex`` the records of one key are chosen before any row is made, and with ``keyPartitions`` too, only
     the partition that Kafka's default partitioner sends the key to is read.
 
-    A row of Spark holds less than 2 GiB, and an executor takes about four times the bytes of its largest record from
-    the heap; what dies of that doesn't say so. Records above 64 MiB are told of in the worker's log, and those above
-    ``maxRecordBytes``, 2 GiB unless it is given, are an error that names them.
+    A row of Spark is limited to 2 GiB, and an executor needs about four times the size of its largest record of its
+    heap; without it, Spark fails without naming the cause. Records above 64 MiB are logged by the worker, and records
+    above ``maxRecordBytes``, by default 2 GiB, are an error that names them.
 
     ``df.write.format("kbatch").mode("append").save(root)`` writes rows with the columns of `kbatch.log.write_log` into
-    a log directory that driver and executors share: new segments, whose offsets go on after those that are there, in
-    the order of tasks and of rows in them; all rows or none. The options are those of
+    a log directory that driver and executors share. New segments continue the offsets of the existing ones, in the
+    order of tasks and of rows in them; all rows are written or none. The options are those of
     `kbatch.spark.datasink.parse_sink_options`.
 
     Examples
@@ -92,11 +90,11 @@ class KbatchDataSource(DataSource):
         return "kbatch"
 
     def schema(self) -> StructType:
-        """Return the table's schema, for records that of Spark's Kafka source; bad options are told here first."""
+        """Return the table's schema: for records that of Spark's Kafka source. Spark calls this first."""
         try:
             paths, options = parse_options(self.options)
         except ValueError as error:
-            # Spark doesn't say yet whether it will be a batch or a stream.
+            # It is unknown here whether this is a batch read or a stream.
             try:
                 paths, stream = parse_stream_options(self.options)
             except ValueError:
@@ -126,7 +124,7 @@ class KbatchDataSource(DataSource):
         return KbatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse a stream."""
+        """Raise: streams cannot be written."""
         raise ValueError(
             "kbatch writes no streams; write each micro-batch: "
             'writeStream.foreachBatch(lambda df, _: df.write.format("kbatch").mode("append").save(root))'
@@ -134,14 +132,14 @@ class KbatchDataSource(DataSource):
 
 
 def _columns(schema: StructType, paths: list[str], options: ReadOptions) -> tuple[tuple[str, ...], ValueColumns | None]:
-    """Return the columns to decode for a schema, and what is made of them."""
+    """Return the columns to decode for a schema, and the parser of their values."""
     if options.table == "records" and options.values.parsed:
         return columns_for(schema, options, lambda: choose_logs(paths, options))
     return columns_of(schema, options.table), None
 
 
 class KbatchReader(DataSourceReader):
-    """Plans the splits on the driver, and reads them in tasks. It has plain values only: it is pickled."""
+    """Plans the splits on the driver, and reads them in tasks. It is pickled, so it holds plain values only."""
 
     def __init__(
         self, paths: list[str], options: ReadOptions, columns: tuple[str, ...], values: ValueColumns | None = None
@@ -159,19 +157,19 @@ class KbatchReader(DataSourceReader):
         return [InputPartition(splits) for splits in plan(logs, self.options, withheld=False)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one partition names."""
-        # Spark makes InputPartition(None) of an empty list.
+        """Read the splits or logs of one partition."""
+        # Spark replaces an empty list by InputPartition(None).
         task, columns, options = partition.value or (), self.columns, self.options
         if options.table == "transactions":
             return transaction_batches(task, columns, options)
         if options.table == "losses":
-            # Of the records nothing is asked for.
+            # No column of the records is needed.
             return loss_batches(task_tables(task, options, ()), columns)
         return transformed_batches(task_tables(task, options, columns), columns, options, self.values)
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("kbatch")`` known to a session.
+    """Register ``format("kbatch")`` with a session.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ from kbatch.plan.rows import Transform
 from kbatch.plan.select import choose_logs, map_logs
 from kbatch.plan.split import plan_logs, plan_ranges
 from kbatch.plan.transactions import pending_table
-from kbatch.sinks.outputs import Place, open_place
+from kbatch.sinks.outputs import OutputPlace, open_place
 from kbatch.sinks.staging import Staging
 from kbatch.sinks.summary import ExportSummary, summarize
 from kbatch.sinks.tables import CommittedFile, OutputTable, TableCommitError, open_table
@@ -206,7 +206,7 @@ def export(
     return summary
 
 
-def _check_out(out: Place, *, may_exist: bool) -> None:
+def _check_out(out: OutputPlace, *, may_exist: bool) -> None:
     exists = os.path.lexists(out.url) if out.local else out.exists()
     if exists and not may_exist:
         raise LogDirectoryError(f"{out.url}: already exists; choose a new directory, or remove it", source=out.url)

@@ -1,7 +1,7 @@
 """Raw batch bytes in a DataFrame's column or an RDD -> records, for `mapInArrow` and `mapPartitions`.
 
-A value of such a column is what a fetch response or a segment file holds: whole batches, one after the other. Memory
-is bounded by the largest value and the table decoded from a part of it, whatever the partition's size.
+A value of such a column has whole batches, one after the other, like a fetch response or a segment file. The memory
+depends on the largest value and the table decoded from a part of it, not on the partition's size.
 """
 
 from __future__ import annotations
@@ -32,18 +32,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MapInArrow", "decode_batches", "decode_frame", "decode_in_arrow"]
 
-_log = logging.getLogger(__name__)
-_WHERE_ALL = "table='losses' gives all of them as rows"
-
-# What the rows are; the transactions of a log can't be told from a part of it.
-Table = Literal["records", "losses"]
-# The names of the two fields in a list of aborted transactions: Kafka's, and as they are written in SQL.
+# The rows to return. A table of transactions needs a whole log.
+RowTable = Literal["records", "losses"]
+# The names of the two fields in a list of aborted transactions: in SQL, and in Kafka.
 _ABORTED_FIELDS = (("producer_id", "first_offset"), ("producerId", "firstOffset"))
 
 # Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.records.kafka_columns.spark_batches`).
-_MAX_ROWS = 16_000
-_MAX_BYTES = 4 << 20
-_TABLE_BYTES = 16 << 20
+_ARROW_ROWS = 16_000
+_ARROW_BYTES = 4 << 20
+_DECODED_BYTES = 16 << 20
 
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -65,16 +62,16 @@ class MapInArrow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Decoder:
-    """What is done with the bytes of one row; a plain object, so that it reaches the workers."""
+class _RowDecoder:
+    """Decodes the bytes of one row. It is pickled for the workers."""
 
     column: str
     columns: tuple[str, ...]
     options: DecodeOptions
     partial: str
-    table: Table
+    table: RowTable
     aborted_column: str | None
-    table_bytes: int = _TABLE_BYTES
+    table_bytes: int = _DECODED_BYTES
 
     @property
     def schema(self) -> StructType:
@@ -84,7 +81,7 @@ class _Decoder:
         where = f"row {row} of the partition, column {self.column!r}"
         array = byte_array(data)
         try:
-            # A marker may stand in a later table than what it decides: all of the row's bytes are looked at first.
+            # A marker may be in a later table than its transaction: follow the transactions of the whole row first.
             options, _ = decide(array, self.options, aborted)
         except (TypeError, ValueError) as error:
             if aborted is None:
@@ -92,17 +89,17 @@ class _Decoder:
             raise type(error)(f"row {row} of the partition, column {self.aborted_column!r}: {error}") from None
         reader = yield from decode_tables(array, options, source=where, max_bytes=self.table_bytes)
         position, stopped = reader.position, reader.stopped
-        left = len(array) - position
-        if not left or stopped or self.partial == "drop":
+        remaining = len(array) - position
+        if not remaining or stopped or self.partial == "drop":
             return
         if self.options.on_error == "raise":
             raise TruncatedBatchError(
-                f"{where}, byte {position}: the last {left} bytes are no whole batch; partial='drop' "
-                "leaves them out, as the end of a fetch response may be cut",
+                f"{where}, byte {position}: the last {remaining} bytes are an incomplete batch, as at the end of a "
+                "fetch response; partial='drop' drops it",
                 source=where,
                 position=position,
             )
-        loss = Loss(position, left, "the last bytes are no whole batch")
+        loss = Loss(position, remaining, "the last batch is incomplete")
         yield RecordTable._empty(source=where, losses=[loss])
 
     def batches(self, data: Any, aborted: Aborted | None, row: int, log: LossLog) -> Iterator[pa.RecordBatch]:
@@ -111,19 +108,19 @@ class _Decoder:
                 yield from self._losses(table.losses)
                 continue
             log.add(table.source or "", table.losses)
-            yield from spark_batches(table, self.columns, _MAX_ROWS, _MAX_BYTES)
+            yield from spark_batches(table, self.columns, _ARROW_ROWS, _ARROW_BYTES)
 
     def _losses(self, losses: list[Loss]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([LOSS_SCHEMA.field(name) for name in self.columns])
-        for i in range(0, len(losses), _MAX_ROWS):
-            columns = zip(*losses[i : i + _MAX_ROWS], strict=True)
+        for i in range(0, len(losses), _ARROW_ROWS):
+            columns = zip(*losses[i : i + _ARROW_ROWS], strict=True)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass
 class _Gatherer:
-    """Puts small Arrow batches together, so that a row of few records doesn't cost a batch of its own."""
+    """Combines small Arrow batches, so that a row with few records does not cost a batch."""
 
     schema: pa.Schema
     held: list[pa.RecordBatch] = field(default_factory=list)
@@ -131,7 +128,7 @@ class _Gatherer:
     size: int = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        if self.held and (self.rows + batch.num_rows > _MAX_ROWS or self.size + batch.nbytes > _MAX_BYTES):
+        if self.held and (self.rows + batch.num_rows > _ARROW_ROWS or self.size + batch.nbytes > _ARROW_BYTES):
             yield from self.flush()
         self.held.append(batch)
         self.rows += batch.num_rows
@@ -155,7 +152,7 @@ def decode_in_arrow(
     on_error: OnError | None = None,
     partial: str = "raise",
     limits: Limits | None = None,
-    table: Table = "records",
+    table: RowTable = "records",
     isolation: Isolation = "read_uncommitted",
     aborted_column: str | None = None,
 ) -> MapInArrow:
@@ -164,45 +161,45 @@ def decode_in_arrow(
     Parameters
     ----------
     column : str
-        The binary column that holds whole batches; null is no batches.
+        The binary column that has whole batches, or null.
     keep : StructType, optional
-        Columns of the DataFrame to pass through: each record gets those of the row that its batch was in.
+        Columns of the DataFrame to pass through: each record gets the values of the row of its batch.
     include_headers : bool
         Whether to add the column of headers.
     include_control, crc, limits
         As for `kbatch.decode`.
     on_error : {"raise", "stop", "skip"}, optional
         As for `kbatch.decode`: raise by default, skip for a table of losses. With ``"stop"`` and ``"skip"`` each task
-        warns in its log of what is lost; ``table="losses"`` gives it as rows.
+        logs warnings about losses; ``table="losses"`` returns them as rows.
     partial : {"raise", "drop"}
-        What to do with bytes at the end of a row that are no whole batch: an error (where `on_error` is another, a
-        loss), or nothing. A fetch response may end so.
+        What to do with an incomplete batch at the end of a row, as a fetch response may have: raise an error (or, if
+        `on_error` is not ``"raise"``, return a loss), or drop it.
     table : {"records", "losses"}
-        What the rows are: records, or a row for each range of bytes that gives no records.
+        The rows to return: records, or losses, which are ranges of bytes without records.
     isolation : {"read_uncommitted", "read_committed"}
-        As for `kbatch.decode`. Under read_committed each row is by itself, like a fetch response.
+        As for `kbatch.decode`. Under read_committed each row is independent, like a fetch response.
     aborted_column : str, optional
         The column with the row's aborted transactions as a fetch response lists them, an array of structs of two
-        integers: producer_id and first_offset (also producerId and firstOffset) in any order, or of other names in this
-        one. An empty list says that nothing is aborted. Where it is null, and without such a column, the markers in the
-        row's own bytes decide, and nothing is handed out from the first transaction on that none of them decides: a
-        transaction that goes on in another row is not put together.
+        integers: producer_id and first_offset (also producerId and firstOffset) in any order, or with other names in
+        this order. An empty list means that nothing is aborted. If it is null, and without such a column, the markers
+        in the row's own bytes decide, and records from the first transaction without a marker on are withheld:
+        transactions are not followed from row to row.
 
     Returns
     -------
     MapInArrow
-        ``(function, schema)``: the kept columns, then key, value, offset, timestamp, timestampType and, if asked for,
-        headers. Records are in the order of rows, and within a row in that of its batches. For losses the columns
-        after the kept ones are position and length (bytes in the value), reason, and base_offset, which is null where
-        no header could be framed; keep what tells the rows apart.
+        ``(function, schema)``: the kept columns, then key, value, offset, timestamp, timestampType and, if requested,
+        headers. Records are in the order of rows, and within a row in the order of its batches. For losses the columns
+        after the kept ones are position and length (bytes in the value), reason, and base_offset, which is null if
+        the header cannot be framed. Keep columns that identify the rows.
 
     Raises
     ------
     ValueError
-        For a value of an option that isn't one, a kept column whose name is that of a record's column, or an
-        `aborted_column` that read_uncommitted would not look at.
+        For an invalid value of an option, a kept column with the name of a record's column, or an `aborted_column`
+        with read_uncommitted.
     KbatchError
-        In the tasks, for damage; Spark shows the text, which names the row of the partition.
+        In the tasks, for damage; Spark shows the message, which names the row of the partition.
 
     Examples
     --------
@@ -219,40 +216,51 @@ def decode_in_arrow(
     kept = keep.fieldNames() if keep is not None else []
     clash = sorted(set(kept) & set(decoder.columns))
     if clash:
-        raise ValueError(f"keep: {', '.join(map(repr, clash))} is a column of the {table} too; rename it first")
+        raise ValueError(f"keep: {', '.join(map(repr, clash))} is also a column of the {table}; rename it first")
     schema = StructType([*(StructField(f.name, f.dataType, True) for f in (keep or [])), *decoder.schema.fields])
 
     def function(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first_row = 0
-        log = LossLog(_log, _WHERE_ALL)
+        log = _loss_log()
         for batch in batches:
-            raw = _column(batch, column)
-            lists = None if aborted_column is None else _aborted_lists(_column(batch, aborted_column), aborted_column)
-            passed = [_column(batch, name) for name in kept]
-            fields = [pa.field(name, array.type) for name, array in zip(kept, passed, strict=True)]
-            gatherer: _Gatherer | None = None
-            for i in range(len(raw)):
-                value = raw[i].as_buffer()
-                if value is None:
-                    continue
-                aborted = None if lists is None else lists(i)
-                for decoded in decoder.batches(value, aborted, first_row + i, log):
-                    n = decoded.num_rows
-                    repeated = [_repeat(array[i], n) for array in passed]
-                    whole = pa.schema([*fields, *decoded.schema])
-                    if gatherer is None:
-                        gatherer = _Gatherer(whole)
-                    yield from gatherer.add(pa.RecordBatch.from_arrays([*repeated, *decoded.columns], schema=whole))
-            if gatherer is not None:
-                yield from gatherer.flush()
-            first_row += len(raw)
+            yield from _decode_rows(decoder, batch, kept, first_row, log)
+            first_row += batch.num_rows
         log.close()
 
     return MapInArrow(function, schema)
 
 
+def _loss_log() -> LossLog:
+    return LossLog(logging.getLogger(__name__), "table='losses' returns all of them as rows")
+
+
+def _decode_rows(
+    decoder: _RowDecoder, batch: pa.RecordBatch, kept: Sequence[str], first_row: int, log: LossLog
+) -> Iterator[pa.RecordBatch]:
+    """Decode the rows of an Arrow batch; `first_row` is the number of its first row in the partition."""
+    raw = _batch_column(batch, decoder.column)
+    name = decoder.aborted_column
+    lists = None if name is None else _aborted_lists(_batch_column(batch, name), name)
+    passed = [_batch_column(batch, name) for name in kept]
+    fields = [pa.field(name, array.type) for name, array in zip(kept, passed, strict=True)]
+    gatherer: _Gatherer | None = None
+    for i in range(len(raw)):
+        value = raw[i].as_buffer()
+        if value is None:
+            continue
+        aborted = None if lists is None else lists(i)
+        for decoded in decoder.batches(value, aborted, first_row + i, log):
+            repeated = [_repeat(array[i], decoded.num_rows) for array in passed]
+            schema = pa.schema([*fields, *decoded.schema])
+            if gatherer is None:
+                gatherer = _Gatherer(schema)
+            yield from gatherer.add(pa.RecordBatch.from_arrays([*repeated, *decoded.columns], schema=schema))
+    if gatherer is not None:
+        yield from gatherer.flush()
+
+
 def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str] = (), **options: Any) -> DataFrame:
-    """Decode a DataFrame's column of raw batch bytes: `decode_in_arrow`, applied.
+    """Decode a DataFrame's column of raw batch bytes with `decode_in_arrow`.
 
     Parameters
     ----------
@@ -267,13 +275,13 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     Returns
     -------
     DataFrame
-        A row a record; with ``table="losses"`` a row a loss.
+        One row per record, or with ``table="losses"`` one row per loss.
 
     Raises
     ------
     ValueError
-        If a column isn't there, `column` isn't binary, or `aborted_column` no array of structs of two integers; and as
-        `decode_in_arrow`.
+        If a column does not exist, `column` is not binary, or `aborted_column` is not an array of structs of two
+        integers; and as `decode_in_arrow`.
 
     Examples
     --------
@@ -282,10 +290,10 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     """
     present = frame.schema.fieldNames()
     aborted = options.get("aborted_column")
-    looked_at = [column] if aborted is None else [column, aborted]
-    missing = [name for name in (*looked_at, *keep) if name not in present]
+    inputs = [column] if aborted is None else [column, aborted]
+    missing = [name for name in (*inputs, *keep) if name not in present]
     if missing:
-        raise ValueError(f"no column {', '.join(map(repr, missing))}; there are {', '.join(present)}")
+        raise ValueError(f"no column {', '.join(map(repr, missing))}; the columns are {', '.join(present)}")
     if not isinstance(frame.schema[column].dataType, BinaryType):
         raise ValueError(f"column {column!r} is {frame.schema[column].dataType.simpleString()}, not binary")
     if aborted is not None and not _lists_pairs(frame.schema[aborted]):
@@ -295,7 +303,7 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
         )
     kept = StructType([frame.schema[name] for name in keep])
     function, schema = decode_in_arrow(column, keep=kept, **options)
-    needed = [*looked_at, *(name for name in keep if name not in looked_at)]
+    needed = [*inputs, *(name for name in keep if name not in inputs)]
     return frame.select(*needed).mapInArrow(function, schema)
 
 
@@ -309,31 +317,32 @@ def decode_batches(
     on_error: OnError | None = None,
     partial: str = "raise",
     limits: Limits | None = None,
-    table: Table = "records",
+    table: RowTable = "records",
     isolation: Isolation = "read_uncommitted",
     aborted_column: str | None = None,
 ) -> Callable[[Iterable[Any]], Iterator[Row]]:
     """Return the function for `RDD.mapPartitions` over bytes, or over Rows with a column of raw batch bytes.
 
-    A Python object for each field of each record is what RDDs cost: `decode_in_arrow` is about ten times faster.
+    An RDD has a Python object for each field of each record: `decode_in_arrow` is about ten times faster.
 
     Parameters
     ----------
     column : str
-        The field that holds whole batches, where elements are Rows. Null elements are left out.
+        The field that has whole batches, if the elements are Rows. Null elements are skipped.
     keep : sequence of str
         Fields of the Rows to pass through.
     include_headers, include_control, crc, on_error, partial, limits, table, isolation
         As in `decode_in_arrow`.
     aborted_column : str, optional
-        The field of the Rows with the list of aborted transactions: Rows or pairs of two integers, else as there.
+        The field of the Rows with the list of aborted transactions: Rows or pairs of two integers, otherwise as in
+        `decode_in_arrow`.
 
     Returns
     -------
     function
         From an iterable of elements to an iterator of Rows: the kept fields, then key, value, offset, timestamp (a
-        datetime in UTC), timestampType and, if asked for, headers (a list of Rows of key and value, or None);
-        of losses position, length, reason, base_offset.
+        datetime in UTC), timestampType and, if requested, headers (a list of Rows of key and value, or None);
+        for losses position, length, reason, base_offset.
 
     Examples
     --------
@@ -348,12 +357,14 @@ def decode_batches(
     make = Row(*keep, *decoder.columns)
 
     def function(elements: Iterable[Any]) -> Iterator[Row]:
-        log = LossLog(_log, _WHERE_ALL)
+        log = _loss_log()
         for i, element in enumerate(elements):
             is_row = isinstance(element, Row)
             value = element[column] if is_row else element
             if (keep or aborted_column is not None) and not is_row:
-                raise TypeError(f"element {i} of the partition is {type(element).__name__}, not a Row: nothing to keep")
+                raise TypeError(
+                    f"element {i} of the partition is {type(element).__name__}, not a Row, so it has no fields to keep"
+                )
             if value is None:
                 continue
             kept = [element[name] for name in keep]
@@ -376,33 +387,38 @@ def _options(
     crc: Crc,
     on_error: OnError | None,
     limits: Limits | None,
-    table: Table,
+    table: RowTable,
     isolation: Isolation,
 ) -> DecodeOptions:
-    if table not in get_args(Table):
-        raise ValueError(f"table must be one of {', '.join(map(repr, get_args(Table)))}, got {table!r}")
+    if table not in get_args(RowTable):
+        raise ValueError(f"table must be one of {', '.join(map(repr, get_args(RowTable)))}, got {table!r}")
     if on_error is None:
         on_error = "skip" if table == "losses" else "raise"
     if table == "losses" and on_error == "raise":
-        raise ValueError("table='losses' is for on_error='skip' or 'stop': with 'raise' damage is an error")
+        raise ValueError("table='losses' requires on_error='skip' or 'stop'; with 'raise', damage is an error")
     return DecodeOptions(
         isolation=isolation, include_control=include_control, crc=crc, on_error=on_error, limits=limits or Limits()
     )
 
 
 def _decoder(
-    column: str, include_headers: bool, options: DecodeOptions, partial: str, table: Table, aborted_column: str | None
-) -> _Decoder:
+    column: str,
+    include_headers: bool,
+    options: DecodeOptions,
+    partial: str,
+    table: RowTable,
+    aborted_column: str | None,
+) -> _RowDecoder:
     if partial not in ("raise", "drop"):
         raise ValueError(f"partial must be 'raise' or 'drop', got {partial!r}")
     if aborted_column is not None and options.isolation == "read_uncommitted":
-        raise ValueError(f"aborted_column={aborted_column!r} is for isolation='read_committed'")
+        raise ValueError(f"aborted_column={aborted_column!r} requires isolation='read_committed'")
     columns: tuple[str, ...] = LOSS_COLUMNS
     if table == "records":
         columns = (*RECORD_COLUMNS, "headers") if include_headers else RECORD_COLUMNS
-    # Of a table of losses everything is checked, and no record is kept.
+    # For a table of losses everything is decoded, and no record is kept.
     options = replace(options, columns=decoded_columns(columns) if table == "records" else ())
-    return _Decoder(column, columns, options, partial, table, aborted_column)
+    return _RowDecoder(column, columns, options, partial, table, aborted_column)
 
 
 def _lists_pairs(field: StructField) -> bool:
@@ -414,7 +430,7 @@ def _lists_pairs(field: StructField) -> bool:
 
 
 def _aborted_lists(array: pa.Array, name: str) -> Callable[[int], Aborted | None]:
-    """Return how to get the aborted transactions of a row; null is None."""
+    """Return a function that returns the aborted transactions of a row, or None for null."""
     kind = array.type
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not lists or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
@@ -424,7 +440,7 @@ def _aborted_lists(array: pa.Array, name: str) -> Callable[[int], Aborted | None
 
     def of_row(i: int) -> Aborted | None:
         entries = array[i].as_py()
-        # A null entry has no fields: it is refused with the others that are no pairs.
+        # A null entry has no fields: it is refused like other entries that are not pairs.
         return None if entries is None else [entry and (entry[first], entry[second]) for entry in entries]
 
     return of_row
@@ -442,10 +458,10 @@ def _header_rows(headers: list[dict[str, Any]] | None) -> list[Row] | None:
     return None if headers is None else [Row(key=header["key"], value=header["value"]) for header in headers]
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+def _batch_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     index = batch.schema.get_field_index(name)
     if index < 0:
-        raise KbatchError(f"no column {name!r} in the DataFrame; there are {', '.join(batch.schema.names)}")
+        raise KbatchError(f"no column {name!r} in the DataFrame; the columns are {', '.join(batch.schema.names)}")
     return batch.column(index)
 
 

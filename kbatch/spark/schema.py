@@ -20,7 +20,7 @@ from kbatch.records.kafka_columns import SPARK_COLUMNS
 __all__ = ["LOSS_COLUMNS", "RECORD_COLUMNS", "columns_of", "kafka_schema", "table_schema"]
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-# The columns of each table that the data source has, all of them nullable.
+# The columns of each table of the data source, all of them nullable.
 _RECORDS: dict[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -55,9 +55,9 @@ _TABLES: dict[TableName, dict[str, DataType]] = {
     "losses": _LOSSES,
     "transactions": _TRANSACTIONS,
 }
-# What a record knows of itself, without the log it was in.
+# The columns of records that are decoded without their log.
 RECORD_COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
-# And what a loss does.
+# Likewise of losses.
 LOSS_COLUMNS = ("position", "length", "reason", "base_offset")
 
 
@@ -75,24 +75,24 @@ def table_schema(table: TableName, columns: tuple[str, ...] | None = None) -> St
 
 
 def columns_of(schema: StructType, table: TableName = "records") -> tuple[str, ...]:
-    """Return the columns of a table that a user's schema asks for, in its order.
+    """Return the columns of a table that a user's schema names, in its order.
 
     Raises
     ------
     ValueError
-        If a column isn't one of the table's, or has another type there.
+        If the table does not have such a column, or has another type for it.
     """
     types = _TABLES[table]
     for field in schema.fields:
-        wanted = types.get(field.name)
-        if wanted is None:
-            raise ValueError(f"schema: no column {field.name!r}; there are {', '.join(types)}")
-        if field.dataType != wanted:
+        expected = types.get(field.name)
+        if expected is None:
+            raise ValueError(f"schema: no column {field.name!r}; the columns are {', '.join(types)}")
+        if field.dataType != expected:
             raise ValueError(
-                f"schema: column {field.name!r} is {wanted.simpleString()}, not {field.dataType.simpleString()}"
+                f"schema: column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}"
             )
         if not field.nullable:
-            raise ValueError(f"schema: column {field.name!r} can be null, so the schema must allow it")
+            raise ValueError(f"schema: column {field.name!r} is nullable, so the schema must allow null")
     names = tuple(field.name for field in schema.fields)
     if not names or len(set(names)) != len(names):
         raise ValueError(f"schema: must have columns, each once, got {', '.join(names) or 'none'}")

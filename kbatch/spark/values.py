@@ -1,4 +1,4 @@
-"""Batches with bytes -> batches with values: what stands between decoding and the output of data source and export."""
+"""Parses the keys and values of Arrow batches, between decoding and the output of data source and export."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbatch.values.parsed import On, Parser, parse_column, sample
 
 __all__ = ["ValueColumns", "columns_for", "parsers_of", "spark_type", "value_columns", "value_schema"]
 
-# A schema is inferred from so many logs at most, and so many bytes of each.
+# A schema is inferred from at most this number of logs, and of bytes of each.
 _SAMPLED_LOGS = 20
 _SAMPLED_BYTES = 1 << 20
 
@@ -28,8 +28,8 @@ _SAMPLED_BYTES = 1 << 20
 def spark_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that Spark has for an Arrow type: without unsigned integers, and times as microseconds.
 
-    Unsigned integers become the next wider ones, uint64 decimal(20, 0); a time of day the integer that it is; what has
-    no type, strings.
+    Unsigned integers become the next wider type, uint64 decimal(20, 0), times of day their integers, and null types
+    strings.
     """
     types = pa.types
     if types.is_struct(kind):
@@ -60,20 +60,20 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class ValueColumns:
-    """Parses the columns ``key`` and ``value`` of batches. Picklable; it is what the export calls a transform.
+    """Parses the columns ``key`` and ``value`` of batches; a `kbatch.plan.rows.Transform`.
 
     Attributes
     ----------
     parsers : mapping of {"key", "value"} to Parser
     columns : tuple of str or None
-        Which columns of the result are wanted, in this order; None is all of them.
+        The columns of the result, in this order; None is all of them.
     """
 
     parsers: Mapping[On, Parser]
     columns: tuple[str, ...] | None = None
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of what `apply` makes: values in place of bytes, then ``key_bad`` and ``value_bad``."""
+        """Return the schema of the result of `apply`: values in place of bytes, then ``key_bad`` and ``value_bad``."""
         for on, parser in self.parsers.items():
             at = schema.get_field_index(on)
             if at >= 0:
@@ -83,7 +83,7 @@ class ValueColumns:
         return schema if self.columns is None else pa.schema([schema.field(name) for name in self.columns])
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Parse a batch; the bytes of what is bad stand in ``key_bad`` and ``value_bad``, which are null elsewhere."""
+        """Parse a batch; ``key_bad`` and ``value_bad`` get the bytes that cannot be parsed, and are otherwise null."""
         schema = self.schema(batch.schema)
         columns = {name: batch.column(name) for name in batch.schema.names}
         for on, parser in self.parsers.items():
@@ -99,7 +99,7 @@ class ValueColumns:
 
 
 def _spark_values(parser: Parser, raw: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Parse, and give values Spark's types; a value that those can't hold is bad."""
+    """Parse values and cast them to Spark's types; a value that does not fit is bad."""
     kind = spark_type(parser.type)
     chunked, bad, _ = parse_column(parser, [raw])
     values = chunked.combine_chunks()
@@ -108,42 +108,42 @@ def _spark_values(parser: Parser, raw: pa.Array) -> tuple[pa.Array, npt.NDArray[
     if values.type.equals(kind):
         return values, bad
     parts: list[pa.Array] = [pa.nulls(0, kind)]
-    beyond: list[int] = []
-    _cast_by_halves(values, 0, kind, parts, beyond)
-    return pa.concat_arrays(parts), np.union1d(bad, np.array(beyond, np.int64))
+    unfit: list[int] = []
+    _cast_by_halves(values, 0, kind, parts, unfit)
+    return pa.concat_arrays(parts), np.union1d(bad, np.array(unfit, np.int64))
 
 
-def _cast_by_halves(values: pa.Array, first: int, kind: pa.DataType, parts: list[pa.Array], beyond: list[int]) -> None:
-    """Cast an array, and name the rows (from `first` on) that can't be: timestamps that microseconds don't hold."""
+def _cast_by_halves(values: pa.Array, first: int, kind: pa.DataType, parts: list[pa.Array], unfit: list[int]) -> None:
+    """Cast an array; collect the rows, counted from `first`, that do not fit: timestamps beyond microseconds."""
     try:
-        parts.append(_cast(values, kind))
+        parts.append(_cast_to_spark(values, kind))
     except pa.ArrowInvalid:
         if len(values) == 1:
             parts.append(pa.nulls(1, kind))
-            beyond.append(first)
+            unfit.append(first)
             return
         half = len(values) // 2
-        _cast_by_halves(values.slice(0, half), first, kind, parts, beyond)
-        _cast_by_halves(values.slice(half), first + half, kind, parts, beyond)
+        _cast_by_halves(values.slice(0, half), first, kind, parts, unfit)
+        _cast_by_halves(values.slice(half), first + half, kind, parts, unfit)
 
 
-def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast; Arrow's own cast takes no maps apart, and finds nanoseconds lost where Spark has none."""
+def _cast_to_spark(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast an array. Arrow's own cast does not support maps, and treats the loss of nanoseconds as an error."""
     types = pa.types
     if values.type.equals(kind):
         return values
     if types.is_struct(kind):
-        children = [_cast(values.field(i), kind.field(i).type) for i in range(kind.num_fields)]
+        children = [_cast_to_spark(values.field(i), kind.field(i).type) for i in range(kind.num_fields)]
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if types.is_map(kind):
-        pairs = [_cast(values.keys, kind.key_type), _cast(values.items, kind.item_type)]
+        pairs = [_cast_to_spark(values.keys, kind.key_type), _cast_to_spark(values.items, kind.item_type)]
         below = pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])
         return pa.Array.from_buffers(
             kind, len(values), values.buffers()[:2], values.null_count, values.offset, children=[below]
         )
     if types.is_list(values.type) and types.is_list(kind):
-        below = _cast(values.values, kind.value_type)
+        below = _cast_to_spark(values.values, kind.value_type)
         return pa.Array.from_buffers(
             kind, len(values), values.buffers()[:2], values.null_count, values.offset, children=[below]
         )
@@ -153,7 +153,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes]:
-    """Return keys or values from the beginnings of logs, for a schema; damage is passed over."""
+    """Return keys or values from the beginnings of logs, to infer a schema; damage is skipped."""
     found: list[bytes] = []
     chosen = logs[:: max(1, -(-len(logs) // _SAMPLED_LOGS))]
     share = max(1, 2000 // max(1, len(chosen)))
@@ -166,7 +166,7 @@ def sample_logs(logs: Sequence[Log], options: ReadOptions, on: On) -> list[bytes
 
 
 def parsers_of(values: ValueOptions, logs: Sequence[Log], options: ReadOptions) -> dict[On, Parser]:
-    """Return the parsers that options ask for; a schema of json that isn't given comes from a sample of the logs."""
+    """Return the parsers of the options; a schema of json that is not given is inferred from a sample of the logs."""
     parsers: dict[On, Parser] = {}
     for on in values.parsed:
         made = getattr(values, on).parser(lambda on=on: sample_logs(logs, options, on))
@@ -176,13 +176,13 @@ def parsers_of(values: ValueOptions, logs: Sequence[Log], options: ReadOptions) 
 
 
 def value_columns(values: ValueOptions, logs: Sequence[Log], options: ReadOptions) -> ValueColumns | None:
-    """Return what the export puts between decoding and writing; None if bytes stay bytes."""
+    """Return the transform of the export; None if neither keys nor values are parsed."""
     parsers = parsers_of(values, logs, options)
     return ValueColumns(parsers) if parsers else None
 
 
 def value_schema(schema: StructType, parsers: Mapping[On, Parser]) -> StructType:
-    """Return a schema of records with values in place of bytes, and then the columns of what is bad."""
+    """Return a schema of records with values in place of bytes, and then the columns of bad bytes."""
     parsed = {str(on): StructField(on, from_arrow_type(spark_type(parser.type))) for on, parser in parsers.items()}
     fields = [parsed.get(field.name, field) for field in schema]
     return StructType([*fields, *(StructField(f"{on}_bad", BinaryType()) for on in parsers)])
@@ -191,29 +191,29 @@ def value_schema(schema: StructType, parsers: Mapping[On, Parser]) -> StructType
 def columns_for(
     schema: StructType, options: ReadOptions, logs: Callable[[], Sequence[Log]]
 ) -> tuple[tuple[str, ...], ValueColumns]:
-    """Return what a schema asks for, the default one or a user's: the columns to decode, and what is made of them.
+    """Return the columns to decode for a schema, the default or a user's, and the parsers of their values.
 
     Parameters
     ----------
     schema : StructType
-        With json the types of its ``key`` and ``value`` are those to parse, so that nothing is inferred again.
+        With json, the types of its ``key`` and ``value`` are used, so that they are not inferred again.
     options : ReadOptions
     logs : callable
-        Gives the logs that a sample is taken of, where one is needed.
+        Returns the logs to take a sample of, if one is needed.
 
     Raises
     ------
     ValueError
-        If a column isn't there, or has another type.
+        If a column does not exist, or has another type.
     """
-    wanted = {field.name: field for field in schema}
+    requested = {field.name: field for field in schema}
     parsers: dict[On, Parser] = {}
     for on in options.values.parsed:
-        if on not in wanted and f"{on}_bad" not in wanted:
+        if on not in requested and f"{on}_bad" not in requested:
             continue
         of_side = getattr(options.values, on)
-        if of_side.format == "json" and on in wanted:
-            parsers[on] = of_side.json_parser(to_arrow_type(wanted[on].dataType, timezone="UTC"))
+        if of_side.format == "json" and on in requested:
+            parsers[on] = of_side.json_parser(to_arrow_type(requested[on].dataType, timezone="UTC"))
         else:
             parsers |= parsers_of(ValueOptions(**{on: of_side}), logs(), options)
     whole = {field.name: field.dataType for field in value_schema(kafka_schema(headers=True), parsers)}
@@ -228,13 +228,13 @@ def columns_for(
         kind = whole[field.name]
         if field.dataType != kind or not field.nullable:
             raise ValueError(
-                f"schema: column {field.name!r} is {kind.simpleString()} and may be null, not "
+                f"schema: column {field.name!r} is {kind.simpleString()} and nullable, not "
                 f"{field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
             )
         if of not in columns:
             columns.append(of)
     if plain:
         columns_of(StructType(plain), "records")
-    if len(wanted) != len(schema.fields):
+    if len(requested) != len(schema.fields):
         raise ValueError(f"schema: must have columns, each once, got {', '.join(schema.names)}")
     return tuple(columns), ValueColumns(parsers, tuple(schema.names))

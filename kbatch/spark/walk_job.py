@@ -1,4 +1,4 @@
-"""A Spark job that walks the segments of logs for their transactions."""
+"""A Spark job that follows the transactions of segments."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from kbatch.read.decode_options import DecodeOptions
 
 __all__ = ["segment_walker"]
 
-# Segments of so many bytes make a task.
-_TASK_BYTES = 1 << 30
+# Bytes of segments per task.
+_WALK_TASK_BYTES = 1 << 30
 
 
 def segment_walker(spark: SparkSession) -> SegmentWalker:
-    """Return what walks segments as a job of `spark`, for `kbatch.plan.following.log_transactions`."""
+    """Return a function that follows segments in a job of `spark`, for `kbatch.plan.following.log_transactions`."""
 
-    def walk(wanted: Sequence[tuple[Segment, int | None]], options: DecodeOptions) -> list[SegmentTransactions]:
+    def walk(segments: Sequence[tuple[Segment, int | None]], options: DecodeOptions) -> list[SegmentTransactions]:
         context = spark.sparkContext
-        tasks = max(1, sum(segment.size for segment, _ in wanted) // _TASK_BYTES, context.defaultParallelism)
-        walked = context.parallelize(wanted, min(len(wanted), tasks))
+        tasks = max(1, sum(segment.size for segment, _ in segments) // _WALK_TASK_BYTES, context.defaultParallelism)
+        walked = context.parallelize(segments, min(len(segments), tasks))
         return walked.map(lambda each: segment_transactions(*each, options)).collect()
 
     return walk

@@ -269,5 +269,5 @@ def test_when_all_machines_die_the_export_ends(driver: Driver, tmp_path: Path) -
     for number in list(driver.cluster.workers):
         driver.cluster.kill_worker(number)
     said = driver.result(process)
-    assert said.startswith(f"ExecutorsLostError: {driver.cluster.master} has had no executor for us for ")
+    assert said.startswith(f"ExecutorsLostError: {driver.cluster.master} has had no executor for this job for ")
     assert list(tmp_path.iterdir()) == []

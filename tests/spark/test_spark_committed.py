@@ -334,7 +334,7 @@ def test_table_of_transactions_of_several_logs(spark: Any, several: Path) -> Non
     frame = load(spark, several, schema, table="transactions", subscribePattern="t", splitBytes="1")
     assert frame.columns == ["last_offset", "producer_id"]
     assert sorted(map(tuple, frame.collect()), key=str) == [(10, 8), (6, 7), (7, 7), (None, 9)]
-    with pytest.raises(Exception, match="no column 'offset'; there are topic, partition, producer_id"):
+    with pytest.raises(Exception, match="no column 'offset'; the columns are topic, partition, producer_id"):
         load(spark, several, "offset bigint", table="transactions").count()
     with pytest.raises(Exception, match="column 'state' is string, not int"):
         load(spark, several, "state int", table="transactions").count()
@@ -599,7 +599,7 @@ def test_losses_under_read_committed() -> None:
 
 
 def test_wrong_lists_are_refused(spark: Any) -> None:
-    with pytest.raises(ValueError, match="aborted_column='a' is for isolation='read_committed'"):
+    with pytest.raises(ValueError, match="aborted_column='a' requires isolation='read_committed'"):
         kbatch.spark.decode_in_arrow(aborted_column="a")
     with pytest.raises(ValueError, match="isolation must be one of"):
         kbatch.spark.decode_batches(isolation="serializable")  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
-from kbatch.sinks.outputs import Place  # noqa: E402
+from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
 MAGIC_2 = ("codec-gzip", "codec-lz4", "codec-none", "codec-snappy", "codec-zstd", "compact-src", "txn", "prealloc")
@@ -230,7 +230,7 @@ def test_reports_are_small_however_many_losses(many: Path, tmp_path: Path) -> No
     from kbatch.sinks.task import ExportJob, reports_of
 
     chosen = options(topics=None, on_error="skip")
-    job = ExportJob(plan(open_selected([str(many)]), chosen), chosen, Place(str(tmp_path)))
+    job = ExportJob(plan(open_selected([str(many)]), chosen), chosen, OutputPlace(str(tmp_path)))
     (batch,) = job([pa.record_batch({"id": [0]})])
     reports = reports_of(batch.column(0).to_pylist())
     assert [report.loss_count for report in reports] == [15_000, 15_000]
@@ -260,7 +260,7 @@ def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path)
     from kbatch.spark.export_job import _data_files
 
     tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())
-    with Staging(Place(str(tmp_path / "out")), in_place=False) as staging:
+    with Staging(OutputPlace(str(tmp_path / "out")), in_place=False) as staging:
         job = ExportJob(tasks, options(), staging.attempts, WriteOptions(compression="snappy"))
         numbers = pa.record_batch({"id": [0]})
         first, second = ([row for batch in job([numbers]) for row in batch.column(0).to_pylist()] for _ in range(2))
@@ -282,8 +282,8 @@ def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
     from kbatch.sinks.task import ExportJob
 
     tasks = plan(open_selected([str(golden / "logs" / "codec-zstd-0")]), options())
-    job = ExportJob(tasks, options(), Place(str(tmp_path / "elsewhere")))
-    with pytest.raises(kbatch.LogDirectoryError, match="not there for a Spark worker"):
+    job = ExportJob(tasks, options(), OutputPlace(str(tmp_path / "elsewhere")))
+    with pytest.raises(kbatch.LogDirectoryError, match="not found by a Spark worker"):
         list(job([pa.record_batch({"id": [0]})]))
 
 

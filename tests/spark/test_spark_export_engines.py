@@ -215,7 +215,7 @@ def test_a_failure_leaves_a_table_as_it_was(spark: Any, logs: Path, tmp_path: Pa
     assert sorted(str(path) for path in out.rglob("*")) == before
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deltalake.DeltaTable, "create_write_transaction", refuse)
-        with pytest.raises(kbatch.KbatchError, match="the Delta table didn't take the files: RuntimeError: no"):
+        with pytest.raises(kbatch.KbatchError, match="the Delta table did not accept the files: RuntimeError: no"):
             kbatch.spark.export(logs, out, writing=writing)
     assert sorted(str(path) for path in out.rglob("*")) == before
     assert deltalake.DeltaTable(str(out)).version() == 0
@@ -288,14 +288,14 @@ def test_an_iceberg_table_that_refuses(spark: Any, logs: Path, tmp_path: Path, c
     writing = WriteOptions(format="iceberg")
     for given, message in (
         ({}, "needs the table's name"),
-        ({"table": "kafka"}, "has a namespace"),
-        ({"table": "db.kafka", "catalog": "nowhere"}, "catalog 'nowhere' can't be opened"),
+        ({"table": "kafka"}, "must have a namespace"),
+        ({"table": "db.kafka", "catalog": "nowhere"}, "catalog 'nowhere' cannot be opened"),
     ):
         with pytest.raises((kbatch.KbatchError, ValueError), match=message):
             kbatch.spark.export(logs, out, writing=writing, **given)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CreateTableTransaction, "commit_transaction", refuse)
-        with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka didn't take the files: RuntimeError: no"):
+        with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka did not accept the files: RuntimeError: no"):
             kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
     assert not out.exists()
     assert not catalog.table_exists("db.kafka")
@@ -303,7 +303,7 @@ def test_an_iceberg_table_that_refuses(spark: Any, logs: Path, tmp_path: Path, c
     before = sorted(str(path) for path in out.rglob("*.parquet"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transaction, "commit_transaction", refuse)
-        with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka didn't take the files: RuntimeError: no"):
+        with pytest.raises(kbatch.KbatchError, match=r"table db\.kafka did not accept the files: RuntimeError: no"):
             kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
     assert sorted(str(path) for path in out.rglob("*.parquet")) == before
     assert not [name for name in os.listdir(out) if name.startswith("_temporary")]
@@ -311,7 +311,7 @@ def test_an_iceberg_table_that_refuses(spark: Any, logs: Path, tmp_path: Path, c
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transaction, "commit_transaction", refuse)
         patch.setattr(type(catalog), "load_table", failing_after(type(catalog).load_table, 2))
-        with pytest.raises(kbatch.KbatchError, match=r"can't tell whether it took the files, which are kept"):
+        with pytest.raises(kbatch.KbatchError, match=r"may have accepted the files, which are kept"):
             kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
     kept = {str(path) for path in out.rglob("*.parquet")} - set(before)
     assert len(kept) == 3
@@ -422,7 +422,10 @@ def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixtu
         (["--row-group-rows", "0"], "--row-group-rows must be at least 1, got 0"),
         (["--compression", "zstd:99"], "--compression zstd has levels 1 to 22"),
         (["--starting-offsets", "[]"], "--starting-offsets must be JSON"),
-        (["--ending-offsets", '{"t": {"0": -2}}'], "--ending-offsets must not have offset -2, as it has for t-0"),
+        (
+            ["--ending-offsets", '{"t": {"0": -2}}'],
+            "--ending-offsets must not have offset -2 in a batch read",
+        ),
         (["--table", "a.b"], "--table and --catalog go with --format iceberg"),
         (["--format", "iceberg"], "--format iceberg needs --table"),
     ):
@@ -596,7 +599,7 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
         staging = Staging(place, in_place=not place.local)
         with staging:
             staging.write("_manifest.json", b"{}")
-            with pytest.raises(kbatch.LogDirectoryError, match="isn't there for the driver"):
+            with pytest.raises(kbatch.LogDirectoryError, match="not found by the driver"):
                 staging.place([("00000-nothing.parquet", "topic=t/partition=0/part-0.parquet")])
         assert not place.exists()
     assert os.listdir(tmp_path) == []
@@ -605,11 +608,11 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
 
 def test_a_run_leaves_what_another_has_written(tmp_path: Path) -> None:
     """Two runs begin a table in one directory: the one that fails takes nothing of the other with it."""
-    from kbatch.sinks.outputs import Place
+    from kbatch.sinks.outputs import OutputPlace
     from kbatch.sinks.staging import Staging
 
     out = tmp_path / "out"
-    with Staging(Place(str(out)), in_place=True) as staging:
+    with Staging(OutputPlace(str(out)), in_place=True) as staging:
         staging.write("topic=t/partition=0/part-1.parquet", b"mine")
         (out / "topic=t" / "partition=1").mkdir()
         (out / "topic=t" / "partition=1" / "part-1.parquet").write_bytes(b"theirs")

@@ -24,7 +24,7 @@ from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.plan.select import open_selected  # noqa: E402
 from kbatch.plan.split import plan  # noqa: E402
 from kbatch.sinks import files  # noqa: E402
-from kbatch.sinks.outputs import Place  # noqa: E402
+from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.task import ExportJob, reports_of  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.export_job import _data_files  # noqa: E402
@@ -52,7 +52,7 @@ def run(
     wanted = WriteOptions(**writing)
     tasks = plan(open_selected([str(root)]), chosen)
     out.mkdir()
-    job = ExportJob(tasks, chosen, Place(str(out)), wanted, limits=limits)
+    job = ExportJob(tasks, chosen, OutputPlace(str(out)), wanted, limits=limits)
     (rows,) = ([row for batch in job([pa.record_batch({"id": [i]})]) for row in batch.column(0).to_pylist()]
                for i in [0] if len(tasks) == 1)  # fmt: skip
     committed = _data_files(reports_of(rows), "", wanted.suffix)
@@ -318,7 +318,7 @@ def test_days_at_random_open_few_files(tmp_path: Path, monkeypatch: pytest.Monke
 def test_days_that_are_none(tmp_path: Path) -> None:
     """Producers that send nanoseconds, or noise: a clear error, and not a million directories."""
     root = log(tmp_path / "logs", [NOW + i * DAY for i in range(51)])
-    with pytest.raises(kbatch.KbatchError, match=r"t-0: timestamps of more than 50 days.*write it without days"):
+    with pytest.raises(kbatch.KbatchError, match=r"t-0: timestamps of more than 50 days.*write it without by_day"):
         run(root, tmp_path / "out", limits=files.FileLimits(days=50), by_day=True)
     assert os.listdir(tmp_path / "out") == []
     far = log(tmp_path / "far", [253_402_300_800_000, 9_000_000_000_000_000], per_batch=1)
@@ -330,7 +330,7 @@ def test_statistics_of_written_files(tmp_path: Path) -> None:
     times = [NOW + 5, -1, NOW - 5]
     chosen = ReadOptions()
     tasks = plan(open_selected([str(log(tmp_path / "logs", times, per_batch=1))]), chosen)
-    job = ExportJob(tasks, chosen, Place(str(tmp_path)))
+    job = ExportJob(tasks, chosen, OutputPlace(str(tmp_path)))
     (batch,) = job([pa.record_batch({"id": [0]})])
     (report,) = reports_of(batch.column(0).to_pylist())
     (file,) = report.files
@@ -342,7 +342,7 @@ def test_statistics_of_written_files(tmp_path: Path) -> None:
 def test_offsets_that_go_back_are_not_called_sorted(tmp_path: Path) -> None:
     """A reader may trust what a footer says of the order, so it is said only of what is so."""
     schema = pa.schema([("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])
-    out = Place(str(tmp_path))
+    out = OutputPlace(str(tmp_path))
     with files.DataFiles(out, "x", schema, WriteOptions(row_group_rows=2), "here") as target:
         for pair in ([1, 2], [3, 4], [4, 3], [9, 8], [20, 21]):
             batch = pa.record_batch([pa.array(pair), pa.array([0, 0], schema.field(1).type)], schema=schema)
@@ -367,7 +367,7 @@ def test_a_transform_makes_what_is_written(tmp_path: Path) -> None:
     chosen = ReadOptions()
     tasks = plan(open_selected([str(log(tmp_path / "logs", TIMES["to and fro"]))]), chosen)
     (tmp_path / "out").mkdir()
-    job = ExportJob(tasks, chosen, Place(str(tmp_path / "out")), WriteOptions(by_day=True), Doubled())
+    job = ExportJob(tasks, chosen, OutputPlace(str(tmp_path / "out")), WriteOptions(by_day=True), Doubled())
     (batch,) = job([pa.record_batch({"id": [0]})])
     (report,) = reports_of(batch.column(0).to_pylist())
     assert [file.rows for file in report.files] == [334, 333, 333]
@@ -415,7 +415,7 @@ def test_options_that_can_not_be() -> None:
 def test_reports_are_plain_json(tmp_path: Path) -> None:
     chosen = ReadOptions()
     tasks = plan(open_selected([str(log(tmp_path / "logs", TIMES["steady"]))]), chosen)
-    job = ExportJob(tasks, chosen, Place(str(tmp_path)), WriteOptions(by_day=True))
+    job = ExportJob(tasks, chosen, OutputPlace(str(tmp_path)), WriteOptions(by_day=True))
     (batch,) = job([pa.record_batch({"id": [0]})])
     (text,) = batch.column(0).to_pylist()
     assert [file["date"] for file in json.loads(text)["files"]] == sorted({day(time) for time in TIMES["steady"]})

@@ -169,7 +169,7 @@ def test_a_large_value_is_a_row(spark: Any, tmp_path: Path) -> None:
         return spark.read.format("kbatch").schema(schema).options(**options).load(str(root))
 
     where = (
-        r"00000000000000000001\.log, byte 0, base offset 1, record 0: 104857600 bytes of value, maxRecordBytes at most"
+        r"00000000000000000001\.log, byte 0, base offset 1, record 0: 104857600 bytes of value exceed maxRecordBytes"
     )
     with pytest.raises(Exception, match=where):
         read("value binary", maxRecordBytes="99m").selectExpr("length(value)").collect()
@@ -184,7 +184,7 @@ def test_a_record_too_large_for_a_row_is_named(tmp_path: Path, caplog: pytest.Lo
     (partition,) = reader.partitions()
     batches = list(reader.read(partition))
     assert [batch.num_rows for batch in batches] == [1, 1, 1]
-    assert "base offset 1, record 0: 83886080 bytes of value; Spark's JVM takes about four times" in caplog.text
+    assert "base offset 1, record 0: 83886080 bytes of value; Spark's JVM needs about four times" in caplog.text
     reader = replace_options(reader, max_record_bytes=1000)
     with pytest.raises(kbatch.LimitExceededError, match="base offset 1, record 0: 83886080 bytes of value, maxRecord"):
         list(reader.read(partition))

@@ -113,7 +113,7 @@ def test_errors_name_the_row(segments: list[bytes]) -> None:
 def test_a_cut_row_is_an_error_unless_dropped(segments: list[bytes]) -> None:
     """FRM-R3: a fetch response may end within a batch; whether a column's value may is the user's to say."""
     cut = segments[0][:-5]
-    with pytest.raises(kbatch.TruncatedBatchError, match=r"row 0 of the partition, .* no whole batch; partial='drop'"):
+    with pytest.raises(kbatch.TruncatedBatchError, match=r"row 0 of the partition, .* an incomplete batch"):
         list(kbatch.spark.decode_batches()([cut]))
     rows = list(kbatch.spark.decode_batches(partial="drop")([cut]))
     assert len(rows) == len(kbatch.decode(cut)) < len(kbatch.decode(segments[0]))
@@ -138,7 +138,7 @@ def test_memory_is_bounded_by_a_row(segments: list[bytes]) -> None:
 def test_wrong_arguments(spark: Any) -> None:
     from pyspark.sql.types import StructType
 
-    with pytest.raises(ValueError, match="'offset' is a column of the records too"):
+    with pytest.raises(ValueError, match="'offset' is also a column of the records"):
         kbatch.spark.decode_in_arrow(keep=StructType.fromDDL("offset long"))
     with pytest.raises(ValueError, match="'raise' or 'drop'"):
         kbatch.spark.decode_in_arrow(partial="keep")
@@ -147,7 +147,7 @@ def test_wrong_arguments(spark: Any) -> None:
     frame = spark.createDataFrame([("a",)], "value string")
     with pytest.raises(ValueError, match="'value' is string, not binary"):
         kbatch.spark.decode_frame(frame)
-    with pytest.raises(ValueError, match="no column 'topic'; there are value"):
+    with pytest.raises(ValueError, match="no column 'topic'; the columns are value"):
         kbatch.spark.decode_frame(frame, keep=["topic"])
     with pytest.raises(TypeError, match="element 0 of the partition is bytes"):
         list(kbatch.spark.decode_batches(keep=["a"])([b""]))
@@ -162,7 +162,7 @@ def test_losses_of_a_column(spark: Any, segments: list[bytes], caplog: pytest.Lo
     cut = bytes(bad[:-5])
     rows = [("good", segments[1]), ("bad", bytes(bad)), ("none", None), ("cut", cut)]
     last = int(batches["position"][-1])
-    left = (last, len(cut) - last, "the last bytes are no whole batch", None)
+    left = (last, len(cut) - last, "the last batch is incomplete", None)
     skipped = [tuple(loss) for loss in kbatch.decode(bad, on_error="skip").losses]
     assert len(skipped) == 2
     want = {"bad": skipped, "cut": [*skipped, left]}
@@ -188,7 +188,7 @@ def test_losses_of_a_column(spark: Any, segments: list[bytes], caplog: pytest.Lo
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 6
     assert lines[0].startswith(f"row 1 of the partition, column 'value', byte {skipped[0][0]}: ")
-    assert lines[-1] == "5 losses in this task; table='losses' gives all of them as rows"
+    assert lines[-1] == "5 losses in this task; table='losses' returns all of them as rows"
     with pytest.raises(ValueError, match="for on_error='skip' or 'stop'"):
         kbatch.spark.decode_in_arrow(table="losses", on_error="raise")
     with pytest.raises(ValueError, match="table must be one of 'records', 'losses'"):

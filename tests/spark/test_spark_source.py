@@ -166,7 +166,7 @@ def test_a_projection_is_the_whole_relation_restricted(spark: Any, logs: str, co
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("offset long, colour string", "no column 'colour'; there are key, value, topic"),
+        ("offset long, colour string", "no column 'colour'; the columns are key, value, topic"),
         ("offset int", "column 'offset' is bigint, not int"),
         ("headers array<string>", "column 'headers' is array<struct<key:string,value:binary>>"),
     ],
@@ -357,7 +357,7 @@ def test_no_damage_is_an_empty_table(spark: Any, logs: str) -> None:
 def test_wrong_options_for_losses(spark: Any, logs: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):
         load(spark, logs, **options)
-    with pytest.raises(Exception, match="no column 'value'; there are topic, partition, file"):
+    with pytest.raises(Exception, match="no column 'value'; the columns are topic, partition, file"):
         load(spark, logs, "value binary", table="losses").count()
     assert load(spark, logs, topics="txn", table="records").columns[0] == "key"
 
@@ -372,7 +372,7 @@ def test_a_read_of_records_warns_of_losses_and_points_to_the_table(hit: str, cap
     want = [row for row in losses_of(hit) if row[0] == "codec-none"]
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:-1] == [f"{row[2]}, byte {row[3]}: {row[4]} bytes lost: {row[5]}" for row in want]
-    hint = "a batch read with option('table', 'losses') gives all of them as a DataFrame"
+    hint = "a batch read with option('table', 'losses') returns all of them as a DataFrame"
     assert lines[-1] == f"{len(want)} losses in this task; {hint}"
 
 

@@ -196,7 +196,7 @@ def test_a_commit_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
         (["'a' as value"], {"topic": "t"}, "column 'partition' is missing.*numPartitions"),
         (["'a' as value", "cast(null as string) as topic"], {"numPartitions": "1"}, "the topic is null"),
         (["'a' as value", "cast(null as int) as partition"], {"topic": "t"}, "the partition is null.*numPartitions"),
-        (["1.5D as value"], {"topic": "t"}, "column 'value' is double, which no column of a record can be"),
+        (["1.5D as value"], {"topic": "t"}, "column 'value' is double, a type that records do not have"),
         (["'a' as value", "1 as other"], {"topic": "t", "numPartitions": "1"}, "column 'other' has no place"),
         (["'a' as value", "map('a', 'b') as headers"], {"topic": "t", "numPartitions": "1"}, None),
         (["'a' as value", "array('a') as headers"], {"topic": "t", "numPartitions": "1"}, "column 'headers' must be"),
@@ -288,7 +288,7 @@ def test_only_the_attempts_that_spark_takes_count(tmp_path: Path) -> None:
 def test_a_task_that_tells_nothing_is_no_success(tmp_path: Path) -> None:
     writer = writer_of(tmp_path / "logs")
     message = writer.write(iter(batches(4)))
-    with pytest.raises(RuntimeError, match="1 of 2 tasks didn't tell what they wrote"):
+    with pytest.raises(RuntimeError, match="1 of 2 tasks did not report their files"):
         writer.commit([message, None])
     assert os.listdir(tmp_path) == []
 

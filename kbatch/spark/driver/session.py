@@ -1,4 +1,4 @@
-"""The Spark session of a command: local unless a master is named, quiet, and gone when the command ends."""
+"""The Spark session of a command: local by default, without log output, and stopped when the command ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kbatch.spark.driver.java import ensure_java
 
 __all__ = ["SparkStartError", "spark_session"]
 
-# How long a JVM may take to end by itself, in seconds.
+# Seconds that a JVM has to end by itself.
 _GRACE = 10.0
 
 
@@ -33,31 +33,30 @@ class SparkStartError(KbatchError):
 def spark_session(
     master: str | None = None, *, app_name: str = "kbatch", conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Give the active session if there is one, else start one and end it, its JVM and its workers afterwards.
+    """Yield the active session, or else start one and stop it afterwards, with its JVM and workers.
 
     Parameters
     ----------
     master : str, optional
         Spark's master URL; None is the active session, or else ``local[*]``.
     app_name : str
-        The name that Spark shows.
+        The name of the application in Spark.
     conf : mapping of str to str, optional
-        Spark's settings, such as ``{"spark.executor.memory": "4g"}``. They go before ours.
+        Spark's settings, such as ``{"spark.executor.memory": "4g"}``. They override the defaults.
 
     Yields
     ------
     SparkSession
-        A session of our own has no web UI, UTC as its time zone, this interpreter for its workers, and a log that
-        doesn't reach the terminal.
+        A new session has no web UI, the time zone UTC, this interpreter for its workers, and no log on the terminal.
 
     Raises
     ------
     MissingDependencyError
-        There is no Java that Spark can run on.
+        If there is no Java that Spark can use.
     SparkStartError
-        Spark did not start; the message has the last line that it logged.
+        If Spark did not start; the message has the error that it logged.
     ValueError
-        A master was named, or settings, and a session is there already: Spark has one per process.
+        If a master or settings are given and a session is active: a process can have only one.
 
     Examples
     --------
@@ -69,9 +68,9 @@ def spark_session(
     active = SparkSession.getActiveSession()
     if active is not None:
         if master is not None:
-            raise ValueError("a Spark session is active in this process, so that a master can't be chosen any more")
+            raise ValueError("a Spark session is active in this process, so its master cannot be changed")
         if conf:
-            raise ValueError("a Spark session is active in this process, so that settings can't be given any more")
+            raise ValueError("a Spark session is active in this process, so its settings cannot be changed")
         yield active
         return
     ensure_java()
@@ -85,7 +84,7 @@ def spark_session(
 def _own_session(
     master: str | None, app_name: str, given: Mapping[str, str], scratch: str, sink: IO[bytes]
 ) -> Iterator[SparkSession]:
-    # Workers take `python3` of the PATH if nobody tells them better.
+    # By default, workers run the `python3` of the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf(loadDefaults=False)
@@ -103,13 +102,13 @@ def _own_session(
     }
     for key, value in settings.items():
         conf.set(key, value)
-    # The JVM's standard error is what Spark's log, Java's own warnings and the workers write to. It is shown, in one
-    # line, only if there is no session to tell what went wrong.
+    # Spark's log, Java's warnings and the workers write to the JVM's standard error. One line of it is shown if no
+    # session starts.
     process: subprocess.Popen[bytes] | None = None
     gateway: Any = None
     try:
         try:
-            # A JVM that is interrupted while it starts is left behind, as nobody knows it yet.
+            # An interrupt while the JVM starts would leave it running.
             with HeldInterrupts():
                 launch: Callable[..., Any] = launch_gateway
                 gateway = launch(conf, popen_kwargs={"stdout": sink, "stderr": sink})
@@ -117,14 +116,14 @@ def _own_session(
                 context = SparkContext(conf=conf, gateway=gateway)
                 spark = SparkSession(context)
         except Exception as error:
-            raise SparkStartError(f"Spark did not start: {_reason(sink.name, error)}") from error
+            raise SparkStartError(f"Spark did not start: {_start_error(sink.name, error)}") from error
         yield spark
     finally:
-        _end(gateway, process)
+        _stop(gateway, process)
 
 
-def _end(gateway: Any, process: subprocess.Popen[bytes] | None) -> None:
-    """Stop the session and its JVM, whatever state an interrupt has left them in."""
+def _stop(gateway: Any, process: subprocess.Popen[bytes] | None) -> None:
+    """Stop the session and its JVM, in whatever state an interrupt has left them."""
     context = SparkContext._active_spark_context
     if context is not None:
         with contextlib.suppress(Exception):
@@ -139,7 +138,7 @@ def _end(gateway: Any, process: subprocess.Popen[bytes] | None) -> None:
     if process is None:
         return
     if process.stdin is not None:
-        process.stdin.close()  # the JVM ends when it can't read from us any more
+        process.stdin.close()  # the JVM ends when its standard input is closed
     try:
         process.wait(_GRACE)
     except subprocess.TimeoutExpired:
@@ -147,8 +146,8 @@ def _end(gateway: Any, process: subprocess.Popen[bytes] | None) -> None:
         process.wait()
 
 
-def _reason(log: str, error: Exception) -> str:
-    """Return the line of Spark's log that says most, else the error's own first line."""
+def _start_error(log: str, error: Exception) -> str:
+    """Return the first error in Spark's log, or else its last line or that of the exception."""
     lines = [line.strip() for line in Path(log).read_text(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if "Exception" in line or "ERROR" in line or line.lower().startswith("error")]
     return (telling or lines or str(error).splitlines() or [type(error).__name__])[-1 if not telling else 0]
