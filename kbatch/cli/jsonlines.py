@@ -71,7 +71,7 @@ def record_lines(table: RecordTable, file: str, max_bytes: int | None) -> Iterat
         rows = part.records
         keys = _byte_strings(record_keys, rows, part.data, "key_len", max_bytes)
         values = _byte_strings(record_values, rows, part.data, "value_len", max_bytes)
-        headers = _header_lists(part, max_bytes)
+        headers = _json_headers(part, max_bytes)
         for i, (offset, timestamp, batch, key, value) in enumerate(
             zip(rows["offset"].tolist(), rows["timestamp"].tolist(), rows["batch"].tolist(), keys, values, strict=True)
         ):
@@ -116,7 +116,7 @@ def _byte_strings(  # type: ignore[no-untyped-def]
     return [json_bytes(*each) for each in zip(gather(cut, data), rows[length].tolist(), strict=True)]
 
 
-def _header_lists(table: RecordTable, limit: int | None) -> list[str]:
+def _json_headers(table: RecordTable, limit: int | None) -> list[str]:
     headers = table.headers
     keys = [json_bytes(key) for key in header_keys(headers, table.data)]
     values = _byte_strings(header_values, headers, table.data, "value_len", limit)

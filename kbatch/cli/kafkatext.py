@@ -29,7 +29,7 @@ from kbatch.table import RecordTable
 
 __all__ = ["index_lines", "lines", "snapshot_lines", "time_index_lines", "transaction_index_lines"]
 
-_CHUNK_ROWS = 4096
+_TEXT_RECORDS = 4096
 _FLAGS = ("false", "true")
 
 
@@ -86,8 +86,8 @@ def _record_lines(table: RecordTable, data: bool) -> Iterator[str]:
     kinds = [TIMESTAMP_TYPES[kind] for kind in timestamp_types(batches).tolist()]
     new = batches["magic"] == 2
     control = ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & new
-    for start in range(0, len(table), _CHUNK_ROWS):
-        part = table[start : start + _CHUNK_ROWS]
+    for start in range(0, len(table), _TEXT_RECORDS):
+        part = table[start : start + _TEXT_RECORDS]
         records = part.records
         batch = records["batch"]
         base = batches["base_sequence"][batch].astype(np.int64)

@@ -23,7 +23,7 @@ Index files are rebuilt. The other auxiliary files of segments are copied, excep
 leader epochs, which a broker rebuilds. A run that is killed leaves a directory .NAME.*.tmp next to OUT, which can be
 deleted.
 """
-_MAX_LISTED = 20
+_LISTED_DAMAGE = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,10 +84,10 @@ def _progress(total: int) -> Iterator[Any]:
 
 
 def _print(out: str, report: RewriteReport) -> None:
-    for loss in report.damage[:_MAX_LISTED]:
+    for loss in report.damage[:_LISTED_DAMAGE]:
         print(f"skipped: byte {loss.position}, {loss.length} bytes: {loss.reason}")
-    if len(report.damage) > _MAX_LISTED:
-        print(f"skipped: {len(report.damage) - _MAX_LISTED:,} more")
+    if len(report.damage) > _LISTED_DAMAGE:
+        print(f"skipped: {len(report.damage) - _LISTED_DAMAGE:,} more")
     for name, count in report.lost.items():
         print("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
     if report.tail_bytes:

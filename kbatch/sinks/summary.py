@@ -16,7 +16,7 @@ from kbatch.transactions import Transactions
 __all__ = ["ExportSummary", "PartitionSummary", "summarize"]
 
 # The maximum number of open transactions that are listed for a partition, and of undecided ones.
-_MAX_LISTED = 20
+_LISTED_TRANSACTIONS = 20
 
 # The counts of batches that read_committed leaves out, in reports and summaries.
 _LEFT_OUT = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
@@ -214,12 +214,12 @@ def summarize(
             part.open_count = len(known.open)
             part.open_transactions = [
                 {"producer_id": each.producer_id, "first_offset": each.first_offset}
-                for each in known.open[:_MAX_LISTED]
+                for each in known.open[:_LISTED_TRANSACTIONS]
             ]
             part.undecided_count = len(known.undecided)
             part.undecided_transactions = [
                 {name: int(row[name]) for name in ("producer_id", "first_offset", "last_offset")}
-                for row in known.undecided[:_MAX_LISTED]
+                for row in known.undecided[:_LISTED_TRANSACTIONS]
             ]
     codecs: Counter[str] = Counter()
     for report in reports:

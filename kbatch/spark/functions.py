@@ -40,7 +40,7 @@ _ABORTED_FIELDS = (("producer_id", "first_offset"), ("producerId", "firstOffset"
 # Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.records.kafka_columns.spark_batches`).
 _ARROW_ROWS = 16_000
 _ARROW_BYTES = 4 << 20
-_DECODED_BYTES = 16 << 20
+_ROW_TABLE_BYTES = 16 << 20
 
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -71,7 +71,7 @@ class _RowDecoder:
     partial: str
     table: RowTable
     aborted_column: str | None
-    table_bytes: int = _DECODED_BYTES
+    table_bytes: int = _ROW_TABLE_BYTES
 
     @property
     def schema(self) -> StructType:
