@@ -21,11 +21,11 @@ from kbatch.log.verification import verify_index, verify_log, verify_snapshot, v
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Check segments and the files beside them: every batch's checksum and structure, offsets, timestamps; index files against
-the segment; .txnindex files against the transaction markers; the checksum of producer snapshots.
+Check segments and their auxiliary files: checksum, structure, offsets and timestamps of every batch; index files
+against the segment; .txnindex files against the transaction markers; the checksums of producer snapshots.
 
-PATH is a segment (.log, .checkpoint), a file beside one (.index, .timeindex, .txnindex, .snapshot), a topic-partition
-directory, or a broker's log directory.
+PATH is a segment (.log, .checkpoint), an auxiliary file of one (.index, .timeindex, .txnindex, .snapshot), a
+topic-partition directory, or a broker's log directory.
 
 Each finding is printed on a line, "file: byte N: text". A finding that need not be damage is a note: missing offsets,
 which compaction and transactions cause too; zeros or an incomplete batch at the end of the last segment.
