@@ -21,7 +21,7 @@ from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_
 __all__ = ["BatchWriter"]
 
 # Bytes of batches per write, and the number and bytes of records that are kept as Python objects before encoding.
-_RUN_BYTES = 4 << 20
+_WRITE_BYTES = 4 << 20
 _KEPT = 1024
 _KEPT_BYTES = 1 << 20
 # Maximum overhead of a record in addition to key, value and headers, and of a header (PRD-R15).
@@ -353,7 +353,7 @@ class BatchWriter:
         start = 0
         while start < len(batches):
             before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + _RUN_BYTES, "right")))
+            stop = max(start + 1, int(np.searchsorted(ends, before + _WRITE_BYTES, "right")))
             run = batches[start:stop]
             with compose_view(records, run, self._layout.level) as out:
                 self._write(out)
