@@ -1,6 +1,6 @@
-"""Run the benchmark: every contestant on the same corpora in the same run, a table of ratios, the floors, a chart.
+"""Run every contestant on the same corpora in the same run; print a table of ratios and the floors, and draw a chart.
 
-``python -m bench`` from the top of a clone, with ``pip install -e '.[bench]'``.
+``python -m bench`` runs from the top of a clone, with ``pip install -e '.[bench]'``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES = (
 
 
 class Recorder:
-    """A plugin of pytest that keeps what pytest-benchmark measured, what failed, and what was skipped and why."""
+    """A pytest plugin that collects the results of pytest-benchmark, the failures, and the skips with their reasons."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {"benchmarks": []}
@@ -66,7 +66,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Return a description of this machine in one line."""
+    """Return a one-line description of this machine."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -81,11 +81,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         import pytest
         import pytest_benchmark  # noqa: F401 - a plugin
     except ImportError as error:
-        raise SystemExit(f"bench: {error}: pip install -e '.[bench]' brings all that it needs") from None
+        raise SystemExit(f"bench: {error}; run pip install -e '.[bench]'") from None
 
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as scratch:
-        # pytest-benchmark calls the recorder only if it has a file to write.
+        # pytest-benchmark calls the recorder only if it is given a file to write.
         arguments = [str(HERE), "-q", "--benchmark-quiet", "-p", "no:cacheprovider", "--disable-warnings"]
         arguments += [f"--benchmark-json={scratch}/found.json"]
         arguments += ["-k", options.k] if options.k else []
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_live(options: argparse.Namespace) -> dict[str, Any]:
-    """Let clients read from a broker (`bench.live`); return records per second by topic, client and kind of result."""
+    """Run `bench.live`; return records per second by topic, client and kind of result."""
     with tempfile.TemporaryDirectory() as scratch:
         figures = Path(scratch) / "live.json"
         command = [sys.executable, "-m", "bench.live", f"--json={figures}"]
@@ -117,43 +117,43 @@ def run_live(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def verdict(results: Results, options: argparse.Namespace) -> int:
-    """Return the exit status: 1 if something failed, or for ``--check`` if a floor is not met."""
+    """Return the exit status: 1 if a benchmark failed or did not run, or with ``--check`` if a floor is not met."""
     if results.failed:
         return 1
     found = floors(results)
     if options.check and not all(floor.met for floor in found):
         return 1
-    # A whole run measures every floor; only toolchains of other languages may be missing, if that is reported.
+    # A complete run measures every floor, except that toolchains of other languages may be missing if that is reported.
     left_out = {FOREIGN} if any(line.startswith("test_foreign") for line in results.skipped) else set()
     missing = [floor.text for floor in found if floor.measured is None and floor.needs not in left_out]
     if missing and not options.k:
-        print("not run, although this was a whole run:", *missing, sep="\n  ", file=sys.stderr)
+        print("floors that did not run, although this was a complete run:", *missing, sep="\n  ", file=sys.stderr)
         return 1
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, print and draw; or print and draw what an earlier run wrote."""
+    """Run the benchmarks, or read the results of an earlier run; print the report and draw the chart."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="run everything once, on little data, for its checks")
+    parser.add_argument("--quick", action="store_true", help="run everything once, on little data, to check results")
     parser.add_argument("-k", "--corpus", dest="k", metavar="EXPRESSION", default="",
-                        help="a selection as for pytest's -k: 'small and decode', 'zstd', 'arrow'")  # fmt: skip
+                        help="select benchmarks as with pytest's -k: 'small and decode', 'zstd', 'arrow'")  # fmt: skip
     parser.add_argument("--mb", type=float, help="size of a corpus in 10^6 bytes before compression (default: 32)")
-    parser.add_argument("--live", action="store_true", help="also Python clients and kbatch on a broker, by the clock")
+    parser.add_argument("--live", action="store_true", help="also run Python clients and kbatch against a broker")
     parser.add_argument("--details", action="store_true", help="also print every contestant")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a floor is not met or did not run")
     parser.add_argument("--out", type=Path, default=HERE / "corpora" / "out",
                         help="directory for results.json, report.md and the chart (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--json", type=Path, help="write the results there instead")
+    parser.add_argument("--json", type=Path, help="file for the results (default: results.json in the directory --out)")
     parser.add_argument(
-        "--from", dest="read", type=Path, metavar="FILE", help="run nothing: read the results of an earlier run"
+        "--from", dest="read", type=Path, metavar="FILE", help="run nothing; read the results of an earlier run"
     )
     parser.add_argument("--readme", action="store_true",
-                        help="write tables and chart into README.md, docs/performance.md and bench/")  # fmt: skip
+                        help="write the tables and the chart to README.md, docs/performance.md and bench/")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.readme and (options.quick or options.k):
-        parser.error("--readme takes the figures of whole, timed runs only")
-    # Read by the modules that are imported from here on.
+        parser.error("--readme accepts only complete, timed runs: not with --quick or -k")
+    # The modules that are imported below read these variables.
     if options.quick:
         os.environ["KBATCH_BENCH_QUICK"] = "1"
     if options.mb:
@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
         results = Results.read(options.read)
     else:
         document = run(options)
-        # A failure of this loses nothing of what was measured before.
+        # If this fails, the measurements above are still written.
         try:
             if options.live:
                 document["live"] = run_live(options)

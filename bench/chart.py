@@ -1,4 +1,4 @@
-"""The chart: records per second by corpus and contestant, as dots on a logarithmic scale."""
+"""The chart: records per second by corpus and contestant, drawn as dots on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.results import KBATCH, Results
 
 __all__ = ["draw"]
 
-# Label of a row, and its corpus.
+# The label and the corpus of each row.
 ROWS = {
     "small\n8 B key, 32 B value": "small",
     "medium\n16 B key, 100 B value": "medium",
@@ -26,7 +26,7 @@ ROWS = {
 
 
 class Series(NamedTuple):
-    """How a contestant is drawn. Colours are those of Okabe and Ito, and shapes differ as well."""
+    """How a contestant is drawn. Colours are from the palette of Okabe and Ito, and each shape is different."""
 
     label: str
     colour: str
@@ -46,7 +46,7 @@ SERIES = {
 
 
 def rates(results: Results, corpus: str) -> dict[str, float]:
-    """Return million records per second of every contestant that decoded a corpus."""
+    """Return million records per second for every contestant that decoded a corpus."""
     found: dict[str, float] = {}
     own = results.get("decode", corpus, KBATCH)
     for who in (KBATCH, "aiokafka", "kafka-python"):
@@ -56,7 +56,7 @@ def rates(results: Results, corpus: str) -> dict[str, float]:
     for language in ("Java", "Go", "Rust"):
         ratio = results.foreign(corpus, language)
         if ratio and own:
-            # From its ratio to kbatch, with which it took turns.
+            # Computed from the ratio to kbatch, which was measured in turns with this decoder.
             found[language] = own.records / own.seconds / 1e6 / ratio.ratio
     both = results.ratio("threads", corpus, "one thread", "two threads")
     if both and own:
@@ -64,8 +64,8 @@ def rates(results: Results, corpus: str) -> dict[str, float]:
     return found
 
 
-def lowered(values: dict[str, float], width: float) -> dict[str, float]:
-    """Return how far below its row each mark is drawn, so that none hides another; `width` is that of a mark."""
+def vertical_shifts(values: dict[str, float], width: float) -> dict[str, float]:
+    """Return how far below its row each mark of width `width` is drawn, so that no mark hides another."""
     found = {who: 0.0 for who in (KBATCH, "two threads") if who in values}
     for who in sorted(set(values) - set(found), key=values.__getitem__):
         near = {found[other] for other in found if abs(math.log10(values[who]) - math.log10(values[other])) < width}
@@ -74,7 +74,7 @@ def lowered(values: dict[str, float], width: float) -> dict[str, float]:
 
 
 def label(results: Results, name: str) -> str:
-    """Return a contestant's name in the legend; for a language, with the name of its fastest decoder."""
+    """Return the name of a contestant in the legend; a language is followed by its fastest decoder."""
     if name not in ("Go", "Rust"):
         return SERIES[name].label
     decoders = (results.foreign(corpus, name) for corpus in ROWS.values())
@@ -83,11 +83,11 @@ def label(results: Results, name: str) -> str:
 
 
 def draw(results: Results, directory: Path, name: str = "chart") -> list[Path]:
-    """Draw the chart as SVG and PNG; print why not if matplotlib is missing or nothing was decoded."""
+    """Draw the chart as SVG and PNG; print a message if matplotlib is missing or nothing was decoded."""
     try:
         import matplotlib
     except ImportError:
-        print("no chart: matplotlib isn't installed (pip install -e '.[bench]')")
+        print("no chart: matplotlib is not installed (pip install -e '.[bench]')")
         return []
     found = {text: rates(results, corpus) for text, corpus in ROWS.items()}
     found = {text: values for text, values in found.items() if KBATCH in values}
@@ -98,7 +98,7 @@ def draw(results: Results, directory: Path, name: str = "chart") -> list[Path]:
     style = {
         "font.family": "DejaVu Sans",
         "font.size": 9.5,
-        "svg.hashsalt": "kbatch",  # the same chart gives the same file
+        "svg.hashsalt": "kbatch",  # equal charts are written as equal files
         "axes.edgecolor": "#888888",
         "text.color": "#222222",
     }
@@ -119,11 +119,11 @@ def plot(results: Results, found: dict[str, dict[str, float]]) -> Any:
     axes = figure.add_axes((0.215, 0.62 / height, 0.76, 1 - 1.72 / height))
     everything = [math.log10(value) for values in found.values() for value in values.values()]
     mark_width = 0.02 * (max(everything) - min(everything))
-    lower = [lowered(values, mark_width) for values in found.values()]
+    shifts = [vertical_shifts(values, mark_width) for values in found.values()]
     for row, values in enumerate(found.values()):
         axes.plot([min(values.values()), max(values.values())], [row, row], color="#DDDDDD", linewidth=1.5, zorder=1)
     for who, series in SERIES.items():
-        points = [(values[who], row + lower[row][who]) for row, values in enumerate(found.values()) if who in values]
+        points = [(values[who], row + shifts[row][who]) for row, values in enumerate(found.values()) if who in values]
         if points:
             hollow = who == "two threads"
             axes.plot(

@@ -1,12 +1,12 @@
-"""The main operations in two builds of kbatch, in turns: what a change costs or gains.
+"""Compare the main operations of two builds of kbatch, run in turns.
 
 ``python -m bench.compare BEFORE [AFTER]`` takes two Python interpreters, each with its own kbatch installed (AFTER is
-this one by default). Each runs in a process of its own on the same files. An operation alternates between the two,
-so that both meet the same machine; the table has the minimum of each and their ratio. ``-k TEXT`` selects operations,
-``--quick`` runs each once, for the checks.
+this one by default). Each runs in a separate process on the same files. An operation alternates between the two, so
+that both run under the same conditions; the table has the minimum of each and their ratio. ``-k TEXT`` selects
+operations, ``--quick`` runs each once to check the results.
 """
 
-# What runs with another build of kbatch imports nothing from this checkout: see `serve`.
+# The code that `serve` runs with another build of kbatch must not import anything from this checkout.
 from __future__ import annotations
 
 import argparse
@@ -30,12 +30,12 @@ COLUMNS = ["offset", "timestamp", "key", "value"]
 CORPORA = ("small", "medium", "large", "headers", "single", "small-v1", *(f"medium-16k-{codec}" for codec in CODECS))
 FEWEST_ROUNDS = 5
 CHUNK = 100_000
-# Operations with this in their name are timed by the clock, others by the CPU time of the process.
+# Operations with this in their name are measured in wall-clock time, others in CPU time of the process.
 THREADS = "two threads"
 
 
 def operations(data: dict[str, bytes], log: Path) -> dict[str, Callable[[], Any]]:
-    """Return the operations by name: on corpora, and on a partition directory with the corpus ``medium``."""
+    """Return the operations by name: on corpora, and on a partition directory that holds the corpus ``medium``."""
     import pyarrow as pa
 
     import kbatch
@@ -77,14 +77,14 @@ def stream(data: bytes) -> int:
 
 
 def fingerprint(result: Any) -> str:
-    """Return what both builds have to agree on: the bytes that were written, or the number of rows."""
+    """Return the part of a result that must be equal in both builds: a hash of written bytes, or the number of rows."""
     if isinstance(result, (bytes, bytearray, memoryview)):
         return f"{len(result)} bytes, {zlib.crc32(result):08x}"
     return str(result if isinstance(result, int) else len(result))
 
 
 def serve(directory: Path) -> None:
-    """Run operations by name, one for each line of standard input; print the seconds and the result's fingerprint."""
+    """Read operation names from standard input; run each, and print the seconds and the fingerprint of its result."""
     data = {name: (directory / name).read_bytes() for name in CORPORA}
     todo = operations(data, directory / "medium-0")
     gc.disable()
@@ -107,7 +107,7 @@ class Build:
     """A process that runs operations with one build of kbatch; a context manager that ends it."""
 
     def __init__(self, python: str, directory: Path) -> None:
-        # -P: this directory and the current one stay off the path, where they would hide the other kbatch.
+        # -P keeps this directory and the current one off the path, where they would hide the other kbatch.
         command = [python, "-P", __file__, "--serve", os.fspath(directory)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._process = subprocess.Popen(
@@ -138,7 +138,7 @@ class Build:
 
 
 def measure(builds: list[Build], name: str, seconds: float) -> tuple[list[float], list[str]]:
-    """Alternate one operation between the builds for some seconds; return the minimum and the result of each."""
+    """Run an operation alternately in the builds for some seconds; return the minimum time and the result of each."""
     results = [build.run(name)[1] for build in builds]
     if seconds <= 0:
         return [build.run(name)[0] for build in builds], results
@@ -155,18 +155,18 @@ def measure(builds: list[Build], name: str, seconds: float) -> tuple[list[float]
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; the exit status is 1 if the builds return different results."""
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__.splitlines()[0])
-    parser.add_argument("before", nargs="?", help="a Python interpreter with the build to compare with")
+    parser.add_argument("before", nargs="?", help="the Python interpreter that has the build to compare with")
     parser.add_argument("after", nargs="?", default=sys.executable, help="default: this interpreter")
-    parser.add_argument("-k", metavar="TEXT", default="", help="only operations with this in their name")
-    parser.add_argument("--seconds", type=float, default=4, help="of each operation (default: 4)")
-    parser.add_argument("--quick", action="store_true", help="each once, on little data: for the checks, not the times")
+    parser.add_argument("-k", metavar="TEXT", default="", help="run only operations with this text in their name")
+    parser.add_argument("--seconds", type=float, default=4, help="seconds to spend on each operation (default: 4)")
+    parser.add_argument("--quick", action="store_true", help="run each once, on little data, to check the results")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.serve:
         serve(options.serve)
         return 0
     if options.before is None:
-        parser.error("give the interpreter of the build to compare with")
+        parser.error("the interpreter of the build to compare with is missing")
     from bench.corpora import corpus_file
 
     different = 0

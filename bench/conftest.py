@@ -1,4 +1,4 @@
-"""What every benchmark uses: the fixture that times contestants in turns, and the order of the run."""
+"""The fixture that times contestants in turns, and the order in which benchmarks run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ T = TypeVar("T")
 Contest = Callable[..., Any]
 Functions = Mapping[str, Callable[[], Any]]
 
-# kbatch has as many rounds as fit into a second. Peers, which take far longer, have five among those and slow ones
-# three: the first rounds of 4 ms after a peer's take up to twice as long, and do not count in a median of many.
+# kbatch runs as many rounds as fit into a second. Peers take far longer and run five rounds among these, slow peers
+# three. Rounds of 4 ms take up to twice as long directly after a peer; with only a few of these, the median does not
+# change.
 FEWEST_ROUNDS, MOST_ROUNDS, SECONDS = 11, 100, 1.0
 PEER_ROUNDS = 5
 SLOW = [peer.name for peer in PEERS if peer.slow]
@@ -29,11 +30,11 @@ SLOW = [peer.name for peer in PEERS if peer.slow]
 
 @pytest.fixture
 def contest(benchmark: Any, request: pytest.FixtureRequest) -> Contest:
-    """Time a function and its contestants in turns, so that all meet the same machine and the same memory.
+    """Time a function and its contestants in turns, so that all run under the same conditions.
 
-    Before each round of the function, each of `others` has one round, in changing order; before some of its rounds,
-    spread evenly, each of `peers` has one. `check` is called with the first result of each peer. The report reads
-    the medians from ``extra_info``. The clock is CPU time, or that of a marker ``benchmark(timer=...)``. Returns the
+    Before each round of the function, each of `others` runs one round, in changing order; before some rounds, spread
+    evenly, each of `peers` runs one. `check` is called with the first result of each peer. The report reads the medians
+    from ``extra_info``. Times are CPU time, unless a marker ``benchmark(timer=...)`` sets another clock. Returns the
     last result of the function.
     """
     marker = request.node.get_closest_marker("benchmark")
@@ -54,7 +55,7 @@ def contest(benchmark: Any, request: pytest.FixtureRequest) -> Contest:
         describe(benchmark, stage, corpus, who)
         times: dict[str, list[float]] = {name: [] for name in (*peers, *others)}
         order = list(others)
-        # Holds the result of one round only, which pytest-benchmark itself would keep for longer.
+        # Keeps only the result of the last round; pytest-benchmark itself would keep results for longer.
         results: list[T] = []
         rounds = 1
         numbers = itertools.count()
@@ -86,7 +87,7 @@ def contest(benchmark: Any, request: pytest.FixtureRequest) -> Contest:
             order[:] = order[1:] + order[:1]
 
         if not quick():
-            # Warms up, and measures how long a round takes.
+            # Warm up, and measure the time of a round.
             start = time.perf_counter()
             for other in others.values():
                 other()
@@ -101,7 +102,7 @@ def contest(benchmark: Any, request: pytest.FixtureRequest) -> Contest:
 
 
 def describe(benchmark: Any, stage: str, corpus: Corpus, who: str) -> None:
-    """Record what a benchmark measures, where the report looks for it."""
+    """Store the stage, corpus and contestant of a benchmark, which the report reads."""
     benchmark.group = f"{stage}: {corpus.name}"
     benchmark.extra_info.update(
         stage=stage,
@@ -113,12 +114,12 @@ def describe(benchmark: Any, stage: str, corpus: Corpus, who: str) -> None:
 
 
 def each_peer(function: Callable[[Peer], Any], *, slow: bool = True) -> Functions:
-    """Return what each peer does as a function of its own; that of a slow peer only if `slow`."""
+    """Bind `function` to each peer; slow peers are omitted unless `slow`."""
     return {peer.name: partial(function, peer) for peer in PEERS if slow or not peer.slow}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run contestants of one stage and corpus one after the other: machines change their speed."""
+    """Run the contestants of a stage and corpus directly after each other, because the speed of machines changes."""
     order: dict[tuple[str, str], int] = {}
 
     def place(item: pytest.Item) -> int:

@@ -1,7 +1,7 @@
-"""Clients that read a topic from a broker, each as fast as was found: to a count of its records, and to an Arrow table.
+"""Clients that read a topic from a broker, each in the fastest way found: to a count of records, and to an Arrow table.
 
-All check CRCs (librdkafka and what is built on it only when told to), read all partitions, and stop at the last record.
-A client that isn't installed says so (`missing`).
+All clients verify CRCs (librdkafka and its wrappers because they are configured to), read all partitions, and stop at
+the last record. `Consumer.missing` reports clients that are not installed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ __all__ = ["ARROW_COLUMNS", "CONSUMERS", "Connection", "Consumer", "Topic"]
 
 ARROW_COLUMNS = ("offset", "timestamp", "key", "value")
 MIB = 1 << 20
-# A response holds this much of a partition, and of all of them: enough that asking costs nothing beside it.
+# Maximum bytes of a response, for each partition and in total: large enough that the cost of a request is negligible.
 PARTITION_BYTES, RESPONSE_BYTES = 4 * MIB, 32 * MIB
 DEADLINE_SECONDS = 300
 
-# Makes librdkafka two to ten times as fast as its defaults, where its queue is full before the broker is asked again.
+# Settings that make librdkafka two to ten times as fast as its defaults, with which its queue fills up and it pauses
+# before it sends the next request.
 LIBRDKAFKA = {
     "check.crcs": True,
     "queued.min.messages": 10_000_000,
@@ -38,7 +39,7 @@ LIBRDKAFKA = {
 
 @dataclass(frozen=True)
 class Topic:
-    """What is to be read: ``records`` are those of all partitions, 0 to ``partitions`` - 1."""
+    """A topic to read: ``records`` is the number of records in partitions 0 to ``partitions`` - 1."""
 
     bootstrap: str
     name: str
@@ -47,7 +48,7 @@ class Topic:
 
 
 class Connection:
-    """A socket to a broker, and the two requests that are needed of it, in versions with fixed-size lengths."""
+    """A connection to a broker with the two requests that are needed, in versions with fixed-size lengths."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -65,12 +66,12 @@ class Connection:
         self._socket.sendall(struct.pack(">i", len(request)) + request)
 
     def _receive(self) -> memoryview:
-        """Return a response behind its correlation id."""
+        """Return the bytes of a response after its correlation id."""
         size = int.from_bytes(self._read(4), "big")
         return self._read(size)[4:]
 
     def _read(self, size: int) -> memoryview:
-        # Through NumPy, which doesn't fill it with zeros first.
+        # NumPy allocates the memory without filling it with zeros.
         answer = memoryview(np.empty(size, np.uint8))
         done = 0
         while done < size:
@@ -81,7 +82,7 @@ class Connection:
         return answer
 
     def produce(self, topic: str, batches: Mapping[int, bytes]) -> None:
-        """Append one batch to each of some partitions (Produce, version 7)."""
+        """Append one batch to each of the given partitions (Produce, version 7)."""
         name = topic.encode()
         body = struct.pack(f">hhiih{len(name)}si", -1, 1, 30_000, 1, len(name), name, len(batches))
         for partition, batch in batches.items():
@@ -92,11 +93,11 @@ class Connection:
         for _ in batches:
             partition, error = struct.unpack_from(">ih", answer, at)
             if error:
-                raise RuntimeError(f"the broker refuses a batch of partition {partition}: error {error}")
+                raise RuntimeError(f"the broker refused a batch of partition {partition}: error {error}")
             at += struct.calcsize(">ihqqq")
 
-    def ask(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Send a Fetch request (version 11): at most `PARTITION_BYTES` of each partition from an offset on."""
+    def send_fetch(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Send a Fetch request (version 11) for at most `PARTITION_BYTES` of each partition, from the given offset."""
         name = topic.encode()
         body = struct.pack(">iiiibii", -1, 500, 1, RESPONSE_BYTES, 0, 0, -1)
         body += struct.pack(f">ih{len(name)}si", 1, len(name), name, len(offsets))
@@ -104,13 +105,13 @@ class Connection:
             body += struct.pack(">iiqqi", partition, -1, offset, -1, PARTITION_BYTES)
         self._send(1, 11, body + struct.pack(">ih", 0, 0))
 
-    def fetched(self) -> Iterator[tuple[int, memoryview]]:
-        """Receive the response: partitions, and the bytes of their batches, the last of which may be cut off."""
+    def receive_fetch(self) -> Iterator[tuple[int, memoryview]]:
+        """Receive the response: partitions, and the bytes of their batches, the last of which may be incomplete."""
         answer = self._receive()
         # throttling, error, session, topics
         _, error, _, topics = struct.unpack_from(">ihii", answer)
         if error:
-            raise RuntimeError(f"the broker answers a Fetch with error {error}")
+            raise RuntimeError(f"the broker answered a Fetch request with error {error}")
         at = 14
         for _ in range(topics):
             (length,) = struct.unpack_from(">h", answer, at)
@@ -119,7 +120,7 @@ class Connection:
             for _ in range(partitions):
                 partition, error, _, _, _, aborted = struct.unpack_from(">ihqqqi", answer, at)
                 if error:
-                    raise RuntimeError(f"the broker answers a Fetch of partition {partition} with error {error}")
+                    raise RuntimeError(f"the broker answered a Fetch of partition {partition} with error {error}")
                 at += struct.calcsize(">ihqqqi") + 16 * max(aborted, 0)
                 _, size = struct.unpack_from(">ii", answer, at)
                 at += 8
@@ -128,20 +129,20 @@ class Connection:
 
 
 def deadline() -> Callable[[], None]:
-    """Return a function that fails when too much time has passed."""
+    """Return a function that raises `TimeoutError` when `DEADLINE_SECONDS` have passed."""
     until = time.monotonic() + DEADLINE_SECONDS
 
     def check() -> None:
         if time.monotonic() > until:
-            raise TimeoutError(f"not all records have come in {DEADLINE_SECONDS} s")
+            raise TimeoutError(f"not all records arrived within {DEADLINE_SECONDS} s")
 
     return check
 
 
 def fetch(topic: Topic) -> Iterator[tuple[memoryview, int]]:
-    """Read a topic by Fetch requests: bytes of batches, and the number of records in them.
+    """Read a topic with Fetch requests; yield the bytes of batches and the number of records in them.
 
-    What is to be asked next stands in the batches' headers, so the broker works on it while these are decoded.
+    The batch headers contain the next offsets, so the next request is sent before the batches are decoded.
     """
     import kbatch
 
@@ -149,10 +150,10 @@ def fetch(topic: Topic) -> Iterator[tuple[memoryview, int]]:
     offsets = dict.fromkeys(range(topic.partitions), 0)
     left = topic.records
     with Connection(topic.bootstrap) as connection:
-        connection.ask(topic.name, offsets)
+        connection.send_fetch(topic.name, offsets)
         while left:
             found = []
-            for partition, data in connection.fetched():
+            for partition, data in connection.receive_fetch():
                 batches = kbatch.scan(data)
                 if len(batches):
                     offsets[partition] = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
@@ -160,7 +161,7 @@ def fetch(topic: Topic) -> Iterator[tuple[memoryview, int]]:
                     left -= count
                     found.append((data, count))
             if left > 0:
-                connection.ask(topic.name, offsets)
+                connection.send_fetch(topic.name, offsets)
             in_time()
             yield from found
 
@@ -184,7 +185,7 @@ def arrow_kbatch(topic: Topic) -> Any:
 
 
 class Rows:
-    """Columns as they grow, one append a value, and the Arrow table that they become."""
+    """Columns that grow by one append per value, and the Arrow table that is built from them."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
@@ -196,7 +197,7 @@ class Rows:
         import pyarrow as pa
 
         count = len(self.offsets)
-        # np.fromiter takes two thirds of the time of pa.array for integers, and half for timestamps.
+        # For integers, np.fromiter takes two thirds of the time of pa.array, and for timestamps half.
         timestamps = pa.array(np.fromiter(self.timestamps, np.int64, count)).view(pa.timestamp("ms", "UTC"))
         offsets = pa.array(np.fromiter(self.offsets, np.int64, count))
         keys, values = (pa.array(column, pa.binary()) for column in (self.keys, self.values))
@@ -204,7 +205,7 @@ class Rows:
 
 
 def librdkafka(topic: Topic, settings: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """Give lists of messages as confluent-kafka's consumer gives them."""
+    """Yield the lists of messages that confluent-kafka's consumer returns."""
     import confluent_kafka
 
     in_time = deadline()
@@ -224,7 +225,7 @@ def librdkafka(topic: Topic, settings: Mapping[str, Any]) -> Iterator[list[Any]]
         messages = consumer.consume(100_000, 0.05)
         for one in messages[:1]:
             if one.error():
-                raise RuntimeError(f"librdkafka says {one.error()}")
+                raise RuntimeError(f"librdkafka reports {one.error()}")
         left -= len(messages)
         yield messages
         in_time()
@@ -244,7 +245,7 @@ def arrow_librdkafka(topic: Topic, settings: Mapping[str, Any]) -> Any:
 
 
 def kafkarrow(topic: Topic) -> Iterator[Any]:
-    """Yield record batches as kafkarrow returns them."""
+    """Yield the Arrow record batches that kafkarrow returns."""
     import kafkarrow as package
 
     in_time = deadline()
@@ -269,7 +270,7 @@ def arrow_kafkarrow(topic: Topic) -> Any:
 
 
 async def aiokafka(topic: Topic, take: Callable[[list[Any]], None]) -> None:
-    """Hand out lists of records as aiokafka's consumer gives them."""
+    """Call `take` with the lists of records that aiokafka's consumer returns."""
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     in_time = deadline()
@@ -294,8 +295,8 @@ async def aiokafka(topic: Topic, take: Callable[[list[Any]], None]) -> None:
 
 
 def kafka_python(topic: Topic, take: Callable[[list[Any]], None]) -> None:
-    """Hand out lists of records as kafka-python's consumer gives them."""
-    # It reads its schemas by a function that Python calls deprecated.
+    """Call `take` with the lists of records that kafka-python's consumer returns."""
+    # kafka-python reads its schemas through a function that importlib.resources has deprecated.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka import KafkaConsumer, TopicPartition
@@ -346,20 +347,20 @@ def run_aiokafka(topic: Topic, take: Callable[[list[Any]], None]) -> None:
 
 @dataclass(frozen=True)
 class Consumer:
-    """One client: how it counts a topic's records, and how it makes an Arrow table of them (None: it doesn't)."""
+    """A client: functions that count the records of a topic and that build an Arrow table (None: not possible)."""
 
     name: str
     package: str
     count: Callable[[Topic], int]
     arrow: Callable[[Topic], Any] | None
     slow: bool = False
-    # Codecs that it can't read.
+    # Codecs that the client cannot read.
     unread: tuple[str, ...] = ()
 
     def missing(self, corpus: str) -> str | None:
-        """Return why it can't read a corpus here, None if it can."""
+        """Return the reason why the client cannot read a corpus here, or None if it can."""
         if importlib.util.find_spec(self.package) is None:
-            return f"{self.package} isn't installed"
+            return f"{self.package} is not installed"
         return next((f"its wheels are built without {codec}" for codec in self.unread if codec in corpus), None)
 
 

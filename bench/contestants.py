@@ -1,7 +1,7 @@
-"""What `bench.spark` compares: ways to read the records of a topic on Spark, to count them or to write Parquet.
+"""The contestants of `bench.spark`: ways to read the records of a topic on Spark, to count them or to write Parquet.
 
-All contestants read the same topic: its partition directories, or for Spark's own Kafka source the broker that they
-belong to. Each returns a DataFrame with the columns of `COLUMNS`; what is done with it is the same for all.
+All contestants read the same topic: Spark's own Kafka source from the broker, the others from the broker's log
+directory. Each returns a DataFrame with the columns of `COLUMNS`, which is processed in the same way for all.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-# The same for all: what each would use by itself differs in speed.
+# The same codec for all, because the contestants' defaults differ in speed.
 COMPRESSION = "snappy"
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums that every way of reading a topic must return."""
+    """The sums that every contestant's output must have."""
 
     records: int
     offsets: int
@@ -43,7 +43,7 @@ class Sums:
 
     @classmethod
     def of_parquet(cls, directory: str) -> Sums:
-        """Read the files that were written, with neither Spark nor kbatch."""
+        """Sum written Parquet files, using neither Spark nor kbatch."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
@@ -59,7 +59,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Input:
-    """Partitions of a topic, their location and their sums."""
+    """Partitions of a topic: their location and their sums."""
 
     logs: str
     topic: str
@@ -87,7 +87,7 @@ def kbatch_frame(spark: Any, given: Input) -> Any:
 
 
 def kafka_frame(spark: Any, given: Input) -> Any:
-    """Read with Spark's own source, with limits for a poll and a fetch that make it faster."""
+    """Read with Spark's own source, with larger limits for polls and fetches, which make it faster."""
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", given.bootstrap)
@@ -99,18 +99,18 @@ def kafka_frame(spark: Any, given: Input) -> Any:
 
 
 def aiokafka_frame(spark: Any, given: Input) -> Any:
-    """Segment files to records to a DataFrame, as a user of a client library writes it.
+    """Read segment files with aiokafka in mapPartitions, as a user of a client library does.
 
-    A record is a tuple whose types Spark does not check: the fastest way that was found. With a Row for each record
-    it takes half as long again.
+    Each record is a tuple whose types Spark does not check, which is the fastest way that was found. With a Row for
+    each record it takes half as long again.
     """
 
     def rows(paths: Iterable[str]) -> Iterator[tuple[Any, ...]]:
         from aiokafka.record.memory_records import MemoryRecords
 
-        # Without its C extension aiokafka is ten times slower, and a comparison with it worth nothing.
+        # Without its C extension, aiokafka is ten times slower and the comparison would be meaningless.
         if "_crecords" not in MemoryRecords.__module__:
-            raise RuntimeError("aiokafka runs without its C extension: a comparison would flatter kbatch")
+            raise RuntimeError("aiokafka has no C extension here, so the comparison would favour kbatch")
         time_of = datetime.fromtimestamp
         for path in paths:
             topic, _, number = os.path.basename(os.path.dirname(path)).rpartition("-")
@@ -151,17 +151,17 @@ SINKS: dict[str, Callable[[Any, str], int | None]] = {"count": count, "parquet":
 
 @dataclass(frozen=True)
 class Contestant:
-    """One of the ways that are compared.
+    """One way to read a topic.
 
     Attributes
     ----------
     frame : callable or None
-        Returns the DataFrame for the sinks; None is the export, which has no DataFrame.
+        Returns the DataFrame for the sinks; None for the export, which has no DataFrame.
     sinks : tuple of str
     slow : bool
-        Takes minutes: it runs once, however many rounds there are, and on an eighth of the records.
+        The contestant takes minutes, so it runs in the first round only and on an eighth of the records.
     broker : bool
-        Reads from the broker; the others read its files while it is down.
+        The contestant reads from the broker; the others read its files while it is down.
     """
 
     frame: Callable[[Any, Input], Any] | None
@@ -170,7 +170,7 @@ class Contestant:
     broker: bool = False
 
     def run(self, spark: Any, given: Input, scratch: Path) -> dict[str, float]:
-        """Run every sink once; return its seconds. Results are checked, untimed."""
+        """Run every sink once and check its result; return the seconds by sink, without the checks."""
         seconds = {}
         for sink in self.sinks:
             out = str(scratch / sink)

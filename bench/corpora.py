@@ -1,7 +1,7 @@
-"""The corpora: record batches and message sets, made from a seed, with the sums that every decode of them must give.
+"""The corpora: record batches and message sets that are made from a seed, with the sums that each decode must return.
 
-``python -m bench.corpora`` makes them all and prints what is in them; the benchmarks make what they need. They are
-kept in ``bench/corpora/``, under names that change with this file, and are never committed.
+``python -m bench.corpora`` makes all of them and prints their contents; the benchmarks make the ones that they need.
+They are kept in ``bench/corpora/``, under names that depend on the content of this file, and are never committed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,18 @@ import zstandard
 if TYPE_CHECKING:
     import kbatch
 
-__all__ = ["CORPORA", "SEED", "Corpus", "Sums", "corpus", "corpus_file", "default_size", "payloads"]
+__all__ = [
+    "COMPRESSED",
+    "CORPORA",
+    "DECODED",
+    "SEED",
+    "Corpus",
+    "Sums",
+    "corpus",
+    "corpus_file",
+    "default_size",
+    "payloads",
+]
 
 SEED = 20261120
 CACHE = Path(__file__).parent / "corpora"
@@ -44,7 +55,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def quick() -> bool:
-    """Whether each benchmark shall run only once, on little data: is it still correct, not how fast is it."""
+    """Return whether each benchmark runs only once, on little data, to check results and not to measure."""
     return os.environ.get("KBATCH_BENCH_QUICK", "") not in ("", "0")
 
 
@@ -55,7 +66,7 @@ def default_size() -> int:
 
 @dataclass(frozen=True)
 class Sums:
-    """What a decode of a corpus must add up to; ``headers`` is None where it gives no headers."""
+    """The sums that a decode of a corpus must return; ``headers`` is None if the decode returns no headers."""
 
     records: int
     offsets: int
@@ -75,7 +86,7 @@ class Sums:
         values: Iterable[bytes],
         headers: int | None = None,
     ) -> Sums:
-        """Sum columns, whoever decoded them."""
+        """Sum decoded columns."""
         offsets, timestamps = np.asarray(offsets, np.int64), np.asarray(timestamps, np.int64)
         all_keys, all_values = b"".join(keys), b"".join(values)
         return cls(
@@ -91,15 +102,15 @@ class Sums:
 
     @classmethod
     def of_table(cls, table: kbatch.RecordTable) -> Sums:
-        """Sum a ``kbatch.RecordTable``, headers included."""
+        """Sum a ``kbatch.RecordTable``, including its headers."""
         records = table.records
-        keys = [b"" if key is None else key for key in table.keys()]  # noqa: SIM118 - a table is no dict
+        keys = [b"" if key is None else key for key in table.keys()]  # noqa: SIM118 - a table is not a dict
         values = [b"" if value is None else value for value in table.values()]
         return cls.of_columns(records["offset"], records["timestamp"], keys, values, len(table.headers))
 
     @classmethod
     def of_arrow(cls, table: Any) -> Sums:
-        """Sum the four columns of an Arrow table that every contestant builds."""
+        """Sum the four columns of the Arrow table that every contestant builds."""
         import pyarrow as pa
 
         return cls.of_columns(
@@ -110,13 +121,13 @@ class Sums:
         )
 
     def without_headers(self) -> Sums:
-        """Return the same sums for a decode that gives no headers."""
+        """Return the same sums for a decode that returns no headers."""
         return replace(self, headers=None)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A run of batches as a log file holds them."""
+    """Consecutive batches, as in a log file."""
 
     name: str
     data: bytes
@@ -128,7 +139,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Column:
-    """Byte strings one after the other, and their lengths."""
+    """Concatenated byte strings, and their lengths."""
 
     data: Bytes
     lengths: Ints
@@ -148,7 +159,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """Records before they are encoded; ``headers`` is each record's encoded header section, with its count."""
+    """Records before encoding; ``headers`` is each record's encoded header section, including the header count."""
 
     timestamps: Ints
     keys: Column
@@ -158,7 +169,7 @@ class Columns:
 
 
 def random_columns(rng: np.random.Generator, count: int, key_size: int, value_size: int) -> Columns:
-    """Make records of fixed sizes and of bytes that don't compress."""
+    """Make records of fixed sizes whose bytes cannot be compressed."""
     return Columns(
         timestamps(rng, count),
         Column.of_rows(rng.integers(0, 256, (count, key_size), np.uint8)),
@@ -168,7 +179,7 @@ def random_columns(rng: np.random.Generator, count: int, key_size: int, value_si
 
 
 def json_columns(rng: np.random.Generator, count: int) -> Columns:
-    """Make records of a 16-byte key and about 100 bytes that look like an event in JSON."""
+    """Make records with a 16-byte key and an event of about 100 bytes of JSON."""
     user = rng.integers(0, 100_000, count).tolist()
     event = rng.choice(["view", "click", "purchase", "search", "add_to_cart"], count).tolist()
     amount = rng.integers(0, 1_000_000, count).tolist()
@@ -188,7 +199,7 @@ def json_columns(rng: np.random.Generator, count: int) -> Columns:
 
 
 def header_columns(rng: np.random.Generator, count: int) -> Columns:
-    """Make records of a 16-byte key, 100 bytes of value and three headers, one of them different in each record."""
+    """Make records with a 16-byte key, a 100-byte value and three headers, one of which differs in each record."""
     plain = random_columns(rng, count, 16, 100)
     section = bytearray([3 << 1])
     for key, value in ((b"trace-id", bytes(16)), (b"content-type", b"application/json"), (b"source", b"checkout")):
@@ -200,7 +211,7 @@ def header_columns(rng: np.random.Generator, count: int) -> Columns:
 
 
 def timestamps(rng: np.random.Generator, count: int) -> Ints:
-    """Make timestamps that rise by 0 to 3 ms, so that deltas in a batch take one to three bytes."""
+    """Make timestamps that increase by 0 to 3 ms, so that deltas in a batch take one to three bytes."""
     return BASE_TIMESTAMP + np.cumsum(rng.integers(0, 4, count))
 
 
@@ -221,9 +232,9 @@ def put_varints(out: Bytes, at: Ints, values: Ints) -> Ints:
     sizes = varint_sizes(values)
     bits = zigzag(values)
     for byte in range(int(sizes.max(initial=0))):
-        there = sizes > byte
-        low = (bits[there] >> np.uint64(7 * byte)).astype(np.uint8) & 0x7F
-        out[at[there] + byte] = low | np.where(sizes[there] > byte + 1, 0x80, 0).astype(np.uint8)
+        present = sizes > byte
+        low = (bits[present] >> np.uint64(7 * byte)).astype(np.uint8) & 0x7F
+        out[at[present] + byte] = low | np.where(sizes[present] > byte + 1, 0x80, 0).astype(np.uint8)
     return at + sizes
 
 
@@ -238,9 +249,9 @@ def put_column(out: Bytes, at: Ints, column: Column, first: int, stop: int) -> I
 
 
 def encode_records(columns: Columns, first: int, stop: int, batch_first: Ints) -> tuple[Bytes, Ints]:
-    """Encode records `first` to `stop`; `batch_first` is each one's first record in its batch.
+    """Encode records `first` to `stop`; `batch_first` is the number of the first record in the batch of each record.
 
-    Returns the bytes and each record's start, with the end of the last one.
+    Returns the bytes, and the start of each record followed by the end of the last one.
     """
     time = columns.timestamps[first:stop]
     time_delta = time - columns.timestamps[batch_first]
@@ -280,12 +291,12 @@ def lz4_payload(payload: bytes) -> bytes:
 
 
 def zstd_payload(payload: bytes) -> bytes:
-    """Compress as a stream, which leaves the content size out and takes the window of any length."""
+    """Compress as a stream, that is without content size and with a window for input of any length."""
     encoder = zstandard.ZstdCompressor(level=3).compressobj()
     return encoder.compress(payload) + encoder.flush()
 
 
-# Codec id in the batch's attributes, and what makes the payload.
+# The codec id in the batch attributes, and the function that compresses a payload.
 CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "none": (0, lambda payload: payload),
     "gzip": (1, gzip_payload),
@@ -298,9 +309,9 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a corpus is made: records of about `record_size` bytes, batches of sizes between two bounds, a codec.
+    """How a corpus is made: records of about `record_size` bytes, batch sizes between two bounds, and a codec.
 
-    A batch of magic 1 is a wrapper, or a message of its own where there is no codec.
+    A batch of magic 1 is a compressed wrapper message, or a single message if there is no codec.
     """
 
     columns: Callable[[np.random.Generator, int], Columns]
@@ -309,11 +320,11 @@ class Recipe:
     largest: int
     codec: str = "none"
     magic: int = 2
-    one_record: bool = False  # in each batch, instead of a size in bytes
+    one_record: bool = False  # batches of one record, instead of a batch size in bytes
 
     @property
     def record_overhead(self) -> int:
-        """Bytes of a record besides its content; for magic 2 at most: length, attributes, deltas, two lengths."""
+        """Bytes of a record other than key, value and headers; for magic 2 the maximum."""
         return {1: 34, 2: 12}[self.magic]
 
 
@@ -334,10 +345,13 @@ def recipes() -> dict[str, Recipe]:
 
 
 CORPORA = recipes()
+# The corpora that all decoders are compared on.
+COMPRESSED = [f"medium-16k-{codec}" for codec in ("gzip", "snappy", "lz4", "zstd")]
+DECODED = ["small", "medium", "large", "headers", "single", "small-v1", *COMPRESSED]
 
 
 def batch_bounds(rng: np.random.Generator, recipe: Recipe, columns: Columns) -> Ints:
-    """Split the records into batches; return the first record of each, and their number at the end."""
+    """Split the records into batches; return the number of the first record of each, then the number of records."""
     count = len(columns.timestamps)
     if recipe.one_record:
         return np.arange(count + 1)
@@ -347,15 +361,15 @@ def batch_bounds(rng: np.random.Generator, recipe: Recipe, columns: Columns) -> 
     while bounds[-1] < count:
         target = recipe.smallest * (recipe.largest / recipe.smallest) ** rng.random()
         before = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
-        room = target - BATCH_HEADER.size
-        bounds.append(max(int(np.searchsorted(ends, before + room, "right")), bounds[-1] + 1))
+        capacity = target - BATCH_HEADER.size
+        bounds.append(max(int(np.searchsorted(ends, before + capacity, "right")), bounds[-1] + 1))
     return np.array(bounds)
 
 
 def frame_batch(
     payload: bytes, base_offset: int, first_timestamp: int, max_timestamp: int, count: int, codec: int
 ) -> bytes:
-    """Put the 61-byte header before a payload, with the length and the CRC-32C that belong there."""
+    """Prepend the 61-byte header to a payload, with its length and CRC-32C."""
     length = BATCH_HEADER.size - 12 + len(payload)
     batch = bytearray(
         BATCH_HEADER.pack(
@@ -375,7 +389,7 @@ def frame_message(attributes: int, offset: int, timestamp: int, key: bytes | Non
 
 
 def message_sets(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list[bytes], int]:
-    """Make the entries of magic 1; return them, and their size when decompressed."""
+    """Make the entries of magic 1; return them and their decompressed size."""
     codec, compress = CODECS[recipe.codec]
     contents = zip(columns.timestamps.tolist(), columns.keys.strings(), columns.values.strings(), strict=True)
     entries: list[bytes] = []
@@ -397,11 +411,11 @@ def message_sets(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list[b
 
 
 def record_batches(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list[bytes], int]:
-    """Make the batches of magic 2; return them, and the size of their payloads when decompressed."""
+    """Make the batches of magic 2; return them and the decompressed size of their payloads."""
     codec, compress = CODECS[recipe.codec]
     batches: list[bytes] = []
     payload_bytes = 0
-    # Some batches at a time, so that the index arrays stay small beside the corpus.
+    # Encode a few batches at a time, so that the index arrays are small compared to the corpus.
     step = 4 * MIB // max(recipe.largest, recipe.record_size)
     for block in range(0, len(bounds) - 1, step):
         inner = bounds[block : block + step + 1]
@@ -413,7 +427,7 @@ def record_batches(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list
             batches.append(
                 frame_batch(
                     compress(block_bytes[int(starts[low - first]) : int(starts[high - first])]),
-                    low + number,  # a gap of one after each batch: nobody may compute an offset by counting records
+                    low + number,  # a gap of one after each batch, so that counting records gives wrong offsets
                     int(columns.timestamps[low]),
                     int(columns.timestamps[high - 1]),
                     high - low,
@@ -426,7 +440,7 @@ def record_batches(recipe: Recipe, columns: Columns, bounds: Ints) -> tuple[list
 def make(name: str, size: int, seed: int) -> Corpus:
     """Make a corpus of about `size` uncompressed bytes."""
     recipe = CORPORA[name]
-    # One seed for all codecs and magics of a kind: they hold the same records.
+    # The seed does not depend on codec and magic, so corpora of the same kind hold the same records.
     rng = np.random.default_rng([seed, recipe.record_size])
     count = max(size // recipe.record_size, 1)
     columns = recipe.columns(rng, count)
@@ -444,7 +458,7 @@ def make(name: str, size: int, seed: int) -> Corpus:
 
 
 def corpus_file(name: str, size: int | None = None, seed: int = SEED) -> Path:
-    """Return the file of a corpus, which is made if it is not in the cache; its description is next to it."""
+    """Return the path of a corpus, which is made if it is not cached; its description is next to it."""
     size = default_size() if size is None else size
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     log = CACHE / f"{name}-{size}-{seed}-{version}.log"
@@ -479,7 +493,7 @@ def payloads(data: bytes) -> list[bytes]:
 
 
 def main() -> None:
-    """Make every corpus and say what is in it."""
+    """Make every corpus and print its contents."""
     print(f"{'corpus':24}{'records':>10}{'batches':>10}{'payload bytes':>16}{'stored bytes':>16}")
     for name in CORPORA:
         made = corpus(name)

@@ -1,7 +1,7 @@
-"""What kbatch has to reach, compared with what one run measured. What did not run is reported as such.
+"""The floors: ratios that kbatch must reach, compared with the measurements of one run.
 
-Every floor is something that users compare. Bounds leave a margin of 20 to 40 % below what was measured on a quiet
-machine of two cores: a floor that is not met is a regression, not noise.
+Every floor is a figure that users compare. Bounds are 20 to 40 % below the figures that were measured on a quiet
+machine with two cores, so a floor that is not met is a regression, not noise. A floor that did not run is reported.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ __all__ = ["AT_LEAST", "AT_MOST", "CODECS", "FOREIGN", "PEERS", "THREADS", "Floo
 
 AT_LEAST, AT_MOST = ">=", "<="
 FOREIGN = "foreign"
-# Stage, corpus and bound of the time of the best client library in Python, divided by kbatch's.
+# Stage, corpus, and lower bound for the time of the best client library in Python, divided by kbatch's.
 PEERS = (
     ("decode", "small", 10),
     ("to Arrow", "small", 12),
     ("to pandas, ArrowDtype", "small", 12),
     ("encode", "small", 12),
-    # Kafka 4 cannot write magic 1: a one-off on archives, which only has to be faster than every client.
+    # Kafka 4 cannot write magic 1, so this conversion is rare and only has to be faster than every client.
     ("convert to magic 1", "small", 1),
 )
-# The time of kbatch, which checks, decompresses and parses, divided by that of decompressing alone.
+# Upper bounds for the time of kbatch, which checks, decompresses and parses, divided by the time to only decompress.
 CODECS = (("gzip", 1.2), ("snappy", 1.35), ("lz4", 1.4), ("zstd", 1.3))
-# The time on one thread divided by that on two. Compressed payloads are copied by one thread at a time.
+# Lower bounds for the time on one thread divided by the time on two. Only one thread at a time copies compressed
+# payloads.
 THREADS = (("small", 1.6), ("medium-16k-lz4", 1.5))
 
 
 class Floor(NamedTuple):
-    """A figure that is to be reached.
+    """A ratio that kbatch must reach.
 
     Attributes
     ----------
@@ -40,11 +41,11 @@ class Floor(NamedTuple):
         `AT_LEAST` or `AT_MOST`.
     bound : float
     measured : float or None
-        None if what it compares did not run.
+        None if one of the contestants did not run.
     note : str
         The contestant.
     needs : str
-        `FOREIGN` if other toolchains are needed.
+        `FOREIGN` if the floor needs toolchains of other languages.
     """
 
     text: str
@@ -66,7 +67,7 @@ class Floor(NamedTuple):
 
 
 def floors(results: Results) -> list[Floor]:
-    """Return every floor, whatever ran."""
+    """Return every floor, also those that did not run."""
     return list(_floors(results))
 
 
@@ -88,4 +89,4 @@ def _floors(results: Results) -> Iterator[Floor]:
         yield Floor(text, AT_MOST, bound, 1 / own if own else None, "the codec's own library")
     for corpus, bound in THREADS:
         ratio = results.ratio("threads", corpus, "one thread", "two threads")
-        yield Floor(f"threads, {corpus}: one thread / two threads, by the clock", AT_LEAST, bound, ratio)
+        yield Floor(f"threads, {corpus}: one thread / two threads, wall-clock time", AT_LEAST, bound, ratio)

@@ -1,12 +1,12 @@
-"""How many instructions the kernels take for a fixed input, beside committed figures: a guard that times nothing.
+"""Compare the number of instructions that kernels execute for fixed inputs with committed figures; nothing is timed.
 
-``python -m bench.instructions`` runs every step under callgrind, counts what the kernels' own code executes (not
-Python, not the libraries they call), and exits with 1 where a step takes more than `TOLERANCE` above its figure in
+``python -m bench.instructions`` runs every step under callgrind, counts the instructions of the kernels' own code (not
+of Python or the libraries that they call), and exits with 1 if a step takes more than `TOLERANCE` above its figure in
 ``bench/instructions.json``. ``--renew`` writes that file.
 
-Counts are the same on every run and every machine, but not from every compiler: with another than the figures come
-from, or where the processor that valgrind pretends to have lets other code run, `WIDE_TOLERANCE` holds, which still
-finds what is grossly worse. On another architecture nothing is compared. Each is said.
+Counts are the same on every run and every machine, but depend on the compiler. With another compiler, or if the
+processor that valgrind emulates selects other code, `WIDE_TOLERANCE` applies, which still detects large regressions. On
+another architecture nothing is compared. The output reports both cases.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from typing import Any
 __all__ = ["Run", "Step", "compare", "count", "main", "parse"]
 
 FIGURES = Path(__file__).with_name("instructions.json")
-# Two runs differ by nothing. This is for other versions of Cython and Python, which change what is around the loops.
+# Two runs give equal counts. The tolerance is for other versions of Cython and Python, which change the code around the
+# loops.
 TOLERANCE = 0.03
-# Compilers differ by this much; what is lost when a fast path is no longer taken is more.
+# Compilers differ by up to this much; a fast path that is no longer taken costs more.
 WIDE_TOLERANCE = 0.30
 SIZE = 300_000
-# A kernel that no step calls: callgrind ends a part of the profile whenever it is entered.
+# A kernel that no step calls: callgrind starts a new part of the profile whenever it is entered.
 MARKER = "__pyx_pw_6kbatch_7kernels_6murmur_*"
 SYMBOL = re.compile(r"__pyx_(?:fuse_\d+_*)?(?:pyx_)?(?:f|pf|pw)_6kbatch_7kernels_\d+(\w+?)_(?:\d+)?(\w+)")
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step took: instructions in all and by function, and what it worked on."""
+    """The instructions of a step, in total and by function, and a description of its input."""
 
     total: int
     input: str
@@ -50,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Run:
-    """The steps of a run, and all that their figures depend on."""
+    """The steps of a run, and everything that their figures depend on."""
 
     machine: str
     compiler: str
@@ -66,11 +67,11 @@ class Run:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
-# -- what runs under callgrind
+# -- the process that runs under callgrind
 
 
 def work() -> dict[str, tuple[str, Callable[[], Any]]]:
-    """Return the steps: a corpus or nothing, and what is done with it."""
+    """Return the steps by name: the name of a corpus (empty for none), and the function to run."""
     import numpy as np
     import pyarrow as pa
 
@@ -111,7 +112,7 @@ def work() -> dict[str, tuple[str, Callable[[], Any]]]:
 
 
 def described(name: str) -> str:
-    """Say what a corpus holds, whatever version of a codec compressed it."""
+    """Describe the content of a corpus, independently of the version of the codec that compressed it."""
     from bench.corpora import corpus
 
     if not name:
@@ -122,7 +123,7 @@ def described(name: str) -> str:
 
 
 def child() -> None:
-    """Run every step twice, the second time between two markers; print what they are."""
+    """Run every step with `run_marked`; print the steps and their inputs."""
     from kbatch.kernels import checksum
 
     steps = work()
@@ -148,13 +149,14 @@ def run_marked(functions: Iterable[Callable[[], Any]]) -> None:
         del result
 
 
-# -- what runs it
+# -- the process that starts callgrind
 
 
 def parse(lines: Iterable[str], where: str = "/kbatch/kernels/") -> dict[str, int]:
-    """Return the instructions that each function of a kernel executed itself, from a part of a profile.
+    """Return the instructions that each function executed itself, from one part of a profile.
 
-    With `where` empty they are those of all functions, also of the interpreter and the libraries.
+    Only functions in object files whose path contains `where` are counted: by default the kernels; if it is empty, also
+    the interpreter and all libraries.
     """
     names: dict[str, dict[str, str]] = {"ob": {}, "fn": {}}
     current = {"ob": "", "fn": ""}
@@ -163,7 +165,7 @@ def parse(lines: Iterable[str], where: str = "/kbatch/kernels/") -> dict[str, in
     for line in lines:
         kind, _, rest = line.partition("=")
         if kind in ("ob", "fn", "cob", "cfn"):
-            # A name is written once, with a number, and then the number alone.
+            # A name is written once, with a number; later only the number is written.
             number, _, name = rest.strip().partition(" ")
             known = names[kind[-2:]]
             if name:
@@ -180,7 +182,7 @@ def parse(lines: Iterable[str], where: str = "/kbatch/kernels/") -> dict[str, in
 
 
 def readable(symbol: str) -> str:
-    """Return a kernel's function as it is called in the source; what Cython itself made, together."""
+    """Return the name of a function in the source of a kernel; functions that Cython generates share one name."""
     symbol = symbol.partition("'")[0].partition(".")[0]
     if match := SYMBOL.match(symbol):
         return f"{match[1]}.{match[2]}"
@@ -188,7 +190,7 @@ def readable(symbol: str) -> str:
 
 
 def compiler() -> str:
-    """Return the compiler that made the kernels, from what it left in one of them."""
+    """Return the compiler that compiled the kernels, from the comment that it left in one of them."""
     from kbatch.kernels import decode
 
     found = re.search(rb"(GCC: [^\0]*|[^\0]*clang version[^\0]*)", Path(decode.__file__).read_bytes())
@@ -198,9 +200,9 @@ def compiler() -> str:
 
 
 def profile(module: str, out: Path) -> Any:
-    """Run ``python -m module --child`` under callgrind; return what it prints, as JSON.
+    """Run ``python -m module --child`` under callgrind; return the JSON that it prints.
 
-    The profile of the function number i of `run_marked` is in the file `out` with the suffix ``.{2 * i + 2}``.
+    The profile of function i of `run_marked` is in the file `out` with the suffix ``.{2 * i + 2}``.
     """
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", f"--dump-before={MARKER}"]
     command += [sys.executable, "-m", module, "--child"]
@@ -216,33 +218,33 @@ def count() -> Run:
     from bench.corpora import corpus
 
     for name in {what for what, _ in work().values()} - {""}:
-        corpus(name, SIZE)  # made here, not there, where it takes fifty times as long
+        corpus(name, SIZE)  # under callgrind, making it takes fifty times as long
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "profile"
-        told = profile("bench.instructions", out)
+        reported = profile("bench.instructions", out)
         steps = {}
-        for i, (name, what) in enumerate(told["steps"].items()):
+        for i, (name, what) in enumerate(reported["steps"].items()):
             with out.with_name(f"profile.{2 * i + 2}").open() as lines:
                 functions = parse(lines)
             total = sum(functions.values())
-            most = sorted(functions.items(), key=lambda item: -item[1])
-            steps[name] = Step(total, what, {function: n for function, n in most if n >= total / 100})
-    return Run(platform.machine(), compiler(), told["crc_level"], steps)
+            largest = sorted(functions.items(), key=lambda item: -item[1])
+            steps[name] = Step(total, what, {function: n for function, n in largest if n >= total / 100})
+    return Run(platform.machine(), compiler(), reported["crc_level"], steps)
 
 
 def compare(run: Run, figures: Run) -> tuple[list[str], list[str]]:
-    """Return what is wrong with a run, and what else is to be said about it."""
-    renew = "if that is meant, run `python -m bench.instructions --renew`"
+    """Compare a run with the committed figures; return failures and notes."""
+    renew = "if this is intended, run `python -m bench.instructions --renew`"
     failures: list[str] = []
     notes: list[str] = []
     if run.machine != figures.machine:
-        return [], [f"the figures are of {figures.machine}, this is {run.machine}: nothing is compared"]
+        return [], [f"the figures are for {figures.machine}, this machine is {run.machine}: nothing is compared"]
     same = (run.compiler, run.crc_level) == (figures.compiler, figures.crc_level)
     tolerance = TOLERANCE if same else WIDE_TOLERANCE
     if not same:
         notes.append(
-            f"the figures are of {figures.compiler}{'' if figures.crc_level else ' with tables for checksums'}, "
-            f"this is {run.compiler}{'' if run.crc_level else ' with tables'}: "
+            f"the figures are for {figures.compiler}{'' if figures.crc_level else ' with tables for checksums'}, "
+            f"this build is {run.compiler}{'' if run.crc_level else ' with tables'}: "
             f"the tolerance is {tolerance:.0%} instead of {TOLERANCE:.0%}"
         )
     for name in sorted(run.steps.keys() ^ figures.steps.keys()):
@@ -263,22 +265,22 @@ def compare(run: Run, figures: Run) -> tuple[list[str], list[str]]:
             where = ", ".join(f"{function} {n:+,}" for function, n in worst) or "spread over small functions"
             failures.append(f"{text}: {where}; {renew}")
         elif change < -tolerance:
-            notes.append(f"{text}: run `python -m bench.instructions --renew`, or this may be lost unseen")
+            notes.append(f"{text}: run `python -m bench.instructions --renew`, so that a later loss is detected")
     return sorted(failures), notes
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare with the figures, or renew them."""
+    """Compare the instruction counts of the kernels with the committed figures, or write new figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=main.__doc__)
-    parser.add_argument("--renew", action="store_true", help="write the figures instead of comparing")
-    parser.add_argument("--figures", type=Path, default=FIGURES, help="a file of figures (default: the committed one)")
+    parser.add_argument("--renew", action="store_true", help="write new figures instead of comparing")
+    parser.add_argument("--figures", type=Path, default=FIGURES, help="file of figures (default: the committed one)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
         child()
         return 0
     if not shutil.which("valgrind"):
-        print("bench.instructions: valgrind isn't installed (on Debian: apt-get install valgrind)", file=sys.stderr)
+        print("bench.instructions: valgrind is not installed (on Debian: apt-get install valgrind)", file=sys.stderr)
         return 2
     run = count()
     if options.renew:

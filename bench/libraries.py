@@ -1,7 +1,7 @@
-"""What decompressing alone takes: each codec's own library, called from Python in a plain loop.
+"""Decompression alone: each codec's own library, called from Python in a simple loop.
 
-The library is the one that kbatch uses itself. Its output is dropped, so that it goes to the same warm memory again
-and again; a table has to keep it.
+The libraries are the ones that kbatch uses. The output is dropped, so the same memory is used for each payload and
+stays in the cache; kbatch has to keep the output for its table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.corpora import XERIAL_BLOCK
 
 __all__ = ["LIBRARIES", "decompress"]
 
-# Created once: a context for each batch would cost more than a small batch's data.
+# Created once, because creating a context for each batch would cost more than decompressing a small batch.
 zstd_context = zstandard.ZstdDecompressor()
 block_buffer = bytearray(2 * XERIAL_BLOCK)
 
@@ -45,7 +45,7 @@ def zstd(payload: bytes) -> int:
     return len(zstd_context.decompressobj().decompress(payload))
 
 
-# Name of the library, and a function that returns the size of the decompressed payload.
+# By codec: the name of the library, and a function that returns the size of the decompressed payload.
 LIBRARIES: dict[str, tuple[str, Callable[[bytes], int]]] = {
     "gzip": ("zlib", gzip),
     "snappy": ("cramjam", snappy),

@@ -1,9 +1,9 @@
-"""The cost of damage is linear in the input: instructions for inputs of n and of 4n entries, made to be expensive.
+"""Check that the cost of damage is linear: count the instructions for expensive inputs of n and of 4n entries.
 
 ``python -m bench.linear`` decodes each kind of hostile input at both sizes under callgrind, as a buffer, as a stream
-and from a log, counts all instructions, those of Python included, and exits with 1 where four times the input takes
-more than `MAX_RATIO` times the instructions. What the system does for a log is not counted: the bytes that are read are
-bounded by a test.
+and from a log. It counts all instructions, including the interpreter's, and exits with 1 if four times the input takes
+more than `MAX_RATIO` times the instructions. Instructions of the operating system are not counted; a test bounds the
+number of bytes that are read from a log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.instructions import parse, profile, run_marked
 
-# Linear is 4; what is done once per call makes it less, and a quadratic part soon makes it 16.
+# Linear cost gives 4. A constant cost per call makes the ratio smaller, and a quadratic part soon makes it 16.
 MAX_RATIO = 4.4
 SIZES = (200, 800)
 CHUNK = 1024
@@ -35,14 +35,14 @@ def good() -> bytes:
 
 
 def forged(size: int) -> bytes:
-    """Build the header of a batch of `size` bytes, none of which are its own."""
+    """Build only the header of a batch; its length field claims `size` bytes."""
     header = bytearray(good()[:61])
     header[8:12] = (size - 12).to_bytes(4, "big")
     return bytes(header)
 
 
 def nested(count: int) -> bytes:
-    """Build messages of magic 0 with good checksums, each of which is the value of the one before."""
+    """Build messages of magic 0 with valid checksums, each of which is the value of the previous one."""
     size = 26
     out = bytearray(size * count)
     for i in range(count - 1, -1, -1):
@@ -55,7 +55,7 @@ def nested(count: int) -> bytes:
 
 
 def inputs(count: int) -> dict[str, bytes]:
-    """Return the hostile inputs of about `count` entries."""
+    """Return the hostile inputs with about `count` entries each."""
     bad = bytearray(good())
     bad[-1] ^= 1
     size = len(good())
@@ -71,7 +71,7 @@ def inputs(count: int) -> dict[str, bytes]:
 
 
 def segment(directory: Path, data: bytes, *, live: bool) -> Any:
-    """Write a log whose first segment is `data`; it is the last one too, if it is to be live."""
+    """Write a log whose first segment is `data`; if `live`, it is also the last segment."""
     import kbatch
 
     directory.mkdir(parents=True)
@@ -82,7 +82,7 @@ def segment(directory: Path, data: bytes, *, live: bool) -> Any:
 
 
 def routes(directory: Path, data: bytes) -> dict[str, Callable[[], Any]]:
-    """Return the ways to read `data` with damage passed over."""
+    """Return the ways to read `data` and skip damage."""
     import kbatch
 
     chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
@@ -104,7 +104,7 @@ def routes(directory: Path, data: bytes) -> dict[str, Callable[[], Any]]:
 
 
 def work(directory: Path) -> dict[str, Callable[[], Any]]:
-    """Return what is counted: each input, by each route."""
+    """Return the steps to count: each input, read by each route, at each size."""
     return {
         f"{name}, {route}, {count}": step
         for count in SIZES
@@ -114,7 +114,7 @@ def work(directory: Path) -> dict[str, Callable[[], Any]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Count, print the ratios, and compare them with the limit."""
+    """Count instructions for damaged input, print the ratios, and compare them with the limit."""
     parser = argparse.ArgumentParser(prog="python -m bench.linear", description=main.__doc__)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     if parser.parse_args(arguments).child:

@@ -1,11 +1,11 @@
-"""Reading a topic from a broker: Fetch responses decoded with kbatch, beside Python's clients, on the same records.
+"""Read a topic from a broker: Fetch responses decoded with kbatch, compared with Python's clients on the same records.
 
 ``python -m bench.live [--mb 64] [--rounds 3] [--corpus NAME] [--json FILE]`` starts a broker, writes corpora to it, and
 lets every client of `bench.consumers` read all of them, each in a fresh process, one after the other: to a count of the
-records, and to an Arrow table, whose sums are compared. Time is by the clock, on a machine whose cores the broker
-shares, garbage collector off, from making the client to the last record, less the time for a topic of a few records:
-some clients need half a second to start.
-``--quick`` runs everything once with few records, for its checks.
+records, and to an Arrow table, whose sums are checked. Times are wall-clock time from creating the client to the last
+record, with the garbage collector off; the broker shares the cores. The time for a topic of a few records is
+subtracted, because some clients need half a second to start. ``--quick`` runs everything once with few records, to
+check the results.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from typing import Any
 
 from bench.consumers import CONSUMERS, Connection, Consumer, Topic
 from bench.corpora import BASE_TIMESTAMP, Corpus, corpus
-from bench.steps import run_fresh
+from bench.report import live_table
+from bench.steps import add_step_arguments, run_fresh
 
 __all__ = ["main"]
 
 NAMES = ("small", "medium", "medium-16k-lz4", "medium-16k-zstd")
 PARTITIONS = 4
-# Bytes of the small topic.
+# Bytes of the small topic, whose time is subtracted.
 SMALL = 300_000
 STEP_SECONDS = 600
 
 
 def write_topic(broker: Any, name: str, what: Corpus) -> tuple[Topic, list[int]]:
-    """Write the batches of a corpus to the partitions of a topic, as they are; return the sums of what is there now.
+    """Write the batches of a corpus to the partitions of a topic; return the topic and its sums.
 
-    Offsets are the broker's: one after the other.
+    The broker assigns consecutive offsets, so the sum of offsets differs from the corpus.
     """
     import numpy as np
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -56,7 +57,7 @@ def write_topic(broker: Any, name: str, what: Corpus) -> tuple[Topic, list[int]]
     queues = [deque(zip(batches["position"][s].tolist(), batches["size"][s].tolist(), strict=True)) for s in shares]
     with Connection(broker.bootstrap) as connection:
         while any(queues):
-            # A request takes one batch a partition, with offsets from 0 on; the base offset isn't under the CRC.
+            # A request holds one batch per partition, with base offset 0. The CRC does not cover the base offset.
             heads = {partition: queue.popleft() for partition, queue in enumerate(queues) if queue}
             data = {partition: bytes(8) + what.data[at + 8 : at + size] for partition, (at, size) in heads.items()}
             connection.produce(name, data)
@@ -69,21 +70,21 @@ def write_topic(broker: Any, name: str, what: Corpus) -> tuple[Topic, list[int]]
 
 
 def sums_of(table: Any) -> list[int]:
-    """Sum an Arrow table: records, offsets, timestamps, bytes of keys, bytes of values; whatever its types of bytes."""
+    """Sum an Arrow table with any binary types: records, offsets, timestamps, bytes of keys, bytes of values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     lengths = [pc.sum(pc.binary_length(table[name].cast(pa.large_binary()))).as_py() or 0 for name in ("key", "value")]
     offsets = pc.sum(table["offset"]).as_py()
-    # Of timestamps of now, int64 holds the sum of five million only.
+    # The sum of more than five million current timestamps exceeds int64.
     timestamps = sum(map(int, table["timestamp"].cast(pa.int64()).to_numpy().astype(object)))
     return [len(table), offsets, timestamps, *lengths]
 
 
 def run_step(order: dict[str, Any]) -> dict[str, Any]:
-    """Let one client read a topic to a count and to a table; give the seconds it takes longer than for a small one.
+    """Let one client read a topic to a count and to a table; return seconds without the time for the small topic.
 
-    The small topic is read twice, the first time to be warm.
+    The small topic is read twice, the first time to warm up.
     """
     import pyarrow as pa
 
@@ -96,35 +97,35 @@ def run_step(order: dict[str, Any]) -> dict[str, Any]:
     for form, read in forms.items():
         if read is None:
             continue
-        spent = []
+        times = []
         for one in (small, small, topic):
             gc.collect()
             gc.disable()
             start = time.perf_counter()
             result = read(one)
-            spent.append(time.perf_counter() - start)
+            times.append(time.perf_counter() - start)
             gc.enable()
         if form == "arrow":
             sums = sums_of(result)
         elif result != topic.records:
-            raise AssertionError(f"{consumer.name} counts {result} records of {topic.records}")
-        seconds |= {form: spent[2] - spent[1], f"{form}, start": spent[1]}
+            raise AssertionError(f"{consumer.name} counted {result} records, expected {topic.records}")
+        seconds |= {form: times[2] - times[1], f"{form}, start": times[1]}
         del result
     return {"seconds": seconds, "sums": sums}
 
 
 def step(consumer: Consumer, small: Topic, topic: Topic) -> dict[str, Any] | str:
-    """Run one client once, in a process of its own; return what it measured, or why it failed."""
+    """Run one client once in a separate process; return its measurements, or the reason why it failed."""
     order = {"name": consumer.name, "small": asdict(small), "topic": asdict(topic)}
     try:
         result, errors = run_fresh("bench.live", order, seconds=STEP_SECONDS, stderr=subprocess.PIPE)
     except subprocess.TimeoutExpired:
-        return f"not done in {STEP_SECONDS} s"
-    return result or ((errors or "").strip().splitlines() or ["no word"])[-1]
+        return f"not finished within {STEP_SECONDS} s"
+    return result or ((errors or "").strip().splitlines() or ["failed without a message"])[-1]
 
 
 def measure(names: list[str], size: int, rounds: int, scratch: Path) -> dict[str, Any]:
-    """Write the topics, run everybody in turns, and return the figures."""
+    """Write the topics, run all clients in turns, and return the figures."""
     from bench.spark import start_broker
 
     runs: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in names}
@@ -147,9 +148,7 @@ def measure(names: list[str], size: int, rounds: int, scratch: Path) -> dict[str
                         failures[name][consumer.name] = result
                         continue
                     if result["sums"] not in (None, expected):
-                        raise AssertionError(
-                            f"{name}: {consumer.name} gives {result['sums']} where {expected} is right"
-                        )
+                        raise AssertionError(f"{name}: {consumer.name} returned {result['sums']}, expected {expected}")
                     runs[name].setdefault(consumer.name, []).append(result["seconds"])
                     print(f"{name}, round {turn + 1}: {consumer.name}: {result['seconds']}", file=sys.stderr)
             corpus.cache_clear()
@@ -178,35 +177,15 @@ def reasons(found: dict[str, dict[str, str]]) -> list[str]:
     return list(dict.fromkeys(f"- {who}: {why}" for some in found.values() for who, why in some.items()))
 
 
-def report(figures: dict[str, Any]) -> str:
-    """Return the figures as Markdown: thousand records a second, to a count and to Arrow."""
-    rates = figures["records_per_second"]
-
-    def cell(name: str, who: str) -> str:
-        found = rates[name].get(who)
-        if found is None:
-            return "-"
-        return " / ".join(f"{found[form] / 1e3:,.0f}" for form in ("count", "arrow") if form in found)
-
-    lines = [
-        "| thousand records/s, to a count / to Arrow | " + " | ".join(rates) + " |",
-        "|---" + "|---:" * len(rates) + "|",
-    ]
-    for consumer in CONSUMERS:
-        lines.append(f"| {consumer.name} | " + " | ".join(cell(name, consumer.name) for name in rates) + " |")
-    return "\n".join([*lines, "", *reasons(figures["absent"]), *reasons(figures["failures"])])
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Run all of it and print a table; the exit status is 1 if a client failed."""
+    """Run all clients and print a table; the exit status is 1 if a client failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.live", description=__doc__.splitlines()[0])
-    parser.add_argument("--mb", type=float, default=64, help="10^6 bytes of a topic, uncompressed (default: 64)")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3; slow clients: one")
-    parser.add_argument("--corpus", action="append", help=f"may be given again; default: {', '.join(NAMES)}")
-    parser.add_argument("--json", type=Path, help="write all figures there too")
-    parser.add_argument("--quick", action="store_true", help="few records, once: for the checks, not the times")
-    parser.add_argument("--dir", type=Path, help="where to put the logs (default: the system's temporary directory)")
-    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--mb", type=float, default=64, help="size of a topic in 10^6 bytes, uncompressed (default: 64)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3; slow clients run one")
+    parser.add_argument("--corpus", action="append", help=f"may be repeated; default: {', '.join(NAMES)}")
+    add_step_arguments(parser)
     options = parser.parse_args(arguments)
     if options.step:
         print(json.dumps(run_step(json.load(sys.stdin))))
@@ -218,11 +197,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
     failed = reasons(figures["failures"])
+    rates = figures["records_per_second"]
     if options.quick:
-        read = [f"{name}: {', '.join(rates)}" for name, rates in figures["records_per_second"].items()]
-        print("\n".join(["read right:", *read, *reasons(figures["absent"]), *failed]))
+        result = ["results correct:", *(f"{name}: {', '.join(clients)}" for name, clients in rates.items())]
     else:
-        print(report(figures))
+        result = [live_table(rates), ""]
+    print("\n".join([*result, *reasons(figures["absent"]), *failed]))
     return int(bool(failed))
 
 

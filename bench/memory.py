@@ -1,10 +1,10 @@
-"""Peak memory of iterating a large log in tables of bounded size.
+"""Measure the peak memory of iterating a large log in tables of bounded size.
 
 ``python -m bench.memory [--gib 4] [--corpus medium] [--max-mib 64]`` writes a log, iterates it in a fresh process,
-prints what that process held at most, and removes the log.
+prints the peak memory of that process, and removes the log.
 
-The steps run as processes of their own below one that imports next to nothing: on Linux ``ru_maxrss`` of a process
-begins with that of the one that started it.
+The steps run in separate processes, started by a process that imports few modules: on Linux, ``ru_maxrss`` of a process
+starts with the value of its parent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def status(field: str) -> int:
-    """Return a field of ``/proc/self/status`` in bytes; 0 where there is no such file."""
+    """Return a field of ``/proc/self/status`` in bytes, or 0 if the file does not exist."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -34,14 +34,14 @@ def status(field: str) -> int:
 
 
 def peak() -> int:
-    """Return ``ru_maxrss`` in bytes: all that was resident at once, pages of mapped files included."""
+    """Return ``ru_maxrss`` in bytes: the peak resident memory, including pages of mapped files."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def write_log(directory: Path, corpus_name: str, size: int) -> dict[str, int]:
-    """Write a partition directory of about `size` bytes: a corpus again and again, at ever higher offsets.
+    """Write a partition directory of about `size` bytes: copies of a corpus at increasing offsets.
 
-    The base offset isn't under the CRC, so that nothing but it has to change.
+    Only the base offsets differ between the copies. The CRC does not cover them.
 
     Returns
     -------
@@ -97,19 +97,19 @@ def read_log(directory: Path, max_bytes: int) -> dict[str, float]:
 
 
 def step(*arguments: str) -> dict[str, Any]:
-    """Run this module with some arguments; return what it prints."""
+    """Run this module with the given arguments; return the JSON that it prints."""
     command = [sys.executable, "-m", "bench.memory", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout)
 
 
 def iterate(corpus: str, gib: float, max_mib: float = 64, parent: Path | None = None) -> dict[str, Any]:
-    """Write a log, iterate it in a fresh process, compare, remove it.
+    """Write a log, iterate it in a fresh process, check the sums, and remove the log.
 
     Returns
     -------
     dict
-        ``corpus``, ``gib``, ``max_bytes``, ``bytes`` of the log, and what `read_log` returns.
+        ``corpus``, ``gib``, ``max_bytes``, ``bytes`` of the log, and the result of `read_log`.
     """
     with tempfile.TemporaryDirectory(dir=parent, prefix="kbatch-memory-") as scratch:
         directory = Path(scratch) / f"bench.{corpus}-0"
@@ -122,12 +122,12 @@ def iterate(corpus: str, gib: float, max_mib: float = 64, parent: Path | None = 
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure the peak memory and print it."""
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=4.0, help="size of the log (default: 4)")
-    parser.add_argument("--corpus", default="medium", help="what to fill it with (default: medium)")
-    parser.add_argument("--max-mib", type=float, default=64, help="max_bytes of a table (default: 64)")
-    parser.add_argument("--dir", type=Path, help="where to put the log (default: the system's temporary directory)")
+    parser.add_argument("--corpus", default="medium", help="corpus to fill the log with (default: medium)")
+    parser.add_argument("--max-mib", type=float, default=64, help="max_bytes of a table in MiB (default: 64)")
+    parser.add_argument("--dir", type=Path, help="directory for the log (default: the system's temporary directory)")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument("--step", choices=["write", "read"], help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -148,9 +148,9 @@ def main() -> None:
     print(f"peak after     {found['after'] / MIB:,.0f} MiB (ru_maxrss; pages of the mapped file count here), "
           f"{found['after'] / found['max_bytes']:.2f} times max_bytes")  # fmt: skip
     if found["anonymous"]:
-        print(f"own memory     {found['anonymous'] / MIB:,.0f} MiB at most (RssAnon, seen after each table)")
+        print(f"own memory     {found['anonymous'] / MIB:,.0f} MiB at most (RssAnon, read after each table)")
     print(f"rate           {found['bytes'] / found['seconds'] / 1e6:,.0f} MB/s, "
-          f"{found['records'] / found['seconds'] / 1e6:,.1f} million records/s (clock)")  # fmt: skip
+          f"{found['records'] / found['seconds'] / 1e6:,.1f} million records/s (wall-clock time)")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The other readers and writers of record batches in Python, each used in the fastest way found.
+"""Other Python libraries that read and write record batches, each used in the fastest way found.
 
-Both have the same shape: `MemoryRecords` over the bytes yields batches, a batch yields records; a builder accepts
-records until it is full. `PEERS` lists those that are installed.
+Both libraries have the same interface: `MemoryRecords` over the bytes yields batches, and a batch yields records; a
+builder accepts records until it is full. `PEERS` lists the installed libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["PEERS", "Peer"]
 
 @dataclass(frozen=True)
 class Peer:
-    """A client library: its classes that read batches and that build them. Slow ones are not run on everything."""
+    """A client library: its classes that read and build batches. Slow libraries do not run every benchmark."""
 
     name: str
     memory_records: Callable[[bytes], Any]
@@ -29,12 +29,12 @@ class Peer:
     slow: bool = False
 
     def batches(self, data: bytes) -> Any:
-        """Yield the batches, their CRCs verified."""
+        """Yield the batches and verify their CRCs."""
         entries = self.memory_records(data)
         while entries.has_next():
             batch = entries.next_batch()
             if not batch.validate_crc():
-                raise AssertionError(f"{self.name} finds a wrong CRC at base offset {batch.base_offset}")
+                raise AssertionError(f"{self.name} found a wrong CRC at base offset {batch.base_offset}")
             yield batch
 
     def iterate(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class Peer:
         return built
 
     def convert(self, data: bytes, magic: int, batch_size: int) -> list[bytes]:
-        """Decode every batch and build it again in magic 1; or build batches of magic 2 as a producer does."""
+        """Decode every batch and build it in the other magic; batches of magic 2 are filled as a producer does."""
         built = []
         if magic == 2:
             records = (record for batch in self.batches(data) for record in batch)
@@ -82,7 +82,7 @@ class Peer:
         return built
 
     def columns(self, data: bytes) -> tuple[Any, Any, list[bytes | None], list[bytes | None]]:
-        """Decode to four columns: one loop, four appends."""
+        """Decode to four columns with one loop and four appends per record."""
         offsets: list[int] = []
         timestamps: list[int] = []
         keys: list[bytes | None] = []
@@ -95,11 +95,11 @@ class Peer:
                 add_key(record.key)
                 add_value(record.value)
         count = len(offsets)
-        # np.fromiter takes two thirds of the time of pa.array for integers, and half for timestamps.
+        # For integers, np.fromiter takes two thirds of the time of pa.array, and for timestamps half.
         return np.fromiter(offsets, np.int64, count), np.fromiter(timestamps, np.int64, count), keys, values
 
     def to_arrow(self, data: bytes, schema: Any) -> Any:
-        """Build an Arrow table: the four columns, then one array each, of the types in `schema`."""
+        """Decode to four columns, and build an Arrow table of them with the types in `schema`."""
         import pyarrow as pa
 
         offsets, timestamps, keys, values = self.columns(data)
@@ -114,19 +114,19 @@ class Peer:
         )
 
     def to_pandas(self, data: bytes, schema: Any, dtype_backend: str) -> Any:
-        """Build a pandas frame of the columns in `schema`: of objects, or with ``pyarrow`` by way of Arrow."""
+        """Build a pandas frame with the columns in `schema`: from objects, or with ``pyarrow`` from an Arrow table."""
         import pandas as pd
 
         if dtype_backend == "pyarrow":
             return self.to_arrow(data, schema).to_pandas(types_mapper=pd.ArrowDtype)
         offsets, timestamps, keys, values = self.columns(data)
         times = pd.Series(timestamps.view("datetime64[ms]")).dt.tz_localize("UTC")
-        # As object arrays: pandas infers the type of a list from each element.
+        # Object arrays, because pandas would check every element of a list to infer its type.
         columns = (offsets, times, np.fromiter(keys, object, len(keys)), np.fromiter(values, object, len(values)))
         return pd.DataFrame(dict(zip(schema.names, columns, strict=True)), copy=False)
 
     def sums(self, data: bytes) -> Sums:
-        """Decode once more, outside of any timing, and sum what came out."""
+        """Decode once more, untimed, and sum the records."""
         records = [record for batch in self.batches(data) for record in batch]
         return Sums.of_columns(
             [record.offset for record in records],
@@ -146,11 +146,11 @@ def installed() -> list[Peer]:
     except ImportError:
         pass
     else:
-        # Without its C extension aiokafka is ten times slower, and a comparison with it worth nothing.
+        # Without its C extension, aiokafka is ten times slower and the comparison would be meaningless.
         if any(
             "_crecords" not in used.__module__ for used in (AiokafkaRecords, AiokafkaBuilder, AiokafkaLegacyBuilder)
         ):
-            raise RuntimeError("aiokafka runs without its C extension: a comparison would flatter kbatch")
+            raise RuntimeError("aiokafka has no C extension here, so the comparison would favour kbatch")
         found.append(Peer("aiokafka", AiokafkaRecords, AiokafkaBuilder, AiokafkaLegacyBuilder))
     try:
         from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -161,7 +161,7 @@ def installed() -> list[Peer]:
         pass
     else:
         if crc32c_c is None:
-            raise RuntimeError("kafka-python runs without the crc32c package: a comparison would flatter kbatch")
+            raise RuntimeError("kafka-python has no crc32c package here, so the comparison would favour kbatch")
         found.append(Peer("kafka-python", KafkaPythonRecords, KafkaPythonBuilder, KafkaPythonLegacyBuilder, slow=True))
     return found
 

@@ -1,4 +1,4 @@
-"""The blocks of README.md and docs/performance.md that hold the benchmark's figures: a run writes them."""
+"""The blocks of README.md and docs/performance.md with the benchmark's figures, which a run writes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ QUICK = "**A quick run: its figures mean nothing.**"
 
 
 def read_block(text: str) -> str:
-    """Return the text between the two lines."""
+    """Return the text between the lines `BEGIN` and `END`."""
     return text[slice(*_bounds(text))].strip("\n")
 
 
 def replace_block(text: str, inner: str) -> str:
-    """Return `text` with something else between the two lines."""
+    """Return `text` with `inner` between the lines `BEGIN` and `END`."""
     start, end = _bounds(text)
     return f"{text[:start]}\n\n{inner.strip()}\n\n{text[end:]}"
 
@@ -35,7 +35,7 @@ def _bounds(text: str) -> tuple[int, int]:
 
 
 def short_block(results: Results) -> str:
-    """Return the block of README.md: the chart, and what users compare."""
+    """Return the block of README.md: the chart, and the ratios that users compare."""
     parts = [
         *[QUICK] * results.quick,
         "![Million records decoded per second, by input and decoder](bench/chart.svg)",
@@ -44,14 +44,14 @@ def short_block(results: Results) -> str:
         f"({results.machine}, Python {results.versions.get('Python', '?')}):",
         short_table(results),
         "The clients in Python iterate their records and drop them, which is the least they can do. The decoders in "
-        "Java, Go and Rust are programs of their own, which sum offsets, timestamps and lengths; kbatch only builds "
+        "Java, Go and Rust are separate programs that sum offsets, timestamps and lengths; kbatch only builds "
         f"its table.{_with_sums(results)}",
     ]
     return "\n\n".join(parts)
 
 
 def _with_sums(results: Results) -> str:
-    """Return a sentence: the smallest ratio to a decoder in another language, if kbatch sums its columns too."""
+    """Return a sentence with the smallest ratio to a decoder in another language if kbatch also sums its columns."""
     fastest = results.foreign("small", "Java", "Go", "Rust")
     if fastest is None or fastest.with_sums is None:
         return ""
@@ -70,27 +70,27 @@ def full_block(results: Results) -> str:
         f"Each corpus has {results.document['size'] / 1e6:g} MB before compression. Times are medians of the CPU time "
         "of one run, on one thread, with checksums verified. Columns named after an alternative give its time divided "
         'by kbatch\'s time: above 1, kbatch is faster. "Library alone" only decompresses the same payloads, with the '
-        'library that kbatch uses. "One thread" compares two threads of kbatch with one, by the clock.',
+        'library that kbatch uses. "One thread" is the wall-clock time of kbatch on one thread divided by that on two.',
         ratio_table(results),
         "### Floors",
-        f"Each floor is a ratio that kbatch has to reach; a run that misses one is a regression. {summary(results)}",
+        f"A floor is a ratio that kbatch must reach; missing one is a regression. {summary(results)}",
         floors_table(results),
     ]
     if results.live:
         parts += [
             "### From a broker",
-            "Read from a broker on the same machine, fetching included, by the clock (`python -m bench.live`):",
-            live_table(results),
+            "Read from a broker on the same machine; wall-clock time, including fetching (`python -m bench.live`):",
+            live_table(results.live),
         ]
     return "\n\n".join(parts)
 
 
-# The pages that hold a block, relative to the top of the repository.
+# The pages with a block, relative to the top of the repository.
 BLOCKS: dict[str, Callable[[Results], str]] = {"README.md": short_block, "docs/performance.md": full_block}
 
 
 def renew(results: Results, root: Path = ROOT) -> list[Path]:
-    """Rewrite the blocks, the chart, the full report and the results that they are made from; return the files."""
+    """Rewrite the blocks, the chart, the full report and the results file; return the paths."""
     pages = {root / name: replace_block((root / name).read_text(), block(results)) for name, block in BLOCKS.items()}
     figures, full = root / "bench" / "results.json", root / "bench" / "RESULTS.md"
     results.write(figures)

@@ -1,4 +1,4 @@
-"""The results of a run as Markdown: one table of ratios, the floors, and on demand every contestant."""
+"""The results of a run as Markdown: a table of ratios, the floors, and optionally every contestant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.results import ALONE, IN_TURNS, KBATCH, PEERS, Result, Results
 __all__ = ["about", "details", "floors_table", "live_table", "ratio_table", "report", "short_table", "summary"]
 
 LANGUAGES = ("Java", "Go", "Rust")
-# The rows of README.md: a text, the stage and the corpus.
+# The rows of the table in README.md: label, stage and corpus.
 SHORT_ROWS = (
     ("decode, values of 32 bytes", "decode", "small"),
     ("decode, values of 1 KiB", "decode", "large"),
@@ -26,7 +26,7 @@ SHORT_ROWS = (
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]], texts: int, last_texts: int = 0) -> str:
-    """Return a table; its first and its last columns are text, the others numbers."""
+    """Return a table whose first `texts` and last `last_texts` columns are text and the others numbers."""
     heads = list(heads)
     rule = "|---" * texts + "|---:" * (len(heads) - texts - last_texts) + "|---" * last_texts + "|"
     return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])
@@ -53,7 +53,7 @@ def ratios_to_others(results: Results, stage: str, corpus: str) -> list[str]:
 
 
 def short_table(results: Results) -> str:
-    """Return the rate of kbatch, and how much faster it is than each alternative, for `SHORT_ROWS`."""
+    """Return the table of README.md: the rate of kbatch, and the ratio to each alternative, for `SHORT_ROWS`."""
     rows = []
     for text, stage, corpus in SHORT_ROWS:
         own = results.get(stage, corpus, KBATCH)
@@ -97,7 +97,7 @@ def floors_table(results: Results) -> str:
 
     def cells(floor: Floor) -> list[str]:
         state = "ran" if results.quick and floor.measured is not None else floor.state
-        # As many digits as show on which side of the bound it is.
+        # Enough digits to show whether the figure is above or below the bound.
         close = floor.measured is not None and f"{floor.measured:.2f}" == f"{floor.bound:.2f}"
         measured = "" if floor.measured is None else f"{floor.measured:{'.4f' if close else '.2f'}}"
         return [floor.text, f"{floor.side} {floor.bound:g}", measured, state, floor.note]
@@ -105,22 +105,25 @@ def floors_table(results: Results) -> str:
     return markdown(["floor", "bound", "measured", "", "contestant"], map(cells, floors(results)), 1, 2)
 
 
-def live_table(results: Results) -> str:
-    """Return what clients read from a broker: thousand records per second, to a count and to an Arrow table."""
+def live_table(live: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Return thousand records per second that clients read from a broker, to a count and to an Arrow table.
+
+    `live` has records per second by topic, client and kind of result.
+    """
 
     def cell(found: dict[str, float] | None) -> str:
         return " / ".join(f"{found[form] / 1e3:,.0f}" for form in ("count", "arrow") if form in found) if found else ""
 
-    clients = dict.fromkeys(who for found in results.live.values() for who in found)
-    rows = ([who, *(cell(found.get(who)) for found in results.live.values())] for who in clients)
-    return markdown(["thousand records/s, to a count / to Arrow", *results.live], rows, 1)
+    clients = dict.fromkeys(who for found in live.values() for who in found)
+    rows = ([who, *(cell(found.get(who)) for found in live.values())] for who in clients)
+    return markdown(["thousand records/s, to a count / to Arrow", *live], rows, 1)
 
 
 def summary(results: Results) -> str:
-    """Return one sentence: how many floors are met."""
+    """Return a sentence with the number of floors that are met."""
     found = floors(results)
     if results.quick:
-        return f"{sum(floor.measured is not None for floor in found)} of {len(found)} floors were run; none was timed."
+        return f"{sum(floor.measured is not None for floor in found)} of {len(found)} floors ran; none was timed."
     met, missing = sum(floor.met for floor in found), sum(floor.measured is None for floor in found)
     text = f"{met} of {len(found)} floors are met, {len(found) - met - missing} are not"
     return f"{text}, {missing} did not run." if missing else f"{text}."
@@ -143,7 +146,7 @@ def details(results: Results) -> str:
                     f"{result.seconds / base.seconds:.2f}" if base else "",
                 ]
 
-    heads = ["corpus", "who", "ms", "million records/s", "MB/s", "/ kbatch"]
+    heads = ["corpus", "contestant", "ms", "million records/s", "MB/s", "time / kbatch's"]
     return "\n\n".join(f"### {stage}\n\n{markdown(heads, rows(stage), 2)}" for stage in results.stages())
 
 
@@ -151,10 +154,10 @@ def report(results: Results, *, detailed: bool = False) -> str:
     """Return the whole report."""
     parts = [f"{about(results)} Medians of CPU time, one thread, CRCs verified."]
     if results.quick:
-        parts.append("**A quick run: everything ran once, on little data. Its figures mean nothing.**")
+        parts.append("**A quick run: everything ran once, on little data. The figures are meaningless.**")
     parts += ["## Ratios: time of each contestant / time of kbatch", ratio_table(results)]
     if results.live:
-        parts += ["## From a broker, by the clock", live_table(results)]
+        parts += ["## From a broker, wall-clock time", live_table(results.live)]
     parts += ["## Floors", summary(results), floors_table(results)]
     if detailed:
         parts += ["## Every contestant", details(results)]

@@ -1,4 +1,4 @@
-"""The results of one run: reduced to what the report needs, written to and read from a file, compared."""
+"""The results of one run: reduced to the facts that the report needs, written to a file, and compared."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["ALONE", "IN_TURNS", "KBATCH", "PEERS", "Foreign", "Result", "Results
 
 KBATCH = "kbatch"
 PEERS = ("aiokafka", "kafka-python")
-# A codec's own library, which decompresses the same payloads and does nothing else.
+# A codec's own library, which only decompresses the same payloads.
 ALONE = "library alone"
-# The name of a decoder in another language has the language in it.
+# The name of a decoder in another language contains the name of the language.
 LANGUAGE = re.compile(r"\b(?:Java|Go|Rust)\b")
-# kbatch as measured in turns with such a decoder, and with sums over the columns of its table as well.
+# Parts of the names of kbatch's own results: measured in turns with such a decoder; and with sums over the columns.
 IN_TURNS, WITH_SUMS = "kbatch, in turns with ", ", with sums"
 FACTS = ("stage", "corpus", "who", "records", "payload_bytes")
 
 
 class Foreign(NamedTuple):
-    """A decoder in another language: its time divided by kbatch's, which only decodes, or sums columns as well."""
+    """A decoder in another language: its time divided by kbatch's, where kbatch only decodes, or also sums columns."""
 
     name: str
     ratio: float
@@ -29,7 +29,7 @@ class Foreign(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One contestant at one corpus of one stage: its median in seconds, and what it worked on."""
+    """The result of a contestant at one corpus of one stage: median seconds, and the size of the input."""
 
     seconds: float
     records: int
@@ -37,10 +37,10 @@ class Result(NamedTuple):
 
 
 def compact(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Reduce what pytest-benchmark measured to one entry per contestant.
+    """Reduce the output of pytest-benchmark to one entry per contestant.
 
     An entry of ``extra_info["others"]``, or ``other`` with ``other_seconds``, is a contestant that took turns;
-    ``sums_seconds`` is the contestant itself when it sums columns as well.
+    ``sums_seconds`` is the time of the contestant itself when it also sums columns.
     """
     entries = []
     for benchmark in document["benchmarks"]:
@@ -68,13 +68,14 @@ def foreign_versions(document: dict[str, Any]) -> dict[str, str]:
 
 
 class Results:
-    """All that one run measured, by stage, corpus and contestant.
+    """All measurements of one run, by stage, corpus and contestant.
 
     Parameters
     ----------
     document : dict
-        What `bench.__main__` writes: ``machine``, ``versions``, ``size``, ``quick``, ``skipped``, ``failed``,
-        ``live`` (records per second by topic, client and kind of result) and ``results``, the entries of `compact`.
+        The document that `bench.__main__` writes: ``machine``, ``versions``, ``size``, ``quick``, ``skipped``,
+        ``failed``, ``live`` (records per second by topic, client and kind of result) and ``results``, the entries of
+        `compact`.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -103,7 +104,7 @@ class Results:
         path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "results": [\n{lines}\n]}}\n')
 
     def get(self, stage: str, corpus: str, who: str) -> Result | None:
-        """Return one contestant, None if it did not run."""
+        """Return the result of one contestant, or None if it did not run."""
         return self.by_name.get((stage, corpus, who))
 
     def stages(self) -> list[str]:
@@ -115,11 +116,11 @@ class Results:
         return list(dict.fromkeys(corpus for found, corpus, _ in self.by_name if found == stage))
 
     def contestants(self, stage: str, corpus: str) -> dict[str, Result]:
-        """Return the contestants of one corpus of a stage."""
+        """Return the results for one corpus of a stage, by contestant."""
         return {who: result for (found, name, who), result in self.by_name.items() if (found, name) == (stage, corpus)}
 
     def ratio(self, stage: str, corpus: str, who: str, base: str = KBATCH) -> float | None:
-        """Return the time of `who` divided by that of `base`, None if one of them did not run."""
+        """Return the time of `who` divided by the time of `base`, or None if one of them did not run."""
         one, other = self.get(stage, corpus, who), self.get(stage, corpus, base)
         return one.seconds / other.seconds if one and other else None
 
@@ -129,7 +130,7 @@ class Results:
         return min(((peer, ratio) for peer, ratio in found if ratio), key=lambda entry: entry[1], default=None)
 
     def foreign(self, corpus: str, *languages: str) -> Foreign | None:
-        """Return the fastest decoder in some languages, relative to kbatch in turns with it."""
+        """Return the fastest decoder in any of the languages, relative to kbatch measured in turns with it."""
         found = []
         for who, result in self.contestants("foreign", corpus).items():
             language = LANGUAGE.search(who)

@@ -1,10 +1,10 @@
-"""Kafka's records on Spark: kbatch, Spark's own Kafka source, and a client library in mapPartitions.
+"""Read Kafka's records on Spark: kbatch, Spark's own Kafka source, and a client library in mapPartitions.
 
 ``python -m bench.spark [--records 8000000] [--rounds 3] [--json FILE] [--check]`` starts a real broker, produces a
 topic, and lets every contestant of `bench.contestants` read the same records, each in a fresh driver process with
 ``local[2]``, one after the other: Spark's own Kafka source from the broker, the others from the broker's log directory
-while it is down. It checks what they wrote and prints rows per second and ratios as Markdown. ``--quick`` runs
-everything once with few records, for its checks.
+while it is down. It checks the output and prints rows per second and ratios as Markdown. ``--quick`` runs everything
+once with few records, to check the results.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from bench.contestants import COMPRESSION, CONTESTANTS, EXPORT, KAFKA, Input, Sums
-from bench.steps import run_fresh
+from bench.steps import add_step_arguments, run_fresh
 
 __all__ = ["main"]
 
 MASTER = "local[2]"
 PARTITIONS = 8
-# Rows per second of the export to Parquet, divided by those of Spark's own source; 6.3 was measured.
+# Lower bound for the rows per second of the export to Parquet, divided by Spark's own source; 6.3 was measured.
 FLOOR = 4.0
 STEP_SECONDS = 3600
 
-# The tests' broker saves memory and start-up time; this one is to be fast.
+# The settings of the tests' broker save memory and start-up time; these make it fast.
 BROKER_JVM = ["-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
 BROKER_SETTINGS = {"log.index.interval.bytes": "4096", "num.network.threads": "3", "num.io.threads": "8"}
 
@@ -73,13 +73,13 @@ def produce(broker: Any, topic: str, records: int, codec: str) -> Input:
                     producer.poll(0.05)
     left = producer.flush(120)
     if left:
-        raise RuntimeError(f"the broker did not take {left} records in two minutes")
+        raise RuntimeError(f"the broker did not accept {left} records within two minutes")
     sums = Sums(records, sum(count * (count - 1) // 2 for count in counts), key_bytes, value_bytes)
     return Input(str(broker.log_dir), topic, tuple(range(PARTITIONS)), broker.bootstrap, sums)
 
 
 def step(name: str, warm: Input | None, given: Input, scratch: Path) -> dict[str, Any]:
-    """Run one contestant once, in a process of its own; return seconds by sink."""
+    """Run one contestant once in a separate process; return its seconds by sink."""
     order = {"name": name, "warm": warm and asdict(warm), "given": asdict(given), "scratch": str(scratch)}
     result, _ = run_fresh("bench.spark", order, seconds=STEP_SECONDS)
     if result is None:
@@ -88,7 +88,7 @@ def step(name: str, warm: Input | None, given: Input, scratch: Path) -> dict[str
 
 
 def run_step(order: dict[str, Any]) -> dict[str, Any]:
-    """Do what `step` asks for: start Spark, run on the small topic to be warm, run on the large one."""
+    """Start Spark, run the contestant on the small topic to warm up, and measure it on the large one."""
     import warnings
 
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
@@ -160,7 +160,7 @@ def measure(records: int, rounds: int, codec: str, scratch: Path, *, warming: in
 
 
 def ratio(rates: dict[str, dict[str, float]]) -> float:
-    """Return what the floor bounds."""
+    """Return the ratio that the floor bounds."""
     return rates[EXPORT]["parquet"] / rates[KAFKA]["parquet"]
 
 
@@ -193,12 +193,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=8_000_000, help="default: 8,000,000")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--codec", default="lz4", help="of the batches in the log (default: lz4)")
-    parser.add_argument("--json", type=Path, help="write all figures there too")
-    parser.add_argument("--quick", action="store_true", help="few records, once: for the checks, not the times")
+    parser.add_argument("--codec", default="lz4", help="codec of the batches in the log (default: lz4)")
     parser.add_argument("--check", action="store_true", help="exit with 1 if the floor is not met")
-    parser.add_argument("--dir", type=Path, help="where to put the logs (default: the system's temporary directory)")
-    parser.add_argument("--step", action="store_true", help=argparse.SUPPRESS)
+    add_step_arguments(parser)
     options = parser.parse_args(arguments)
     if options.step:
         print(json.dumps(run_step(json.load(sys.stdin))))
@@ -207,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="kbatch-spark-bench-") as scratch:
         if options.quick:
             measure(records, rounds, options.codec, Path(scratch), warming=0)
-            print(f"{', '.join(CONTESTANTS)}: all of them read the {records:,} records")
+            print(f"{', '.join(CONTESTANTS)}: all read the {records:,} records")
             return 0
         figures = measure(records, rounds, options.codec, Path(scratch))
     if options.json:

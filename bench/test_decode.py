@@ -1,4 +1,4 @@
-"""Bytes to records, CRCs verified: kbatch into its table, peers by iterating; compressed: next to the library alone."""
+"""Bytes to records with verified CRCs: kbatch decodes into its table, peers iterate, and codec libraries decompress."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import pytest
 
 import kbatch
 from bench.conftest import Contest, each_peer
-from bench.corpora import Sums, corpus, payloads
+from bench.corpora import COMPRESSED, DECODED, Sums, corpus, payloads
 from bench.libraries import decompress
 from bench.peers import PEERS
 from bench.results import ALONE
 
-NAMES = ["small", "medium", "large", "headers", "single", "small-v1"]
-COMPRESSED = [f"medium-16k-{codec}" for codec in ("gzip", "snappy", "lz4", "zstd")]
 # kafka-python takes seconds for a round of these.
 NOT_BY_SLOW_PEERS = ["single"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *COMPRESSED])
+@pytest.mark.parametrize("name", DECODED)
 def test_decode(name: str, contest: Contest) -> None:
     what = corpus(name)
     alone: dict[str, Callable[[], Any]] = {}

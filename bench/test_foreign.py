@@ -1,7 +1,7 @@
 """Bytes to records: kbatch in turns with decoders in other languages on the same file.
 
-Each of these sums the offset, timestamp, key length and value length of every record, and verifies every CRC. kbatch
-has two figures: into its table only, which its users start from, and with NumPy's sums over the table's columns.
+The decoders verify every CRC and sum the offset, timestamp, key length and value length of every record. kbatch is
+measured twice: decoding into its table only, and also summing the table's columns with NumPy.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import pytest
 
 import kbatch
 from bench.conftest import describe
-from bench.corpora import corpus, corpus_file, quick
+from bench.corpora import DECODED, corpus, corpus_file, quick
 from bench.foreign import PROGRAMS, CannotRun, Program, Totals
 
-NAMES = ["small", "medium", "large", "headers", "single", "small-v1"]
 ROUNDS = 11
-COMPRESSED = [f"medium-16k-{codec}" for codec in ("gzip", "snappy", "lz4", "zstd")]
-
-# Rows whose four columns NumPy sums while they are in the cache: half the time of one whole column after the other.
+# Number of rows that are summed at a time. Their four columns fit in the cache, which takes half the time of summing
+# whole columns one after the other.
 BLOCK = 1 << 14
 
 
@@ -42,7 +40,7 @@ def sums(table: kbatch.RecordTable) -> Totals:
     ("name", "program"),
     [
         pytest.param(name, program, id=f"{name}-{program.name}")
-        for name in [*NAMES, *COMPRESSED]
+        for name in DECODED
         for program in PROGRAMS
         if program.reads(name)
     ],
@@ -60,7 +58,7 @@ def test_in_turns(name: str, program: Program, benchmark: Any) -> None:
         assert running.warm_up(0 if quick() else program.warm_up_seconds).totals == expected
 
         def turn() -> None:
-            """Run the other two before kbatch, each after a round that fills the caches with its own data."""
+            """Run the program and kbatch with sums, each after an untimed round that warms the caches with its data."""
             running.round()
             done = running.round()
             assert done.totals == expected

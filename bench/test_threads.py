@@ -1,4 +1,4 @@
-"""The whole decode on two threads against one, by the clock."""
+"""Decoding on two threads compared with one thread, in wall-clock time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.conftest import Contest
 from bench.corpora import Sums, corpus
 
 NAMES = ["small", "large", "medium-16k-lz4", "medium-16k-zstd"]
-# For seconds at a time the processors of a virtual machine may do less together than at others: medians are of more.
+# The total speed of a virtual machine's processors varies over seconds, so the medians cover a longer time.
 SECONDS = 4.0
 
 

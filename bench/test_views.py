@@ -1,4 +1,4 @@
-"""Bytes to an Arrow table or a pandas frame of offset, timestamp, key and value, CRCs verified."""
+"""Bytes to an Arrow table or a pandas frame with offset, timestamp, key and value, with verified CRCs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.conftest import Contest, each_peer
 from bench.corpora import Sums, corpus
 
 pa = pytest.importorskip("pyarrow")
-# pyarrow imports modules at first use, which is not to be timed.
+# pyarrow imports modules at first use, which must not be timed.
 pa.array([b"warm"], pa.binary()).to_pylist()
 
 NAMES = ["small", "medium"]

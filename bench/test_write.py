@@ -1,7 +1,7 @@
-"""Columns to batches, and batches to another magic: kbatch next to the peers' builders. Results are decoded again.
+"""Columns to batches, and batches to another magic: kbatch and the peers' builders. Results are decoded again.
 
-Peers append records, which are Python objects already, to a builder until it is full; to convert, they decode every
-batch and append its records to a builder of the other magic.
+Peers append records, which are Python objects before timing starts, to a builder until it is full; to convert, they
+decode every batch and append its records to a builder of the other magic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rows(columns: dict[str, Any]) -> list[tuple[int, bytes, bytes, list[Any]]]:
 
 
 def assert_content(data: bytes, what: Corpus, **changes: Any) -> None:
-    """Compare everything but offsets, which a batch of a builder counts from 0."""
+    """Compare everything except offsets, which start at 0 in each batch of a builder."""
     found = Sums.of_table(kbatch.decode(data))
     assert replace(found, offsets=what.sums.offsets) == replace(what.sums, **changes)
 

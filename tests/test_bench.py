@@ -144,7 +144,7 @@ def test_results_survive_their_file(tmp_path: Path) -> None:
 
 def test_clients_on_a_broker() -> None:
     live = {"small": {"kbatch": {"count": 2e6, "arrow": 1e6}, "raw": {"count": 3e6}}, "large": {"raw": {"count": 1e3}}}
-    text = report.live_table(Results(document([], live=live)))
+    text = report.live_table(live)
     assert text.splitlines()[2:] == ["| kbatch | 2,000 / 1,000 |  |", "| raw | 3,000 | 1 |"]
     assert text in readme.full_block(Results(document([], live=live)))
 
@@ -209,10 +209,10 @@ def test_exit_status(
 
 
 @pytest.mark.parametrize("part", [["--quick"], ["-k", "small"]])
-def test_readme_takes_whole_runs_only(part: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_accepts_only_complete_timed_runs(part: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--readme", *part])
-    assert "whole, timed runs only" in capsys.readouterr().err
+    assert "complete, timed runs" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,14 @@
-"""Decoders of other languages, each a program of its own that decodes a file as often as it is told to.
+"""Decoders in other languages, each a separate program that decodes a file repeatedly.
 
-``python -m bench.foreign FILE`` builds what can be built here, lets all of them decode a file of batches, and prints
-what they say.
+``python -m bench.foreign FILE`` builds the programs whose toolchains are installed, runs them on a file of batches, and
+prints their results.
 
-Every program sums each record's offset, timestamp, key length and value length, and checks every CRC: the fastest way
-to do so that was found in its library, as the comment at its top says. It is started with the name of a file, reads it,
-and decodes it once for each line that comes in, so that what is compared can take turns round by round, with
-just-in-time compilers warm. Seconds are CPU time of all of the program's threads; of Java's only the decoding one, so
-that neither compiler nor collector counts, in Java's favour: nothing survives a collection here, and it takes next to
-no time.
+Every program verifies all CRCs and sums each record's offset, timestamp, key length and value length, in the fastest
+way that was found for its library, which the comment at its top describes. A program is started with the name of a
+file, reads it, and decodes it once for each line of standard input, so that contestants can take turns round by round
+while just-in-time compilers stay warm. Seconds are the CPU time of all threads of the program; for Java only of the
+decoding thread. Java's compiler and garbage collector are thus not counted, which favours Java slightly: no object
+survives a collection here, so collections take almost no time.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ HERE = Path(__file__).parent
 BUILD = HERE / "build"
 BUILD_SECONDS = 1800
 
-# A young generation that stays near the cache, and a collector without threads: the fastest of what was tried
-# (serial and parallel, up to half a gigabyte, its pages touched before or not).
+# A small young generation and a collector without threads: the fastest of the options that were tried (serial and
+# parallel collectors, up to half a gigabyte, with and without touching the pages first).
 JVM = ["-XX:+UseSerialGC", "-Xms256m", "-Xmn16m"]
 
 
 class CannotRun(Exception):
-    """A program can't be had here, or can't read a file; the message says why."""
+    """A program cannot be built here, or cannot read a file; the message gives the reason."""
 
 
 class Totals(NamedTuple):
-    """What a decode adds up to, modulo 2^64; a null key or value counts as empty."""
+    """The sums of a decode, modulo 2^64; a null key or value counts as empty."""
 
     records: int
     offsets: int
@@ -57,14 +57,14 @@ class Totals(NamedTuple):
 
     @classmethod
     def of_corpus(cls, corpus: Corpus) -> Totals:
-        """Return what a decode of a corpus has to add up to."""
+        """Return the sums that a decode of a corpus must return."""
         sums = corpus.sums
         timestamps = sums.timestamps + sums.records * BASE_TIMESTAMP
         return cls.of(sums.records, sums.offsets, timestamps, sums.key_bytes, sums.value_bytes)
 
 
 class Round(NamedTuple):
-    """One decode: CPU seconds, seconds by the clock, and the sums."""
+    """One decode: CPU seconds, wall-clock seconds, and the sums."""
 
     seconds: float
     wall: float
@@ -72,7 +72,7 @@ class Round(NamedTuple):
 
 
 class Running:
-    """A started program; a context manager that ends it."""
+    """A running program; a context manager that ends it."""
 
     def __init__(self, command: Sequence[str], path: Path) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the program ends
@@ -94,7 +94,7 @@ class Running:
         self._errors.close()
 
     def round(self) -> Round:
-        """Let it decode the file once more."""
+        """Let the program decode the file once more."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -108,10 +108,10 @@ class Running:
             self._process.wait()
             self._errors.seek(0)
             raise CannotRun(self._errors.read().decode(errors="replace").strip())
-        said: dict[str, Any] = json.loads(answer)
-        self.version = said["version"]
-        sums = (said[key] for key in ("records", "offsets", "timestamps", "keyBytes", "valueBytes"))
-        return Round(said["seconds"], said["wall"], Totals.of(*sums))
+        found: dict[str, Any] = json.loads(answer)
+        self.version = found["version"]
+        sums = (found[key] for key in ("records", "offsets", "timestamps", "keyBytes", "valueBytes"))
+        return Round(found["seconds"], found["wall"], Totals.of(*sums))
 
     def warm_up(self, seconds: float) -> Round:
         """Decode for some seconds, at least once, and return the last round."""
@@ -124,30 +124,30 @@ class Running:
 
 @dataclass(frozen=True)
 class Program:
-    """One decoder: a library of another language, and how it gets to run here."""
+    """A decoder: a library in another language, and how to build and run it."""
 
     name: str
     needs: tuple[str, ...]
     build: Callable[[], list[str]]
     warm_up_seconds: float = 0.3
-    # Corpora that its library does not read, by a part of their names.
+    # Parts of the names of corpora that the library does not read.
     unread: tuple[str, ...] = ()
 
     def missing(self) -> str | None:
-        """Return why it can't be built here, None if it can."""
+        """Return the reason why the program cannot be built here, or None if it can."""
         absent = [tool for tool in self.needs if shutil.which(tool) is None]
         return f"{self.name} needs {' and '.join(absent)} on the PATH" if absent else None
 
     def reads(self, corpus: str) -> bool:
-        """Return whether its library reads a corpus."""
+        """Return whether the library reads a corpus."""
         return not any(part in corpus for part in self.unread)
 
     def start(self, path: Path) -> Running:
-        """Build if that wasn't done, and start on a file; raises `CannotRun`."""
+        """Build the program if necessary, and start it on a file; raises `CannotRun`."""
         return Running(command_of(self), path)
 
     def time(self, path: Path, rounds: int) -> list[Round]:
-        """Return some rounds on a file, after warming up."""
+        """Warm up on a file, and return the given number of rounds."""
         with self.start(path) as running:
             running.warm_up(self.warm_up_seconds)
             return [running.round() for _ in range(rounds)]
@@ -205,7 +205,7 @@ def build_rust(program: str) -> list[str]:
 
 
 PROGRAMS = [
-    # The just-in-time compiler is done with all of it after about two seconds.
+    # The just-in-time compiler has compiled everything after about two seconds.
     Program("Kafka (Java)", ("java", "javac"), build_java, warm_up_seconds=3),
     Program("franz-go (Go)", ("go",), build_go),
     Program("kafka-protocol (Rust)", ("cargo",), lambda: build_rust("kafka-protocol"), unread=("-v1",)),

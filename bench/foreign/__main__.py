@@ -1,4 +1,4 @@
-"""Let every program decode a file, and print what it says."""
+"""Let every program decode a file, and print its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.foreign import PROGRAMS, CannotRun
 
 
 def main() -> None:
-    """Print a line a program: version, nanoseconds a record, sums; or why it can't."""
+    """Print one line per program: version, nanoseconds per record and sums, or the reason why it cannot run."""
     parser = argparse.ArgumentParser(prog="python -m bench.foreign", description=main.__doc__)
     parser.add_argument("file", type=Path, help="record batches, as in bench/corpora/*.log")
     parser.add_argument("--rounds", type=int, default=11, help="default: 11")
@@ -24,8 +24,8 @@ def main() -> None:
             print(f"{program.name}: {error}")
             continue
         totals = rounds[0].totals
-        spent = statistics.median(one.seconds for one in rounds) / max(totals.records, 1) * 1e9
-        print(f"{program.name} {running.version}: {spent:.1f} ns a record; {totals}")
+        nanoseconds = statistics.median(one.seconds for one in rounds) / max(totals.records, 1) * 1e9
+        print(f"{program.name} {running.version}: {nanoseconds:.1f} ns per record; {totals}")
 
 
 if __name__ == "__main__":
