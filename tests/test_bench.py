@@ -217,5 +217,5 @@ def test_readme_accepts_only_complete_timed_runs(part: list[str], capsys: pytest
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest_benchmark", None)
-    with pytest.raises(SystemExit, match=r"^bench: .*pytest_benchmark.*: pip install -e '\.\[bench\]'"):
+    with pytest.raises(SystemExit, match=r"^bench: .*pytest_benchmark.*; run pip install -e '\.\[bench\]'"):
         run(argparse.Namespace(k="", quick=True))
