@@ -44,12 +44,12 @@ def compiler_flags() -> tuple[list[str], list[str]]:
     """Return the flags for the compiler and for the linker."""
     if sys.platform == "win32":
         return ["/O2"], []
-    # Kernels are plain C over pointers, where -O3 pays. Debug symbols are three quarters of a wheel.
+    # -O3 makes kernels faster, which are loops over pointers in C. Debug symbols would be three quarters of a wheel.
     flags = ["-O3", "-fno-strict-aliasing", "-g0"]
     if sys.platform == "darwin":
         flags.append("-Wno-unreachable-code-fallthrough")
     if SANITIZE:
-        # For the tests of hostile input: addresses and undefined behaviour are checked.
+        # The tests of hostile input check addresses and undefined behaviour.
         flags = [*flags, "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g"]
         return flags, ["-fsanitize=address,undefined"]
     return flags, []
@@ -63,7 +63,7 @@ INSTALL = (
 
 
 class ParallelBuild(build_ext):
-    """Compiles one kernel per processor at a time, and says what to install where the compiler is missing."""
+    """Compiles as many kernels at a time as there are processors, and reports a missing compiler with instructions."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
@@ -98,7 +98,7 @@ setup(
     cmdclass={"build_ext": ParallelBuild},
     ext_modules=cythonize(
         extensions,
-        # Processes that import this file again, as on macOS and Windows, would build again.
+        # On macOS and Windows, child processes import this file and would start the build again.
         nthreads=JOBS if sys.platform == "linux" else 0,
         shared_utility_qualified_name=SHARED,
         compiler_directives={
@@ -108,7 +108,7 @@ setup(
             "cdivision": True,
             "initializedcheck": False,
             "embedsignature": True,
-            # Kernels keep no state between calls, but for the free list of `buffers`, which has a lock.
+            # Kernels keep no state between calls, except the free list of `buffers`, which has a lock.
             "freethreading_compatible": True,
         },
     ),

@@ -18,7 +18,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_batches import varint
+from oracle import zigzag
 
 import kbatch
 from kbatch.errors import InvalidRecordError, KbatchError, UnsupportedFormatError
@@ -56,10 +56,10 @@ def made(*records: tuple[bytes | None, bytes | None], attributes: int = 0) -> Re
     """A table of records with these keys and values."""
     payload = bytearray()
     for i, (key, value) in enumerate(records):
-        body = b"\0\0" + varint(i)
+        body = b"\0\0" + zigzag(i)
         for part in (key, value):
-            body += varint(-1) if part is None else varint(len(part)) + part
-        payload += varint(len(body) + 1) + body + b"\0"
+            body += zigzag(-1) if part is None else zigzag(len(part)) + part
+        payload += zigzag(len(body) + 1) + body + b"\0"
     covered = struct.pack(">hiqqqhii", attributes, len(records) - 1, 5, 5, -1, -1, -1, len(records)) + payload
     data = struct.pack(">qiibI", 100, 9 + len(covered), 0, 2, crc32c(covered)) + covered
     return kbatch.decode(data, include_control=True)

@@ -24,12 +24,12 @@ from peers import (
     as_appended,
     build_set_with_oracle,
     build_with_oracle,
+    expected_of_set,
+    expected_records,
     inputs,
     read_set_with,
     read_with,
     set_inputs,
-    wanted,
-    wanted_of_set,
 )
 from tables import assert_accounted, batches_of, lost, records_of
 
@@ -44,7 +44,7 @@ def test_decode_agrees_with_oracle_and_peers(builder: str, made: list[Input]) ->
     parts = [as_appended(BUILDERS[builder](one), one) for one in made]
     data = b"".join(parts)
     table = kbatch.decode(data)
-    put_in = [record for one in made for record in wanted(one)]
+    put_in = [record for one in made for record in expected_records(one)]
     assert records_of(table) == put_in
     assert batches_of(table) == oracle.decode(data).batches
     assert table.consumed == len(data)
@@ -58,7 +58,7 @@ def test_trimming_is_filtering(made: Input, start: int, length: int) -> None:
     data = as_appended(build_with_oracle(made), made)
     first = made.base_offset + start
     table = kbatch.decode(data, start_offset=first, stop_offset=first + length)
-    assert records_of(table) == [r for r in wanted(made) if first <= r.offset < first + length]
+    assert records_of(table) == [r for r in expected_records(made) if first <= r.offset < first + length]
 
 
 # -- generated message sets
@@ -73,14 +73,14 @@ def test_message_sets_agree_with_oracle_and_peers(builder: str, made: list[SetIn
     parts = [SET_BUILDERS[builder](one) for one in made]
     data = b"".join(parts)
     table = kbatch.decode(data)
-    put_in = [record for one in made for record in wanted_of_set(one)]
+    put_in = [record for one in made for record in expected_of_set(one)]
     assert records_of(table) == put_in
     assert batches_of(table) == oracle.decode(data).batches
     assert table.consumed == len(data)
     for one, part in zip(made, parts, strict=True):
         if (one.magic, one.codec) != (0, "lz4"):
             for peer in (KafkaPythonSet, AiokafkaSet):
-                assert read_set_with(peer, part) == wanted_of_set(one)
+                assert read_set_with(peer, part) == expected_of_set(one)
 
 
 @given(
@@ -95,10 +95,10 @@ def test_magics_mixed_in_one_buffer(made: list[SetInput | Input], start: int, le
     for one in made:
         if isinstance(one, SetInput):
             data += build_set_with_oracle(one)
-            put_in += wanted_of_set(one)
+            put_in += expected_of_set(one)
         else:
             data += as_appended(build_with_oracle(one), one)
-            put_in += wanted(one)
+            put_in += expected_records(one)
     table = kbatch.decode(data)
     assert records_of(table) == put_in
     assert batches_of(table) == oracle.decode(data).batches

@@ -47,8 +47,8 @@ def test_first_batch_is_done_again_from_where_it_began(tmp_path: Path) -> None:
     """A query that died before its first commit: `latest` is what it was then."""
     writer = Writer(tmp_path)
     writer.records()
-    for starting, tells_seen in (("latest", False), ("earliest", False), ("latest", True)):
-        query = Query(tmp_path, tells_seen=tells_seen, startingOffsets=starting)
+    for starting, reports_seen in (("latest", False), ("earliest", False), ("latest", True)):
+        query = Query(tmp_path, reports_seen=reports_seen, startingOffsets=starting)
         first = writer.next if starting == "latest" else 0
         query.start()
         writer.records()
@@ -328,7 +328,7 @@ def test_limits_for_spark_without_admission_control(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for _ in range(4):
         writer.records()
-    query = Query(tmp_path, tells_seen=True, startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    query = Query(tmp_path, reports_seen=True, startingOffsets="earliest", maxOffsetsPerTrigger="5")
     told = query.reader.latestOffset
     rows = []
     for restart in (False, True, False):

@@ -1,4 +1,4 @@
-"""Section 5 of the catalogue as one table: what each codec's reader takes, with what result, and what it refuses."""
+"""Section 5 of the catalogue as a table: the payloads that each codec's reader accepts, with the result, or refuses."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _random = random.Random(7)
 SMALL = b"kbatch reads record batches; " * 3
 LARGE = b"".join(b'{"id":%d,"user":"u-%06d"}' % (i, _random.randrange(10**6)) for i in range(12_000))
 NOISE = _random.randbytes(100_000)
-# What a batch of three records holds, so that most cases are also a whole batch.
+# The payload of a batch of three records, so that most cases can also be decoded as a batch.
 RECORDS = [encode_record(i, 5 * i, b"k", bytes([97 + i]) * 40) for i in range(3)]
 PLAIN = b"".join(RECORDS)
 FIRST, REST = RECORDS[0], RECORDS[1] + RECORDS[2]
 
 
 class Case(NamedTuple):
-    """Payloads that have one outcome: their plain bytes, the number of these, or what is wrong with all of them."""
+    """Payloads with one outcome: their decompressed bytes, the number of bytes, or the fault of all of them."""
 
     rules: str
     name: str
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     outcome: bytes | int | Fault
     limit: int = LIMIT
     magic: int = 2
-    ordinary: bool = False  # the kernel takes them
+    ordinary: bool = False  # decompressed by the kernel, not by the package's Python functions
     detail: str = ""
 
     @property
@@ -69,13 +69,13 @@ def as_xerial(data: bytes, block_size: int = 32 << 10, header: bytes = XERIAL) -
 
 
 def as_java_lz4(data: bytes) -> bytes:
-    """64 KiB blocks, independent, no checksums, no content size, as Java and librdkafka write it."""
+    """Compress as Java and librdkafka do: independent blocks of 64 KiB, no checksums, no content size."""
     out = [b"\x04\x22\x4d\x18\x60\x40\x82"]
     for i in range(0, len(data), 65536):
         chunk = data[i : i + 65536]
-        packed = lz4.block.compress(chunk, store_size=False)
-        stored = len(packed) >= len(chunk)
-        out += [struct.pack("<I", len(chunk) | 1 << 31), chunk] if stored else [struct.pack("<I", len(packed)), packed]
+        block = lz4.block.compress(chunk, store_size=False)
+        stored = len(block) >= len(chunk)
+        out += [struct.pack("<I", len(chunk) | 1 << 31), chunk] if stored else [struct.pack("<I", len(block)), block]
     return b"".join(out) + b"\0\0\0\0"
 
 
@@ -107,7 +107,7 @@ WRITERS: dict[str, tuple[Codec, Writer]] = {
     "zstd": (ZSTD, as_zstd),
     "zstd-size-checksum": (ZSTD, functools.partial(as_zstd, size=True, checksum=True)),
 }
-# The kernel takes what these write.
+# The kernel decompresses the output of these.
 ORDINARY = {name: writer for name, writer in WRITERS.items() if name not in ("lz4-linked", "lz4-checksums")}
 
 
@@ -150,7 +150,7 @@ def _of_all_codecs() -> Iterator[Case]:
             view = memoryview(payload)
             cuts = [*range(0, len(view), 1 + len(view) // 300), *range(max(0, len(view) - 20), len(view))]
             if name == "snappy-xerial":
-                if len(data) > 32 << 10:  # where whole chunks remain: SN-R5
+                if len(data) > 32 << 10:  # a cut between chunks is accepted (SN-R5), so cut only within chunks
                     cuts = [*range(1, 16), *range(len(view) - 300, len(view))]
                 else:
                     yield _reads(
@@ -173,7 +173,7 @@ def _of_all_codecs() -> Iterator[Case]:
         b"\xff" * 30,
     )
     for codec in (GZIP, SNAPPY, LZ4, ZSTD):
-        yield _refuses("COD-R2 COD-R3", "what is no stream", codec, *texts)
+        yield _refuses("COD-R2 COD-R3", "not a stream", codec, *texts)
         if codec != SNAPPY:  # an empty raw block
             yield _refuses("COD-R2", "a single zero", codec, b"\0")
     yield from _vectors("COD-R1", 452_562, "COD-01-lz4", "COD-01-snappy-raw", "SN-13", "L4-11")
@@ -181,7 +181,7 @@ def _of_all_codecs() -> Iterator[Case]:
     yield from _vectors(
         "COD-R2 COD-R3", None, "COD-04-snappy-raw", "COD-04-snappy-xerial", "COD-05-snappy-raw", "COD-05-zstd"
     )
-    # Behind the stream.
+    # Bytes after the stream.
     tails = (
         b"\0",
         b"ab",
@@ -301,7 +301,7 @@ def _of_snappy() -> Iterator[Case]:
 
 
 def _described(flags: int, block: int, rest: bytes) -> bytes:
-    """Return a frame whose descriptor has the right checksum."""
+    """Return a frame whose descriptor has the correct checksum."""
     return with_lz4_header_checksum(b"\x04\x22\x4d\x18" + bytes([flags, block, 0]) + rest)
 
 
@@ -323,7 +323,7 @@ def _of_lz4() -> Iterator[Case]:
     yield _refuses("L4-R3", "block descriptors", LZ4, *sizes)
     yield from _vectors("L4-R3", None, "L4-15", "L4-17")
     kinds: list[dict[str, object]] = [{"content_checksum": True}, {"block_linked": True, "store_size": True}]
-    kinds += [{"block_size": size, "store_size": told} for size in (4, 5, 6, 7) for told in (False, True)]
+    kinds += [{"block_size": size, "store_size": stored} for size in (4, 5, 6, 7) for stored in (False, True)]
     for options in kinds:
         right = as_lz4(**options)
         end = 14 if options.get("store_size") else 6
@@ -367,9 +367,9 @@ def _of_lz4() -> Iterator[Case]:
     head = frame[:7]
     noise = head + struct.pack("<I", 1 << 31 | 65536) + NOISE[:65536] + bytes(4)
     yield _reads("L4-R9", "the longest stored block", LZ4, noise, to=NOISE[:65536])
-    packed = lz4.block.compress(LARGE[:70_000], store_size=False)  # short, but gives more than a block may
+    block = lz4.block.compress(LARGE[:70_000], store_size=False)  # short, but decompresses to more than the maximum
     too_long = [head + struct.pack("<I", 1 << 31 | 65537) + NOISE[:65537] + bytes(4)]
-    too_long.append(head + struct.pack("<I", len(packed)) + packed + bytes(4))
+    too_long.append(head + struct.pack("<I", len(block)) + block + bytes(4))
     yield _refuses("L4-R9", "blocks above their maximum", LZ4, *too_long)
     malformed = head + struct.pack("<I", 2) + b"\xf0\xff" + bytes(4)
     yield _refuses("L4-R9", "a malformed block under a limit", LZ4, malformed, limit=10)
@@ -409,11 +409,11 @@ def _of_zstd() -> Iterator[Case]:
     yield _refuses(
         "ZS-R4", "a wrong checksum", ZSTD, changed(checked, -1), changed(large, -1), checked[:-4], large[:-4]
     )
-    # The checksum is verified also where the limit is exactly the size.
+    # The checksum is also verified if the limit is exactly the size.
     yield _refuses("ZS-R4", "a wrong checksum at the limit", ZSTD, changed(large, -1), limit=len(LARGE))
     yield from _vectors("ZS-R4", 27, "ZS-03")
     yield from _vectors("ZS-R4", None, "ZS-04")
-    assert not frame[4] & 0x20  # so that byte 5 is the window: its exponent from 10 on, in the upper five bits
+    assert not frame[4] & 0x20  # so that byte 5 is the window: its exponent minus 10, in the upper five bits
     windows = {log: frame[:5] + bytes([log - 10 << 3]) + frame[6:] for log in (27, 28, 31)}
     yield _reads("ZS-R5", "the widest window", ZSTD, windows[27], as_zstd(window_log=27))
     yield _refuses("ZS-R5", "wider windows", ZSTD, windows[28], windows[31], as_zstd(window_log=28))

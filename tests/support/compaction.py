@@ -1,7 +1,7 @@
-"""Logs to be compacted, made at random, and the cleaner's rules, written from Kafka's source with an object per record.
+"""Random logs to compact, and a reference implementation of Kafka's log cleaner with one object per record.
 
 ``clean`` follows ``Cleaner.doClean``, ``CleanedTransactionMetadata`` and ``MemoryRecords.filterTo`` line by line. It
-reads with `oracle.decode` and shares no code with kbatch, which only encodes what the logs are made of.
+reads with `oracle.decode` and shares no code with kbatch, which only encodes the batches of the logs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXPIRATION = 50_000
 
 
 def random_log(rng: random.Random, *, legacy: bool = True, segments: int = 3, entries: int = 12) -> dict[int, bytes]:
-    """Make a log: the bytes of its segments by base offset, the last of them empty now and then."""
+    """Make a log: the bytes of its segments by base offset. The last segment is sometimes empty."""
     log: dict[int, bytes] = {}
     offset = rng.choice([0, 0, 5, 2**33])
     sequences: dict[int, int] = {}
@@ -129,7 +129,7 @@ def with_horizon(marker: bytes, horizon: int) -> bytes:
 
 
 def write_log(directory: Path, log: Mapping[int, bytes], *, modified: Sequence[int] = ()) -> Path:
-    """Write the segments, and nothing else; `modified` are their times in milliseconds."""
+    """Write only the segment files; `modified` are their modification times in milliseconds."""
     import os
 
     directory.mkdir(parents=True)
@@ -145,7 +145,7 @@ def write_log(directory: Path, log: Mapping[int, bytes], *, modified: Sequence[i
 
 
 class Kept(NamedTuple):
-    """A batch of the result: its bytes if they are those of the source, else its header and records."""
+    """A batch of the result: its bytes if they are unchanged, else its header and records."""
 
     same: bytes | None
     header: tuple[int, ...] = ()
@@ -153,7 +153,7 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, raw: bytes) -> Kept:
-        """What a batch that was read is, if it isn't one of the source."""
+        """Return the header and records of a batch that was rewritten."""
         return cls(
             None,
             (
@@ -228,7 +228,7 @@ class TransactionMetadata:
 
 
 def find_transactions(batches: Sequence[Batch]) -> tuple[list[tuple[int, int, int]], int | None, set[int]]:
-    """Aborted transactions (producer, first and last offset), the last stable offset, producers with an open one."""
+    """Return aborted transactions (producer, first and last offset), the last stable offset, and open producers."""
     begun: dict[int, int] = {}
     aborted = []
     for batch in batches:
@@ -242,7 +242,7 @@ def find_transactions(batches: Sequence[Batch]) -> tuple[list[tuple[int, int, in
 
 
 def active_producers(batches: Sequence[Batch], still_open: set[int], now: int, expiration: int) -> dict[int, tuple]:
-    """``ProducerStateManager``: by producer its last data offset (None if it has none) and its epoch."""
+    """``ProducerStateManager``: the last data offset (or None) and the epoch of each producer."""
     state: dict[int, list[Any]] = {}
     for batch in batches:
         if batch.magic < 2 or batch.producer_id < 0 or (is_control(batch) and not batch.records):
@@ -270,7 +270,7 @@ def clean(
     include_active: bool = False,
     modified: Sequence[int] = (),
 ) -> tuple[dict[int, list[Kept]], list[tuple[int, int, int]]]:
-    """Clean a log whose segments are not joined; return the batches of each, and the entries of its ``.txnindex``."""
+    """Clean a log without joining segments; return the batches of each segment, and the ``.txnindex`` entries."""
     bases = list(log)
     segments = {}
     for base, data in log.items():
@@ -388,10 +388,10 @@ def clean_batch(
     return Kept(None, header, tuple(record._replace(sequence=0) for record in kept))
 
 
-def check(directory: Path, wanted: Mapping[int, list[Kept]]) -> None:
-    """Hold the segments of a directory against what the rules say."""
-    assert sorted(path.name for path in directory.glob("*.log")) == [f"{base:020d}.log" for base in wanted]
-    for base, batches in wanted.items():
+def check(directory: Path, expected: Mapping[int, list[Kept]]) -> None:
+    """Compare the segments of a directory with the result of `clean`."""
+    assert sorted(path.name for path in directory.glob("*.log")) == [f"{base:020d}.log" for base in expected]
+    for base, batches in expected.items():
         data = (directory / f"{base:020d}.log").read_bytes()
         found = decode(data)
         assert found.error is None

@@ -13,7 +13,7 @@ import transaction_logs as logs
 
 
 def write(path: Path) -> None:
-    """Build the inputs. Compressed bytes depend on the versions of libraries, so what is committed is not rebuilt."""
+    """Build the inputs. Compressed bytes depend on library versions, so the committed inputs are not rebuilt."""
     made: dict[str, list[bytes]] = {}
     pair = (b"k", b"value value value")
     for magic, codec in itertools.product((0, 1), ("none", "gzip", "snappy", "lz4")):
@@ -62,7 +62,7 @@ def write(path: Path) -> None:
     made["invalid records"] = [a, oracle.build_batch(payload=b"\x7f" * 9, record_count=1, base_offset=10), c]
     made["invalid records at the end"] = [a, oracle.build_batch(payload=b"\x7f" * 9, record_count=1, base_offset=10)]
     made["bad marker"] = [logs.txn(0, 7), logs.damaged(logs.marker(1, 7, logs.ABORT)), logs.txn(2, 8), c]
-    # An aborted and an open transaction, and the index of the log says so.
+    # An aborted and an open transaction, as in the index of `digests.LogRoute`.
     made["transactions"] = [
         logs.txn(0, 7),
         logs.txn(1, 8),

@@ -1,8 +1,8 @@
-"""Results that must not change: of damaged input by every route, and of everything that is written (`written`).
+"""Digests of results that must not change: reading damaged input in every way, and all kinds of output (`written`).
 
-``tests/golden/digests`` holds the input (``inputs.json``) and a digest for each group of cases (``digests.json``). They
-were computed with an earlier release, through the public API alone, so that this module runs with any version of it.
-`test_digests` compares them. To work with them, run this file:
+``tests/golden/digests`` holds the inputs (``inputs.json``) and a digest for each group of cases (``digests.json``). The
+digests were computed with an earlier release. This module uses only the public API, so it runs with any version.
+`test_digests` compares the digests. Run this file to work with them:
 
     python tests/support/digests.py --list                        the groups
     python tests/support/digests.py --show GROUP CASE             one result in full
@@ -11,7 +11,7 @@ were computed with an earlier release, through the public API alone, so that thi
     python tests/support/digests.py --compare PYTHON --accept REASON [GROUP ...]
                                                           ... and list them in changes.tsv as intended
 
-GROUP is a pattern such as ``'decode *'``. ``--full`` takes all cases in place of the sample of the ordinary test run.
+GROUP is a pattern such as ``'decode *'``. ``--full`` runs all cases instead of the sample of the ordinary test run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ OPTIONS = [
     {"isolation": isolation, "on_error": on_error, "crc": crc}
     for isolation, on_error, crc in itertools.product(ISOLATIONS, ON_ERROR, CRC)
 ]
-# A case is run with one of the 18 combinations of options in each rotation; the ordinary test run does the first.
+# In each rotation, a case runs with one of the 18 combinations of options. The ordinary test run does the first
+# rotation.
 ROTATIONS = len(OPTIONS)
 
 BATCH_FIELDS = [
@@ -68,7 +69,7 @@ BATCH_FIELDS = [
 
 
 class Case(NamedTuple):
-    """One computation: its name says the mutation and the options, and calling `result` gives what is compared."""
+    """One computation: its name contains the mutation and the options, and `result` returns the result to compare."""
 
     name: str
     result: Callable[[], Any]
@@ -79,7 +80,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def inputs() -> dict[str, list[bytes]]:
-    """Return the entries of each input by its name; `digest_inputs` has made them."""
+    """Return the entries of each input by name; `digest_inputs` made them."""
     with (DIRECTORY / "inputs.json").open() as file:
         return {name: [bytes.fromhex(entry) for entry in entries] for name, entries in json.load(file).items()}
 
@@ -93,7 +94,7 @@ def vectors() -> dict[str, bytes]:
 
 
 def reason_class(reason: str) -> str:
-    """Return the class of a loss's reason, which its wording is not part of."""
+    """Return the class of a loss's reason, which does not depend on the exact wording."""
     patterns = {
         "checksum": r"checksum",
         "limit": r"decompresses to more|batch of \d+ bytes, a",
@@ -107,7 +108,7 @@ def reason_class(reason: str) -> str:
 
 
 def rows_of(tables: Iterable[kbatch.RecordTable]) -> dict[str, list[Any]]:
-    """Put tables together: their batches, their records and headers, and their losses."""
+    """Return the batches, the records with headers, and the losses of all tables together."""
     batches: list[Any] = []
     records: list[Any] = []
     losses: list[Any] = []
@@ -127,7 +128,7 @@ def rows_of(tables: Iterable[kbatch.RecordTable]) -> dict[str, list[Any]]:
             (batch, *row, headers.get(i, [])) for i, (batch, *row) in enumerate(zip(of_batch, *columns, strict=True))
         ]
         losses += table.losses
-    # The row of a bad batch has the class; what has no row is judged by its text.
+    # The status of a bad batch is the class of its loss; a loss without a batch row is classified by its reason.
     statuses = {row[0]: kbatch.BatchStatus(row[2]).name for row in batches}
     losses = [(loss.position, loss.length, statuses.get(loss.position) or reason_class(loss.reason)) for loss in losses]
     return {"batches": batches, "records": records, "losses": losses}
@@ -150,7 +151,7 @@ def decoded(data: bytes, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_log(directory: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Read a log; an error hides the tables before it, whose number depends on the size of a window."""
+    """Read a log; an error is returned alone, because the number of tables before it depends on window sizes."""
     segments: dict[str, list[kbatch.RecordTable]] = {}
     try:
         for table in kbatch.Log(directory).tables(**options):
@@ -169,7 +170,7 @@ def streamed(data: bytes, at: int, options: dict[str, Any]) -> dict[str, Any]:
         for chunk in (data[:at], data[at:]):
             decoder.feed(chunk)
             tables.append(decoder.flush())
-        # Damage is an error of the flush after the one that returned what precedes it.
+        # One flush returns the batches before damage, and the next one raises the error.
         tables.append(decoder.flush())
         tables.append(decoder.finish())
     except kbatch.KbatchError as found:
@@ -178,10 +179,10 @@ def streamed(data: bytes, at: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected_of_stream(data: bytes, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what `decode` makes of the whole, and what the end of a stream adds to it.
+    """Return the result that a stream of `data` must have: the result of `decode`, changed by the end of the stream.
 
-    An incomplete last batch, which `decode` leaves alone, is a loss or an error at the end of a stream. Before an error
-    a stream has returned what precedes it, except what a transaction holds back.
+    An incomplete last batch, which `decode` ignores, is a loss or an error at the end of a stream. Before an error, a
+    stream has returned all earlier batches except the ones that a transaction withholds.
     """
     error: dict[str, Any] = {}
     try:
@@ -208,9 +209,10 @@ def expected_of_stream(data: bytes, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def ascends(data: bytes, options: dict[str, Any]) -> bool:
-    """Return whether the offsets of batches ascend; if not, a transaction that begins later may hold back earlier rows.
+    """Return whether the offsets of batches ascend.
 
-    What a stream has returned by then it does not take back, which is documented.
+    If they do not, a transaction that begins later may withhold earlier rows, which a stream may have returned already.
+    This difference is documented.
     """
     batches = kbatch.decode(data, on_error="skip", crc=options["crc"]).batches
     batches = batches[(batches["status"] == 0) | ((batches["status"] == 1) & (options["crc"] != "verify"))]
@@ -221,17 +223,17 @@ def ascends(data: bytes, options: dict[str, Any]) -> bool:
 # -- mutations
 
 Mutated = tuple[str, bytes, int]
-# Of so many mutations the ordinary test run takes one, with one of the combinations of options.
+# The ordinary test run takes one in this number of mutations, with one of the combinations of options.
 SAMPLED = {"decode": 4, "log": 12, "stream": 8, "stream, vectors": 32}
 
 
 def is_damaged(name: str) -> bool:
-    """Return whether an input is already damaged, so that its bits are not flipped as well."""
+    """Return whether an input is already damaged; its bits are then not flipped."""
     return not name.startswith(("magic", "mixed", "transactions"))
 
 
 def mutations(name: str, data: bytes) -> Iterator[Mutated]:
-    """Yield an input and its mutations: a name, the bytes, and where a stream of them is split."""
+    """Yield an input and its mutations: a name, the bytes, and the position at which a stream of them is split."""
     yield "as it is", data, 0
     for size in range(len(data)):
         yield f"cut {size}", data[:size], chosen(f"{name} cut {size}", size + 1)
@@ -247,7 +249,7 @@ def splits(data: bytes) -> Iterator[Mutated]:
 
 
 def chosen(name: str, count: int) -> int:
-    """Choose one of `count`, always the same for a name."""
+    """Return a number below `count` that depends only on the name."""
     return zlib.crc32(name.encode()) % count
 
 
@@ -258,7 +260,7 @@ def cases_of(
     run: Callable[[bytes, int, dict[str, Any]], Any],
     sampled: int,
 ) -> Iterator[Case]:
-    """Yield each mutation with the options of a rotation; without one, the sample of the ordinary test run."""
+    """Yield each mutation with the options of a rotation, or the sample of the ordinary test run if `part` is None."""
     for mutation, data, at in mutated:
         number = chosen(f"{name} {mutation}", ROTATIONS * sampled)
         if part is None and number // ROTATIONS:
@@ -275,13 +277,13 @@ def run_decode(data: bytes, _at: int, options: dict[str, Any]) -> Any:
 
 
 class LogRoute:
-    """Reads bytes as a segment of a log: the last one, one that another follows, or one with a .txnindex."""
+    """Reads bytes as a segment of a log: the last segment, one followed by another, or one with a .txnindex."""
 
     def __init__(self, directory: Path, layout: str) -> None:
         self.directory = directory / f"{layout}-0"
         self.directory.mkdir()
         self.segment = self.directory / f"{0:020d}.log"
-        if layout == "sealed":
+        if layout == "closed":
             entry = inputs()["damage"][0]
             base = 1 << 40
             (self.directory / f"{base:020d}.log").write_bytes(struct.pack(">q", base) + entry[8:])
@@ -299,11 +301,11 @@ Group = tuple[str, Iterator[Case]]
 
 
 def reading_groups(directory: Path, parts: Iterable[int | None]) -> Iterator[Group]:
-    """Yield the groups of cases that read: by the route, the input, and the rotation of options or the sample."""
-    live, sealed, indexed = (LogRoute(directory, layout) for layout in ("live", "sealed", "indexed"))
+    """Yield the groups of cases that read, by route, input, and rotation of options or sample."""
+    live, closed, indexed = (LogRoute(directory, layout) for layout in ("live", "closed", "indexed"))
 
     def run_log(data: bytes, at: int, options: dict[str, Any]) -> Any:
-        return (live, sealed)[zlib.crc32(data) % 2](data, at, options)
+        return (live, closed)[zlib.crc32(data) % 2](data, at, options)
 
     files = [(name, data, 0) for name, data in vectors().items()]
     for part, (route, run) in itertools.product(parts, (("decode", run_decode), ("log", run_log))):
@@ -323,7 +325,7 @@ def reading_groups(directory: Path, parts: Iterable[int | None]) -> Iterator[Gro
 
 
 class Comparison(NamedTuple):
-    """A stream, and what `decode` makes of the same bytes."""
+    """The result of a stream, and the expected result, from `decode` on the same bytes."""
 
     found: dict[str, Any]
     expected: dict[str, Any]
@@ -336,7 +338,7 @@ def run_stream(data: bytes, at: int, options: dict[str, Any]) -> Comparison | No
 
 
 def stream_groups(parts: Iterable[int | None]) -> Iterator[Group]:
-    """Yield the groups of streams, whose results are compared with `decode`'s and need no digest of their own."""
+    """Yield the groups of streams, whose results are compared with the results of `decode` and not with digests."""
     files = [
         (f"{name} {split}", data, at)
         for name, data in vectors().items()
@@ -376,7 +378,7 @@ def save(name: str, content: Any) -> None:
 
 
 class Change(NamedTuple):
-    """A case whose result was changed on purpose."""
+    """A case whose result was changed intentionally."""
 
     group: str
     case: str
@@ -393,7 +395,7 @@ def changes() -> dict[tuple[str, str], Change]:
 
 
 def digests_of(group: str, cases: Iterable[Case]) -> list[tuple[str, str]]:
-    """Return the digest of each case, where an intended change counts as what it replaced."""
+    """Return the digest of each case; a result that is listed as an intended change has the digest from before."""
     listed = changes_of_group().get(group, {})
     found = []
     for case in cases:
@@ -412,7 +414,7 @@ def changes_of_group() -> dict[str, dict[str, Change]]:
 
 
 def differing_streams(cases: Iterable[Case]) -> list[str]:
-    """Return the names of the cases in which a stream isn't what `decode` makes of the same bytes."""
+    """Return the names of the cases in which a stream differs from `decode`."""
     found = []
     for case in cases:
         comparison = case.result()
@@ -440,7 +442,7 @@ def frozen_groups(directory: Path, parts: Iterable[int | None]) -> Iterator[Grou
 
 
 def committed() -> dict[str, str]:
-    """Return the digests by group, without those of compressed bytes where the libraries are of other versions."""
+    """Return the digests by group, without digests of compressed bytes if the library versions differ."""
     from written import libraries
 
     same = load("libraries.json") == libraries()
@@ -454,7 +456,7 @@ def matching(groups: Iterable[tuple[str, Any]], patterns: list[str]) -> Iterator
 
 
 def write(directory: Path, parts: Iterable[int | None]) -> None:
-    """Compute and commit all digests: of the release whose results are to be kept, never of a later one."""
+    """Compute and store all digests; run this only with the release whose results must be kept."""
     values: dict[str, str] = {}
     for group, cases in frozen_groups(directory, parts):
         values[group] = digest_of_group((case.name, digest(case.result())) for case in cases)
@@ -492,7 +494,7 @@ def show(directory: Path, parts: Iterable[int | None], patterns: list[str]) -> N
 
 
 def compare(python: str, reason: str | None, full: bool, patterns: list[str]) -> int:
-    """Print the cases whose digests differ under another checkout's interpreter, which has the results to keep."""
+    """Print the cases whose digests differ from the results of another checkout's interpreter, which must be kept."""
     dumps = []
     for interpreter in (python, sys.executable):
         command = [interpreter, __file__, "--dump", "-", *(["--full"] if full else []), *patterns]
@@ -506,7 +508,7 @@ def compare(python: str, reason: str | None, full: bool, patterns: list[str]) ->
     if reason is not None:
         listed = changes()
         for key in different:
-            # A case that changes once more still replaces what the committed digest was computed with.
+            # If a case changes again, its first digest stays, because the committed group digest contains it.
             first = listed[key].before if key in listed else before[key]
             listed[key] = Change(*key, first, after[key], reason)
         lines = ["\t".join(listed[key]) + "\n" for key in sorted(listed)]
@@ -521,8 +523,8 @@ def main() -> int:
     action.add_argument("--show", action="store_true")
     action.add_argument("--dump", metavar="FILE")
     action.add_argument("--compare", metavar="PYTHON")
-    action.add_argument("--write-inputs", action="store_true", help="build the inputs anew; all digests are void then")
-    action.add_argument("--write", action="store_true", help="compute the digests with the release to be kept")
+    action.add_argument("--write-inputs", action="store_true", help="build new inputs, which invalidates all digests")
+    action.add_argument("--write", action="store_true", help="compute the digests; only with the release to keep")
     action.add_argument("--write-streams", action="store_true", help="list the streams that differ from decode")
     parser.add_argument("--accept", metavar="REASON")
     parser.add_argument("--full", action="store_true")

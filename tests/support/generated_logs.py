@@ -1,4 +1,4 @@
-"""Logs of several segments with transactions made at random, and the snapshots that a broker writes for them."""
+"""Logs of several segments with random transactions, and the snapshots that a broker writes for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import kbatch
 
 
 def snapshot(directory: Path, base_offset: int, producers: dict[int, tuple[int, int]]) -> None:
-    """Write a ``.snapshot``: of each producer the last offset and where its open transaction began, -1 without one."""
+    """Write a ``.snapshot``: each producer's last offset, and the first offset of its open transaction or -1."""
     body = struct.pack(">i", len(producers)) + b"".join(
         struct.pack(">qhiqiqiq", pid, 0, 0, last, 0, 1000, 0, first) for pid, (last, first) in producers.items()
     )
@@ -24,7 +24,7 @@ def snapshot(directory: Path, base_offset: int, producers: dict[int, tuple[int, 
 
 
 def generated(directory: Path, seed: int, *, segments: int = 6, producers: int = 4) -> kbatch.Log:
-    """A log of several segments with the snapshots that a broker writes when it rolls them."""
+    """Write a log of several segments, with the snapshots that a broker writes when it rolls them."""
     rng = np.random.default_rng(seed)
     directory.mkdir(parents=True, exist_ok=True)
     offset = 0

@@ -1,4 +1,4 @@
-"""Batches of magic 2, and logs of them, for the tests of ``kbatch.log``: struct and nothing of kbatch."""
+"""Batches of magic 2 and segments of them, for the tests of ``kbatch.log``; written without kbatch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from crc32c import crc32c
-
-
-def varint(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+from oracle import encode_record
 
 
 def batch(
@@ -27,12 +18,9 @@ def batch(
     max_timestamp: int | None = None,
     last_delta: int | None = None,
 ) -> bytes:
-    """One uncompressed batch with a record a timestamp."""
+    """Build an uncompressed batch with one record per timestamp."""
     base = timestamps[0] if timestamps else -1
-    payload = bytearray()
-    for i, timestamp in enumerate(timestamps):
-        body = b"\0" + varint(timestamp - base) + varint(i) + varint(-1) + varint(len(value)) + value + varint(0)
-        payload += varint(len(body)) + body
+    payload = b"".join(encode_record(i, timestamp - base, value=value) for i, timestamp in enumerate(timestamps))
     largest = max(timestamps, default=-1) if max_timestamp is None else max_timestamp
     delta = len(timestamps) - 1 if last_delta is None else last_delta
     covered = struct.pack(">hiqqqhii", 0, delta, base, largest, -1, -1, -1, len(timestamps)) + payload
@@ -46,7 +34,7 @@ def segment_path(directory: Path, base_offset: int, suffix: str = ".log") -> Pat
 def write_segment(
     directory: Path, base_offset: int, batches: Iterable[bytes], *, tail: bytes = b"", indexes: bool = False
 ) -> Path:
-    """Write a ``.log`` file; with indexes, an entry a batch as DSK-R2 and DSK-R3 say."""
+    """Write a ``.log`` file, and with `indexes` its index files with one entry per batch (DSK-R2, DSK-R3)."""
     directory.mkdir(parents=True, exist_ok=True)
     data, offsets, times = bytearray(), bytearray(), bytearray()
     largest = -1

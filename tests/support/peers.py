@@ -1,4 +1,4 @@
-"""Batches and message sets made at random, as the oracle, aiokafka and kafka-python build and read them."""
+"""Random batches and message sets, built and read by the oracle, aiokafka and kafka-python."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ __all__ = [
     "build_with",
     "build_with_oracle",
     "entries_of",
+    "expected_of_set",
+    "expected_records",
     "inputs",
     "read_set_with",
     "read_with",
     "set_inputs",
-    "wanted",
-    "wanted_of_set",
 ]
 
 
 class Input(NamedTuple):
-    """What a batch is built of; timestamps, headers and gaps as any of the three builders can write them."""
+    """The content of a batch, with only timestamps, headers and offset gaps that all three builders can write."""
 
     codec: str
     base_offset: int
@@ -73,7 +73,7 @@ CONTENT = st.one_of(
     st.none(),
     st.just(b""),
     st.binary(max_size=80),
-    # Long ones are made of few bytes, so that they compress and cost little to draw.
+    # Long values repeat a few bytes, so that they compress and are cheap to generate.
     st.builds(lambda piece, times: piece * times, st.binary(min_size=1, max_size=20), st.integers(1, 3000)),
 )
 
@@ -138,7 +138,7 @@ def build_with(builder_class: Callable[..., Any], made: Input) -> bytes:
 
 
 def as_appended(batch: bytes, made: Input) -> bytes:
-    """Do what a broker does to a producer's batch: the offset, and under LogAppendTime type and time (CRC-R8)."""
+    """Set the base offset as a broker does, and with LogAppendTime also the timestamp type and time (CRC-R8)."""
     batch = struct.pack(">q", made.base_offset) + batch[8:]
     if made.log_append_time:
         (attributes,) = struct.unpack_from(">h", batch, 21)
@@ -147,8 +147,8 @@ def as_appended(batch: bytes, made: Input) -> bytes:
     return oracle.with_crc(batch)
 
 
-def wanted(made: Input) -> list[Record]:
-    """The records that were put in."""
+def expected_records(made: Input) -> list[Record]:
+    """Return the records that a decode of the batch must return."""
     return [
         Record(
             made.base_offset + delta,
@@ -163,7 +163,7 @@ def wanted(made: Input) -> list[Record]:
 
 
 def read_with(batch_class: Callable[..., Any], batch: bytes) -> list[Record]:
-    """Decode with a peer; it has no sequences."""
+    """Decode with a peer, which returns no sequences."""
     peer = batch_class(batch)
     assert peer.validate_crc()
     return [
@@ -180,7 +180,7 @@ BUILDERS: dict[str, Callable[[Input], bytes]] = {
 
 
 class SetInput(NamedTuple):
-    """What a message set is built of: plain messages, or one wrapper of them."""
+    """The content of a message set: uncompressed messages, or one compressed wrapper of them."""
 
     magic: int
     codec: str
@@ -211,7 +211,7 @@ def build_set_with_oracle(made: SetInput) -> bytes:
 
 
 def build_set_with(builder_class: Callable[..., Any], made: SetInput) -> bytes:
-    """Build with a peer what a broker would store of it: peers leave the wrapper's offset, timestamp and type open."""
+    """Build with a peer, and set the wrapper's offset, timestamp and timestamp type, as a broker does."""
     builder = builder_class(magic=made.magic, compression_type=oracle.CODECS[made.codec], batch_size=1 << 24)
     plain = made.codec == "none"
     for delta, timestamp, (key, value) in zip(made.deltas, made.timestamps, made.contents, strict=True):
@@ -246,8 +246,8 @@ def entries_of(data: bytes) -> list[bytes]:
     return entries
 
 
-def wanted_of_set(made: SetInput) -> list[Record]:
-    """The records that were put in."""
+def expected_of_set(made: SetInput) -> list[Record]:
+    """Return the records that a decode of the message set must return."""
     return [
         Record(
             made.base_offset + delta,
@@ -261,7 +261,7 @@ def wanted_of_set(made: SetInput) -> list[Record]:
 
 
 def read_set_with(set_class: Callable[..., Any], data: bytes) -> list[Record]:
-    """Decode with a peer, to which every entry is a batch; it has no timestamps in magic 0."""
+    """Decode with a peer, for which every entry is a batch. In magic 0, it returns no timestamps."""
     records = []
     for entry in entries_of(data):
         peer = set_class(entry, entry[16])

@@ -1,11 +1,11 @@
-"""The public names, a line for each name, parameter, field, member, command and flag.
+"""The public API as lines: one for each name, parameter, field, member, command and flag.
 
-``tests/golden/public_api.txt`` has the lines of the last release, and ``public_api_changes.txt`` next to it what has
-changed since, each under the reason for it. After an intended change, run
+``tests/golden/public_api.txt`` has the lines of the last release. ``public_api_changes.txt`` next to it lists the
+changes since then, grouped by reason. After an intended change, run
 
-    python tests/support/public_api.py --accept "P0: why it changes"
+    python tests/support/public_api.py --accept "P0: the reason"
 
-and after a release ``python tests/support/public_api.py --write``, which makes the lines those of the present code.
+and after a release ``python tests/support/public_api.py --write``, which writes the lines of the current code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODULES = ["kbatch", "kbatch.log", "kbatch.values", "kbatch.protocol", "kbatch.p
 
 
 def _default(value: Any) -> str:
-    """Return a default, without the address that some have in their representation."""
+    """Return the representation of a default, or ``...`` if it contains an address."""
     return "..." if " at 0x" in repr(value) else repr(value)
 
 
@@ -53,14 +53,14 @@ def _parameters(name: str, function: Any) -> Iterator[str]:
 
 
 def _is_public(base: type) -> bool:
-    """Return whether users can name a class: one of another package, or one that a public module offers."""
+    """Return whether users can import a class: from another package, or from a public module."""
     return not base.__module__.startswith("kbatch.") or any(
         getattr(importlib.import_module(module), base.__name__, None) is base for module in MODULES
     )
 
 
 def _members(name: str, cls: type) -> Iterator[str]:
-    """Yield what a class has of its own and from other classes of kbatch, except what is private."""
+    """Yield the public members of a class, including inherited ones from other classes of kbatch."""
     bases = [base for base in cls.__mro__[1:] if base is not object and _is_public(base)]
     yield f"{name} is {', '.join(base.__name__ for base in bases)}"
     if issubclass(cls, enum.Enum):
@@ -92,7 +92,7 @@ def _names(module: str) -> Iterator[str]:
         value = getattr(package, name)
         called = f"{module}.{name}"
         if isinstance(value, type):
-            # A class that two modules offer has its members listed with the first.
+            # The members of a class that two modules export are listed with the first module.
             home = next(each for each in MODULES if getattr(importlib.import_module(each), name, None) is value)
             if home == module:
                 yield from _members(called, value)
@@ -128,12 +128,12 @@ def _commands() -> Iterator[str]:
 
 
 def lines() -> list[str]:
-    """Return the present lines."""
+    """Return the lines of the current code."""
     return sorted({line for module in MODULES for line in _names(module)} | set(_commands()))
 
 
 def changes() -> dict[str, str]:
-    """Return the listed changes, each as ``- line`` or ``+ line``, with their reasons."""
+    """Return the reason for each listed change, which is written as ``- line`` or ``+ line``."""
     listed = {}
     reason = ""
     for line in CHANGES.read_text().splitlines() if CHANGES.exists() else ():
@@ -145,13 +145,13 @@ def changes() -> dict[str, str]:
 
 
 def difference() -> set[str]:
-    """Return what has changed since the last release."""
+    """Return the changes since the last release."""
     before, now = set(SNAPSHOT.read_text().splitlines()), set(lines())
     return {f"- {line}" for line in before - now} | {f"+ {line}" for line in now - before}
 
 
 def accept(reason: str) -> None:
-    """List what has changed and isn't listed yet, and drop what has changed back."""
+    """List new changes under `reason`, and remove listed changes that were reverted."""
     listed, found = changes(), difference()
     kept = {line: old for line, old in listed.items() if line in found}
     kept |= dict.fromkeys(sorted(found - set(listed)), reason)
@@ -164,8 +164,8 @@ def accept(reason: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--accept", metavar="REASON", help="list what has changed under this reason")
-    action.add_argument("--write", action="store_true", help="take the present names for those of a release")
+    action.add_argument("--accept", metavar="REASON", help="list new changes under this reason")
+    action.add_argument("--write", action="store_true", help="make the current names the snapshot of a release")
     options = parser.parse_args()
     if options.write:
         SNAPSHOT.write_text("".join(f"{line}\n" for line in lines()))

@@ -1,9 +1,9 @@
-"""Which tests show each rule of the format.
+"""The tests that check each rule of the format.
 
-``rules/rules.tsv`` has the rules: id, what it says, and the vectors of ``golden/vectors`` that were made for it.
-``rules/not-applicable.tsv`` has those that kbatch has no part in, each with the reason. A test shows the rules that it
-cites: in its name (``test_frm_r3_...``), in its docstring or a comment, in the docstring of its module, or by reading a
-vector of the rule. To print the list:
+``rules/rules.tsv`` has the rules: id, text, and the vectors of ``golden/vectors`` that were made for the rule.
+``rules/not-applicable.tsv`` has the rules that do not apply to kbatch, each with the reason. A test checks the rules
+that it cites: in its name (``test_frm_r3_...``), in its docstring or a comment, in the docstring of its module, or by
+reading a vector of the rule. To print the list:
 
     python tests/support/rule_index.py [TESTS]
 
@@ -23,7 +23,7 @@ from typing import NamedTuple
 TESTS = Path(__file__).parents[1]
 RULES = TESTS / "rules"
 
-# "CTL-R1 to CTL-R3" and "DMP-2..DMP-6" are ranges; "-R3, -R4" is not written.
+# "CTL-R1 to CTL-R3" and "DMP-2..DMP-6" are ranges. An id is always written in full, never as "-R4".
 _ID = re.compile(r"\b([A-Z0-9]{2,4})-(R?)(\d+)\b(?:(?: to |\.\.)(?:\1-)?R?(\d+)\b)?")
 _IN_NAME = re.compile(r"(?<=_)([a-z0-9]{2,4})((?:_r\d+)+)(?=_|$)")
 
@@ -44,7 +44,7 @@ def rules() -> dict[str, Rule]:
 
 
 def not_applicable() -> dict[str, str]:
-    """Return the reason for each rule that needs no test."""
+    """Return the reason for each rule without a test."""
     return dict(_rows("not-applicable.tsv"))
 
 
@@ -67,7 +67,7 @@ def named(name: str) -> set[str]:
 
 
 def shown_by(tests: Path = TESTS) -> dict[str, list[str]]:
-    """Return the names of the tests that show each rule."""
+    """Return the names of the tests that check each rule."""
     known = rules()
     found: dict[str, list[str]] = {id: [] for id in known}
     for path in sorted(tests.rglob("test_*.py")):

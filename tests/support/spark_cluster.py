@@ -1,4 +1,4 @@
-"""A standalone Spark cluster as child processes on loopback: a master, and workers of one core each."""
+"""A standalone Spark cluster in child processes on the loopback interface: a master, and workers with one core each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ START_SECONDS = 60
 
 
 def processes(having: Callable[[str], bool]) -> Iterator[int]:
-    """Yield the ids of the running processes whose working directory is as asked for."""
+    """Yield the ids of the running processes whose working directory satisfies `having`."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                # A directory that is gone has " (deleted)" behind its name.
+                # The link of a deleted directory ends with " (deleted)".
                 if having(os.readlink(entry / "cwd")) and "\nState:\tZ" not in (entry / "status").read_text():
                     yield int(entry.name)
             except OSError:
@@ -29,7 +29,7 @@ def processes(having: Callable[[str], bool]) -> Iterator[int]:
 
 
 class Cluster:
-    """A cluster whose directory is gone when it is closed.
+    """A cluster that removes its directory when it is closed.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Cluster:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self.master = f"spark://127.0.0.1:{self._port}"
-        # Nothing of ours is to be had here but what comes with a job.
+        # Workers must not find kbatch in the environment, only in the files of a job.
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
             "SPARK_HOME": str(self._home),
             "SPARK_DAEMON_MEMORY": "256m",
@@ -83,7 +83,7 @@ class Cluster:
         self.close()
 
     def add_worker(self) -> int:
-        """Start one more worker; return its number when the master knows it."""
+        """Start another worker; return its number after it has registered with the master."""
         number = len(self.workers)
         self.workers[number] = self._directory / f"work-{number}"
         self._start(
@@ -94,7 +94,7 @@ class Cluster:
         return number
 
     def kill_worker(self, number: int) -> None:
-        """Kill a worker and its executors with SIGKILL, as a machine dies."""
+        """Kill a worker and its executors with SIGKILL, as if the machine had failed."""
         process = self._processes[f"worker-{number}"]
         process.kill()
         self.kill_executors(number)
@@ -105,7 +105,7 @@ class Cluster:
         return list(processes(lambda cwd: cwd.startswith(f"{self.workers[number]}/")))
 
     def kill_executors(self, number: int) -> int:
-        """Kill a worker's executors and their Python processes; return how many processes it were."""
+        """Kill a worker's executors and their Python processes; return the number of processes."""
         found = self.executor_processes(number)
         for pid in found:
             try:
@@ -115,7 +115,7 @@ class Cluster:
         return len(found)
 
     def close(self) -> None:
-        """End everything, and whatever executors have left."""
+        """End all processes, and remove the directory."""
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
@@ -126,7 +126,7 @@ class Cluster:
 
     def _start(self, name: str, *command: str) -> None:
         line = [str(self._home / "bin" / "spark-class"), *command]
-        # Nothing of it outlives this process, whatever ends it.
+        # The process ends together with this one, even if this one is killed.
         setpriv = shutil.which("setpriv")
         if setpriv is not None:
             line = [setpriv, "--pdeathsig", "KILL", *line]
@@ -137,7 +137,7 @@ class Cluster:
 
     def _wait_for(self, name: str, text: str) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while text not in (said := (self._directory / f"{name}.out").read_text(errors="replace")):
+        while text not in (output := (self._directory / f"{name}.out").read_text(errors="replace")):
             if self._processes[name].poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the {name} of the Spark cluster did not start:\n{said[-4000:]}")
+                raise RuntimeError(f"the {name} of the Spark cluster did not start:\n{output[-4000:]}")
             time.sleep(0.05)

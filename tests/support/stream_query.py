@@ -1,4 +1,4 @@
-"""Streams without Spark and without a broker: a writer of segments, and a query that does what micro-batches do."""
+"""Streams without Spark and without a broker: a writer of segments, and a query that imitates Spark's micro-batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("topic", "partition", "offset")
 
 
 class Writer:
-    """Appends to the log of a partition as a broker does."""
+    """Appends to the log of a partition, as a broker does."""
 
     def __init__(self, root: Path, name: str = "t-0", base: int = 0) -> None:
         self.path = root / name
@@ -51,10 +51,10 @@ class Writer:
 
 
 class Query:
-    """Does what Spark's micro-batches do; offsets go through JSON as in a checkpoint."""
+    """Calls the reader as Spark's micro-batches do; offsets are converted to JSON and back, as in a checkpoint."""
 
-    def __init__(self, root: Path, *, tells_seen: bool = False, **options: str) -> None:
-        self.tells_seen = tells_seen
+    def __init__(self, root: Path, *, reports_seen: bool = False, **options: str) -> None:
+        self.reports_seen = reports_seen
         self.root, self.options = root, options
         self.log: list[dict[str, Any]] = []
         self.committed = 0
@@ -64,7 +64,7 @@ class Query:
     def restart(self) -> None:
         paths, options = parse_stream_options({"path": str(self.root), **self.options})
         self.reader = KbatchStreamReader(paths, options, COLUMNS)
-        if self.log and self.tells_seen:
+        if self.log and self.reports_seen:
             # Before PySpark 4.2: AcceptsLatestSeenOffset.setLatestSeenOffset
             self.reader.partitions(self.log[-1], self.log[-1])
 
@@ -74,7 +74,7 @@ class Query:
         return json.loads(json.dumps(self.reader.initialOffset()))
 
     def plan(self) -> bool:
-        """Log the end of the next batch, unless one is logged or nothing is new."""
+        """Log the end of the next batch, unless one is logged already; return False if there are no new records."""
         if len(self.log) > self.committed:
             return True
         start = self.start()

@@ -1,4 +1,4 @@
-"""What tests of streams share: tables put together, and a decoder that is fed and flushed at any moments."""
+"""Helpers of the tests of streams: combined results of tables, and a decoder that is fed and flushed at any points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import kbatch
 
 
 class Outcome:
-    """What came out of tables together: batches with their records and status, losses, and what ended it."""
+    """The combined result of tables: batches with their records and status, losses, and the error, if any."""
 
     def __init__(self, tables: Iterable[kbatch.RecordTable]) -> None:
         self.batches: list[tuple[oracle.Batch, int]] = []
@@ -66,19 +66,19 @@ def streamed(chunks: Iterable[bytes], flush: Callable[[int], bool] = lambda _: T
     return Outcome(tables())
 
 
-def assert_same(found: Outcome, wanted: Outcome) -> None:
-    assert found.batches == wanted.batches
-    assert found.losses == wanted.losses
-    if wanted.error is None:
+def assert_same(found: Outcome, expected: Outcome) -> None:
+    assert found.batches == expected.batches
+    assert found.losses == expected.losses
+    if expected.error is None:
         assert found.error is None
-        assert found.consumed == wanted.consumed
+        assert found.consumed == expected.consumed
     else:
         assert found.error is not None
-        assert (found.error.position, found.error.base_offset) == (wanted.error.position, wanted.error.base_offset)
+        assert (found.error.position, found.error.base_offset) == (expected.error.position, expected.error.base_offset)
         if not isinstance(found.error, kbatch.LimitExceededError):
-            assert type(found.error) is type(wanted.error)
-            if str(wanted.error):
-                assert str(found.error) == str(wanted.error)
+            assert type(found.error) is type(expected.error)
+            if str(expected.error):
+                assert str(found.error) == str(expected.error)
 
 
 def cut(data: bytes, points: Iterable[int]) -> list[bytes]:

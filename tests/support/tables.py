@@ -1,4 +1,4 @@
-"""What tests read out of a `RecordTable`: records as the oracle's, and whether every byte is accounted for."""
+"""Conversion of a `RecordTable` to the oracle's records, and the check that every byte is accounted for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def first_table(data: npt.NDArray[np.uint8], options: DecodeOptions, max_bytes: 
 
 
 def decode_by_threads(data: Buffer, *, threads: int, **options: Any) -> kbatch.RecordTable:
-    """Decode as `kbatch.decode` does, but by so many threads however few bytes there are."""
+    """Decode as `kbatch.decode` does, but always with the given number of threads, also for small inputs."""
     array = byte_array(data)
     chosen = DecodeOptions(threads=threads, thread_bytes=1, **options)
     if chosen.isolation == "read_uncommitted":
@@ -34,7 +34,7 @@ def decode_by_threads(data: Buffer, *, threads: int, **options: Any) -> kbatch.R
 
 
 def batches_of(table: kbatch.RecordTable) -> list[oracle.Batch]:
-    """Return the batches with their records, read from the columns one by one; sequences as SEQ-R4 computes them."""
+    """Return the batches with their records, read from the columns; sequences are computed by SEQ-R4."""
     data = table.data
     headers: dict[int, list[tuple[bytes, bytes | None]]] = {}
 
@@ -97,7 +97,7 @@ def lost(table: kbatch.RecordTable) -> list[tuple[int, int]]:
 
 
 def assert_accounted(table: kbatch.RecordTable, size: int) -> None:
-    """Every byte up to `consumed` is of one good batch or of one loss; a bad batch is a loss and gave no records."""
+    """Check that each byte up to `consumed` is in one good batch or one loss, and that bad batches have no records."""
     lost_ranges = [(loss.position, loss.position + loss.length) for loss in table.losses]
     ranges = list(lost_ranges)
     counts = np.bincount(table.records["batch"], minlength=len(table.batches))
@@ -107,7 +107,7 @@ def assert_accounted(table: kbatch.RecordTable, size: int) -> None:
             ranges.append((start, start + int(row["size"])))
         else:
             assert counts[i] == 0
-            # Losses ascend, and none overlaps another.
+            # Losses ascend and do not overlap.
             a, b = lost_ranges[bisect.bisect_right(lost_ranges, (start, sys.maxsize)) - 1]
             assert a <= start < b
     at = 0

@@ -260,11 +260,11 @@ def test_peers_read_what_the_oracle_builds(
         times = [-1] * count
     elif append_time is not None:
         times = [append_time] * count
-    wanted = [
+    expected = [
         (base_offset + delta, time, key, value)
         for delta, time, (key, value) in zip(deltas, times, contents, strict=True)
     ]
-    assert [(r.offset, r.timestamp, r.key, r.value) for r in read(built)] == wanted
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in read(built)] == expected
     if codec == "lz4" and magic == 0:
         return  # aiokafka refuses that (LEG-R20), and kafka-python does without the xxhash package.
     for peer in (AiokafkaRecords, KafkaPythonRecords):
@@ -275,7 +275,7 @@ def test_peers_read_what_the_oracle_builds(
             assert batch.validate_crc()
             # Both name a missing timestamp None.
             found += [(r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value) for r in batch]
-        assert found == wanted
+        assert found == expected
 
 
 def test_a_wrapper_has_the_greatest_timestamp() -> None:

@@ -1,4 +1,4 @@
-"""Batches of transactions, and what Kafka's broker and consumer make of them: slow, obvious, nothing of kbatch."""
+"""Batches of transactions, and a slow, simple model of Kafka's broker and consumer, written without kbatch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ABORT, COMMIT = 0, 1
 
 
 def data(offset: int, producer_id: int = -1, count: int = 1, *, transactional: bool = False, **fields: object) -> bytes:
-    """Build a batch of small records; with a producer id an idempotent one."""
+    """Build a batch of small records; with a producer id, the batch is idempotent."""
     records = [encode_record(i, 0, b"k%d" % (offset + i), b"v") for i in range(count)]
     fields.setdefault("producer_epoch", 0 if producer_id >= 0 else -1)
     attributes = TRANSACTIONAL if transactional else 0
@@ -28,7 +28,7 @@ def txn(offset: int, producer_id: int, count: int = 1, **fields: object) -> byte
 def control_record(
     kind: int, *, delta: int = 0, key: bytes | None = b"", value: bytes | None = b"", version: int = 0, epoch: int = 0
 ) -> bytes:
-    """Build a control record; an empty key or value stands for the right one."""
+    """Build a control record; an empty key or value is replaced by the correct one."""
     key = struct.pack(">hh", version, kind) if key == b"" else key
     value = struct.pack(">hi", 0, epoch) if value == b"" else value
     return encode_record(delta, 0, key, value)
@@ -44,14 +44,14 @@ def control(offset: int, producer_id: int, records: Sequence[bytes], **fields: o
 
 
 def damaged(batch: bytes, at: int = -1) -> bytes:
-    """Flip a bit of the batch; without `at` in its last byte, which is the header count of the last record."""
+    """Flip a bit of one byte, by default of the last byte, which is the header count of the last record."""
     broken = bytearray(batch)
     broken[at] ^= 0x40
     return bytes(broken)
 
 
 def marker_kind(batch: oracle.Batch) -> int | None:
-    """Tell what the first record's key says; None if the batch is no ABORT or COMMIT (CTL-R1, CTL-R4, TXN-R10)."""
+    """Return the type of a transaction marker, or None if the batch is not a marker (CTL-R1, CTL-R4, TXN-R10)."""
     if not batch.attributes & CONTROL or batch.producer_id < 0 or not batch.records:
         return None
     key = batch.records[0].key
@@ -62,7 +62,7 @@ def marker_kind(batch: oracle.Batch) -> int | None:
 
 
 class Fold(NamedTuple):
-    """What the log says: entries of the index, open transactions by first offset, last stable offset, ABORT markers."""
+    """The transactions of a log: index entries, open ones by first offset, last stable offset, ABORT markers."""
 
     aborted: list[tuple[int, int, int, int]]
     open: list[tuple[int, int, int]]
@@ -76,9 +76,9 @@ def fold(
     begun: Iterable[tuple[int, int, int]] = (),
     lost: Iterable[tuple[int, int]] = (),
 ) -> Fold:
-    """Rebuild as ``LogSegment.recover`` does, batch by batch (TXI-R5).
+    """Rebuild the transactions as ``LogSegment.recover`` does, batch by batch (TXI-R5).
 
-    `lost` are markers that are damaged, as (producer id, offset) in order: their transactions end, nobody knows how.
+    `lost` are damaged markers, as (producer id, offset) in order, whose transactions end in an unknown way.
     """
     ongoing = {pid: (first, timestamp) for pid, first, timestamp in begun}
     aborted, markers, undecided = [], [], []
@@ -121,7 +121,7 @@ def consume(
     *,
     read_committed: bool = True,
 ) -> tuple[list[int], int]:
-    """Do as the consumer's ``CompletedFetch`` does (TXN-R1, TXN-R2): offsets handed out, and the next to fetch."""
+    """Return the offsets that the consumer's ``CompletedFetch`` returns, and the next to fetch (TXN-R1, TXN-R2)."""
     queue = [(first, pid) for pid, first in aborted or ()]
     heapq.heapify(queue)
     aborted_producers: set[int] = set()

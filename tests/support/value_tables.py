@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import oracle
+from log_batches import write_segment
 
 import kbatch
 
@@ -23,7 +24,5 @@ def table_of(values: Values, keys: Values | None = None) -> kbatch.RecordTable:
 
 
 def write_log(root: Path, topic: str, values: Values, keys: Values | None = None, partition: int = 0) -> str:
-    directory = root / f"{topic}-{partition}"
-    directory.mkdir(parents=True)
-    (directory / f"{0:020d}.log").write_bytes(batch_of(values, keys))
+    write_segment(root / f"{topic}-{partition}", 0, [batch_of(values, keys)])
     return str(root)

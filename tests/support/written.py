@@ -1,7 +1,7 @@
-"""What is written, as cases of `digests`: by `encode`, conversion, recompression and compaction.
+"""Cases of `digests` that write: `encode`, conversion, recompression and compaction.
 
-Compressed bytes depend on the versions of the codecs' libraries. A group therefore compares what is decoded from the
-output, and a second one, "bytes of ...", the bytes: of every output where the versions are those of the digests.
+Compressed bytes depend on the versions of the codecs' libraries. Therefore one group compares the decoded output, and a
+second group, "bytes of ...", compares the bytes, if the library versions are the same as for the digests.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import kbatch
 import kbatch.log
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-# Of so many cases the ordinary test run takes one.
+# The ordinary test run takes one in this number of cases.
 SAMPLED = 12
 TIME = 1_700_000_000_000
-# Fields that say how large the output is, or are computed from its bytes.
+# Fields that contain the size of the output, or are computed from its bytes.
 OF_BYTES = {"position", "size", "crc"}
 
 
 def libraries() -> dict[str, str]:
-    """Return the versions that compressed bytes depend on."""
+    """Return the library versions that compressed bytes depend on."""
     found = {"zlib": zlib.ZLIB_RUNTIME_VERSION}
     for name in ("cramjam", "isal", "lz4", "python-snappy", "zstandard"):
         try:
@@ -45,14 +45,14 @@ def libraries() -> dict[str, str]:
 
 
 class Output:
-    """Bytes by the name of the file; one without a name for what is no file."""
+    """The output by file name; output that is not a file has the name "bytes"."""
 
     def __init__(self, files: dict[str, bytes], report: Any = None) -> None:
         self.files = files
         self.report = report
 
     def content(self) -> Any:
-        """Return what is decoded, without the sizes that depend on compression."""
+        """Return the decoded output, without the sizes that depend on compression."""
         chosen = [i for i, name in enumerate(BATCH_FIELDS) if name not in OF_BYTES]
         found = {}
         for name, data in self.files.items():
@@ -230,7 +230,7 @@ def log_cases(kind: str, directory: Path) -> Iterator[tuple[str, Callable[[], Ou
 
 
 def writing_groups(directory: Path, parts: Iterable[int | None]) -> Iterator[Group]:
-    """Yield the groups of cases that write: all with the first rotation, and a sample of them."""
+    """Yield the groups of cases that write: a sample, and all cases with the first rotation."""
     made: dict[str, Callable[[], Iterator[tuple[str, Callable[[], Output]]]]] = {
         "encode": encode_cases,
         "encode_table": encode_table_cases,

@@ -21,12 +21,12 @@ from peers import (
     KafkaPythonSet,
     SetInput,
     entries_of,
+    expected_of_set,
+    expected_records,
     inputs,
     read_set_with,
     read_with,
     set_inputs,
-    wanted,
-    wanted_of_set,
 )
 from tables import batches_of, records_of
 
@@ -105,9 +105,9 @@ def test_batches_are_those_of_the_oracle_and_every_reader_reads_them(made: Input
     assert data == built_by_oracle(made)
     assert oracle.decode(data).error is None
     table = kbatch.decode(data)
-    assert records_of(table) == wanted(made)
+    assert records_of(table) == expected_records(made)
     assert batches_of(table) == oracle.decode(data).batches
-    without_sequence = [record._replace(sequence=-1) for record in wanted(made)]
+    without_sequence = [record._replace(sequence=-1) for record in expected_records(made)]
     for peer in (AiokafkaBatch, KafkaPythonBatch):
         assert read_with(peer, data) == without_sequence
     # Kafka hides the records' own times under log-append time; what is written again has none (TS-R2).
@@ -124,7 +124,7 @@ def test_batches_are_those_of_the_oracle_and_every_reader_reads_them(made: Input
 def test_records_are_cut_as_producers_cut_them(made: Input, batch_size: int, max_records: int | None) -> None:
     """PRD-R15: by exact sizes, a record that is larger than the target for itself; sequences go on (SEQ-R1, SEQ-R3)."""
     data = encode_input(made, batch_size=batch_size, max_records=max_records)
-    wanted_records = [record._replace(sequence=-1) for record in wanted(made)]
+    wanted_records = [record._replace(sequence=-1) for record in expected_records(made)]
     assert [record._replace(sequence=-1) for record in records_of(kbatch.decode(data))] == wanted_records
     plain = encode_input(made._replace(codec="none"), batch_size=batch_size, max_records=max_records)
     batches = oracle.decode(plain).batches
@@ -181,12 +181,12 @@ def test_message_sets_are_those_of_the_oracle_and_every_reader_reads_them(made: 
         )
     assert data == inner
     table = kbatch.decode(data)
-    assert records_of(table) == wanted_of_set(made)
+    assert records_of(table) == expected_of_set(made)
     assert batches_of(table) == oracle.decode(data).batches
     assert kbatch.encode(table) == data
     if (magic, made.codec) != (0, "lz4"):  # which one peer refuses and the other wants xxhash for
         for peer in (KafkaPythonSet, AiokafkaSet):
-            assert read_set_with(peer, data) == wanted_of_set(made)
+            assert read_set_with(peer, data) == expected_of_set(made)
 
 
 @given(
