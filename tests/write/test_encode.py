@@ -51,8 +51,8 @@ def payload_of(entry: bytes) -> bytes:
     else:
         return entry
     if codec == 3:
-        return oracle._unlz4(payload, any_header_checksum=magic == 0)
-    return oracle._DECOMPRESS[codec](payload)
+        return oracle.unlz4(payload, any_header_checksum=magic == 0)
+    return oracle.DECOMPRESS[codec](payload)
 
 
 # -- round trips
