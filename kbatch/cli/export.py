@@ -39,13 +39,13 @@ _GROUPS = {
 
 _DESCRIPTION = """\
 Read the topic-partition directories under LOGDIR (a broker's log directory, a copy of it, or one such directory) and
-write their records to OUT, partitioned by topic and partition. OUT appears when all of it is written; of an object
-store's files those count beside which there is _SUCCESS.
+write their records to OUT, partitioned by topic and partition. OUT appears only after the export has succeeded; in an
+object store, the output is complete when it contains _SUCCESS.
 
-By default every record is written, also those of transactions that were aborted or are still open. With
---isolation read_committed it is what a consumer under read_committed gets: no records of aborted transactions, and
-nothing of a topic-partition from its first open transaction on. The summary tells what was left out, and what is
-withheld until a marker decides it: OUT/_transactions has the transactions, and the exit status is 4.
+By default all records are written, including those of aborted and open transactions. --isolation read_committed writes
+what a consumer under read_committed gets: no records of aborted transactions, and none from the first open transaction
+of a topic-partition on. If records are withheld, the summary reports it, OUT/_transactions lists the transactions, and
+the exit status is 4.
 
 examples:
   kbatch export /var/lib/kafka/data /lake/raw
@@ -67,7 +67,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     parser.add_argument(
         "out",
         metavar="OUT",
-        help="directory to make, or a URL such as s3://bucket/directory; must not exist, unless as a table to add to",
+        help="directory to create, or a URL such as s3://bucket/directory; only a table to append to may exist",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     reading = {each.name: each for each in options_of(ReadOptions)}
@@ -76,9 +76,9 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     add_value_arguments(parser)
     files = parser.add_argument_group("files")
     add_flags(files, options_of(WriteOptions))
-    files.add_argument("--table", metavar="DB.T", help="of --format iceberg: the table; OUT is where its files go")
+    files.add_argument("--table", metavar="DB.T", help="with --format iceberg: the table; its files are written to OUT")
     files.add_argument(
-        "--catalog", metavar="NAME", help="of --format iceberg: the catalog in pyiceberg's configuration"
+        "--catalog", metavar="NAME", help="with --format iceberg: the catalog in pyiceberg's configuration"
     )
     _add_running(parser.add_argument_group("running"))
     parser.set_defaults(run=run)
