@@ -42,9 +42,7 @@ JOBS = os.cpu_count() or 1
 
 def compiler_flags() -> tuple[list[str], list[str]]:
     """Return the flags for the compiler and for the linker."""
-    if sys.platform == "win32":
-        return ["/O2"], []
-    # -O3 makes kernels faster, which are loops over pointers in C. Debug symbols would be three quarters of a wheel.
+    # Kernels are loops over pointers in C, which -O3 speeds up. Debug symbols are three quarters of a wheel.
     flags = ["-O3", "-fno-strict-aliasing", "-g0"]
     if sys.platform == "darwin":
         flags.append("-Wno-unreachable-code-fallthrough")
@@ -57,8 +55,7 @@ def compiler_flags() -> tuple[list[str], list[str]]:
 
 INSTALL = (
     "Install a C compiler and Python's headers: 'apt-get install gcc python3-dev' on Debian and Ubuntu, "
-    "'dnf install gcc python3-devel' on Fedora and RHEL, 'xcode-select --install' on macOS, the Visual Studio Build "
-    "Tools on Windows."
+    "'dnf install gcc python3-devel' on Fedora and RHEL, 'xcode-select --install' on macOS."
 )
 
 
@@ -98,7 +95,7 @@ setup(
     cmdclass={"build_ext": ParallelBuild},
     ext_modules=cythonize(
         extensions,
-        # On macOS and Windows, child processes import this file and would start the build again.
+        # On macOS, child processes import this file and would start the build again.
         nthreads=JOBS if sys.platform == "linux" else 0,
         shared_utility_qualified_name=SHARED,
         compiler_directives={

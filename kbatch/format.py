@@ -96,7 +96,7 @@ CRC_START_LEGACY = 16
 #
 # The CRC-32 covers byte 16 to the end (CRC-R7).
 #
-# Bytes before the key's length, by magic; the twin of `header_size` in kernels/wire.pxd.
+# Bytes before the key's length, by magic.
 MESSAGE_HEADER_SIZES = (18, 26)
 MESSAGE_ATTRIBUTES_AT = 17
 MESSAGE_TIMESTAMP_AT = 18

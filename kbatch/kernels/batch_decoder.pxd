@@ -1,9 +1,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from kbatch.kernels.decode cimport Measure, Report, Wanted
 from kbatch.kernels.codecs cimport Codecs
+from kbatch.kernels.rows cimport PayloadState, RowOptions
 from kbatch.kernels.spans cimport RecordSpan, Span
-from kbatch.kernels.wire cimport BatchRow
+from kbatch.kernels.wire cimport BatchRow, FaultReport
 
 # The values of `Cause`.
 cdef enum:
@@ -27,7 +27,7 @@ cdef struct Place:
 cdef struct Ending:
     int cause
     int64_t needed
-    Report report
+    FaultReport report
 
 
 # What is done behind each block of a batch that is being decompressed, while the first levels of the cache have both
@@ -44,8 +44,8 @@ cdef struct Follower:
     const uint8_t* base
     int64_t position
     char* into
-    const Wanted* wanted
-    Measure measured
+    const RowOptions* options
+    PayloadState state
 
 
 cdef class Config:
@@ -88,7 +88,7 @@ cdef class BatchDecoder:
     cdef uint8_t* arena
     cdef int64_t arena_capacity
     cdef int64_t origin
-    cdef Wanted wanted
+    cdef RowOptions options
     cdef int crc
     cdef bint copies
     cdef bint keep
@@ -100,7 +100,7 @@ cdef class BatchDecoder:
 
     cdef int64_t cost(self, int64_t i, const Place* place) noexcept nogil
     cdef bint is_in_range(self, const BatchRow* row) noexcept nogil
-    cdef bint crc_holds(self, BatchRow* row, int64_t summed, uint32_t crc, Report* report) noexcept nogil
+    cdef bint crc_holds(self, BatchRow* row, int64_t summed, uint32_t crc, FaultReport* report) noexcept nogil
     cdef bint is_outside(self, const BatchRow* row) noexcept nogil
     cdef bint supported(self, const BatchRow* row) noexcept nogil
     cdef const uint8_t* payload(self, const BatchRow* row, int64_t* size) noexcept nogil
@@ -109,9 +109,9 @@ cdef class BatchDecoder:
     cdef int64_t plain_run(self, Place* place, int64_t lo) noexcept nogil
     cdef int step(self, Scratch worker, Place* place, int64_t i, Ending* ending) noexcept nogil
     cdef int step_compressed(self, Scratch worker, Place* place, int64_t i, Ending* ending) noexcept nogil
-    cdef bint is_refused(self, const BatchRow* row, Report* report) noexcept nogil
+    cdef bint is_refused(self, const BatchRow* row, FaultReport* report) noexcept nogil
     cdef int parse(self, Place* place, int64_t i, const uint8_t* base, int64_t position, int64_t size,
-                   Measure* measured, Ending* ending) noexcept nogil
+                   PayloadState* state, Ending* ending) noexcept nogil
     cdef void follow_with(self, Follower* follower, const Place* place, BatchRow* row, int64_t i,
                           const uint8_t* base, int64_t position) noexcept nogil
     cdef int do_long(self, Place* place, int64_t i, int64_t position, int64_t size, Ending* ending) noexcept nogil

@@ -12,51 +12,37 @@ from libc.string cimport memcpy
 
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.checksum cimport crc32_legacy, crc32c_after
-from kbatch.kernels.decode cimport (
-    BAD_CRC,
-    CODEC,
-    Measure,
-    Report,
-    gives_rows,
-    measure,
-    read_plain,
-    read_rows,
-    wrapper_value,
-)
 from kbatch.kernels.codecs cimport Codecs, plain_payload
+from kbatch.kernels.decode cimport count_records, gives_rows, read_rows, read_uncompressed
+from kbatch.kernels.messages cimport wrapper_value
+from kbatch.kernels.rows cimport PayloadState
 from kbatch.kernels.spans cimport RecordSpan, Span
+from kbatch.kernels.tuning cimport FIRST_SCRATCH, LONG_BATCH, LONG_STRIDE, MAX_SCRATCH, MESSAGE_RUN
 from kbatch.kernels.wire cimport (
+    BAD_CRC,
     BatchRow,
+    CODEC,
+    CRC_START,
     FAULT_BAD_CRC,
     FAULT_COUNT_NEGATIVE,
     FAULT_LEGACY_CODEC,
     FAULT_NONE,
     FAULT_UNKNOWN_CODEC,
     FAULT_WRAPPER_VALUE,
+    FaultReport,
+    MAX_CODEC,
+    MAX_CODEC_LEGACY,
+    CRC_START_LEGACY,
     header_size,
     kb_likely,
     kb_unlikely,
 )
 
 cdef enum:
-    # The checksum of magic 2 covers the batch from its attributes on (CRC-R1), that of magic 0 and 1 the entry from its
-    # magic on (CRC-R7).
-    CRC_START = 21
-    CRC_START_LEGACY = 16
-    LZ4 = 3
-    ZSTD = 4
     # What to do with checksums.
     SKIP = 0
     VERIFY = 1
     MARK = 2
-    # Untouched pages are never allocated.
-    FIRST_SCRATCH = 4 << 20
-    MAX_SCRATCH = 16 << 20
-    # So many messages that stand alone are done together at most.
-    RUN = 32
-    # A batch of so many bytes, which is too much for most caches, is summed and parsed by so many at a time.
-    LONG = 2 << 20
-    STRIDE = 64 << 10
 
 Outcome = namedtuple("Outcome", "row used arena_used cause needed fault record at expected found")
 
@@ -77,12 +63,12 @@ class Cause(IntEnum):
 
 cdef void follow(void* context, int64_t read, int64_t written) noexcept nogil:
     cdef Follower* it = <Follower*>context
-    cdef Report report
+    cdef FaultReport report
     if it.covered != NULL:
         read += it.before
         it.crc = crc32c_after(it.crc, it.covered + it.summed, read - it.summed)
         it.summed = read
-    read_rows(it.base, it.position, written, it.row, it.index, it.into, &it.measured, it.wanted, &report)
+    read_rows(it.base, it.position, written, it.row, it.index, it.into, &it.state, it.options, &report)
 
 
 cdef class Config:
@@ -190,12 +176,12 @@ cdef class BatchDecoder:
         self.out = self._out.items
         self.capacity = self._out.length
         self.origin = config.origin
-        self.wanted.fields = self._out.fields
-        self.wanted.whole = self._out.whole
-        self.wanted.check_crc = config.check_inner
-        self.wanted.trimmed = config.trimmed
-        self.wanted.first_offset = config.first_offset
-        self.wanted.last_offset = config.last_offset
+        self.options.fields = self._out.fields
+        self.options.whole = self._out.whole
+        self.options.check_crc = config.check_inner
+        self.options.trimmed = config.trimmed
+        self.options.first_offset = config.first_offset
+        self.options.last_offset = config.last_offset
         self.crc = config.crc
         self.copies = arena is not None
         self.keep = config.keep
@@ -211,14 +197,14 @@ cdef class BatchDecoder:
         """
         cdef Ending ending = no_ending()
         cdef BatchRow* row = &self.rows[self.lo]
-        cdef Measure measured
+        cdef PayloadState state
         cdef int64_t position = self.place.arena_used
         if size < 0 or size > self.arena_capacity - position or self.lo == self.hi:
             raise IndexError("payload out of range")
         row.first_record = self.place.used
         with nogil:
-            if measure(self.arena + position, size, row, self.wanted.check_crc, &measured, &ending.report):
-                ending.cause = self.parse(&self.place, self.lo, self.arena, position, size, &measured, &ending)
+            if count_records(self.arena + position, size, row, self.options.check_crc, &state, &ending.report):
+                ending.cause = self.parse(&self.place, self.lo, self.arena, position, size, &state, &ending)
             else:
                 ending.cause = FAULT
         if ending.cause == DONE and self.keep:
@@ -231,13 +217,13 @@ cdef class BatchDecoder:
         # Without an arena a table holds the data as far as its batches reach.
         if self.keep and not self.copies:
             size = self.rows[i - 1].position + self.rows[i - 1].size - self.origin
-        return place.used * self.wanted.fields.itemsize + size + i * <int64_t>sizeof(BatchRow)
+        return place.used * self.options.fields.itemsize + size + i * <int64_t>sizeof(BatchRow)
 
     cdef inline bint is_in_range(self, const BatchRow* row) noexcept nogil:
         cdef int64_t at = row.position - self.origin
         return at >= 0 and row.size >= CRC_START and row.size <= self.length - at
 
-    cdef inline bint crc_holds(self, BatchRow* row, int64_t summed, uint32_t crc, Report* report) noexcept nogil:
+    cdef inline bint crc_holds(self, BatchRow* row, int64_t summed, uint32_t crc, FaultReport* report) noexcept nogil:
         """Whether the checksum holds or is marked; of magic 2, `summed` bytes of what it covers come to `crc`."""
         cdef const uint8_t* p = self.base + (row.position - self.origin)
         cdef uint32_t found
@@ -253,18 +239,18 @@ cdef class BatchDecoder:
             if row.status == 0:
                 row.status = BAD_CRC
             return True
-        report[0] = Report(FAULT_BAD_CRC, -1, -1, row.crc, found)
+        report[0] = FaultReport(FAULT_BAD_CRC, -1, -1, row.crc, found)
         return False
 
     cdef bint is_outside(self, const BatchRow* row) noexcept nogil:
         """Whether by its header all of a batch would be trimmed, so that damage in it is not reported."""
-        if (not self.wanted.trimmed or row.last_offset < row.base_offset
+        if (not self.options.trimmed or row.last_offset < row.base_offset
                 or row.base_offset < 0 and row.last_offset == 0):
             return False
-        return row.last_offset < self.wanted.first_offset or row.base_offset > self.wanted.last_offset
+        return row.last_offset < self.options.first_offset or row.base_offset > self.options.last_offset
 
     cdef inline bint supported(self, const BatchRow* row) noexcept nogil:
-        return (row.attributes & CODEC) <= (ZSTD if row.magic == 2 else LZ4)
+        return (row.attributes & CODEC) <= (MAX_CODEC if row.magic == 2 else MAX_CODEC_LEGACY)
 
     cdef inline const uint8_t* payload(self, const BatchRow* row, int64_t* size) noexcept nogil:
         """Where the payload of a batch begins, and its size; NULL where a wrapper has none."""
@@ -301,9 +287,9 @@ cdef class BatchDecoder:
         """
         cdef const BatchRow* row
         cdef Place after = place[0]
-        cdef int64_t hi = min(self.hi, lo + <int64_t>RUN)
+        cdef int64_t hi = min(self.hi, lo + <int64_t>MESSAGE_RUN)
         cdef int64_t i = lo
-        if self.copies or self.wanted.trimmed:
+        if self.copies or self.options.trimmed:
             return 0
         if not self.framing_only:
             hi = min(hi, lo + self.capacity - place.used)
@@ -320,8 +306,8 @@ cdef class BatchDecoder:
                 break
         if self.framing_only:
             return i - lo
-        hi = lo + read_plain(self.base, self.rows + lo, i - lo, self.origin, <int32_t>lo,
-                             self.out + place.used * self.wanted.fields.itemsize, &self.wanted)
+        hi = lo + read_uncompressed(self.base, self.rows + lo, i - lo, self.origin, <int32_t>lo,
+                             self.out + place.used * self.options.fields.itemsize, &self.options)
         for i in range(lo, hi):
             self.rows[i].first_record = place.used + i - lo
         place.used += hi - lo
@@ -336,10 +322,10 @@ cdef class BatchDecoder:
         cdef int64_t position
         cdef int64_t added = 0
         cdef int cause
-        cdef Measure measured
+        cdef PayloadState state
         # A long batch is summed as it is parsed.
-        cdef bint is_long = row.size >= LONG and row.magic == 2 and not self.copies and not self.framing_only
-        ending.report = Report(FAULT_NONE, -1, -1, 0, 0)
+        cdef bint is_long = row.size >= LONG_BATCH and row.magic == 2 and not self.copies and not self.framing_only
+        ending.report = FaultReport(FAULT_NONE, -1, -1, 0, 0)
         if kb_unlikely(not self.is_in_range(row)):
             return RANGE
         if row.attributes & CODEC and not self.framing_only:
@@ -363,9 +349,9 @@ cdef class BatchDecoder:
             base = self.arena
             position = place.arena_used
             added = size
-        if not measure(base + position, size, row, self.wanted.check_crc, &measured, &ending.report):
+        if not count_records(base + position, size, row, self.options.check_crc, &state, &ending.report):
             return FAULT
-        cause = self.parse(place, i, base, position, size, &measured, ending)
+        cause = self.parse(place, i, base, position, size, &state, ending)
         if kb_likely(cause == DONE):
             place.arena_used += added
         return cause
@@ -378,12 +364,12 @@ cdef class BatchDecoder:
         cdef int64_t size
         cdef int64_t position = 0
         cdef int cause
-        cdef Measure measured
+        cdef PayloadState state
         # What a library is to read is summed behind it, when it lies in the first levels of the cache. Before it, the
         # sum waits for memory: that took 4 ns for a record of 130 bytes, now 2. Libraries are safe whatever they read.
         cdef Follower follower
         follower.summed = follower.crc = 0
-        follower.measured.done = follower.measured.done_at = 0
+        follower.state.done = follower.state.done_at = 0
         row.first_record = place.used
         if self.is_refused(row, &ending.report) or not gives_rows(row, self.include_control):
             if not self.crc_holds(row, 0, 0, &ending.report):
@@ -409,40 +395,40 @@ cdef class BatchDecoder:
             return PAYLOAD if self.crc_holds(row, 0, 0, &ending.report) else FAULT
         if kb_unlikely(not self.crc_holds(row, follower.summed, follower.crc, &ending.report)):
             return FAULT
-        if not measure(base + position, size, row, self.wanted.check_crc, &measured, &ending.report):
+        if not count_records(base + position, size, row, self.options.check_crc, &state, &ending.report):
             return FAULT
-        measured.done = follower.measured.done
-        measured.done_at = follower.measured.done_at
-        cause = self.parse(place, i, base, position, size, &measured, ending)
+        state.done = follower.state.done
+        state.done_at = follower.state.done_at
+        cause = self.parse(place, i, base, position, size, &state, ending)
         if kb_likely(cause == DONE) and self.keep:
             place.arena_used += size
         return cause
 
-    cdef bint is_refused(self, const BatchRow* row, Report* report) noexcept nogil:
+    cdef bint is_refused(self, const BatchRow* row, FaultReport* report) noexcept nogil:
         """Whether a compressed batch can't be decompressed, whatever its payload is, and why."""
         cdef int64_t size
         if row.status > BAD_CRC:
             return False
         if not self.supported(row):
             # Also of batches without records (ATT-R3).
-            report[0] = Report(FAULT_UNKNOWN_CODEC if row.magic == 2 else FAULT_LEGACY_CODEC, -1, -1,
+            report[0] = FaultReport(FAULT_UNKNOWN_CODEC if row.magic == 2 else FAULT_LEGACY_CODEC, -1, -1,
                                0 if row.magic == 2 else row.magic, row.attributes & CODEC)
         elif gives_rows(row, self.include_control):
             if row.magic == 2 and row.record_count < 0:
-                report[0] = Report(FAULT_COUNT_NEGATIVE, -1, -1, 0, row.record_count)
+                report[0] = FaultReport(FAULT_COUNT_NEGATIVE, -1, -1, 0, row.record_count)
             elif self.payload(row, &size) == NULL:
-                report[0] = Report(FAULT_WRAPPER_VALUE, -1, -1, 0, 0)
+                report[0] = FaultReport(FAULT_WRAPPER_VALUE, -1, -1, 0, 0)
         return report.fault != FAULT_NONE
 
     cdef inline int parse(self, Place* place, int64_t i, const uint8_t* base, int64_t position, int64_t size,
-                          Measure* measured, Ending* ending) noexcept nogil:
+                          PayloadState* state, Ending* ending) noexcept nogil:
         """Read a payload to rows, if there is capacity for them; the cause if that can't be."""
         cdef int64_t count
-        if kb_unlikely(measured.count > self.capacity - place.used):
-            ending.needed = measured.count
+        if kb_unlikely(state.count > self.capacity - place.used):
+            ending.needed = state.count
             return RECORDS
         count = read_rows(base, position, size, &self.rows[i], <int32_t>i,
-                          self.out + place.used * self.wanted.fields.itemsize, measured, &self.wanted, &ending.report)
+                          self.out + place.used * self.options.fields.itemsize, state, &self.options, &ending.report)
         if kb_unlikely(count < 0):
             return FAULT
         place.used += count
@@ -462,9 +448,9 @@ cdef class BatchDecoder:
         follower.before = header_size(row.magic) - CRC_START
         follower.base = base
         follower.position = position
-        follower.into = self.out + place.used * self.wanted.fields.itemsize
-        follower.wanted = &self.wanted
-        follower.measured.part = True
+        follower.into = self.out + place.used * self.options.fields.itemsize
+        follower.options = &self.options
+        follower.state.is_part = True
 
     cdef int do_long(self, Place* place, int64_t i, int64_t position, int64_t size, Ending* ending) noexcept nogil:
         """Do batch `i`, which is long and has its payload at `position`, as `step` does."""
@@ -474,16 +460,16 @@ cdef class BatchDecoder:
         cdef int cause
         cdef Follower it
         it.summed = it.crc = 0
-        if not measure(self.base + position, size, row, self.wanted.check_crc, &it.measured, &ending.report):
+        if not count_records(self.base + position, size, row, self.options.check_crc, &it.state, &ending.report):
             cause = FAULT
         else:
-            if it.measured.count <= self.capacity - place.used:
+            if it.state.count <= self.capacity - place.used:
                 self.follow_with(&it, place, row, i, self.base, position)
                 while at < size:
-                    at = min(at + STRIDE, size)
+                    at = min(at + LONG_STRIDE, size)
                     follow(&it, at, at)
-                it.measured.part = False
-            cause = self.parse(&after, i, self.base, position, size, &it.measured, ending)
+                it.state.is_part = False
+            cause = self.parse(&after, i, self.base, position, size, &it.state, ending)
         # Of several faults, a bad checksum is the one that is reported.
         if not self.crc_holds(row, it.summed, it.crc, &ending.report):
             return FAULT
@@ -496,13 +482,13 @@ cdef Ending no_ending() noexcept nogil:
     cdef Ending ending
     ending.cause = DONE
     ending.needed = 0
-    ending.report = Report(FAULT_NONE, -1, -1, 0, 0)
+    ending.report = FaultReport(FAULT_NONE, -1, -1, 0, 0)
     return ending
 
 
 cdef object outcome(int64_t row, const Place* place, const Ending* ending):
-    cdef const Report* report = &ending.report
+    cdef const FaultReport* report = &ending.report
     if ending.cause == RANGE:
         raise IndexError("batch out of range")
     return Outcome(row, place.used, place.arena_used, ending.cause, ending.needed, report.fault, report.record,
-                   report.at, report.wanted, report.found)
+                   report.at, report.expected, report.found)

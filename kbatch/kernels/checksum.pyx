@@ -1,10 +1,10 @@
-"""CRC-32C of magic 2, and CRC-32 of magic 0 and 1: the one implementation that all kernels share is in ``crc.h``."""
+"""CRC-32C of magic 2, and CRC-32 of magic 0 and 1: the implementation that all kernels share is in ``crc.h``."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport BatchRow, kb_bswap32
+from kbatch.kernels.wire cimport CRC_AT, CRC_START, MESSAGE_CRC_AT, BatchRow, kb_bswap32
 
 cdef extern from "crc.h":
     enum:
@@ -18,17 +18,12 @@ cdef extern from "crc.h":
 
 kb_init_checksums()
 
-# What this processor offers: 0 nothing (tables are used), 1 instructions for checksums, 2 AVX-512 as well.
+# The level of this processor: 0 has only tables, 1 also instructions for checksums, 2 also AVX-512.
 LEVEL = kb_level
-
-# The checksum of magic 2 covers the batch from its attributes on (CRC-R1).
-cdef int64_t CRC_START = 21
-# That of magic 0 and 1 covers the entry from its magic on (CRC-R7).
-cdef int64_t CRC_START_LEGACY = 16
 
 
 def crc32c(const uint8_t[::1] data not None, int level=2):
-    """Return the CRC-32C of `data`; `level` is the highest to use, of those of `LEVEL`."""
+    """Return the CRC-32C of `data`; `level` is the highest level to use (see `LEVEL`)."""
     cdef size_t n = data.shape[0]
     cdef uint32_t crc
     with nogil:
@@ -58,23 +53,16 @@ cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
 
 
 cpdef uint32_t crc32c_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
-    """The share of A in the CRC-32C of A || B: `crc` is that of A, and B has `nbytes` bytes.
+    """Return the share of A in the CRC-32C of A || B, where `crc` is the CRC-32C of A, and B has `nbytes` bytes:
 
-    So crc32c(A || B) == crc32c_shift(crc32c(A), len(B)) ^ crc32c(B).
+    crc32c(A || B) == crc32c_shift(crc32c(A), len(B)) ^ crc32c(B).
     """
     return kb_crc_shift(KB_CRC32C, crc, nbytes)
 
 
 cpdef uint32_t crc32_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
-    """The same for CRC-32."""
+    """As `crc32c_shift`, for CRC-32."""
     return kb_crc_shift(KB_CRC32, crc, nbytes)
-
-
-cdef inline uint32_t checksum_of(const uint8_t* p, const BatchRow* batch) noexcept nogil:
-    """The checksum of the bytes of a batch, or message of magic 0 or 1, at `p`."""
-    if batch.magic == 2:
-        return crc32c_of(p + CRC_START, batch.size - CRC_START)
-    return crc32_legacy(p + CRC_START_LEGACY, batch.size - CRC_START_LEGACY)
 
 
 def first_bad_crc(data not None, batches not None, int64_t row, int64_t end, int64_t origin):
@@ -122,4 +110,4 @@ def write_crcs(data not None, batches not None):
             p = <uint8_t*>data_span.items + rows[i].position
             rows[i].crc = checksum_of(p, rows + i)
             stored = kb_bswap32(rows[i].crc)
-            memcpy(p + (CRC_START if rows[i].magic == 2 else CRC_START_LEGACY) - 4, &stored, 4)
+            memcpy(p + (CRC_AT if rows[i].magic == 2 else MESSAGE_CRC_AT), &stored, 4)

@@ -1,33 +1,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-cdef extern from *:
-    """
-    #include <stddef.h>
-    #include <stdint.h>
-    /* zlib.h's z_stream; zlib checks the size of it, and the first digit of the version. */
-    typedef struct {
-        const uint8_t *next_in; unsigned avail_in; unsigned long total_in;
-        uint8_t *next_out; unsigned avail_out; unsigned long total_out;
-        const char *msg; void *state;
-        void *zalloc; void *zfree; void *opaque;
-        int data_type; unsigned long adler; unsigned long reserved;
-    } kb_zlib;
-    /* How igzip_lib.h's inflate_state begins, and more room than all of it takes (87 KiB in ISA-L 2.31). */
-    typedef struct {
-        uint8_t *next_out; uint32_t avail_out; uint32_t total_out;
-        const uint8_t *next_in; uint64_t read_in; uint32_t avail_in; int32_t read_in_length;
-        uint8_t others[256 << 10];
-    } kb_isal;
-    /* lz4frame.h's LZ4F_preferences_t. */
-    typedef struct {
-        int block_size_id, block_mode, content_checksum, frame_type;
-        unsigned long long content_size;
-        unsigned dict_id;
-        int block_checksum, compression_level;
-        unsigned auto_flush, favor_decompression, reserved[3];
-    } kb_lz4f_preferences;
-    """
+cdef extern from "codec_api.h":
     ctypedef struct kb_zlib:
         const uint8_t* next_in
         unsigned avail_in

@@ -28,16 +28,12 @@ from libc.string cimport memcmp, memcpy, memset
 
 from kbatch.kernels.checksum cimport crc32_legacy
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport kb_bswap32, load_be32
+from kbatch.kernels.wire cimport GZIP, LZ4, SNAPPY, ZSTD, kb_bswap32, load_be32, load_le64
 
 cdef object snappy_into = cramjam.snappy.decompress_raw_into
 cdef object snappy_packed_into = cramjam.snappy.compress_raw_into
 
 cdef enum:
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
     # zlib and ISA-L count in unsigned ints.
     GZIP_MAX = 1 << 30
     ZLIB_GZIP = 31
@@ -73,10 +69,6 @@ cdef inline uint32_t load_le24(const uint8_t* p) noexcept nogil:
 
 cdef inline uint32_t load_le32(const uint8_t* p) noexcept nogil:
     return load_le24(p) | <uint32_t>p[3] << 24
-
-
-cdef inline uint64_t load_le64(const uint8_t* p) noexcept nogil:
-    return load_le32(p) | <uint64_t>load_le32(p + 4) << 32
 
 
 cdef class Codecs:

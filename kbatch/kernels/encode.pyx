@@ -40,11 +40,17 @@ from kbatch.kernels.source cimport (
     open_window,
 )
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport BatchRow, kb_prefetch, kb_unlikely
-from kbatch.kernels.wire_out cimport (
+from kbatch.kernels.wire cimport (
     CODEC,
-    CRC_START_LEGACY,
+    LENGTH_AT,
     LOG_OVERHEAD,
+    MESSAGE_CRC_AT,
+    CRC_START_LEGACY,
+    BatchRow,
+    kb_prefetch,
+    kb_unlikely,
+)
+from kbatch.kernels.wire_out cimport (
     RECORD_BOUND,
     SLACK,
     message_size,
@@ -113,7 +119,7 @@ cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t 
                              Content value, int64_t size) noexcept nogil:
     """Write a message of `size` bytes without its checksum."""
     store_be64(p, offset)
-    store_be32(p + 8, size - LOG_OVERHEAD)
+    store_be32(p + LENGTH_AT, size - LOG_OVERHEAD)
     p[16] = <uint8_t>magic
     p[17] = attributes
     if magic:
@@ -276,7 +282,7 @@ cdef int write_messages(const Source* source, const BatchRow* batch, int64_t row
                 return CHANGED
             put_message(p, batch.magic, attributes, <int64_t>(<uint64_t>number(&source.offsets, row + i) - base),
                         number(&source.timestamps, row + i), keys[i], values[i], size)
-            store_be32(p + CRC_START_LEGACY - 4, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
+            store_be32(p + MESSAGE_CRC_AT, crc32_legacy(p + CRC_START_LEGACY, size - CRC_START_LEGACY))
             p += size
         row += count
     at[0] = p

@@ -4,16 +4,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
-#if defined(_WIN32)
-
-#include <malloc.h>
-
-static inline void *kb_map(size_t size, size_t alignment) { return _aligned_malloc(size, alignment); }
-static inline void kb_unmap(void *p) { _aligned_free(p); }
-
-#else
-
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -23,9 +13,7 @@ static inline void *kb_map(size_t size, size_t alignment) {
 }
 static inline void kb_unmap(void *p) { free(p); }
 
-#endif
-
-/* Ask for huge pages. This is advice only: without it the memory works all the same. */
+/* Ask for huge pages. This is only advice: the memory is usable without them. */
 static inline void kb_want_huge(void *p, size_t size) {
 #if defined(MADV_HUGEPAGE)
     (void)madvise(p, size, MADV_HUGEPAGE);
@@ -35,8 +23,8 @@ static inline void kb_want_huge(void *p, size_t size) {
 #endif
 }
 
-/* The same for memory of any alignment that is about to be filled: a page fault for each 4 KiB costs more than filling
-   them. */
+/* Ask for huge pages for memory of any alignment that is about to be filled: a page fault for each 4 KiB costs more than
+   filling them. */
 static inline void kb_expect_fill(char *p, size_t n) {
     uintptr_t start = ((uintptr_t)p + 4095) & ~(uintptr_t)4095;
     uintptr_t end = ((uintptr_t)p + n) & ~(uintptr_t)4095;

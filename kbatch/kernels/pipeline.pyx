@@ -29,20 +29,15 @@ from kbatch.kernels.batch_decoder cimport (
     outcome,
 )
 from kbatch.kernels.buffers import allocate
-from kbatch.kernels.decode cimport BAD_INNER_CRC, CODEC, Measure, Report, gives_rows, measure, read_rows
 from kbatch.kernels.codecs cimport Codecs
+from kbatch.kernels.decode cimport count_records, gives_rows, read_rows
+from kbatch.kernels.rows cimport PayloadState
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport BatchRow, FAULT_NONE, kb_unlikely
+from kbatch.kernels.tuning cimport GROUP_BYTES, LAST_GROUP_BYTES, SIGNAL_BYTES
+from kbatch.kernels.wire cimport BAD_INNER_CRC, CODEC, FAULT_NONE, BatchRow, FaultReport, kb_unlikely
 
 cdef enum:
-    # Stored bytes of a group: decompressed about four times that, which stays in the L2 cache with what it is copied
-    # from. With lz4 batches of 16 KiB two threads are 1.82 times as fast as one, with twice as much 1.74 times.
-    GROUP = 256 << 10
-    # Towards the end groups are a quarter of what is left, so that no thread waits long for the last one of another.
-    LAST_GROUP = 16 << 10
-    # The caller's thread looks for signals each time so many bytes are done.
-    SIGNAL_BYTES = 16 << 20
-    # A row before all others: what is done is void.
+    # The value of `stop` before all rows: the results are discarded.
     ABORTED = -1
 
 
@@ -62,7 +57,7 @@ cdef struct Item:
     int64_t size
     # Where in the arena it belongs, or in the data if that isn't copied.
     int64_t place
-    Measure measured
+    PayloadState state
 
 
 cdef class Worker(Scratch):
@@ -217,7 +212,7 @@ cdef class Pipeline(BatchDecoder):
         group.lo = group.hi = self.lo + self.taken
         if group.lo < self.hi and self.stop > group.lo:
             end = self.rows[above - 1].position - self.rows[group.lo].position
-            end = self.rows[group.lo].position + min(max(end // 4, <int64_t>LAST_GROUP), <int64_t>GROUP)
+            end = self.rows[group.lo].position + min(max(end // 4, <int64_t>LAST_GROUP_BYTES), <int64_t>GROUP_BYTES)
             group.hi += 1
             while group.hi < above:
                 middle = group.hi + (above - group.hi) // 2
@@ -257,7 +252,7 @@ cdef class Pipeline(BatchDecoder):
         cdef int64_t size
         cdef int64_t used = 0
         cdef int64_t i
-        cdef Report report
+        cdef FaultReport report
         report.fault = FAULT_NONE
         worker.count = 0
         if group.hi - group.lo > worker.item_capacity and not worker.reserve(group.hi - group.lo):
@@ -291,7 +286,7 @@ cdef class Pipeline(BatchDecoder):
             if size < 0 or not self.is_parsed_in_place(row) and not self.crc_holds(row, 0, 0, &report):
                 return i
             item.size = size
-            if not measure(p, size, row, self.wanted.check_crc, &item.measured, &report):
+            if not count_records(p, size, row, self.options.check_crc, &item.state, &report):
                 return i
             worker.count += 1
         return group.hi
@@ -302,14 +297,14 @@ cdef class Pipeline(BatchDecoder):
     cdef bint is_counted(self, int64_t i) noexcept nogil:
         """Whether by its header no record of batch `i` is trimmed. `finish` finds out whether that is true."""
         cdef const BatchRow* row = &self.rows[i]
-        if not self.wanted.trimmed:
+        if not self.options.trimmed:
             return True
-        if row.last_offset > self.wanted.last_offset:
+        if row.last_offset > self.options.last_offset:
             return False
         if row.magic != 2 and row.attributes & CODEC:
             # The offset of the first message isn't known; sets don't overlap.
-            return i > self.lo and self.rows[i - 1].last_offset >= self.wanted.first_offset
-        return row.base_offset >= self.wanted.first_offset
+            return i > self.lo and self.rows[i - 1].last_offset >= self.options.first_offset
+        return row.base_offset >= self.options.first_offset
 
     cdef bint settle(self, Worker worker, int64_t lo, int64_t* ready) noexcept nogil:
         """Give the batches from `lo` to `ready` their place; whether everything goes on after them.
@@ -327,16 +322,16 @@ cdef class Pipeline(BatchDecoder):
             if n < worker.count and worker.items[n].row == i:
                 item = &worker.items[n]
                 item.place = place.arena_used if self.copies else item.payload - self.base
-                if item.measured.count > self.capacity - place.used:
+                if item.state.count > self.capacity - place.used:
                     ending.cause = RECORDS
-                    ending.needed = item.measured.count
+                    ending.needed = item.state.count
                 elif self.copies and self.keep and item.size > self.arena_capacity - place.arena_used:
                     ending.cause = ARENA
                     ending.needed = item.size
                 if ending.cause != DONE:
                     more = False
                     break
-                place.used += item.measured.count
+                place.used += item.state.count
                 if self.copies and self.keep:
                     place.arena_used += item.size
                 n += 1
@@ -384,11 +379,11 @@ cdef class Pipeline(BatchDecoder):
             p = item.payload if item.payload != NULL else <const uint8_t*>worker.scratch + item.at
             # Read where the cache has it; positions are those in the arena.
             count = read_rows(p - item.place, item.place, item.size, row, <int32_t>item.row,
-                              self.out + row.first_record * self.wanted.fields.itemsize, &item.measured, &self.wanted,
+                              self.out + row.first_record * self.options.fields.itemsize, &item.state, &self.options,
                               &ending.report)
             # Of several faults, a bad checksum is the one that is reported.
             valid = not self.is_parsed_in_place(row) or self.crc_holds(row, 0, 0, &ending.report)
-            if kb_unlikely(count != item.measured.count or not valid):
+            if kb_unlikely(count != item.state.count or not valid):
                 ending.cause = FAULT if count < 0 or not valid else ORDER
                 place = Place(row.first_record, item.place if self.copies else 0)
                 self.end_at(item.row, &place, &ending)

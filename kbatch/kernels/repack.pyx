@@ -8,11 +8,11 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbatch.kernels.decode cimport wrapper_value
 from kbatch.kernels.codecs cimport Codecs, packed_bound, packed_payload, plain_payload
-from kbatch.kernels.wire_out cimport CODEC, overhead, write_header
+from kbatch.kernels.messages cimport wrapper_value
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport HEADER_V2, BatchRow
+from kbatch.kernels.wire cimport BATCH_HEADER_SIZE, CODEC, BatchRow
+from kbatch.kernels.wire_out cimport overhead, write_header
 
 cdef enum:
     # Bytes between two checks for signals: at the slowest levels that takes a tenth of a second.
@@ -103,7 +103,7 @@ cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, cons
     """Write the payload of the batch at `p` to its place in `out`; return the size of the batch, or -1."""
     cdef int own = row.attributes & CODEC
     cdef int codec = target.codec
-    cdef int64_t at = HEADER_V2
+    cdef int64_t at = BATCH_HEADER_SIZE
     cdef int64_t size = row.size - at
     cdef int64_t before
     cdef BatchRow after = row[0]

@@ -1,10 +1,10 @@
 """The search for the next batch after damage, and the checksums that keep it linear in the input.
 
-Every header may claim all the bytes that follow it, and only the checksum of these bytes shows whether it is right. To
-compute each claimed checksum would take quadratic time. `EntryChecksums` computes running checksums once instead:
-P(x) is the checksum of the bytes from an anchor to x, and that of any range follows from two of them,
-``crc(a..b) == P(b) ^ shift(P(a), b - a)``. P is kept for every `STEP` bytes and completed from the nearest one, so that
-a claim costs no more than summing 2 * STEP bytes, whatever it claims.
+Every header may claim all the bytes that follow it, and only the checksum of these bytes shows whether it is right.
+Computing each claimed checksum would take quadratic time. `EntryChecksums` computes running checksums once instead:
+P(x) is the checksum of the bytes from an anchor to x, and the checksum of any range follows from two of them,
+``crc(a..b) == P(b) ^ shift(P(a), b - a)``. P is stored for every `CHECKSUM_STEP` bytes and completed from the nearest
+one, so that a claim of any length costs at most the checksum of 2 * CHECKSUM_STEP bytes.
 """
 
 from collections import namedtuple
@@ -14,38 +14,43 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32
 from libc.stdlib cimport free, realloc
 
 from kbatch.kernels.checksum cimport crc32_legacy, crc32_shift, crc32c_after, crc32c_shift
-from kbatch.kernels.scan cimport Stop, scan_into
+from kbatch.kernels.scan cimport scan_into
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport MIN_RECORD, BatchRow, load_be32, load_be64
+from kbatch.kernels.tuning cimport CHECKSUM_STEP, SEARCH_BLOCK, SEARCH_WAIT, SIGNAL_BYTES
+from kbatch.kernels.wire cimport (
+    ATTRIBUTES_AT,
+    BATCH_HEADER_SIZE,
+    BatchRow,
+    CODEC,
+    CONTROL,
+    CRC_AT,
+    CRC_START,
+    FaultReport,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_CODEC,
+    MAX_CODEC_LEGACY,
+    MESSAGE_ATTRIBUTES_AT,
+    MESSAGE_CRC_AT,
+    CRC_START_LEGACY,
+    MESSAGE_SIZE_V0,
+    MIN_ENTRY_SIZE,
+    MIN_LENGTH_V0,
+    MIN_LENGTH_V2,
+    MIN_RECORD,
+    RECORD_COUNT_AT,
+    header_size,
+    load_be32,
+    load_be64,
+    minimum_length,
+)
 
 cdef enum:
-    LOG_OVERHEAD = 12
-    MAGIC_AT = 16
-    MIN_ENTRY = 17
-    MIN_LENGTH_V0 = 14
-    # The least size of an entry.
-    MIN_SIZE = LOG_OVERHEAD + MIN_LENGTH_V0
-    MIN_LENGTH_V1 = 22
-    MIN_LENGTH_V2 = 49
-    CODEC = 0x07
-    CONTROL = 0x20
-    MAX_CODEC = 4
-    MAX_CODEC_LEGACY = 3
-    # Where the checksum begins to cover a batch (CRC-R1) and a message (CRC-R7); it is stored just before.
-    CRC_START = 21
-    CRC_START_LEGACY = 16
-    # Limits on a message that a search accepts: the longest key, and the most bytes after its value (no writer leaves
-    # any). They keep other bytes from looking like messages.
+    # Limits on a message that a search accepts: the longest key, and the maximum number of bytes after its value (no
+    # writer leaves any). They keep other bytes from looking like messages.
     MAX_KEY = 1 << 20
     MAX_SPARE = 1 << 10
-    # Positions that are tested together.
-    BLOCK = 64
-    # Bytes between two running checksums that are kept: 3 % of the bytes summed.
-    STEP = 128
-    # A search looks for signals after so many bytes.
-    SIGNAL_BYTES = 16 << 20
-    # An incomplete header that may be an entry's waits for this many bytes, or twice those that are there.
-    FIRST_WAIT = 64
     # Results of a search.
     NOT_FOUND = 0
     FOUND = 1
@@ -56,31 +61,28 @@ Found = namedtuple("Found", "status position needed")
 Lengths = namedtuple("Lengths", "last position holds used")
 
 
-cdef inline int64_t minimum_length(uint8_t magic) noexcept nogil:
-    """The least value of the length field (FRM-R2, FRM-R5, LEG-R1)."""
-    return MIN_LENGTH_V2 if magic == 2 else (MIN_LENGTH_V1 if magic == 1 else MIN_LENGTH_V0)
-
-
 cdef inline bint plausible_v2(const uint8_t* p, int64_t left, int64_t length, int64_t max_size) noexcept nogil:
     """Whether the record count is possible: bounded by the bytes, or by what a payload may decompress to."""
     cdef int32_t count
-    if left < LOG_OVERHEAD + MIN_LENGTH_V2:
+    cdef int codec
+    if left < BATCH_HEADER_SIZE:
         return True
-    count = <int32_t>load_be32(p + 57)
-    if count < 0 or p[22] & CODEC > MAX_CODEC:
+    count = <int32_t>load_be32(p + RECORD_COUNT_AT)
+    codec = p[ATTRIBUTES_AT + 1] & CODEC
+    if count < 0 or codec > MAX_CODEC:
         return False
-    return count <= (max_size if p[22] & CODEC else length - MIN_LENGTH_V2) // MIN_RECORD
+    return count <= (max_size if codec else length - MIN_LENGTH_V2) // MIN_RECORD
 
 
 cdef inline bint plausible_legacy(const uint8_t* p, int64_t left, int64_t length, int64_t minimum) noexcept nogil:
-    """Whether key and value fill the message, but for a few bytes."""
-    # The length of the key is here. The value's follows the key, and `minimum` includes both.
-    cdef int64_t at = LOG_OVERHEAD + minimum - 8
+    """Whether key and value fill the message, except for a few bytes."""
+    # The position of the key's length. The value's length follows the key, and `minimum` includes both.
+    cdef int64_t at = header_size(p[MAGIC_AT])
     cdef int64_t rest = length - minimum
     cdef int32_t size
     if left < at + 4:
         return True
-    if p[17] & CODEC > MAX_CODEC_LEGACY:
+    if p[MESSAGE_ATTRIBUTES_AT] & CODEC > MAX_CODEC_LEGACY:
         return False
     size = <int32_t>load_be32(p + at)
     at += 4
@@ -98,8 +100,8 @@ cdef inline bint plausible_legacy(const uint8_t* p, int64_t left, int64_t length
 
 
 cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noexcept nogil:
-    """Whether the `left` bytes here, 17 or more, may begin an entry that can be decoded; the checksum decides later."""
-    cdef int64_t length = <int32_t>load_be32(p + 8)
+    """Whether the `left` bytes at `p`, 17 or more, may begin a decodable entry; the checksum decides later."""
+    cdef int64_t length = <int32_t>load_be32(p + LENGTH_AT)
     cdef int64_t minimum
     if p[MAGIC_AT] > 2:
         return False
@@ -112,31 +114,32 @@ cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noe
 
 
 cdef inline bint barren(const uint8_t* p, uint8_t top) noexcept nogil:
-    """Whether none of the `BLOCK` positions from here on has a magic, and a length from 14 to one whose first byte is
-    `top`, where they would be. Loops without branches, so that the compiler makes them some vector instructions.
+    """Whether an entry can begin at none of the next `SEARCH_BLOCK` positions, by the magic and the length: at least 14,
+    with a first byte up to `top`. The loops have no branches, so that the compiler vectorizes them.
     """
     cdef uint8_t hits = 0
     cdef int i
-    for i in range(BLOCK):
-        hits |= (p[i + MAGIC_AT] <= 2) & (p[i + 8] <= top)
+    for i in range(SEARCH_BLOCK):
+        hits |= (p[i + MAGIC_AT] <= 2) & (p[i + LENGTH_AT] <= top)
     if not hits:
         return True
-    # Zeros come this far.
+    # Zeros pass the first test.
     hits = 0
-    for i in range(BLOCK):
-        hits |= (p[i + 11] >= MIN_LENGTH_V0) | ((p[i + 8] | p[i + 9] | p[i + 10]) != 0)
+    for i in range(SEARCH_BLOCK):
+        hits |= ((p[i + LENGTH_AT + 3] >= MIN_LENGTH_V0)
+                 | ((p[i + LENGTH_AT] | p[i + LENGTH_AT + 1] | p[i + LENGTH_AT + 2]) != 0))
     return not hits
 
 
 cdef int64_t first_plausible(const uint8_t* base, int64_t size, int64_t position, int64_t stop, int64_t max_size,
                              int64_t source_end) noexcept nogil:
-    """The first position from `position` up to `stop` where an entry may begin that ends in the source, or -1."""
+    """Return the first position from `position` up to `stop` where an entry within the source may begin, or -1."""
     cdef uint8_t top = <uint8_t>(min(max_size, INT32_MAX) >> 24)
-    cdef int64_t last = min(size - MIN_ENTRY, stop - 1)
+    cdef int64_t last = min(size - MIN_ENTRY_SIZE, stop - 1)
     cdef int64_t end
     while position <= last:
-        end = position + BLOCK
-        if end + MIN_ENTRY <= size and barren(base + position, top):
+        end = position + SEARCH_BLOCK
+        if end + MIN_ENTRY_SIZE <= size and barren(base + position, top):
             position = end
             continue
         end = min(end, last + 1)
@@ -148,10 +151,10 @@ cdef int64_t first_plausible(const uint8_t* base, int64_t size, int64_t position
 
 
 cdef class RunningChecksum:
-    """The checksums of one polynomial from an anchor on, at every `STEP` bytes."""
+    """The checksums of one polynomial from an anchor on, at every `CHECKSUM_STEP` bytes."""
 
     cdef bint castagnoli
-    # Positions in the source: of the first byte that is summed, and after the last one that is.
+    # Positions in the source: of the first summed byte, and after the last summed byte.
     cdef int64_t anchor
     cdef int64_t end
     cdef uint32_t* marks
@@ -171,13 +174,13 @@ cdef class RunningChecksum:
         return crc32_shift(crc, size) ^ crc32_legacy(p, size)
 
     cdef inline uint32_t at(self, const uint8_t* base, int64_t origin, int64_t position) noexcept nogil:
-        """P(position), for a position that is summed."""
-        cdef int64_t mark = (position - self.anchor) // STEP
-        cdef int64_t start = self.anchor + mark * STEP
+        """Return P(position), for a position between `anchor` and `end`."""
+        cdef int64_t mark = (position - self.anchor) // CHECKSUM_STEP
+        cdef int64_t start = self.anchor + mark * CHECKSUM_STEP
         return self.after(self.marks[mark], base + (start - origin), position - start)
 
     cdef bint extend(self, const uint8_t* base, int64_t origin, int64_t lowest, int64_t end) noexcept nogil:
-        """Sum up to `end`, with a new anchor at `lowest` if what is summed ends before it. False without memory."""
+        """Sum up to `end`, from a new anchor at `lowest` if the summed bytes end before it. False without memory."""
         cdef int64_t count, capacity
         cdef void* grown
         if self.count == 0 or lowest > self.end or lowest < self.anchor:
@@ -185,7 +188,7 @@ cdef class RunningChecksum:
             self.count = 0
         if end <= self.end and self.count:
             return True
-        count = (end - self.anchor) // STEP + 1
+        count = (end - self.anchor) // CHECKSUM_STEP + 1
         if count > self.capacity:
             capacity = max(count, 2 * self.capacity)
             grown = realloc(self.marks, capacity * sizeof(uint32_t))
@@ -198,7 +201,7 @@ cdef class RunningChecksum:
             self.count = 1
         while self.count < count:
             self.marks[self.count] = self.after(
-                self.marks[self.count - 1], base + (self.anchor + (self.count - 1) * STEP - origin), STEP
+                self.marks[self.count - 1], base + (self.anchor + (self.count - 1) * CHECKSUM_STEP - origin), CHECKSUM_STEP
             )
             self.count += 1
         self.end = end
@@ -206,15 +209,15 @@ cdef class RunningChecksum:
 
 
 cdef class EntryChecksums:
-    """Whether entries of a source hold their checksums, in time linear in the source however often they overlap.
+    """Verify the checksums of entries of a source, in time linear in the source even if the entries overlap.
 
-    Every call is given a window, the bytes of the source from position `origin` on, and the lowest position that this
-    call or a later one asks about. The window has to begin at ``first_byte(lowest)`` or before it.
+    Every call gets a window, the bytes of the source from position `origin` on, and the lowest position that this call
+    or a later one verifies. The window must begin at ``first_byte(lowest)`` or before it.
     """
 
     cdef RunningChecksum crc32c
     cdef RunningChecksum crc32
-    # The checksum of the bytes that were looked at last.
+    # The checksum of the last verified bytes.
     cdef uint32_t last_crc
 
     def __cinit__(self):
@@ -222,17 +225,17 @@ cdef class EntryChecksums:
         self.crc32 = RunningChecksum(False)
 
     def first_byte(self, int64_t position):
-        """Return where a window has to begin that is to cover an entry at `position`: no more than 127 bytes before."""
+        """Return where a window for an entry at `position` must begin: at most 127 bytes before it."""
         cdef int64_t first = position
         cdef RunningChecksum running
         for running in (self.crc32c, self.crc32):
             if running.count and running.anchor <= position <= running.end:
-                first = min(first, running.anchor + (position - running.anchor) // STEP * STEP)
+                first = min(first, running.anchor + (position - running.anchor) // CHECKSUM_STEP * CHECKSUM_STEP)
         return first
 
     cdef int entry_holds(self, const uint8_t* base, int64_t origin, int64_t lowest, int64_t position,
                          int64_t size) noexcept nogil:
-        """Whether the complete entry at `position` holds its checksum; -1 without memory."""
+        """Whether the checksum of the complete entry at `position` is valid; -1 without memory."""
         cdef const uint8_t* p = base + (position - origin)
         cdef bint v2 = p[MAGIC_AT] == 2
         cdef int64_t start = position + (CRC_START if v2 else CRC_START_LEGACY)
@@ -249,15 +252,15 @@ cdef class EntryChecksums:
             whole = self.crc32.at(base, origin, end)
             before = crc32_shift(self.crc32.at(base, origin, start), end - start)
         self.last_crc = whole ^ before
-        return self.last_crc == load_be32(base + (start - 4 - origin))
+        return self.last_crc == load_be32(p + (CRC_AT if v2 else MESSAGE_CRC_AT))
 
     def holds(self, window not None, int64_t origin, int64_t position, int64_t size, *, int64_t lowest):
-        """Whether the entry of `size` bytes at `position` holds its checksum; the window has all of it."""
+        """Whether the checksum of the entry of `size` bytes at `position` is valid; the window has all of it."""
         cdef Span data = Span(window, 1, False)
         cdef int result
-        if not origin <= lowest <= position or size < MIN_ENTRY or size > origin + data.length - position:
+        if not origin <= lowest <= position or size < MIN_ENTRY_SIZE or size > origin + data.length - position:
             raise IndexError("entry out of range")
-        if (<const uint8_t*>data.items)[position - origin + MAGIC_AT] == 2 and size < LOG_OVERHEAD + MIN_LENGTH_V2:
+        if (<const uint8_t*>data.items)[position - origin + MAGIC_AT] == 2 and size < BATCH_HEADER_SIZE:
             raise IndexError("batch out of range")
         with nogil:
             result = self.entry_holds(<const uint8_t*>data.items, origin, lowest, position, size)
@@ -266,7 +269,7 @@ cdef class EntryChecksums:
         return result == 1
 
     def first_bad(self, window not None, int64_t origin, batches not None, int64_t row, int64_t end):
-        """Return the first row from `row` up to `end` whose checksum does not hold, and that checksum; else `end`."""
+        """Return the first row from `row` up to `end` with an invalid checksum, and the computed one; else `end`, 0."""
         cdef Span data = Span(window, 1, False)
         cdef Span rows = Span(batches, sizeof(BatchRow), False)
         cdef const BatchRow* one
@@ -286,7 +289,7 @@ cdef class EntryChecksums:
 
     def find(self, window not None, int64_t origin, int64_t position, int64_t stop, *, int64_t max_size, source_end,
              reached):
-        """Search for the next entry whose length, magic and checksum hold.
+        """Search for the next entry with a valid length, magic and checksum.
 
         Parameters
         ----------
@@ -298,20 +301,20 @@ cdef class EntryChecksums:
         max_size : int
             Larger entries are not accepted, in bytes.
         source_end : int or None
-            Where the source ends, if that is known. No entry reaches beyond it.
+            The end of the source, if it is known. No entry reaches beyond it.
         reached : int or None
-            The last offset before the damage. The checksum of a message of magic 0 or 1 doesn't cover its offset, and
-            codecs keep stretches of what they compress: an uncompressed message is accepted only if its offset is
-            above this one, by no more than a segment spans.
+            The last offset before the damage. The checksum of a message of magic 0 or 1 does not cover its offset, and
+            compressed payloads contain uncompressed messages in part: an uncompressed message is accepted only if its
+            offset is greater than this one, by at most the range of a segment.
 
         Returns
         -------
         status : int
-            1 if the entry is at `position`, 0 if there is none before `stop`, 2 if more bytes have to be known.
+            1 if the entry is at `position`, 0 if there is none before `stop`, 2 if the search needs more bytes.
         position : int
             The entry; or where the search ended and a later one resumes.
         needed : int
-            The position up to which the source has to be known for the search to resume.
+            The position up to which the search needs the source to resume.
         """
         cdef Span data = Span(window, 1, False)
         cdef const uint8_t* base = <const uint8_t*>data.items
@@ -334,7 +337,7 @@ cdef class EntryChecksums:
                     found = first_plausible(base, size, at, end, max_size, known_end)
                     if found < 0:
                         break
-                    entry = LOG_OVERHEAD + <int64_t><int32_t>load_be32(base + found + 8)
+                    entry = LOG_OVERHEAD + <int64_t><int32_t>load_be32(base + found + LENGTH_AT)
                     if entry > size - found:
                         break
                     result = self.entry_holds(base, origin, origin + found, origin + found, entry)
@@ -343,27 +346,27 @@ cdef class EntryChecksums:
                     at = found + 1
             if found >= 0:
                 if entry > size - found:
-                    # Twice the bytes that are there: then more of the header shows whether the entry is plausible.
-                    needed = origin + found + min(entry, max(FIRST_WAIT, 2 * (size - found)))
+                    # Twice the present bytes: with more of the header, the entry may prove not to be plausible.
+                    needed = origin + found + min(entry, max(SEARCH_WAIT, 2 * (size - found)))
                     return Found(NEEDS_MORE, origin + found, needed)
                 if result < 0:
                     raise MemoryError
                 return Found(FOUND, origin + found, origin + found + entry)
-            if end >= size - MIN_ENTRY + 1:
+            if end >= size - MIN_ENTRY_SIZE + 1:
                 break
             at = end
             PyErr_CheckSignals()
-        if size >= known_end or last <= size - MIN_ENTRY + 1:
+        if size >= known_end or last <= size - MIN_ENTRY_SIZE + 1:
             return Found(NOT_FOUND, stop, origin + size)
-        # Too few bytes are left for the header of an entry: it takes these and more to be complete.
-        at = max(position - origin, size - MIN_ENTRY + 1)
-        return Found(NEEDS_MORE, origin + at, origin + max(at + MIN_SIZE, size + 1))
+        # The remaining bytes are too few for the header of an entry.
+        at = max(position - origin, size - MIN_ENTRY_SIZE + 1)
+        return Found(NEEDS_MORE, origin + at, origin + max(at + MESSAGE_SIZE_V0, size + 1))
 
 
 cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noexcept nogil:
-    """Whether an entry whose checksum holds may belong to the source, by the offset of an uncompressed message."""
+    """Whether an entry with a valid checksum may belong to the source, by the offset of an uncompressed message."""
     cdef int64_t offset
-    if not checks_offset or p[MAGIC_AT] == 2 or p[MAGIC_AT + 1] & CODEC:
+    if not checks_offset or p[MAGIC_AT] == 2 or p[MESSAGE_ATTRIBUTES_AT] & CODEC:
         return True
     offset = <int64_t>load_be64(p)
     # Offsets in a segment are at most 2^31 apart: Kafka's indexes store them relative to the first one.
@@ -372,19 +375,19 @@ cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noe
 
 def follow_lengths(window not None, int64_t origin, int64_t position, int64_t stop, int64_t max_size,
                    control=None, int64_t used=0):
-    """Follow the lengths of entries from `position` on up to `stop`, as far as the window has their headers.
+    """Follow the header chain from `position` up to `stop`, or to the first header that the window does not contain.
 
     With `control`, an ndarray of BATCH_DTYPE, the rows of control batches are added to it from row `used` on.
 
     Returns
     -------
     last, position : int
-        Where the last entry begins whose length was followed (-1 if none was), and where it ends: that may be after the
+        The start of the last entry whose length was followed (-1 if there is none), and its end, which may be after the
         window.
     holds : bool
-        Whether an entry may begin there, as far as its bytes show.
+        Whether an entry may begin there, by its bytes in the window.
     used : int
-        Rows of `control` that are filled. Where all are, the lengths are not followed any further.
+        Rows of `control` that are filled. When all are, the function returns.
     """
     cdef Span data = Span(window, 1, False)
     cdef Span rows = None if control is None else Span(control, sizeof(BatchRow), True)
@@ -398,25 +401,25 @@ def follow_lengths(window not None, int64_t origin, int64_t position, int64_t st
     cdef int64_t length, start
     cdef uint8_t magic
     cdef bint holds = True
-    cdef Stop ignored
+    cdef FaultReport ignored
     if at < 0 or used < 0 or used > capacity:
         raise IndexError("out of range")
     with nogil:
         while at < end and at <= size - LOG_OVERHEAD:
-            length = <int32_t>load_be32(base + at + 8)
+            length = <int32_t>load_be32(base + at + LENGTH_AT)
             holds = MIN_LENGTH_V0 <= length <= max_size - LOG_OVERHEAD
-            if not holds or at > size - MIN_ENTRY:
+            if not holds or at > size - MIN_ENTRY_SIZE:
                 break
             magic = base[at + MAGIC_AT]
             holds = magic <= 2 and length >= minimum_length(magic)
             if not holds:
                 break
             if row != NULL and magic == 2:
-                if at > size - (LOG_OVERHEAD + MIN_LENGTH_V2) or used == capacity:
+                if at > size - BATCH_HEADER_SIZE or used == capacity:
                     break
-                if base[at + 22] & CONTROL:
+                if base[at + ATTRIBUTES_AT + 1] & CONTROL:
                     start = 0
-                    # Only the header is read, whether the window has the rest or not.
+                    # Only the header is read: the window need not have the rest.
                     used += scan_into(base + at, LOG_OVERHEAD + length, &start, origin + at, row + used, 1, &ignored)
             last = at
             at += LOG_OVERHEAD + length

@@ -16,8 +16,8 @@ from kbatch.kernels.source cimport (
     number,
 )
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.wire cimport BatchRow, kb_likely, kb_unlikely
-from kbatch.kernels.wire_out cimport CODEC, overhead, zigzag
+from kbatch.kernels.wire cimport CODEC, BatchRow, kb_likely, kb_unlikely
+from kbatch.kernels.wire_out cimport overhead, zigzag
 
 
 class Outcome(NamedTuple):

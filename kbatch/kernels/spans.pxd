@@ -7,7 +7,7 @@ cdef class Span:
     cdef int64_t length
 
 
-# Where in a row of records each field is, in bytes; negative if it isn't there.
+# The position of each field in a row of records, in bytes; negative for a field that the rows do not have.
 cdef struct Fields:
     Py_ssize_t itemsize
     Py_ssize_t offset
@@ -21,7 +21,7 @@ cdef struct Fields:
     Py_ssize_t batch
 
 
-cdef class Layout:
+cdef class RowLayout:
     cdef Fields fields
     cdef bint whole
     cdef Py_ssize_t alignment

@@ -1,8 +1,8 @@
-"""The items of an array, for the time of a call.
+"""Access to the items of an array during a call.
 
-A typed memoryview of structs compares the whole layout whenever an array comes in: 5 us for the arrays of one call of
-`decode`, as much as parsing 600 records; with spans it is 1 us. That structs and dtypes agree is checked once, when the
-package is imported (`check_layouts`).
+A typed memoryview of structs compares the whole layout for each array that is passed: 5 us for the arrays of one call
+of `decode`, as much as parsing 600 records; spans take 1 us. `check_layouts` compares structs and dtypes once, when the
+package is imported.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_Release, \
@@ -10,17 +10,18 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDED, PyBUF_STRIDED_RO, PyBUF
 from libc.stdint cimport int64_t
 
 from kbatch.format import RECORD_DTYPE
+from kbatch.kernels cimport wire
 from kbatch.kernels.wire cimport BatchRow, HeaderRow, RecordRow
 
 cdef enum:
     ABSENT = -1
 
-# The fields of rows of each dtype that has been met: there are few.
+# The layout of each dtype of record rows that has been used: there are few.
 cdef dict layouts = {}
 
 
 cdef class Span:
-    """A contiguous buffer as items of `itemsize` bytes; it holds the buffer as long as it lives."""
+    """A contiguous buffer as items of `itemsize` bytes. The span holds the buffer until it is deallocated."""
 
     def __cinit__(self, object array, Py_ssize_t itemsize, bint writable):
         PyObject_GetBuffer(array, &self._view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
@@ -33,12 +34,36 @@ cdef class Span:
 
 def check_layouts(const BatchRow[::1] batches not None, const RecordRow[::1] records not None,
                   const HeaderRow[::1] headers not None):
-    """Raise `ValueError` unless the dtypes of these arrays are the structs of the kernels, field by field."""
+    """Raise `ValueError` unless the dtypes of these arrays have the fields of the kernels' structs."""
     return batches.shape[0] + records.shape[0] + headers.shape[0]
 
 
-cdef class Layout:
-    """Where in a row each field of RECORD_DTYPE is: rows may have some of them, in any order and with gaps."""
+def wire_constants():
+    """Return the constants of ``wire.pxd`` that `kbatch.format` has too, by their names there."""
+    return {
+        "LOG_OVERHEAD": wire.LOG_OVERHEAD,
+        "MAGIC_AT": wire.MAGIC_AT,
+        "MIN_ENTRY_SIZE": wire.MIN_ENTRY_SIZE,
+        "SHORTEST_ENTRY": wire.MESSAGE_SIZE_V0,
+        "BATCH_HEADER_SIZE": wire.BATCH_HEADER_SIZE,
+        "MESSAGE_HEADER_SIZES": (wire.MESSAGE_HEADER_V0, wire.MESSAGE_HEADER_V1),
+        "LEADER_EPOCH_AT": wire.LEADER_EPOCH_AT,
+        "ATTRIBUTES_AT": wire.ATTRIBUTES_AT,
+        "MAX_TIMESTAMP_AT": wire.MAX_TIMESTAMP_AT,
+        "CRC_START": wire.CRC_START,
+        "CRC_START_LEGACY": wire.CRC_START_LEGACY,
+        "MESSAGE_ATTRIBUTES_AT": wire.MESSAGE_ATTRIBUTES_AT,
+        "MESSAGE_TIMESTAMP_AT": wire.MESSAGE_TIMESTAMP_AT,
+        "ATTRIBUTE_CODEC": wire.CODEC,
+        "ATTRIBUTE_LOG_APPEND_TIME": wire.LOG_APPEND_TIME,
+        "ATTRIBUTE_CONTROL": wire.CONTROL,
+        "Codec": {"GZIP": wire.GZIP, "SNAPPY": wire.SNAPPY, "LZ4": wire.LZ4, "ZSTD": wire.ZSTD},
+        "BatchStatus": {"BAD_CRC": wire.BAD_CRC, "BAD_INNER_CRC": wire.BAD_INNER_CRC},
+    }
+
+
+cdef class RowLayout:
+    """The position of each field of RECORD_DTYPE in a row, which may have some of them, in any order and with gaps."""
 
     def __init__(self, dtype):
         known = RECORD_DTYPE.fields
@@ -62,12 +87,12 @@ cdef class Layout:
 
 
 cdef class RecordSpan:
-    """An array of rows of records, whatever fields they have and however far apart they are, for the time of a call."""
+    """An array of record rows during a call, with any fields and any stride."""
 
     def __cinit__(self, object array not None, bint writable=False):
-        cdef Layout layout = layouts.get(array.dtype)
+        cdef RowLayout layout = layouts.get(array.dtype)
         if layout is None:
-            layout = layouts[array.dtype] = Layout(array.dtype)
+            layout = layouts[array.dtype] = RowLayout(array.dtype)
         PyObject_GetBuffer(array, &self._view, PyBUF_STRIDED if writable else PyBUF_STRIDED_RO)
         self.fields = layout.fields
         self.whole = layout.whole
@@ -83,7 +108,7 @@ cdef class RecordSpan:
         PyBuffer_Release(&self._view)
 
     cdef int64_t offset(self, Py_ssize_t row):
-        """Return the offset of a row, -1 if the rows have none."""
+        """Return the offset of a row, -1 if the rows have no offsets."""
         if self.fields.offset < 0:
             return -1
         return (<int64_t*>(self.items + row * self.stride + self.fields.offset))[0]

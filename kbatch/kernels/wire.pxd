@@ -1,4 +1,4 @@
-"""What every kernel shares: the row structs, the faults a kernel can report, and the bounded reads of the wire.
+"""What every kernel that reads or writes batches shares: the layout of the format, the row structs, faults, and loads.
 
 All of it is inline C over a pointer and an end pointer. A length from the input is compared as `n > end - p`,
 never as `p + n > end`, which can overflow (REC-R4).
@@ -7,42 +7,73 @@ never as `p + n > end`, which can overflow (REC-R4).
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #if defined(_MSC_VER)
-      #include <stdlib.h>
-      #define kb_bswap16 _byteswap_ushort
-      #define kb_bswap32 _byteswap_ulong
-      #define kb_bswap64 _byteswap_uint64
-      #define kb_likely(x) (x)
-      #define kb_unlikely(x) (x)
-      #define kb_prefetch(p)
-      #define kb_prefetch_around(p)
-    #else
-      #define kb_bswap16 __builtin_bswap16
-      #define kb_bswap32 __builtin_bswap32
-      #define kb_bswap64 __builtin_bswap64
-      #define kb_likely(x) __builtin_expect(!!(x), 1)
-      #define kb_unlikely(x) __builtin_expect(!!(x), 0)
-      #define kb_prefetch(p) __builtin_prefetch(p)
-      /* Half a kilobyte. gcc leaves out a function or a loop of nothing but prefetches, as one that does nothing. */
-      #define kb_prefetch_around(p) do { \
-          const char *kb_p = (const char *)(p) - 256; \
-          __builtin_prefetch(kb_p); __builtin_prefetch(kb_p + 64); __builtin_prefetch(kb_p + 128); \
-          __builtin_prefetch(kb_p + 192); __builtin_prefetch(kb_p + 256); __builtin_prefetch(kb_p + 320); \
-          __builtin_prefetch(kb_p + 384); __builtin_prefetch(kb_p + 448); __builtin_prefetch(kb_p + 512); \
-          __asm__ volatile(""); \
-      } while (0)
-    #endif
-    """
+cdef extern from "platform.h":
     uint16_t kb_bswap16(uint16_t) noexcept nogil
     uint32_t kb_bswap32(uint32_t) noexcept nogil
     uint64_t kb_bswap64(uint64_t) noexcept nogil
+    int kb_bits(uint64_t) noexcept nogil
     bint kb_likely(bint) noexcept nogil
     bint kb_unlikely(bint) noexcept nogil
     void kb_prefetch(const void*) noexcept nogil
     void kb_prefetch_around(const void*) noexcept nogil
+
+
+# The layout of batches and messages. `kbatch.format` describes it and has the same constants for Python;
+# `spans.wire_constants` lists these for the test that compares both.
+cdef enum:
+    # Every entry, whatever its magic.
+    LENGTH_AT = 8
+    LOG_OVERHEAD = 12
+    MAGIC_AT = 16
+    MIN_ENTRY_SIZE = 17
+    # A batch of magic 2. Its checksum covers everything from the attributes on (CRC-R1).
+    LEADER_EPOCH_AT = 12
+    CRC_AT = 17
+    ATTRIBUTES_AT = 21
+    CRC_START = 21
+    LAST_OFFSET_DELTA_AT = 23
+    BASE_TIMESTAMP_AT = 27
+    MAX_TIMESTAMP_AT = 35
+    PRODUCER_ID_AT = 43
+    PRODUCER_EPOCH_AT = 51
+    BASE_SEQUENCE_AT = 53
+    RECORD_COUNT_AT = 57
+    BATCH_HEADER_SIZE = 61
+    # A message of magic 0 or 1. Its checksum covers everything from the magic on (CRC-R7). The header ends before the
+    # length of the key.
+    MESSAGE_CRC_AT = 12
+    CRC_START_LEGACY = 16
+    MESSAGE_ATTRIBUTES_AT = 17
+    MESSAGE_TIMESTAMP_AT = 18
+    MESSAGE_HEADER_V0 = 18
+    MESSAGE_HEADER_V1 = 26
+    # A message with neither key nor value: its header and two lengths.
+    MESSAGE_SIZE_V0 = 26
+    MESSAGE_SIZE_V1 = 34
+    # Minimum values of the length field, by magic (FRM-R2, FRM-R5, LEG-R1).
+    MIN_LENGTH_V0 = 14
+    MIN_LENGTH_V1 = 22
+    MIN_LENGTH_V2 = 49
+    # The shortest record: a byte each of length, attributes, both deltas, key and value length, header count (CNT-R7).
+    MIN_RECORD = 7
+    # Bytes of the longest numbers of 32 and of 64 bits (VAR-R1).
+    MAX_VARINT = 5
+    MAX_VARLONG = 10
+    # Bits of the attributes. Of those of a message of magic 1, only the lower four have a meaning (LEG-R3).
+    CODEC = 0x07
+    LOG_APPEND_TIME = 0x08
+    CONTROL = 0x20
+    ATTRIBUTES_V1 = 0x0F
+    # Codecs. zstd came with magic 2.
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+    MAX_CODEC = 4
+    MAX_CODEC_LEGACY = 3
+    # Values of a batch's status (`kbatch.BatchStatus`).
+    BAD_CRC = 1
+    BAD_INNER_CRC = 7
 
 
 # One row of RECORD_DTYPE, BATCH_DTYPE and HEADER_DTYPE; `spans.check_layouts` compares them with the dtypes.
@@ -84,7 +115,7 @@ cdef struct HeaderRow:
     int32_t value_len
 
 
-# What can be wrong. The Python twin is kbatch.errors.Fault; a test holds the two together.
+# The faults of input. The Python twin is kbatch.errors.Fault; a test compares both.
 cdef enum Fault:
     FAULT_NONE = 0
     FAULT_LENGTH_TOO_SMALL = 1
@@ -118,17 +149,34 @@ cdef enum Fault:
     FAULT_BATCH_TOO_LARGE = 29
 
 
-# Bytes of an entry before its payload: all of magic 2 after the header; of a message, from its key on.
-cdef enum:
-    HEADER_V0 = 18
-    HEADER_V1 = 26
-    HEADER_V2 = 61
-    # The shortest record: a byte each of length, attributes, both deltas, key and value length, header count (CNT-R7).
-    MIN_RECORD = 7
+# A fault, the record that has it (-1 if no single one has), its position in the payload (-1 if it has none), and the
+# numbers of its message.
+cdef struct FaultReport:
+    int fault
+    int64_t record
+    int64_t at
+    int64_t expected
+    int64_t found
+
+
+cdef inline int fault_at(FaultReport* report, int fault, const uint8_t* at, int64_t expected,
+                         int64_t found) noexcept nogil:
+    """Report a fault at the address `at`. The caller makes that relative to the payload."""
+    report.fault = fault
+    report.at = <int64_t>at
+    report.expected = expected
+    report.found = found
+    return fault
 
 
 cdef inline int64_t header_size(int8_t magic) noexcept nogil:
-    return HEADER_V2 if magic == 2 else (HEADER_V1 if magic == 1 else HEADER_V0)
+    """Bytes of a batch before its records, or of a message before the length of its key."""
+    return BATCH_HEADER_SIZE if magic == 2 else (MESSAGE_HEADER_V1 if magic == 1 else MESSAGE_HEADER_V0)
+
+
+cdef inline int64_t minimum_length(int8_t magic) noexcept nogil:
+    """The minimum value of the length field."""
+    return MIN_LENGTH_V2 if magic == 2 else (MIN_LENGTH_V1 if magic == 1 else MIN_LENGTH_V0)
 
 
 cdef inline uint16_t load_be16(const uint8_t* p) noexcept nogil:

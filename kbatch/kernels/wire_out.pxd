@@ -1,30 +1,47 @@
-"""Inline writers of the wire format, shared by all kernels that write batches: numbers, contents and headers.
+"""What every kernel that writes batches shares: numbers, contents and headers of the format.
 
-They write to a pointer without a bound: the caller ensures the capacity.
+All of it is inline C over a pointer. The caller guarantees the capacity.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from kbatch.kernels.checksum cimport crc32_legacy, crc32c_of
-from kbatch.kernels.wire cimport BatchRow, kb_bswap16, kb_bswap32, kb_bswap64, kb_likely
-
-cdef extern from "bits.h":
-    int kb_bits(uint64_t) noexcept nogil
+from kbatch.kernels.checksum cimport checksum_of
+from kbatch.kernels.wire cimport (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_HEADER_SIZE,
+    BatchRow,
+    CODEC,
+    CRC_AT,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    MESSAGE_ATTRIBUTES_AT,
+    MESSAGE_CRC_AT,
+    MESSAGE_SIZE_V0,
+    MESSAGE_SIZE_V1,
+    MESSAGE_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    header_size,
+    kb_bits,
+    kb_bswap16,
+    kb_bswap32,
+    kb_bswap64,
+    kb_likely,
+)
 
 cdef enum:
-    LOG_OVERHEAD = 12
-    BATCH_HEADER = 61
-    CRC_START = 21
-    CRC_START_LEGACY = 16
-    # A message of magic 0 with neither key nor value, its offset and length included; magic 1 adds a timestamp.
-    MESSAGE_V0 = 26
-    MESSAGE_V1 = 34
-    CODEC = 0x07
-    # Maximum size of a record without key, value and headers: its length, attributes, deltas, and the two lengths. A
+    # Maximum size of a record without its key, value and headers: its length, attributes, deltas, and their lengths. A
     # delta may take ten bytes, because another thread may change the offsets after they were measured.
     RECORD_BOUND = 36
-    # Bytes after a content that `put_loosely` may read, and after its copy that it may write.
+    # How many bytes after the copied ones `put_loosely` may read and write.
     SLACK = 64
 
 
@@ -43,15 +60,15 @@ cdef inline int64_t varint_size(int64_t x) noexcept nogil:
 
 
 cdef inline int64_t message_size(int magic, int64_t key, int64_t value) noexcept nogil:
-    return (MESSAGE_V1 if magic else MESSAGE_V0) + max(key, 0) + max(value, 0)
+    return (MESSAGE_SIZE_V1 if magic else MESSAGE_SIZE_V0) + max(key, 0) + max(value, 0)
 
 
 cdef inline int64_t overhead(const BatchRow* row) noexcept nogil:
-    """Return the bytes of a batch before its payload: a compressed set is the value of a message without a key."""
+    """Bytes of a batch before its payload. A compressed set of messages is the value of a message without a key."""
     if row.magic == 2:
-        return BATCH_HEADER
+        return BATCH_HEADER_SIZE
     if row.attributes & CODEC:
-        return MESSAGE_V1 if row.magic else MESSAGE_V0
+        return MESSAGE_SIZE_V1 if row.magic else MESSAGE_SIZE_V0
     return 0
 
 
@@ -88,7 +105,7 @@ cdef inline uint8_t* put_varint(uint8_t* p, int64_t x) noexcept nogil:
 
 
 cdef inline uint8_t* put_content(uint8_t* p, const uint8_t* content, int64_t n) noexcept nogil:
-    """Copy; short contents by two overlapping moves of constant size, which cost less than a call of memcpy."""
+    """Copy; short contents by two overlapping moves of a constant size, which cost less than a call of memcpy."""
     if n > 64:
         memcpy(p, content, n)
     elif n > 32:
@@ -111,7 +128,7 @@ cdef inline uint8_t* put_content(uint8_t* p, const uint8_t* content, int64_t n) 
 
 
 cdef inline uint8_t* put_loosely(uint8_t* p, const uint8_t* content, int64_t n) noexcept nogil:
-    """Copy in fixed steps, which read and write up to `SLACK` extra bytes, to save branches on the length."""
+    """Copy in whole steps, which read and write up to `SLACK` bytes more: no branch for each length."""
     cdef int64_t at = 64
     if n > 0:
         memcpy(p, content, 16)
@@ -126,7 +143,7 @@ cdef inline uint8_t* put_loosely(uint8_t* p, const uint8_t* content, int64_t n) 
 
 
 cdef inline uint8_t* put_short(uint8_t* p, uint64_t raw) noexcept nogil:
-    """Write a varint below `SHORT`."""
+    """Write a varint of one or two bytes."""
     cdef uint16_t both
     if raw < 128:
         p[0] = <uint8_t>raw
@@ -137,27 +154,26 @@ cdef inline uint8_t* put_short(uint8_t* p, uint64_t raw) noexcept nogil:
 
 
 cdef inline void write_header(BatchRow* batch, uint8_t* p) noexcept nogil:
-    """Write the header of a batch whose payload is in place, with its checksum."""
+    """Write the header of a batch whose payload is at its position, and the CRC of both."""
+    cdef int64_t key_at = header_size(batch.magic)
     store_be64(p, batch.base_offset if batch.magic == 2 else batch.last_offset)
-    store_be32(p + 8, batch.size - LOG_OVERHEAD)
-    p[16] = <uint8_t>batch.magic
+    store_be32(p + LENGTH_AT, batch.size - LOG_OVERHEAD)
+    p[MAGIC_AT] = <uint8_t>batch.magic
     if batch.magic == 2:
-        store_be32(p + 12, batch.partition_leader_epoch)
-        store_be16(p + 21, batch.attributes)
-        store_be32(p + 23, batch.last_offset_delta)
-        store_be64(p + 27, batch.base_timestamp)
-        store_be64(p + 35, batch.max_timestamp)
-        store_be64(p + 43, batch.producer_id)
-        store_be16(p + 51, batch.producer_epoch)
-        store_be32(p + 53, batch.base_sequence)
-        store_be32(p + 57, batch.record_count)
-        batch.crc = crc32c_of(p + CRC_START, batch.size - CRC_START)
-        store_be32(p + 17, batch.crc)
-        return
-    p[17] = <uint8_t>batch.attributes
-    if batch.magic:
-        store_be64(p + 18, batch.max_timestamp)
-    store_be32(p + (26 if batch.magic else 18), -1)  # no key
-    store_be32(p + (30 if batch.magic else 22), batch.size - overhead(batch))
-    batch.crc = crc32_legacy(p + CRC_START_LEGACY, batch.size - CRC_START_LEGACY)
-    store_be32(p + 12, batch.crc)
+        store_be32(p + LEADER_EPOCH_AT, batch.partition_leader_epoch)
+        store_be16(p + ATTRIBUTES_AT, batch.attributes)
+        store_be32(p + LAST_OFFSET_DELTA_AT, batch.last_offset_delta)
+        store_be64(p + BASE_TIMESTAMP_AT, batch.base_timestamp)
+        store_be64(p + MAX_TIMESTAMP_AT, batch.max_timestamp)
+        store_be64(p + PRODUCER_ID_AT, batch.producer_id)
+        store_be16(p + PRODUCER_EPOCH_AT, batch.producer_epoch)
+        store_be32(p + BASE_SEQUENCE_AT, batch.base_sequence)
+        store_be32(p + RECORD_COUNT_AT, batch.record_count)
+    else:
+        p[MESSAGE_ATTRIBUTES_AT] = <uint8_t>batch.attributes
+        if batch.magic:
+            store_be64(p + MESSAGE_TIMESTAMP_AT, batch.max_timestamp)
+        store_be32(p + key_at, -1)  # no key
+        store_be32(p + key_at + 4, batch.size - overhead(batch))
+    batch.crc = checksum_of(p, batch)
+    store_be32(p + (CRC_AT if batch.magic == 2 else MESSAGE_CRC_AT), batch.crc)

@@ -1,0 +1,26 @@
+/* Functions of the compiler (gcc or clang) that kernels use. */
+#ifndef KBATCH_PLATFORM_H
+#define KBATCH_PLATFORM_H
+
+#include <stdint.h>
+
+#define kb_bswap16 __builtin_bswap16
+#define kb_bswap32 __builtin_bswap32
+#define kb_bswap64 __builtin_bswap64
+#define kb_likely(x) __builtin_expect(!!(x), 1)
+#define kb_unlikely(x) __builtin_expect(!!(x), 0)
+#define kb_prefetch(p) __builtin_prefetch(p)
+
+/* Prefetch 576 bytes around p. gcc removes a function or loop that only prefetches, because it has no effect. */
+#define kb_prefetch_around(p) do { \
+    const char *kb_p = (const char *)(p) - 256; \
+    __builtin_prefetch(kb_p); __builtin_prefetch(kb_p + 64); __builtin_prefetch(kb_p + 128); \
+    __builtin_prefetch(kb_p + 192); __builtin_prefetch(kb_p + 256); __builtin_prefetch(kb_p + 320); \
+    __builtin_prefetch(kb_p + 384); __builtin_prefetch(kb_p + 448); __builtin_prefetch(kb_p + 512); \
+    __asm__ volatile(""); \
+} while (0)
+
+/* The number of bits up to the highest one that is set; 1 for 0. */
+static inline int kb_bits(uint64_t x) { return 64 - __builtin_clzll(x | 1); }
+
+#endif
