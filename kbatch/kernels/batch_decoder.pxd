@@ -1,7 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from kbatch.kernels.codecs cimport Codecs
-from kbatch.kernels.rows cimport PayloadState, RowOptions
+from kbatch.kernels.rows cimport PayloadState, ParseOptions
 from kbatch.kernels.spans cimport RecordSpan, Span
 from kbatch.kernels.wire cimport BatchRow, FaultReport
 
@@ -44,7 +44,7 @@ cdef struct Follower:
     const uint8_t* base
     int64_t position
     char* into
-    const RowOptions* options
+    const ParseOptions* options
     PayloadState state
 
 
@@ -88,7 +88,7 @@ cdef class BatchDecoder:
     cdef uint8_t* arena
     cdef int64_t arena_capacity
     cdef int64_t origin
-    cdef RowOptions options
+    cdef ParseOptions options
     cdef int crc
     cdef bint copies
     cdef bint keep

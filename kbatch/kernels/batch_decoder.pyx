@@ -307,7 +307,7 @@ cdef class BatchDecoder:
         if self.framing_only:
             return i - lo
         hi = lo + read_uncompressed(self.base, self.rows + lo, i - lo, self.origin, <int32_t>lo,
-                             self.out + place.used * self.options.fields.itemsize, &self.options)
+                                    self.out + place.used * self.options.fields.itemsize, &self.options)
         for i in range(lo, hi):
             self.rows[i].first_record = place.used + i - lo
         place.used += hi - lo
@@ -412,7 +412,7 @@ cdef class BatchDecoder:
         if not self.supported(row):
             # Also of batches without records (ATT-R3).
             report[0] = FaultReport(FAULT_UNKNOWN_CODEC if row.magic == 2 else FAULT_LEGACY_CODEC, -1, -1,
-                               0 if row.magic == 2 else row.magic, row.attributes & CODEC)
+                                    0 if row.magic == 2 else row.magic, row.attributes & CODEC)
         elif gives_rows(row, self.include_control):
             if row.magic == 2 and row.record_count < 0:
                 report[0] = FaultReport(FAULT_COUNT_NEGATIVE, -1, -1, 0, row.record_count)

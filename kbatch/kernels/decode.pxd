@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbatch.kernels.rows cimport PayloadState, RowOptions
+from kbatch.kernels.rows cimport PayloadState, ParseOptions
 from kbatch.kernels.wire cimport BAD_CRC, CONTROL, BatchRow, FaultReport
 
 
@@ -20,9 +20,9 @@ cdef bint count_records(const uint8_t* payload, int64_t size, const BatchRow* ba
 # If `state.is_part`, only the beginning of a payload of magic 2 is known: as many records as are complete and ordinary
 # are read, and the result is 0.
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
-                       PayloadState* state, const RowOptions* options, FaultReport* report) noexcept nogil
+                       PayloadState* state, const ParseOptions* options, FaultReport* report) noexcept nogil
 
 # Read `count` uncompressed messages of magic 0 and 1, the first of which is batch `index`, to rows; return how many
 # come before the first with a fault.
 cdef int64_t read_uncompressed(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin,
-                               int32_t index, char* into, const RowOptions* options) noexcept nogil
+                               int32_t index, char* into, const ParseOptions* options) noexcept nogil

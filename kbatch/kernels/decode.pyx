@@ -11,7 +11,7 @@ from kbatch.kernels.messages cimport (
     wrapper_value,
 )
 from kbatch.kernels.records cimport Varint, read_batch, read_varint
-from kbatch.kernels.rows cimport PartialRow, PayloadState, RowOptions
+from kbatch.kernels.rows cimport PartialRow, PayloadState, ParseOptions
 from kbatch.kernels.spans cimport Fields, RecordSpan, Span
 from kbatch.kernels.wire cimport (
     BAD_INNER_CRC,
@@ -42,7 +42,7 @@ cdef inline bint check_count(int64_t count, int64_t size, FaultReport* report) n
 
 
 cdef int64_t read_uncompressed(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin,
-                               int32_t index, char* into, const RowOptions* options) noexcept nogil:
+                               int32_t index, char* into, const ParseOptions* options) noexcept nogil:
     if kb_likely(options.whole):
         return read_run(base, batches, count, origin, index, <RecordRow*>into, &options.fields)
     return read_run(base, batches, count, origin, index, <PartialRow*>into, &options.fields)
@@ -82,7 +82,7 @@ cdef bint count_records(const uint8_t* payload, int64_t size, const BatchRow* ba
 
 
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
-                       PayloadState* state, const RowOptions* options, FaultReport* report) noexcept nogil:
+                       PayloadState* state, const ParseOptions* options, FaultReport* report) noexcept nogil:
     cdef const Fields* fields = &options.fields
     cdef int fault
     if kb_likely(batch.magic == 2):
@@ -121,7 +121,7 @@ def first_records(data not None, batches not None, const int64_t[::1] positions 
     cdef int64_t used = 0
     cdef int64_t count
     cdef int64_t i
-    cdef RowOptions options
+    cdef ParseOptions options
     cdef PayloadState state
     cdef FaultReport report
     if positions.shape[0] < n or sizes.shape[0] < n or out_span.length < n:

@@ -179,7 +179,7 @@ cdef inline bint ordinary_deltas(const uint8_t* base, int64_t* position, uint64_
                                  uint64_t* offset) noexcept nogil:
     """Read the deltas of timestamp and offset; return whether both are short, and the latter not negative."""
     cdef int64_t at = position[0]
-    # Two numbers of two bytes, or of three, that are not negative are read as one: 20 instructions less than one by one.
+    # Two numbers of two bytes, or of three, that are not negative are read as one, which saves 20 instructions.
     cdef uint64_t pair = load_le64(base + at)
     cdef uint64_t number
     if kb_likely(pair & <uint64_t>0x80818081 == 0x00800080):

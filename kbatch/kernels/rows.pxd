@@ -18,7 +18,7 @@ ctypedef fused row_t:
 
 
 # The rows to make of the batches of a call.
-cdef struct RowOptions:
+cdef struct ParseOptions:
     Fields fields
     # Whether a row is a RecordRow.
     bint whole

@@ -174,8 +174,8 @@ def scan_headers(data not None, rows not None, int64_t first, int64_t end, int64
 def survey(rows not None, bint include_control):
     """Return (records, compressed): how many record rows to reserve, and how many batches have a compressed payload.
 
-    Record counts are bounded by the size of the payload (CNT-R7): an uncompressed record takes at least seven bytes, and
-    a compressed one is estimated to take `COMPRESSED_RECORD`.
+    Record counts are bounded by the size of the payload (CNT-R7): an uncompressed record takes at least seven bytes,
+    and a compressed one is estimated to take `COMPRESSED_RECORD`.
     """
     cdef Span span = Span(rows, sizeof(BatchRow), False)
     cdef const BatchRow* row = <const BatchRow*>span.items

@@ -114,8 +114,8 @@ cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noe
 
 
 cdef inline bint barren(const uint8_t* p, uint8_t top) noexcept nogil:
-    """Whether an entry can begin at none of the next `SEARCH_BLOCK` positions, by the magic and the length: at least 14,
-    with a first byte up to `top`. The loops have no branches, so that the compiler vectorizes them.
+    """Whether an entry can begin at none of the next `SEARCH_BLOCK` positions, by the magic and the length: at least
+    14, with a first byte up to `top`. The loops have no branches, so that the compiler vectorizes them.
     """
     cdef uint8_t hits = 0
     cdef int i
@@ -201,7 +201,9 @@ cdef class RunningChecksum:
             self.count = 1
         while self.count < count:
             self.marks[self.count] = self.after(
-                self.marks[self.count - 1], base + (self.anchor + (self.count - 1) * CHECKSUM_STEP - origin), CHECKSUM_STEP
+                self.marks[self.count - 1],
+                base + (self.anchor + (self.count - 1) * CHECKSUM_STEP - origin),
+                CHECKSUM_STEP,
             )
             self.count += 1
         self.end = end
