@@ -25,7 +25,7 @@ from kbatch.table import RecordTable
 
 __all__ = ["BadBatch", "TableBuilder"]
 
-# No offset lies beyond them.
+# The bounds of all offsets.
 _MIN_OFFSET, _MAX_OFFSET = -(1 << 63), (1 << 63) - 1
 _POINTERS = frozenset(("key", "value", "headers"))
 _CRC_STEPS = {"skip": 0, "verify": 1, "mark": 2}
@@ -37,34 +37,33 @@ check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, H
 _USUAL_RATIO = 5
 _MIN_ARENA_BYTES = 64 << 10
 _MAX_ARENA_BYTES = 256 << 20
-# The stored bytes that one thread decodes after an unusual batch: where there are many of those, what other threads do
-# would be discarded.
+# The stored bytes that one thread decodes after an unusual batch: if there are many such batches, the work of other
+# threads would be discarded.
 _SERIAL_BYTES = 1 << 20
-# The stored bytes that a further thread is started for, by whether there is something to decompress. To start one takes
-# 50 us: two are as fast as one for 1 MiB of uncompressed batches, 1.4 to 1.7 times as fast for 256 KiB of compressed
-# ones.
+# The stored bytes per thread, for uncompressed and compressed batches. Starting a thread takes 50 us: two threads are as
+# fast as one for 1 MiB of uncompressed batches, and 1.4 to 1.7 times as fast for 256 KiB of compressed batches.
 _THREAD_BYTES = 512 << 10
 _THREAD_BYTES_COMPRESSED = 128 << 10
-# So many batches are a sample of what is still to come.
+# The number of batches from which the size of the following ones is estimated.
 _SAMPLE_BATCHES = 64
-# For what is still to come an arena reserves no more than this many times its size, whatever the ratio of a hostile
-# first batch is.
+# The largest estimated ratio of decompressed and stored bytes, which bounds the capacity that a hostile first batch can
+# make an arena reserve.
 _MAX_EXPECTED_RATIO = 6
 
 
 class BadBatch(NamedTuple):
-    """The first row that can't be decoded, and why."""
+    """The first row that cannot be decoded, and its fault."""
 
     row: int
     finding: Finding
 
 
 class TableBuilder:
-    """What a table is made of, while batches are decoded to it.
+    """Builds a table from the batches that are decoded into it.
 
-    The caller frames batches into `batches`, calls `prepare` and then `decode`, which stops at the first bad batch.
-    What happens then is the caller's decision: to give up, to `mark_bad` it and decode the rest, or to
-    `drop_batches_from` some row. `finish` makes the table.
+    The caller frames batches into `batches`, calls `prepare` and then `decode`, which stops at the first bad batch. The
+    caller then gives up, or calls `mark_bad` and decodes the rest, or calls `drop_batches_from` with some row. `finish`
+    returns the table.
 
     Parameters
     ----------
@@ -74,17 +73,17 @@ class TableBuilder:
     origin : int
         Position of ``data[0]`` in the source.
     max_bytes : int, optional
-        The table is full when its records, batches and bytes take so much; it holds one batch at least.
+        The table is full when its records, batches and data have this size; it has at least one batch.
     expected : (int, int), optional
-        The records and decompressed bytes to be expected of compressed batches, as far as `max_bytes` admits them: the
-        first capacity is no larger. Default is as much as there may be.
+        The expected number of records and decompressed bytes of compressed batches, which bounds the first capacity in
+        addition to `max_bytes`.
 
     Attributes
     ----------
     batches : PooledRows
         Rows of BATCH_DTYPE, in the order of their positions. New ones are appended to it, before `prepare`.
     decoded : int
-        Rows of `batches` at the front that are done: decoded, or marked as bad.
+        The number of rows at the front of `batches` that are decoded or marked as bad.
     dtype : dtype
         Of the record rows.
     first_offset, last_offset : int
@@ -109,7 +108,7 @@ class TableBuilder:
         self.decoded = 0
         # The last row of a batch that is good.
         self._last_good = -1
-        # Where a row has no position, nothing that a table holds points to bytes.
+        # Without positions in the rows, the table needs no bytes.
         self._columns = options.record_columns
         self._keeps_data = options.framing_only or not _POINTERS.isdisjoint(self._columns)
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
@@ -132,26 +131,26 @@ class TableBuilder:
             first_offset=self.first_offset,
             last_offset=self.last_offset,
         )
-        # None as long as all payloads are uncompressed: then positions point into `data` itself.
+        # None while all payloads are uncompressed: then positions point into `data` itself.
         self._arena: Arena | None = None
         # The stored bytes that are to be decoded by one thread.
         self._serial_bytes = 0
 
-    # -- what the table holds so far
+    # -- the content of the table
 
     @property
     def is_full(self) -> bool:
-        """Whether the table takes `max_bytes`."""
+        """Whether the table has reached `max_bytes`."""
         return self._max_bytes is not None and self.decoded > 0 and self.cost >= self._max_bytes
 
     @property
     def decompresses(self) -> bool:
-        """Whether positions in the table are those of decompressed payloads."""
+        """Whether positions in the table point into decompressed payloads."""
         return self._arena is not None
 
     @property
     def cost(self) -> int:
-        """Bytes that a table of the batches decoded so far takes."""
+        """The size of a table of the batches decoded so far, in bytes."""
         if self._arena is not None:
             size = self._arena.used
         elif self._keeps_data and self.decoded:
@@ -168,8 +167,8 @@ class TableBuilder:
     def may_have_records(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         """Return which batches may have records between `first_offset` and `last_offset`.
 
-        As brokers do, it goes by their headers. These can't tell where offsets wrap or decrease, nor of a compressed
-        message set, whose base offset is unknown and -1: producers leave its offset 0 (LEG-R12).
+        The decision uses the headers, as brokers do. They do not suffice if offsets wrap or decrease, nor for a
+        compressed message set, whose base offset is unknown and -1: producers leave its offset 0 (LEG-R12).
         """
         first, last = batches["base_offset"], batches["last_offset"]
         unknown = (last < first) | ((first < 0) & (last == 0))
@@ -179,14 +178,14 @@ class TableBuilder:
     # -- rows
 
     def prepare(self, first: int, size: int) -> None:
-        """Prepare to decode the batches from row `first` on, which were framed in `size` bytes: make room for them."""
+        """Prepare to decode the batches from row `first` on, which were framed in `size` bytes: reserve capacity."""
         count = self.batches.used - first
         if not count:
             return
         batches = self.batches.filled()[first:]
         records, compressed = (0, 0) if self._options.framing_only else survey(batches, self._options.include_control)
         end = self._end_of(self.batches.used - 1) - self._origin
-        # What is still to be framed is most often like these, if they are many.
+        # The batches that are not framed yet are assumed to be like these, if these are many.
         rest = len(self._data) - end if count >= _SAMPLE_BATCHES else 0
         more = 1.1 * rest / size
         self._reserve(self.batches, 0, int(count * more))
@@ -203,7 +202,7 @@ class TableBuilder:
                 self._arena.used = done
 
     def _reserve(self, rows: PooledRows, count: int, later: int, limit: int | None = None) -> None:
-        """Reserve `count` rows if there is no capacity for them, and then so many that are to be expected `later`."""
+        """Reserve `count` rows if the capacity is too small, and then also the rows that are expected `later`."""
         if self._max_bytes is not None:
             most = self._max_bytes // rows.array.dtype.itemsize + 1
             limit = most if limit is None else min(limit, most)
@@ -218,17 +217,17 @@ class TableBuilder:
         self._serial_bytes = _SERIAL_BYTES
 
     def drop_batches_from(self, row: int) -> None:
-        """Remove the rows from `row` on, none of which has records."""
+        """Remove the rows from `row` on, which have no records."""
         self.batches.used = row
         self.decoded = min(self.decoded, row)
 
     def append_bad(self, batches: npt.NDArray[np.void]) -> None:
-        """Append rows that are not to be decoded, where all before them are done."""
+        """Append rows that are not to be decoded, after all other rows have been decoded."""
         self.batches.extend(batches)
         self.decoded = self.batches.used
 
     def finish(self, *, consumed: int, losses: Sequence[Loss], source: str | None) -> RecordTable:
-        """Return the table of all rows; there has to be nothing left to decode."""
+        """Return the table of all rows, after all have been decoded."""
         records = self._records.finished()
         if self.trimmed and "offset" not in self._columns:
             records = records[list(self._options.record_dtype.names or ())]
@@ -296,7 +295,7 @@ class TableBuilder:
             self._arena.used = outcome.arena_used
 
     def _resolve(self, outcome: Outcome) -> Finding | None:
-        """Do what the next batch needs before the pipeline can go on with it; return what is wrong with it."""
+        """Do what the next batch needs before the pipeline can resume, and return its fault, if any."""
         if outcome.cause == Cause.RECORDS:
             self._records.reserve(outcome.needed)
         elif outcome.cause == Cause.ARENA:
@@ -310,7 +309,7 @@ class TableBuilder:
         return None
 
     def _decompress(self, position: int, size: int) -> Finding | None:
-        """Decode the next batch, whose payload is `size` bytes at `position`, of whatever shape that is."""
+        """Decode the next batch, whose payload of `size` bytes at `position` may have any shape."""
         assert self._arena is not None
         arena, used, capacity = self._arena, self._arena.used, len(self._arena.view)
         batch = self.batches.array[self.decoded]
@@ -344,9 +343,9 @@ class TableBuilder:
         return min(max(usual, _MIN_ARENA_BYTES), _MAX_ARENA_BYTES)
 
     def _reserve_arena(self, needed: int) -> None:
-        """Reserve arena for `needed` bytes and the rest of the data, by how much the payloads grew so far.
+        """Reserve capacity for `needed` bytes and for the rest of the data, by the ratio of the payloads so far.
 
-        Without this the arena would grow by copying, which for lz4 takes a third as long as decompressing.
+        Without this, the arena would grow by copying, which for lz4 takes a third of the time of decompressing.
         """
         assert self._arena is not None
         at = int(self.batches.array["position"][self.decoded]) - self._origin
@@ -357,7 +356,7 @@ class TableBuilder:
         self._arena.reserve(max(expected, needed))
 
     def _row_after(self, row: int, size: int) -> int:
-        """Return the first row after `row` that begins `size` bytes or more after it, or their number."""
+        """Return the first row that begins at least `size` bytes after `row`, or the number of rows."""
         positions = self.batches.filled()["position"]
         return bisect_left(positions, positions[row] + size, row)
 
@@ -366,5 +365,5 @@ class TableBuilder:
 
 
 def _offset_bound(offset: int) -> int:
-    """Return an offset as the kernel takes it: no record lies beyond the bounds of int64."""
+    """Return an offset within the bounds of int64, as the kernel takes it."""
     return min(max(int(offset), _MIN_OFFSET), _MAX_OFFSET)

@@ -15,7 +15,7 @@ _MIN_CAPACITY = 16 << 10
 class ChunkBuffer:
     """Chunks of a stream, copied one after the other: the `kbatch.read.windows.Windows` of a stream.
 
-    Memory that a window was given of is not written to again: a table may point into it.
+    Bytes that were part of a window are not overwritten: a table may point to them.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class ChunkBuffer:
         self.end += len(chunk)
 
     def free(self, size: int, expected: int = 0) -> npt.NDArray[np.uint8]:
-        """Return the `size` bytes of memory after the end, to be written to; `end` is then to be moved.
+        """Return the `size` bytes of memory after the end. The caller writes to them and advances `end`.
 
-        Where memory has to be allocated, it is for `expected` bytes from `start` on at least.
+        If memory has to be allocated, it has at least `expected` bytes from `start` on.
         """
         used = self.end - self.start
         if self._begin + used + size > len(self._memory):
@@ -78,5 +78,5 @@ class ChunkBuffer:
         self._begin += dropped
         self.start = position
         if left <= dropped:
-            # To move what is left costs less than what was done with the rest, and lets go of the memory.
+            # Moving the smaller rest costs less than reading the dropped bytes did, and frees the memory.
             self._move(left)

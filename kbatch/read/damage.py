@@ -1,4 +1,4 @@
-"""Damage: whether the length of a bad batch holds, where reading resumes, and what is lost in between."""
+"""Damage: whether the length of a bad batch is right, where reading resumes, and which bytes are lost."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CONTROL_ROWS = 64
 
 
 class LengthVerdict(enum.Enum):
-    """What follows a bad batch."""
+    """Whether the length of a bad batch is right."""
 
-    FOLLOW = "the length in its header holds: the next entry begins after it"
-    SEARCH = "the length cannot be trusted: the next entry has to be searched for"
-    WAIT = "bytes that are not known yet decide"
+    FOLLOW = "it is right: the next entry begins after the batch"
+    SEARCH = "it may be wrong: the next entry has to be searched for"
+    WAIT = "the decision needs bytes that are not known yet"
 
 
 class Resumption(NamedTuple):
@@ -41,9 +41,9 @@ class Resumption(NamedTuple):
     ----------
     position : int
     loss : Loss or None
-        None if there turned out to be no damage: an incomplete last batch.
+        None if there is no damage, only an incomplete last batch.
     markers : ndarray of BATCH_DTYPE
-        The control batches in the damage, where only headers are read and their lengths lead to `position`.
+        The control batches in the damage, if only headers are read and their lengths lead to `position`.
     """
 
     position: int
@@ -62,12 +62,12 @@ class _Search:
     start: int
     reason: str
     base_offset: int | None
-    # Whether it is an incomplete last entry, which is damage only if another entry follows.
+    # Whether the source ends within the entry, which is damage only if another entry follows.
     is_tail: bool
-    # Where an entry may begin, and whether the damaged entry itself may still show where it ends.
+    # The next position to search, and whether the fields of the damaged entry may still show where it ends.
     cursor: int
     tries_fields: bool = True
-    # What the lengths lead to from the end of a bad batch: the last entry, its end, and whether they can be followed.
+    # The header chain from the end of the bad batch: its last entry, the end of that, and whether it can be followed.
     last: int = -1
     chain: int = -1
     chain_holds: bool = False
@@ -75,11 +75,11 @@ class _Search:
 
 
 class DamageEngine:
-    """Finds the end of damage in a source. The only place where lengths and checksums are weighed against each other.
+    """Finds the end of damage in a source. All decisions between a length and a checksum are made here.
 
-    The reader of the source reports a bad batch to `judge`, which returns a `LengthVerdict`. Unless the length holds,
-    the reader begins a search (`begin`) and has it resumed (`resume`) until the end of the damage is known. A buffer, a
-    file and a stream only supply windows of bytes.
+    The reader of the source reports a bad batch to `judge`, which returns a `LengthVerdict`. If the length may be
+    wrong, the reader begins a search (`begin`) and calls `resume` until the end of the damage is known. Buffers, files
+    and streams only supply windows of bytes.
 
     Parameters
     ----------
@@ -88,45 +88,45 @@ class DamageEngine:
     Attributes
     ----------
     needed : int
-        After a decision that has to wait: the position up to which the source has to be known. To ask before that
-        changes nothing.
+        After a decision that has to wait: the position up to which the source has to be known before it can be made.
     reached : int or None
-        The last offset of the last good batch, as the reader knows it.
+        The last offset of the last good batch; the reader sets it.
     suspect_end : int
-        Entries that begin before this position lie in bytes that a wrong length claimed. They are decoded only if
-        their checksum holds, whatever the option `crc` is.
+        Entries that begin before this position are inside of a batch with a wrong length. They are decoded only if
+        their checksum is good, also under ``crc="skip"``.
 
     Notes
     -----
     **No loss is silent.** Reading advances in two ways only: over an entry, which gives a row of ``table.batches``, or
-    from the start of a search to its end, which gives a `Loss` of exactly these bytes. An incomplete last entry is left
-    where it is, and not counted as read.
+    from the start of a search to its end, which gives a `Loss` of exactly these bytes. An incomplete last entry is not
+    read and not counted as consumed.
 
-    **The result does not depend on windows, cuts and flushes.** Each decision is a function of the bytes of the source,
-    of where it ends, and of what came before. Where a byte that it needs is not known yet, the answer is to wait:
-    nothing is decided by how much is there. State is kept across windows, so that it is the same engine that goes
-    through the source however it is cut. One exception is outside of this class: under read_committed the offsets of
-    batches have to ascend, since a stream does not take back what it has returned (`StreamDecoder`).
+    **The result does not depend on windows, chunks and flushes.** Each decision depends only on the bytes of the
+    source, the position of its end, and earlier decisions. If a decision needs a byte that is not known yet, it waits;
+    the number of known bytes never decides. The same engine reads the whole source and keeps its state across windows.
+    There is one exception outside of this class: under read_committed the offsets of batches must ascend, since a
+    stream does not take back records that it has returned (`StreamDecoder`).
 
-    **The size limit is the same for every source.** It is applied to the length field, before anything is asked for: an
-    entry that claims more is damage. The exception is an entry that a fetch response or a file that is being written
-    ends within, if no valid entry follows its header: it is incomplete, whatever it claims (FRM-R6). A stream, whose
-    end is not known, and a file that is no longer written have no such entry.
+    **The size limit is the same for every source.** It applies to the length field, before any byte of the entry is
+    requested: an entry with a larger length is damage. The exception is the last entry of a fetch response or of a file
+    that is being written, if the source ends within it and no valid entry follows its header: it is incomplete, and its
+    length does not matter (FRM-R6). A stream, whose end is not known, and a file that is no longer written have no such
+    entry.
 
-    **An entry whose length, magic and checksum are valid is returned, whatever came before it.** A search looks at
-    every position after the start of the damage, in order, and ends at the first valid entry. There is no budget that
-    wrong headers could use up. The exceptions: an entry inside another one whose length was followed, since values may
-    hold batches (one forged header suffices, if its length ends where the source does or where a good batch begins: see
-    `judge`); an entry larger than the limit; and an uncompressed message of magic 0 or 1 whose offset cannot
-    follow the last good one, since codecs keep stretches of what they compress (`EntryChecksums.find`). The search
-    verifies checksums also under ``crc="skip"``.
+    **An entry whose length, magic and checksum are valid is returned after any damage.** A search tests every position
+    after the start of the damage, in order, and ends at the first valid entry. No budget limits the number of wrong
+    headers. There are three exceptions. An entry inside of another one whose length was followed is not returned, since
+    values may contain batches; one forged header suffices for this, if its length ends at the end of the source or
+    where a good batch begins (`judge`). An entry larger than the limit is not returned. An uncompressed message of
+    magic 0 or 1 is not returned if its offset cannot follow the last good one, since compressed data contains parts of
+    its input unchanged (`EntryChecksums.find`). The search verifies checksums also under ``crc="skip"``.
 
-    **The cost is linear in the input.** A byte is searched once: a search begins after the start of its damage, and the
-    next one after its end. Every checksum that a decision needs comes from running checksums, which sum a byte once and
-    then cost the same for any length (`EntryChecksums`). A bad batch is decoded only if it begins at or after
-    `suspect_end`, or if its checksum holds. The first moves `suspect_end` beyond it, and the second is followed by its
-    length, so that a byte is decoded at most twice, and twice more where `judge` has to wait. The chain of lengths is
-    followed once per search, and no further than the search.
+    **The cost is linear in the input.** Each byte is searched once: a search begins after the start of its damage, and
+    the next one begins after its end. All checksums come from running checksums, which sum each byte once; after that,
+    the checksum of a range has the same cost for any length (`EntryChecksums`). A bad batch is decoded only if it
+    begins at or after `suspect_end`, or if its checksum is good. The first case moves `suspect_end` to its end, and in
+    the second its length is followed. So each byte is decoded at most twice, and twice more if `judge` has to wait. The
+    header chain is followed once per search, and not beyond the end of the search.
     """
 
     def __init__(self, options: DecodeOptions) -> None:
@@ -146,18 +146,18 @@ class DamageEngine:
 
     @property
     def open_loss(self) -> Loss | None:
-        """The damage whose end is not known yet, without a length."""
+        """The damage whose end is not known yet, as a loss of length 0."""
         search = self._search
         return None if search is None else Loss(search.start, 0, search.reason, search.base_offset)
 
     @property
     def search_position(self) -> int:
-        """The position up to which the bytes of the damage have been searched."""
+        """The position before which all bytes of the damage have been searched."""
         assert self._search is not None
         return self._search.start if self._search.tries_fields else self._search.cursor
 
     def first_byte(self, position: int) -> int:
-        """Return the first byte that is still needed, where all before `position` has been read."""
+        """Return the first byte that is still needed if all bytes before `position` have been read."""
         search = self._search
         if search is None:
             return self._checksums.first_byte(position)
@@ -169,10 +169,10 @@ class DamageEngine:
     # -- one bad batch
 
     def judge(self, windows: Windows, position: int, size: int, fault: Fault) -> LengthVerdict:
-        """Decide whether the length of the bad batch at `position` holds: no checksum covers it.
+        """Decide whether the length of the bad batch at `position` is right: no checksum covers it.
 
-        It holds if the checksum of these bytes does, if the source ends there, or if an entry whose checksum holds
-        follows. Where checksums are not asked for, any header of an entry will do.
+        It is right if the checksum of these bytes is good, if the source ends there, or if an entry with a good
+        checksum follows. Unless checksums are verified, any valid header suffices.
         """
         try:
             holds = self._length_holds(windows, position, size, fault)
@@ -220,16 +220,16 @@ class DamageEngine:
         size: int | None = None,
         is_tail: bool = False,
     ) -> None:
-        """Begin to search for the end of the damage at `position`.
+        """Begin the search for the end of the damage at `position`.
 
         Parameters
         ----------
         position : int
         reason : str
         base_offset, size : int, optional
-            Of the bad batch there, if it could be framed.
+            The base offset and size of the bad batch there, if it could be framed.
         is_tail : bool
-            Whether it is an entry that the source ends within, and may end within: no damage unless another follows.
+            Whether the source may end within the entry there, and does: it is damage only if another entry follows.
         """
         self._search = _Search(position, reason, base_offset, is_tail, position + 1)
         if size is not None:
@@ -241,7 +241,7 @@ class DamageEngine:
         Returns
         -------
         Resumption or None
-            None if bytes that are not known yet decide: see `needed`.
+            None if the decision needs bytes that are not known yet: see `needed`.
         """
         search = self._search
         assert search is not None
@@ -261,9 +261,9 @@ class DamageEngine:
         return Resumption(position, loss, markers)
 
     def entry_after_tail(self, windows: Windows, position: int) -> int | None:
-        """Return where an entry begins after the one at `position`, which the source ends within; None if none does.
+        """Return where an entry begins after the incomplete one at `position`, or None if no valid entry follows.
 
-        It is the end of the source, if the damaged entry itself shows that it ends there.
+        The result is the end of the source if the fields of the entry show that it ends there.
         """
         self.begin(position, is_tail=True)
         found = self.resume(windows)
@@ -299,7 +299,7 @@ class DamageEngine:
                 raise _MoreNeededError(needed)
 
     def _end_without_entry(self, windows: Windows, search: _Search) -> tuple[int, bool]:
-        """Return where damage ends after which no entry is valid: at the incomplete last one, if lengths lead to it."""
+        """Return the end of damage that no valid entry follows: an incomplete last entry, if the chain leads there."""
         stop = windows.end
         if windows.is_bounded:
             return stop, True
@@ -309,7 +309,7 @@ class DamageEngine:
         return stop, False
 
     def _follow_chain(self, windows: Windows, search: _Search, stop: int) -> None:
-        """Follow the lengths after a bad batch up to `stop`, and keep the control batches among them."""
+        """Follow the header chain after a bad batch up to `stop`, and keep its control batches."""
         while search.chain_holds and search.chain < stop:
             before = search.chain
             if self._keeps_markers:
@@ -330,10 +330,11 @@ class DamageEngine:
             search.control.used = used
 
     def _end_by_fields(self, windows: Windows, position: int) -> int | None:
-        """Return where the entry at `position` ends whose length field or magic is wrong, if it shows otherwise.
+        """Return the end of the entry at `position`, whose length field or magic is wrong, if other fields show it.
 
-        The checksum of magic 0 and 1 does not cover the length, but those of key and value: if it holds up to where
-        they end, the message ends there. Where the magic is wrong, what follows by the length shows that it is right.
+        The checksum of magic 0 and 1 does not cover the length field, but it covers the lengths of key and value: if it
+        is good for the bytes up to the end of the value, the message ends there. If the magic is wrong, a valid entry
+        after the batch shows that the length is right.
         """
         window = self._bytes(windows, position, position + SHORTEST_ENTRY)
         if window is None:
@@ -353,7 +354,7 @@ class DamageEngine:
         return end if self._entry_holds(windows, end, following, lowest=position) else None
 
     def _size_by_fields(self, windows: Windows, position: int) -> int | None:
-        """Return the bytes that the message at `position` takes by the lengths of its key and value."""
+        """Return the size of the message at `position` by the lengths of its key and value."""
         known = SHORTEST_ENTRY
         while known <= self.max_size:
             window = self._bytes(windows, position, position + known)
@@ -367,7 +368,7 @@ class DamageEngine:
     # -- bytes
 
     def _entry_holds(self, windows: Windows, position: int, size: int, *, lowest: int) -> bool:
-        """Whether the entry is all there and holds its checksum; `lowest` is the lowest position still asked about."""
+        """Whether the entry is complete and its checksum good; later calls need no byte before `lowest`."""
         first = self._checksums.first_byte(lowest)
         window = self._bytes(windows, first, position + size)
         return window is not None and self._checksums.holds(window, first, position, size, lowest=lowest)

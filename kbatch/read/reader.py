@@ -1,4 +1,4 @@
-"""Tables from a source of bytes: batches are framed and decoded window by window, and damage passed as options say."""
+"""Tables from a source of bytes: batches are framed and decoded window by window, and damage handled."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from kbatch.transactions import lost_markers
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]
 
-# How many batches are framed at a time: few right after damage, since what is framed after a bad batch is discarded;
-# then twice as many each time. The headers and rows of 4,096 stay in the cache until they are decoded. Several threads
-# share what is framed, which is everything.
+# The number of batches that are framed at a time: few right after damage, since batches framed after a bad one are
+# discarded, then twice as many each time. The headers and rows of 4,096 stay in the cache until they are decoded.
+# Several threads decode larger groups, and finally everything.
 _FEW_FRAMED = 16
 _FIRST_FRAMED = 1 << 10
 _MAX_FRAMED = 4 << 10
@@ -52,17 +52,17 @@ class BatchReader:
     Attributes
     ----------
     position : int
-        All before it has been read, or is lost.
+        All bytes before it have been read, or are lost.
     needed : int
-        Nothing can be read before the source is known up to this position, or its end is.
+        Nothing can be read until the source is known up to this position, or to its end.
     stopped : bool
-        Whether ``on_error="stop"`` met damage: nothing after it is read.
+        Whether damage ended the reading under ``on_error="stop"``.
     is_undecided : bool
         Whether there is damage at `position` whose end is not known yet.
     decompressed : bool
-        Whether the last table holds decompressed payloads, not the window's bytes.
+        Whether the last table has decompressed payloads instead of the window's bytes.
     error : KbatchError or None
-        What the next call of `read` raises: under ``on_error="raise"``, the damage that follows the last table.
+        The error that the next call of `read` raises, under ``on_error="raise"``: the damage after the last table.
     """
 
     def __init__(self, options: DecodeOptions, *, source: str | None = None, position: int = 0) -> None:
@@ -92,23 +92,23 @@ class BatchReader:
         windows : Windows
             The source; it has all bytes from `first_byte` on.
         stop : int, optional
-            Batches that begin at or after this position are left. A batch, or nothing, is known to begin there.
+            Batches that begin at or after this position are not read. A batch begins there, or the source ends.
         max_bytes : int, optional
-            The table ends when its records, batches and bytes take so much; it holds one batch at least.
+            The table ends when its records, batches and data have this size; it has at least one batch.
         expected : (int, int), optional
-            The records and decompressed bytes to be expected, as for `TableBuilder`.
+            The expected number of records and of decompressed bytes, as for `TableBuilder`.
         options : DecodeOptions, optional
             The reader's options with other ranges of transactions that read_committed leaves out.
 
         Returns
         -------
         RecordTable
-            Empty, with nothing consumed, where no batch is complete, or the end of damage is not known yet.
+            Empty, with ``consumed`` 0, if no batch is complete or the end of damage is not known yet.
 
         Raises
         ------
         KbatchError
-            If it is known that damage follows the last table: see `error`.
+            If damage follows the last table: see `error`.
         """
         if self.error is not None:
             raise self.error
@@ -166,7 +166,7 @@ class BatchReader:
 
 
 class _TableReader:
-    """The work on one table: frames batches of a window for a `TableBuilder`, and passes damage."""
+    """Builds one table: frames batches of a window for a `TableBuilder`, and handles damage."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _TableReader:
             self.builder.append_bad(markers)
         while goes_on and reader.position < self.stop and not self.builder.is_full:
             if not self.origin <= reader.position < self._window_end:
-                # Damage ended after the window, or the window did: the rest is for the next table.
+                # The end of the window, or of damage that reaches beyond it: the rest belongs to the next table.
                 break
             goes_on = self._step()
         self._note_offset()
@@ -225,7 +225,7 @@ class _TableReader:
         if not self._decode():
             return False
         if more or reader.position != framed:
-            # A position that has changed is the end of damage: what was framed after its beginning is discarded.
+            # A changed position is the end of damage: batches framed after its beginning are discarded.
             return True
         if finding is not None:
             return self._bad_framing(finding)
@@ -234,12 +234,12 @@ class _TableReader:
     # -- framing
 
     def _frame(self) -> tuple[Finding | None, bool]:
-        """Frame what begins at the reader's position, and return also whether there may be more in the window."""
+        """Frame batches from the reader's position on; return a fault, and whether the window may have more batches."""
         builder, reader = self.builder, self.reader
         rows = builder.batches
         first, start = rows.used, reader.position
         end, finding = self._frame_rows(start, self.scan_size)
-        # With `stop` inside of the window, the batch that reaches beyond it is framed by itself.
+        # If `stop` is inside of the window, the batch that ends after it is framed separately.
         more = rows.used > first and (rows.used - first == self.scan_size or end < self.stop < self._window_end)
         if self.scan_size is not None:
             self.scan_size *= 2
@@ -279,14 +279,14 @@ class _TableReader:
         return end + self.origin, finding
 
     def _is_last(self, position: int, size: int) -> bool:
-        """Whether the source ends within an entry: it is incomplete, whatever its length field is (FRM-R6)."""
+        """Whether the source ends within an entry: it is incomplete, for any value of its length field (FRM-R6)."""
         return self.windows.is_final and position + size > self.windows.end
 
     def _drop_outside(self, first: int) -> None:
-        """Drop the rows from `first` on whose batches have no offset that is asked for.
+        """Drop the rows from `first` on whose batches have no requested offset.
 
-        Under ``on_error="skip"`` those with a bad checksum stay: neither the offsets of a damaged header hold nor its
-        length, which may hide batches.
+        Under ``on_error="skip"``, batches with a bad checksum stay: in a damaged header, the offsets may be wrong, and
+        so may the length, which may hide batches.
         """
         rows = self.builder.batches
         batches = rows.filled()[first:]
@@ -309,13 +309,13 @@ class _TableReader:
         if not builder.is_full:
             return True
         if builder.decoded < builder.batches.used:
-            # The rest is for the next table.
+            # The rest belongs to the next table.
             reader.position = int(builder.batches.array["position"][builder.decoded])
             builder.drop_batches_from(builder.decoded)
         return False
 
     def _decode_until_bad(self) -> BadBatch | None:
-        """Decode rows up to the first bad one. Those in bytes that a wrong length claimed have to hold a checksum."""
+        """Decode rows up to the first bad one. Batches inside of one with a wrong length need a good checksum."""
         builder = self.builder
         row, end = builder.decoded, builder.batches.used
         batches = builder.batches.filled()
@@ -333,7 +333,7 @@ class _TableReader:
     # -- damage
 
     def _bad_batch(self, row: int, finding: Finding) -> bool:
-        """Do with the bad batch at `row` what `on_error` says. False if nothing more can be read for this table."""
+        """Handle the bad batch at `row` according to `on_error`. False if this table can have nothing more."""
         builder, reader = self.builder, self.reader
         batch = builder.batches.array[row : row + 1]
         position, size = int(batch["position"][0]), int(batch["size"][0])
@@ -361,9 +361,10 @@ class _TableReader:
         return self._resume()
 
     def _bad_framing(self, finding: Finding) -> bool:
-        """Do with bytes that no batch begins with what `on_error` says."""
+        """Handle bytes that no batch can begin with, according to `on_error`."""
         reader = self.reader
-        # Above the limit, an incomplete last entry is damage where none may be, and where another follows (FRM-R6).
+        # An incomplete last entry above the limit is damage if the source cannot end within one, or if another entry
+        # follows (FRM-R6).
         is_tail = (
             finding.fault == Fault.BATCH_TOO_LARGE
             and self.windows.may_be_cut
@@ -383,12 +384,12 @@ class _TableReader:
         return self._resume()
 
     def _incomplete(self) -> bool:
-        """Do with the entry at the reader's position that the window ends within."""
+        """Handle the incomplete entry at the reader's position, which the window ends within."""
         reader, windows = self.reader, self.windows
         left = self._window_end - reader.position
         size = entry_size(self.window, reader.position - self.origin) if left >= LOG_OVERHEAD else MIN_ENTRY_SIZE
         if self._window_end < windows.end and not self._is_last(reader.position, size):
-            # A larger window, unless the table has something in it.
+            # Take a larger window, unless the table already has batches or losses.
             if self.builder.batches.used or self.losses:
                 return False
             self._open(max(size, 2 * left))
@@ -413,7 +414,7 @@ class _TableReader:
         if self.windows.is_final:
             self.losses.append(Loss(position, self.windows.end - position, reason, base_offset))
         else:
-            # The source is lost as far as it goes, which is not known yet.
+            # The rest of the source is lost, but its end is not known yet.
             self.damage.begin(position, reason, base_offset=base_offset)
         return False
 
@@ -503,7 +504,7 @@ def decode_tables(
         table = reader.read(windows, max_bytes=max_bytes)
         if len(table.batches) or table.losses or table.consumed:
             yield table
-        # What the caller drops must be free for the next table.
+        # Keep no reference: if the caller drops the table, the next one can use its memory.
         del table
         if reader.error is not None:
             raise reader.error

@@ -1,4 +1,4 @@
-"""Batches from chunks of any size, as sockets, pipes and object stores give them: `StreamDecoder`, `decode_stream`."""
+"""Decoding of chunks of any size from sockets, pipes and object stores: `StreamDecoder`, `decode_stream`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from kbatch.transactions import AbortedRanges
 
 __all__ = ["StreamDecoder", "StreamOptions", "decode_stream"]
 
-# How many batches are framed at a time, so that their rows stay in the cache: only their number is used.
+# The number of batches that are framed at a time to count them, so that their rows stay in the cache.
 _FRAMED_AT_A_TIME = 1024
-# What is allocated on a header's word alone: at most this much more than the bytes that came.
+# The maximum number of bytes allocated in advance for a batch because of its length field.
 _MAX_TRUSTED = 1 << 20
 _READ_BYTES = 1 << 20
 _NEVER = 1 << 62
@@ -56,48 +56,48 @@ class _Readable(Protocol):
 
 
 class StreamDecoder:
-    """Decode batches from chunks of any size, as a socket, a pipe or an object store gives them.
+    """Decode batches from chunks of any size, such as those of a socket, a pipe or an object store.
 
-    `feed` takes the chunks, `flush` returns a table of everything that is complete so far, and `finish` ends the
-    stream. How the stream is cut into chunks, and when it is flushed, changes nothing: all tables together have
-    the records, batches and losses that `kbatch.decode` finds in the whole.
+    `feed` takes a chunk, `flush` returns a table of everything that is complete, and `finish` ends the stream. The
+    result does not depend on the chunks and the flushes: all tables together have the records, batches and losses that
+    `kbatch.decode` returns for the whole stream.
 
     Parameters
     ----------
     isolation, aborted, include_control, crc, on_error, start_offset, stop_offset, threads, limits, columns
         As for `kbatch.decode`.
     origin : int
-        Position of the first byte in a larger source; every position that is reported counts from there.
+        Position of the first byte in a larger source. Reported positions are positions in that source.
     source : str, optional
         Name of the stream, for errors.
 
     Notes
     -----
-    **Damage.** Under ``on_error="raise"`` `flush` first returns what is complete before the damage, and the next call
-    raises; so does every further one. Under ``"skip"`` and ``"stop"`` a loss is reported once, by the flush (or
-    `finish`) at which its end is known.
+    **Damage.** Under ``on_error="raise"``, `flush` first returns the complete batches before the damage; the next call
+    and all later ones raise. Under ``"skip"`` and ``"stop"``, a loss is reported once, by the flush (or `finish`) at
+    which its end is known.
 
-    **Transactions.** Under ``isolation="read_committed"`` a flush returns what comes before the last stable offset of
-    what was fed, without aborted batches. Everything from the first transaction on that no marker has decided is kept,
-    as bytes, until a marker decides it (LSO-R1); `finish` returns what is still undecided as batches of status
-    `BatchStatus.UNDECIDED` without records. ``pending`` and ``last_stable_offset`` of each table list what is open by
-    then. Transactions whose markers are lost stand in ``pending`` until a flush has returned what comes before the
-    markers, and all of them in that of `finish`. With `aborted` nothing is withheld: entries of a fetch response end at
-    their markers as these come. Each checksum is computed twice, and each payload decoded once. Damage that is an
-    error, or that ends the stream, ends the reading of markers too: what is undecided before it stays so, under
-    ``"raise"`` inside the decoder.
+    **Transactions.** Under ``isolation="read_committed"``, a flush returns the batches below the last stable offset of
+    the bytes fed so far, without aborted batches. The decoder keeps all bytes from the first open transaction on until
+    a marker decides it (LSO-R1). `finish` returns batches that are still undecided with the status
+    `BatchStatus.UNDECIDED` and without records. ``pending`` and ``last_stable_offset`` of each table describe the
+    transactions that are open at that time. ``pending`` lists transactions whose markers are lost until a flush has
+    returned the batches before the markers; in the table of `finish` it lists all of them. With `aborted`, nothing is
+    withheld: each entry of a fetch response ends at its marker. Each checksum is computed twice, and each payload
+    decoded once. Damage that is an error, or that ends the stream, ends the reading of markers too. Transactions that
+    are undecided then remain undecided.
 
-    **Copies.** Chunks are copied when they are fed, to memory of the decoder that tables point into; `read_from` saves
-    the copy, since it lets a socket or file write to that memory.
+    **Copies.** `feed` copies a chunk to memory of the decoder, which tables point into. `read_from` avoids the copy: a
+    socket or file writes to that memory.
 
-    **Memory** is what was fed and not flushed, and what a transaction keeps back. If each chunk is followed by a flush,
-    that is the chunk and the largest batch, or the longest transaction. No header gets more than 1 MiB of memory before
-    its bytes come. One that claims more than ``limits.max_batch_bytes`` is damage at once (`LimitExceededError`), so
-    that a damaged length cannot make the decoder wait for 2 GiB. Below that limit it waits, also in a search after
-    damage for whatever looks like a header: as long as an entry may still turn out to be there, the bytes are kept.
+    **Memory** holds the bytes that were fed and not flushed, and the bytes that open transactions keep back. With a
+    flush after each chunk, that is the chunk and the largest batch, or the longest transaction. For a header alone, at
+    most 1 MiB is allocated before its bytes arrive. A length above ``limits.max_batch_bytes`` is damage at once
+    (`LimitExceededError`), so that a damaged length cannot make the decoder wait for 2 GiB. Below that limit the
+    decoder keeps the bytes as long as an entry may begin there, also in a search after damage.
 
-    **Order.** Under read_committed the offsets of batches have to ascend, as in any log: what was returned is not taken
-    back if a later transaction begins at a smaller offset.
+    **Order.** Under read_committed, the offsets of batches must ascend, as in any log: records that were returned are
+    not taken back if a later transaction begins at a smaller offset.
 
     Examples
     --------
@@ -144,8 +144,8 @@ class StreamDecoder:
             threads=threads,
         )
         self._bytes = ChunkBuffer(origin)
-        # Two readers go through the bytes: under read_committed one follows the transactions, ahead of the decoding. A
-        # list of closed ranges decides alone; under read_uncommitted any list is of no effect (TXN-R12).
+        # Under read_committed, a second reader follows the transactions, ahead of the decoding. It is not needed for a
+        # list of closed ranges. Under read_uncommitted, any list is ignored (TXN-R12).
         self._front: StableFront | None = None
         if isolation == "read_committed":
             if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
@@ -164,17 +164,17 @@ class StreamDecoder:
 
     @property
     def position(self) -> int:
-        """Position in the stream of the first byte that no flush has dealt with."""
+        """Position in the stream of the first byte that no flush has processed."""
         return self._bytes.end if self.stopped else self._decoding.position
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes from `position` on that have been fed."""
+        """Number of bytes that have been fed from `position` on."""
         return self._bytes.end - self.position
 
     @property
     def stopped(self) -> bool:
-        """Whether ``on_error="stop"`` met damage: further chunks are counted and dropped."""
+        """Whether damage ended the reading under ``on_error="stop"``: further chunks are counted and dropped."""
         return self._decoding.stopped
 
     def __repr__(self) -> str:
@@ -196,9 +196,9 @@ class StreamDecoder:
         Returns
         -------
         int
-            How many complete batches came since the last flush, by their headers. Damage that ends this count adds one,
-            so that 0 always means: `flush` has nothing new. Batches that a flush has withheld for a transaction do not
-            count any more; what decides them is a new batch.
+            The number of complete batches since the last flush, by their headers. Damage that ends this count adds one,
+            so that 0 always means that `flush` has nothing new. Batches that a flush has withheld for a transaction
+            are not counted again.
 
         Raises
         ------
@@ -212,25 +212,25 @@ class StreamDecoder:
         return self._ready
 
     def read_from(self, readinto: Callable[[memoryview], int | None], size: int = _READ_BYTES) -> int:
-        """Take the next bytes from a function that writes them to a buffer it is given: no copy is made.
+        """Take the next bytes from a function that writes them to a buffer, without a copy.
 
         Parameters
         ----------
         readinto : callable
-            ``socket.recv_into``, ``file.readinto``, or anything like them: it is called once with a writable
-            memoryview of `size` bytes and returns how many of them it wrote.
+            A function such as ``socket.recv_into`` or ``file.readinto``: it is called once with a writable memoryview
+            of `size` bytes and returns the number of bytes that it wrote.
         size : int
-            Bytes to ask for.
+            The maximum number of bytes.
 
         Returns
         -------
         int
-            Bytes that came; 0 at the end.
+            The number of bytes written; 0 at the end.
 
         Raises
         ------
         BlockingIOError
-            If nothing came from a source that doesn't block (`readinto` returned None).
+            If a non-blocking source has no data now (`readinto` returned None).
 
         Examples
         --------
@@ -254,10 +254,10 @@ class StreamDecoder:
 
     def _check_open(self) -> None:
         if self._finished:
-            raise ValueError("the stream is finished: a further one needs a StreamDecoder of its own")
+            raise ValueError("the stream is finished; use another StreamDecoder for another stream")
 
     def _expected_bytes(self) -> int:
-        """Return how many bytes are going to be kept at least, as far as a header is trusted with memory."""
+        """Return the capacity that the next batch needs, limited because its length may be damaged."""
         kept = self._bytes.end - self._bytes.start
         return min(self._needed - self._bytes.start, kept + _MAX_TRUSTED)
 
@@ -304,14 +304,14 @@ class StreamDecoder:
         -------
         RecordTable
             Positions in ``batches`` and ``losses`` count from the beginning of the stream. ``consumed`` is the number
-            of its bytes that this flush has dealt with. Under read_committed, ``pending`` and ``last_stable_offset``
-            are those of everything that was fed and is complete, also if this table is empty.
+            of its bytes that this flush has processed. Under read_committed, ``pending`` and ``last_stable_offset``
+            describe all complete batches fed so far, also if this table is empty.
 
         Raises
         ------
         CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-            Under ``on_error="raise"``, if damage comes before anything that this table could hold; under
-            read_committed, if nothing that is decided comes before the damage.
+            Under ``on_error="raise"``, if there is damage and no batch before it that this table could have; under
+            read_committed, if there is no decided batch before it.
         """
         table = self._read()
         self._settle(table.consumed)
@@ -320,7 +320,7 @@ class StreamDecoder:
         return table
 
     def finish(self) -> RecordTable:
-        """End the stream, and return what `flush` would and what only the end decides.
+        """End the stream and return the remaining batches, including those that only the end of the stream decides.
 
         Under ``on_error="stop"`` and ``"skip"`` an incomplete batch at the end is a loss. Under read_committed, batches
         that no marker has decided have a row and no records.
@@ -332,10 +332,10 @@ class StreamDecoder:
         Raises
         ------
         TruncatedBatchError
-            Under ``on_error="raise"``, if the stream ends within a batch. Then nothing has changed: `flush` still
+            Under ``on_error="raise"``, if the stream ends within a batch. The decoder is then unchanged: `flush` still
             returns the complete batches before it, and `feed` takes the rest.
         CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-            Under ``on_error="raise"``, at damage in anything that is pending. `flush` still returns what is before it.
+            Under ``on_error="raise"``, at damage in the pending bytes. `flush` still returns the batches before it.
         """
         if self._finished:
             return RecordTable._empty(self._decoding.options.record_columns)
@@ -361,25 +361,25 @@ class StreamDecoder:
         return table._with(losses=losses, consumed=consumed, **pending)
 
     def tables(self, chunks: Iterable[BytesLike], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
-        """Feed chunk by chunk, and finish: for sources that give their bytes by iteration.
+        """Feed the chunks of an iterable, flush after each, and finish.
 
         Parameters
         ----------
         chunks : iterable of buffer
-            With ``on_error="stop"`` nothing is taken from it after damage; the loss reaches as far as bytes were taken.
+            Under ``on_error="stop"``, it is not read further after damage; the loss ends with the last chunk taken.
         max_bytes : int
-            About what records, batches and bytes of one table take; one batch is decoded at least.
+            The approximate size of a table: records, batches and data. A table has at least one batch.
 
         Yields
         ------
         RecordTable
-            One or more for each chunk that completes something. A table costs the same for few records as for many, so
-            that chunks should have some hundred KiB.
+            At least one for each chunk that completes a batch. The fixed cost of a table makes chunks of some hundred
+            KiB worthwhile.
 
         Raises
         ------
         KbatchError
-            As `flush` and `finish` do, after what comes before the damage has been yielded.
+            As `flush` and `finish`, after the batches before the damage have been yielded.
 
         Examples
         --------
@@ -410,12 +410,12 @@ class StreamDecoder:
             self._settle(table.consumed)
             if len(table.batches) or table.losses:
                 yield table
-            # What the caller drops must be free for the next table: no reference is kept.
+            # Keep no reference: if the caller drops the table, the next one can use its memory.
             del table
         self._raise_damage()
 
     def _read(self, max_bytes: int | None = None) -> RecordTable:
-        """Read the next table of what is complete and decided."""
+        """Read the next table of complete and decided batches."""
         data, reader, front = self._bytes, self._decoding, self._front
         if self.stopped:
             return RecordTable._empty(reader.options.record_columns, **({} if front is None else front.pending()))
@@ -429,7 +429,7 @@ class StreamDecoder:
             options = None if front is None else front.restrict(reader.options, is_final=data.is_final)
             table = reader.read(data, stop=stop, max_bytes=max_bytes, options=options)
         if not len(table.batches):
-            # It keeps no bytes of the stream.
+            # An empty table must not keep the stream's bytes alive.
             table = RecordTable._empty(table.columns, losses=table.losses)
         consumed = self.position - self._reported
         return table._with(consumed=consumed, **({} if front is None else front.pending()))
@@ -447,7 +447,7 @@ class StreamDecoder:
     # -- damage and ends
 
     def _raise_damage(self) -> None:
-        """Raise the error that follows what was read."""
+        """Raise the error that follows the last table, if there is one."""
         for reader in (self._decoding, self._first_reader):
             if reader.error is not None:
                 raise reader.error
@@ -473,14 +473,14 @@ def _check_max_bytes(max_bytes: int) -> None:
 
 
 def _known_size(data: npt.NDArray[np.uint8]) -> int:
-    """Return how many bytes of the entry at the beginning of `data` show more of it."""
+    """Return the number of bytes that must be known to continue with the entry at the beginning of `data`."""
     if len(data) < MIN_ENTRY_SIZE:
         return LOG_OVERHEAD if len(data) < LOG_OVERHEAD else MIN_ENTRY_SIZE
     return entry_size(data, 0)
 
 
 def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[BytesLike]) -> Iterator[int]:
-    """Feed whatever `stream` gives, and yield after each time."""
+    """Feed the data of `stream`, and yield after each chunk."""
     readinto = getattr(stream, "readinto1", None) or getattr(stream, "readinto", None)
     if readinto is not None:
         while count := decoder.read_from(readinto):
@@ -502,23 +502,23 @@ def decode_stream(
     Parameters
     ----------
     stream : file object or iterable of buffer
-        What has ``readinto1``, ``readinto`` or ``read`` is read to its end, by 1 MiB at most, which need not come at
-        once: ``open(path, "rb")``, ``process.stdout``, ``socket.makefile("rb")``, a body from an object store. Anything
-        else is iterated: ``iter(lambda: os.read(fd, 1 << 20), b"")``.
+        An object with ``readinto1``, ``readinto`` or ``read`` is read to its end, up to 1 MiB at a time:
+        ``open(path, "rb")``, ``process.stdout``, ``socket.makefile("rb")``, a body from an object store. Any other
+        object is iterated: ``iter(lambda: os.read(fd, 1 << 20), b"")``.
     max_bytes : int
-        What records, batches and bytes of one table may take, about; one batch is decoded at least.
+        The approximate size of a table: records, batches and data. A table has at least one batch.
     **options
-        Those of `StreamDecoder`.
+        The parameters of `StreamDecoder`.
 
     Returns
     -------
     iterator of RecordTable
-        A table comes as soon as a chunk or a read makes a batch whole; see `StreamDecoder.tables`.
+        A table is yielded as soon as a chunk completes a batch; see `StreamDecoder.tables`.
 
     Raises
     ------
     KbatchError
-        As `StreamDecoder.flush` and `StreamDecoder.finish` do; what comes before the damage has been yielded.
+        As `StreamDecoder.flush` and `StreamDecoder.finish`, after the batches before the damage have been yielded.
 
     Examples
     --------
@@ -536,6 +536,6 @@ def decode_stream(
     """
     _check_max_bytes(max_bytes)
     if isinstance(stream, bytes | bytearray | memoryview | np.ndarray):
-        raise TypeError("a stream gives chunks; what is all there already is for kbatch.decode")
+        raise TypeError("decode_stream takes a file or an iterable of chunks; use kbatch.decode for a buffer")
     decoder = StreamDecoder(**options)
     return decoder._tables(_feeds(decoder, stream), max_bytes)

@@ -1,4 +1,4 @@
-"""Where bytes come from: what a buffer, a file and a stream have in common for those who read batches from them."""
+"""The interface through which a buffer, a file and a stream supply their bytes to a reader."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Windows(Protocol):
 
     @property
     def may_be_cut(self) -> bool:
-        """Whether the source may end within a batch, as a fetch response does: that is no damage."""
+        """Whether the source may end within a batch, as a fetch response does, without damage."""
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes from `start` on, up to `stop` at least, as far as they are known."""
+        """Return the known bytes from `start` on, at least up to `stop` if they are known."""
 
 
 class BufferWindows:

@@ -42,19 +42,19 @@ _pool: _Pool | None = None
 
 
 def thread_count(threads: int) -> int:
-    """Return how many threads are meant: 0 is as many as there are processors that this process may use.
+    """Return the number of threads: for 0, the number of processors that this process may use.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no integer, or negative.
+        If the number is not an integer, or negative.
     """
     try:
         count = index(threads)
     except TypeError:
         raise TypeError(f"threads must be an integer, got {threads!r}") from None
     if count < 0:
-        raise ValueError(f"threads must be 0 (as many as there are processors) or more, got {count}")
+        raise ValueError(f"threads must be 0 (the number of processors) or more, got {count}")
     return min(count or _processors(), _MAX_THREADS)
 
 
@@ -68,18 +68,18 @@ def _processors() -> int:
 
 
 def run_pipeline(pipeline: Pipeline, threads: int) -> Outcome:
-    """Run a pipeline in the calling thread and `threads` - 1 others, none of which is at it any more then."""
+    """Run a pipeline in the calling thread and `threads` - 1 others; when it returns, all have finished."""
     if threads <= 1:
         return pipeline.run(own_codecs())
     try:
-        # The system may have no more threads to give, or the interpreter exits: the threads that run do it.
+        # If the system cannot start more threads, or the interpreter exits, the running threads do the work.
         with contextlib.suppress(RuntimeError):
             executor = _executor(threads - 1)
             for _ in range(threads - 1):
                 executor.submit(_help, pipeline)
         return pipeline.run_shared(own_codecs())
     except BaseException:
-        # Whatever ends this - Ctrl-C, no memory - at any point of it.
+        # Ctrl-C and memory errors may end the call at any point.
         pipeline.abandon()
         raise
 
@@ -89,7 +89,7 @@ def _help(pipeline: Pipeline) -> None:
 
 
 def _executor(count: int) -> ThreadPoolExecutor:
-    """Return an executor of so many threads or more; they are kept for the next call."""
+    """Return an executor of at least `count` threads, which are kept for the next call."""
     global _pool
     pool = _pool
     if pool is None or pool.size < count:
@@ -101,7 +101,7 @@ def _executor(count: int) -> ThreadPoolExecutor:
 
 
 def _before_fork() -> None:
-    """End the threads: a child has none of them, and Python 3.12 and later warn of a fork while there are others."""
+    """End the threads: a child process does not inherit them, and Python 3.12 and later warn of a fork with threads."""
     global _pool
     if _pool is not None:
         pool, _pool = _pool, None
