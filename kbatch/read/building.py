@@ -40,8 +40,8 @@ _MAX_ARENA_BYTES = 256 << 20
 # The stored bytes that one thread decodes after an unusual batch: if there are many such batches, the work of other
 # threads would be discarded.
 _SERIAL_BYTES = 1 << 20
-# The stored bytes per thread, for uncompressed and compressed batches. Starting a thread takes 50 us: two threads are as
-# fast as one for 1 MiB of uncompressed batches, and 1.4 to 1.7 times as fast for 256 KiB of compressed batches.
+# The stored bytes per thread, for uncompressed and compressed batches. Starting a thread takes 50 us: two threads are
+# as fast as one for 1 MiB of uncompressed batches, and 1.4 to 1.7 times as fast for 256 KiB of compressed batches.
 _THREAD_BYTES = 512 << 10
 _THREAD_BYTES_COMPRESSED = 128 << 10
 # The number of batches from which the size of the following ones is estimated.
