@@ -26,8 +26,8 @@ _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
 # The least that an arena grows to, and the output that is asked of a library at a time where it can't write to the
 # arena itself.
 _STEP = 256 << 10
-# As much compressed input as zlib gets at a time: it copies whatever it leaves over, which would be quadratic in the
-# size of the payload if it got all of it.
+# The compressed bytes that zlib gets at a time. It copies the input that it does not use, which would take quadratic
+# time if it got the whole payload.
 _GZIP_FEED = 256 << 10
 # And as much output: with smaller pieces, 1 MiB takes up to a tenth longer.
 _GZIP_STEP = 1 << 20
@@ -74,10 +74,10 @@ _python_contexts = _PythonContexts()
 
 
 def decompress_carefully(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
-    """Do what `decompress` does by the Python functions of the packages, which takes longer.
+    """Decompress like `kbatch.batches.codecs.decompress`, but by the Python functions of the packages, which is slower.
 
-    It decompresses every payload that Kafka does, whatever its shape and size, reports what is wrong with the others,
-    and allocates no memory beyond the limit. Parameters, results and errors are those of `decompress`.
+    It decompresses every payload that Kafka decompresses, of any shape and size, reports the fault of all others, and
+    allocates no memory beyond the limit. Parameters, results and errors are the same.
     """
     if codec == _LZ4:
         size = _decompress_lz4(payload, arena, limit, magic > 0)
@@ -105,7 +105,7 @@ def append_uncompressed(payload: memoryview, arena: Arena) -> int:
 
 
 def _refuse_payload(detail: str) -> NoReturn:
-    # `from None`: where a library raised, the detail says what it said.
+    # `from None`: if a library raised an error, the detail has its message.
     raise PayloadError(Finding(Fault.CODEC, detail=detail)) from None
 
 
@@ -114,7 +114,7 @@ def _refuse_size(limit: int) -> NoReturn:
 
 
 def _append(chunk: bytes, arena: Arena, produced: int, limit: int) -> int:
-    """Write a chunk after the `produced` bytes that this payload gave before; return how many it gave then."""
+    """Write a chunk after the `produced` bytes of this payload, and return the new number of bytes."""
     end = produced + len(chunk)
     if end > limit:
         _refuse_size(limit)
@@ -146,7 +146,7 @@ def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
                 _refuse_payload("gzip: the stream is cut short")
             position += taken
             produced = _append(chunk, arena, produced, limit)
-        # What doesn't begin like a member ends the stream, zero padding as well as garbage (COD-R4, GZ-R4).
+        # Anything but another member ends the stream, zero padding as well as garbage (COD-R4, GZ-R4).
         if payload[position : position + 3] != _GZIP_MEMBER:
             return produced
 
@@ -175,7 +175,7 @@ def _decompress_snappy(payload: memoryview, arena: Arena, limit: int) -> int:
 
 
 def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, limit: int) -> int:
-    """Append a raw block after the `produced` bytes that this payload gave before."""
+    """Append a raw block after the `produced` bytes of this payload."""
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_MAX_RATIO * len(block):
@@ -194,17 +194,17 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
 
 @functools.lru_cache(maxsize=256)
 def _lz4_header(header: bytes, check: bool) -> tuple[int, bool]:
-    """Check the descriptor of a frame; return its largest block and whether its blocks are plain.
+    """Check the descriptor of a frame; return its largest block size and whether its blocks are simple.
 
-    Plain are independent blocks in a frame without checksums, which is what Java and librdkafka write. Few different
-    descriptors are ever met, so the check is done once for each.
+    Simple blocks are independent, in a frame without checksums, as Java and librdkafka write them. There are few
+    different descriptors, so that the result is cached for each.
     """
     if len(header) < 7 or not header.startswith(_LZ4_MAGIC):
         _refuse_payload("lz4: the payload doesn't begin with a frame")
     flags, block_descriptor = header[4], header[5]
     if len(header) < 7 + (flags & _LZ4_HAS_SIZE):
         _refuse_payload("lz4: the stream is cut short in its header")
-    if flags >> 6 != 1 or flags & 0x03:  # the lowest bit is that of a dictionary id (L4-R3)
+    if flags >> 6 != 1 or flags & 0x03:  # the lowest bit announces a dictionary id (L4-R3)
         _refuse_payload(f"lz4: the frame's flags are 0x{flags:02x}: not version 1, a reserved bit or a dictionary")
     if block_descriptor & 0x8F or block_descriptor >> 4 < 4:
         _refuse_payload(f"lz4: the frame's block descriptor is 0x{block_descriptor:02x}, known are 0x40 to 0x70")
@@ -218,7 +218,7 @@ def _lz4_header(header: bytes, check: bool) -> tuple[int, bool]:
 
 @functools.lru_cache(maxsize=256)
 def _lz4_header_checksum(header: bytes) -> bytes:
-    """Return the byte that makes a whole descriptor of `header`: the library knows it when it sees it."""
+    """Return the checksum byte of `header`, by trying all values: the library only verifies it."""
     for number in range(256):
         with contextlib.suppress(RuntimeError):
             lz4.frame.get_frame_info(header + bytes([number]))
@@ -244,7 +244,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
         if length == 0:
             if has_size and _uint64_le(payload, 6)[0] != produced:
                 _refuse_payload(f"lz4: the frame claims to hold {_uint64_le(payload, 6)[0]} bytes and holds {produced}")
-            return produced  # the first frame only, whatever follows (L4-R1, L4-R11)
+            return produced  # bytes after the first frame are ignored (L4-R1, L4-R11)
         stored = length & _LZ4_STORED
         length &= ~_LZ4_STORED
         if length > block_max or length > end - position:
@@ -262,7 +262,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
             except cramjam.DecompressionError:
                 if fits:
                     _refuse_payload(f"lz4: the block at payload byte {position} is malformed")
-                # Either malformed or past the limit: the stream decoder, which stops anywhere, can tell.
+                # Either malformed or beyond the limit: the stream decoder, which stops at any byte, decides.
                 return _decompress_lz4_stream(payload, arena, limit, check_header)
         elif fits:
             arena.view[start : start + length] = block
@@ -304,17 +304,17 @@ def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_
 
 def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
     # The stream reader with a kept context writes to the arena and takes no longer than the one-shot decompress(),
-    # which would have to allocate the limit where a frame doesn't tell its size, and ignores the limit where it does.
+    # which would have to allocate the limit for a frame without its size, and ignores the limit for one with it.
     bound = min(_zstd_bound(payload), limit) + 1
     base = arena.used
     produced = 0
-    # Room for any ordinary batch at once; what goes on gets more as it proves to need it.
+    # The first capacity suffices for any ordinary batch; larger ones get more step by step.
     step = max(_ZSTD_STEP, 8 * len(payload))
     reader = _python_contexts.zstd.stream_reader(payload, read_across_frames=True)
     try:
         while True:
-            # One byte more than there can be, so that a full room means that there is more, and not that the
-            # checksum behind the last byte is still unread.
+            # One byte more than the maximum: a full buffer then means that there is more output, and not that the
+            # checksum after the last byte has not been read.
             arena.reserve(min(produced + step, bound))
             room = arena.view[base + produced : base + bound]
             size = reader.readinto(room)

@@ -1,12 +1,11 @@
-"""Payload -> plain payload under a limit, and back.
+"""Decompression of payloads under a limit, and compression.
 
-Kafka knows four codecs, and what each reader must take or refuse stands in section 5 of the catalogue (``COD``, ``GZ``,
-``SN``, ``L4``, ``ZS``), which follows Kafka's own Java reader. Three things hold for all of them:
+Kafka has four codecs. Section 5 of the catalogue (``COD``, ``GZ``, ``SN``, ``L4``, ``ZS``) states which input a reader
+must accept or reject; it follows Kafka's own Java reader. Three rules hold for all codecs:
 
-- the limit is checked while decompressing, so output past it never gets memory (COD-R8);
-- no length found in the input is allocated before it is bounded by what the input can hold (SN-R7, ZS-R6, L4-R6,
-  GZ-R5);
-- nothing that a broken payload leaves behind reaches the next one (COD-R9).
+- the limit is checked while decompressing, so that no memory is allocated for output beyond it (COD-R8);
+- a length in the input is bounded by the size of the input before it is allocated (SN-R7, ZS-R6, L4-R6, GZ-R5);
+- a malformed payload does not affect the next one (COD-R9).
 
 Trailing bytes and concatenation differ by codec (COD-R4, COD-R5):
 
@@ -19,15 +18,15 @@ lz4    ignored                                 ignored
 zstd   refused                                 continues the output
 ====== ======================================= =====================================
 
-There are two ways to decompress. Ordinary payloads go to C functions of the libraries (`kbatch.kernels.codecs`), and
-all others, slower, through the Python functions of the packages (`decompress_carefully`). With
-``KBATCH_NATIVE_CODECS=0`` in the environment, which is read once, when `kbatch` is imported, every payload goes the
-second way. Results and errors are the same, with one known difference:
+Ordinary payloads are decompressed by C functions of the libraries (`kbatch.kernels.codecs`), and all others, slower, by
+the Python functions of the packages (`decompress_carefully`). With ``KBATCH_NATIVE_CODECS=0`` in the environment when
+`kbatch` is imported, the Python functions decompress every payload. Results and errors are the same, with one known
+difference:
 
-Where the extra "fast" is installed, ordinary gzip is decompressed by ISA-L. That takes streams with incomplete codes,
-which zlib, and so Kafka, refuses, and which nothing writes; the member's checksum and size have to hold all the same.
+If the extra "fast" is installed, ISA-L decompresses ordinary gzip. It accepts streams with incomplete codes, which zlib
+and Kafka reject and no writer produces. The member's checksum and size must be right in any case.
 
-What `compress` writes is what Kafka's own producer does, and what every other client reads: one gzip member; xerial
+`compress` writes the same as Kafka's own producer, which every other client reads: one gzip member; xerial
 snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB without content size and checksums
 (L4-R12); one zstd frame.
 """
@@ -72,38 +71,38 @@ def own_codecs() -> Codecs:
 
 
 def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic: int = 2) -> int:
-    """Append the plain form of `payload` to `arena`.
+    """Decompress `payload` and append the result to `arena`.
 
     Parameters
     ----------
     codec : int
-        Bits 0 to 2 of the batch's attributes. 0 copies the payload as it is, whatever the limit: it is there already.
+        Bits 0 to 2 of the batch's attributes. 0 copies the payload, without regard to the limit.
     payload : memoryview
         The records part of a batch of magic 2, or the value of a message of magic 0 or 1; contiguous bytes.
     arena : Arena
-        Where the output goes, after ``arena.used``, which is moved on.
+        The output is written after ``arena.used``, which is advanced.
     limit : int
-        The most bytes that the payload may decompress to (COD-R8).
+        The maximum number of decompressed bytes (COD-R8).
     magic : int
-        Of the batch. Clients that wrote magic 0 got the header checksum of lz4 frames wrong (KAFKA-3160), so that
-        there, as in Kafka's reader, it may be anything (L4-R5).
+        The magic of the batch. Clients that wrote magic 0 computed a wrong header checksum of lz4 frames (KAFKA-3160),
+        so that it is ignored for magic 0, as in Kafka's reader (L4-R5).
 
     Returns
     -------
     int
-        Bytes appended.
+        The number of bytes appended.
 
     Raises
     ------
     PayloadError
-        If the payload is no valid stream of its codec, is empty, passes `limit`, or the codec is unknown.
-        ``arena.used`` is then what it was; its bytes and those before it are untouched.
+        If the payload is empty, is not a valid stream of its codec or exceeds `limit`, or if the codec is unknown.
+        ``arena.used`` and the used bytes are then unchanged.
     """
     if codec == 0:
         return append_uncompressed(payload, arena)
     if not addresses():
         return decompress_carefully(codec, payload, arena, limit, magic)
-    # Kernels take payloads of an ordinary shape and size; any other is decompressed from its beginning.
+    # The kernels only accept payloads of an ordinary shape and size; any other is decompressed from its beginning.
     arena.reserve(min(limit, max(_MIN_RESERVED, _ORDINARY_RATIO * len(payload))))
     size = _plain(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
     if size < 0:
@@ -113,7 +112,7 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
 
 
 def check_level(codec: int, level: int | None) -> None:
-    """Raise `ValueError` if Kafka doesn't know this level of the codec (COD-R10); None is always good."""
+    """Raise `ValueError` if Kafka does not have this level of the codec (COD-R10); None is always valid."""
     if level is None:
         return
     if codec not in _LEVEL_RANGES:
@@ -128,12 +127,12 @@ def check_level(codec: int, level: int | None) -> None:
 
 
 def level_of(codec: int, level: int | None) -> int:
-    """Return the level that a library gets for one that `check_level` lets pass."""
+    """Return the level for the library, from a level that `check_level` accepts."""
     return _DEFAULT_LEVELS.get(codec, 0) if level is None else level
 
 
 def compress(codec: int, plain: memoryview, level: int | None = None, magic: int = 2) -> bytes:
-    """Compress a plain payload.
+    """Compress a payload.
 
     Parameters
     ----------
@@ -142,10 +141,10 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     plain : memoryview
         Contiguous bytes.
     level : int, optional
-        One that `check_level` lets pass. Default is that of the library: 6 for gzip, 3 for zstd, and for lz4 the fast
-        compressor. That is also what Kafka's producer uses by default, though it calls it level 9.
+        A level that `check_level` accepts. Default is the library's: 6 for gzip, 3 for zstd, and for lz4 the fast
+        compressor. Kafka's producer has the same defaults, but calls that of lz4 level 9.
     magic : int
-        Of the batch. Readers of magic 0 want the wrong header checksum of lz4 that Kafka once wrote (L4-R5).
+        The magic of the batch. Readers of magic 0 expect the wrong lz4 header checksum that Kafka once wrote (L4-R5).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Bytes to batches: what begins where, and where to go on after damage."""
+"""Framing: which batches begin where in a buffer."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ __all__ = [
 
 _MIN_ROWS = 1024
 _MAX_ENTRY_SIZE = 64 << 20
-# The least size of an entry, by magic.
-_MIN_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
+# The smallest size of an entry, by magic.
+_MIN_ENTRY_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
 
 
 class Scan(NamedTuple):
-    """Whole batches, where the last of them ends in the input, and what stands there if no batch can."""
+    """The complete batches, where the last one ends in the input, and the fault there if no batch can follow."""
 
     batches: npt.NDArray[np.void]
     consumed: int
@@ -56,7 +56,7 @@ class Scan(NamedTuple):
 def byte_array(data: BytesLike) -> npt.NDArray[np.uint8]:
     """View anything with the buffer protocol as a read-only array of bytes, without a copy.
 
-    The array holds the buffer, so that a ``bytearray`` can't be resized underneath.
+    The array holds the buffer, so that a ``bytearray`` cannot be resized meanwhile.
     """
     try:
         return np.frombuffer(memoryview(cast("Buffer", data)).toreadonly(), np.uint8)
@@ -77,14 +77,14 @@ def frame_batches(
     max_batches: int | None = None,
     max_size: int | None = None,
 ) -> tuple[int, Finding | None]:
-    """Append the batches of `data` from `position` on to `rows`; the other arguments are those of `scan_part`.
+    """Append the batches of `data` from `position` on to `rows`; see `scan_part` for the other parameters.
 
     Returns
     -------
     position : int
-        Where the last whole batch ends.
+        Where the last complete batch ends.
     finding : Finding or None
-        What stands there, if no batch can.
+        The fault there, if no batch can begin there.
     """
     first, begun = rows.used, position
     rows.reserve(_MIN_ROWS if max_batches is None else max_batches)
@@ -97,7 +97,7 @@ def frame_batches(
             finding = Finding(Fault(fault), expected=expected, found=found)
         if fault or rows.used < end or max_batches is not None:
             break
-        # As many more as there will be if the rest is like what was seen.
+        # The rest probably has batches of the same average size.
         rows.reserve(int(1.1 * (rows.used - first) * (len(data) - position) / (position - begun)) + _MIN_ROWS)
     if max_size is not None:
         if len(data) > max_size:
@@ -131,9 +131,9 @@ def scan_part(
     position : int
         Where to begin in `data`.
     max_batches : int, optional
-        Stop after so many.
+        The maximum number of batches.
     max_size : int, optional
-        What a header may claim at most, in bytes. More is damage, whether the bytes are there or not.
+        The maximum size in a header, in bytes. A larger size is damage, whether or not the bytes are present.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def scan_part(
 
 
 def scan_whole(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
-    """Frame all of `data`; CorruptBatchError or TruncatedBatchError where it isn't whole batches."""
+    """Frame all of `data`; CorruptBatchError or TruncatedBatchError if it is not a sequence of complete batches."""
     scan = scan_part(data)
     if scan.finding is not None:
         raise finding_to_error(scan.finding, source=None, position=scan.consumed)
@@ -174,14 +174,14 @@ def scan(data: BytesLike) -> npt.NDArray[np.void]:
     Parameters
     ----------
     data : buffer
-        Record batches one after the other, as in a fetch response or a segment file.
+        Consecutive record batches, as in a fetch response or a segment file.
 
     Returns
     -------
     ndarray of BATCH_DTYPE, shape (batches,)
-        One row a batch, ``position`` and ``size`` in bytes. An incomplete batch at the end has no row (FRM-R3). Of a
-        compressed message of magic 0 or 1 the headers tell the last offset only: ``base_offset`` and ``record_count``
-        are -1 until it is decoded (LEG-R23).
+        One row per batch, with ``position`` and ``size`` in bytes. An incomplete batch at the end has no row (FRM-R3).
+        The header of a compressed message of magic 0 or 1 has only the last offset: ``base_offset`` and
+        ``record_count`` are -1 until it is decoded (LEG-R23).
 
     Raises
     ------
@@ -209,21 +209,21 @@ def first_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
 
 
 def entry_size(data: npt.NDArray[np.uint8], position: int) -> int:
-    """Return the bytes that the entry at ``data[position]`` says it takes; its first 12 must be there (FRM-R1)."""
+    """Return the size of the entry at ``data[position]`` by its length field; 12 bytes must be known (FRM-R1)."""
     return LOG_OVERHEAD + int.from_bytes(data.data[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
 
 
 def plausible_size(data: npt.NDArray[np.uint8], position: int) -> int | None:
-    """Return the bytes that the entry takes whose first 17 are at ``data[position]``; None if no entry begins so."""
+    """Return the size of the entry whose first 17 bytes are at ``data[position]``; None if no entry begins so."""
     magic = int(data[position + MAGIC_AT])
     size = entry_size(data, position)
-    return size if magic <= 2 and size >= _MIN_SIZES[magic] else None
+    return size if magic <= 2 and size >= _MIN_ENTRY_SIZES[magic] else None
 
 
 def max_entry_size(limits: Limits) -> int:
     """Return the largest size of a batch, in bytes, that is accepted from its length field: more is damage.
 
-    Unless the limits say it, that is what decodes, and what brokers take.
+    The default is the limit on decompressed bytes, and at least the largest batches that brokers accept.
     """
     if limits.max_batch_bytes is not None:
         return limits.max_batch_bytes
@@ -231,9 +231,9 @@ def max_entry_size(limits: Limits) -> int:
 
 
 def size_by_fields(data: npt.NDArray[np.uint8], position: int) -> tuple[int | None, int]:
-    """Return the bytes that the message of magic 0 or 1 at `position` takes by the lengths of its key and value.
+    """Return the size of the message of magic 0 or 1 at `position`, by the lengths of its key and value.
 
-    The second number is how many of its bytes have to be known for that: where `data` has fewer, the first is None.
+    The second number is the number of bytes that have to be known for that. If `data` has fewer, the size is None.
     """
     view = data.data[position:]
     at = MESSAGE_HEADER_SIZES[view[MAGIC_AT]]

@@ -39,11 +39,12 @@ What is checked at the start
 2. The version of the package is in its range. The tests of the codecs pass with the oldest and the newest release in
    the range: lz4 4.3.0 and 4.4.5, zstandard 0.23.0 and 0.25.0, isal 1.7.0 and 1.9.1; and with zlib 1.2.13.
 3. The extension module exports every function of the group (the groups are separated by semicolons above).
-4. The functions that decompress return a known text from its compressed form. Those that compress return the same bytes
-   as the package's Python function.
+4. The decompressing functions return a known text from its compressed form. The compressing functions return the same
+   bytes as the package's Python function.
 
 If a check fails, no function of the group is used: the kernels call the Python functions of the package, or, without
-isal, those of zlib. Results are equal and take longer. `kbatch.batches.codecs` describes the one known difference.
+isal, the functions of zlib. Results are equal and take longer; `kbatch.batches.codecs` describes the one known
+difference.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ class StreamDecoder:
         table = self._read()
         self._settle(table.consumed)
         if not len(table.batches) and not table.losses:
-            self._raise_damage()
+            _raise_error(self._decoding, self._first_reader)
         return table
 
     def finish(self) -> RecordTable:
@@ -349,7 +349,7 @@ class StreamDecoder:
             table = self._read()
             pending = {} if self._front is None else self._front.pending(is_finished=True)
             if raises:
-                self._raise_damage()
+                _raise_error(self._decoding, self._first_reader)
             losses = [*table.losses, *self._lost_end()]
         except KbatchError:
             self._decoding = reader
@@ -412,7 +412,7 @@ class StreamDecoder:
                 yield table
             # Keep no reference: if the caller drops the table, the next one can use its memory.
             del table
-        self._raise_damage()
+        _raise_error(self._decoding, self._first_reader)
 
     def _read(self, max_bytes: int | None = None) -> RecordTable:
         """Read the next table of complete and decided batches."""
@@ -446,25 +446,27 @@ class StreamDecoder:
 
     # -- damage and ends
 
-    def _raise_damage(self) -> None:
-        """Raise the error that follows the last table, if there is one."""
-        for reader in (self._decoding, self._first_reader):
-            if reader.error is not None:
-                raise reader.error
-
     def _lost_end(self) -> list[Loss]:
         """Return the loss of an incomplete batch at the end, or of everything since damage stopped the reading."""
         reader, data = self._decoding, self._bytes
         if self.stopped:
             loss = reader.damage.open_loss
             return [] if loss is None else [loss._replace(length=data.end - loss.position)]
-        left = self.pending_bytes
-        if not left:
-            return []
-        size = f"{entry_size(data.window(self.position, data.end), 0)} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
-        reason = f"the stream ends within a batch: {left} of {size} are there"
         hint = "feed the rest, or let on_error='stop' or 'skip' report it as a loss"
-        return [reader.lose_tail(data, None, reason, hint)]
+        return [reader.lose_tail(data, None, _truncation(data, self.position), hint)] if self.pending_bytes else []
+
+
+def _raise_error(*readers: BatchReader) -> None:
+    """Raise the error that follows the last table of a reader, if there is one."""
+    for reader in readers:
+        if reader.error is not None:
+            raise reader.error
+
+
+def _truncation(data: ChunkBuffer, position: int) -> str:
+    left = data.end - position
+    size = f"{entry_size(data.window(position, data.end), 0)} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
+    return f"the stream ends within a batch: {left} of {size} are there"
 
 
 def _check_max_bytes(max_bytes: int) -> None:
