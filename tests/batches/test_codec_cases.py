@@ -129,7 +129,7 @@ def test_payload(case: Case, way) -> None:
             assert isinstance(found, Finding)
             assert found.fault is case.outcome
             assert case.detail in found.detail
-            assert found.fault is not Fault.OVER_LIMIT or found.wanted == case.limit
+            assert found.fault is not Fault.OVER_LIMIT or found.expected == case.limit
         if case.limit > LIMIT:
             # What a payload claims gets no memory.
             fresh = Arena()
