@@ -39,7 +39,7 @@ __all__ = ["VERDICT_DTYPE", "Refusal", "SequenceChecker"]
 # is a duplicate; -1 if the batch is refused.
 VERDICT_DTYPE = np.dtype([("offset", "<i8"), ("error", "<i2")], align=True)
 
-# ProducerStateEntry.NUM_BATCHES_TO_RETAIN, and so max.in.flight.requests.per.connection of idempotent producers.
+# ProducerStateEntry.NUM_BATCHES_TO_RETAIN, which limits max.in.flight.requests.per.connection of idempotent producers.
 _REMEMBERED = 5
 # Batches whose fields are converted to Python numbers at a time.
 _CHUNK_ROWS = 1 << 16
@@ -190,8 +190,8 @@ class SequenceChecker:
         from a producer without an entry: its earlier batches may have been deleted (PRD-R11).
     expiration_ms : int, optional
         ``producer.id.expiration.ms``, in milliseconds: a producer is forgotten if its next batch is this much later
-        than its last one, by the timestamps of the batches. A broker uses its clock, and 86400000 by default. Default
-        is never.
+        than its last one, by the timestamps of the batches. A broker uses its clock, and 86400000 by default. By
+        default producers are never forgotten.
 
     Raises
     ------
@@ -255,7 +255,7 @@ class SequenceChecker:
         on_error: Literal["raise", "mark", "follow"] = "raise",
         source: str | None = None,
     ) -> npt.NDArray[np.void]:
-        """Check batches in the order in which they are appended, and remember the accepted ones.
+        """Check batches in the order of their append, and remember the accepted ones.
 
         Parameters
         ----------

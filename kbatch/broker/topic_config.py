@@ -73,7 +73,7 @@ class TopicConfig:
             raise ValueError(f"zstd needs magic 2, got magic {self.magic}")
 
     def codec_of(self, source: int) -> Codec:
-        """Return the codec in which a batch of codec `source` is stored."""
+        """Return the codec that a batch of codec `source` is stored with."""
         if self.compression_type == "producer":
             return Codec(source)
         return Codec.NONE if self.compression_type == "uncompressed" else parse_codec(self.compression_type)

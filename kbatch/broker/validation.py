@@ -46,11 +46,11 @@ __all__ = ["Origin", "check_segment_size", "refuse_batch", "validate_batch"]
 
 Origin: TypeAlias = Literal["client", "coordinator"]
 
-# An error's text lists the numbers of this many bad records.
+# The maximum number of bad records that an error's text lists.
 _MAX_LISTED = 3
 
-# The broker's answer where the decoder raises. Kafka has no code for a payload that does not decompress, nor for an
-# unknown codec.
+# The broker's answer for each exception of the decoder. Kafka has no error code for a payload that does not decompress,
+# and none for an unknown codec.
 _CODES: dict[type[KbatchError], ErrorCode] = {
     CorruptBatchError: ErrorCode.CORRUPT_MESSAGE,
     TruncatedBatchError: ErrorCode.CORRUPT_MESSAGE,
@@ -70,7 +70,7 @@ def refuse_batch(code: ErrorCode, batch: np.void | None, text: str, **details: A
 
 
 def _refuse_for(error: KbatchError, magic: int = 2) -> NoReturn:
-    """Raise RefusedError with the code that a broker answers where the decoder raised `error`."""
+    """Raise RefusedError with the broker's code for an error of the decoder."""
     code = _CODES.get(type(error), ErrorCode.UNKNOWN_SERVER_ERROR)
     if magic < 2 and isinstance(error, UnsupportedFormatError):
         code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -124,15 +124,14 @@ def validate_batch(
     -----
     The checks, in order: framing (CORRUPT_MESSAGE); exactly one batch, of the topic's magic (INVALID_RECORD); base
     offset 0 from a client (INVALID_RECORD); ``max.message.bytes`` (MESSAGE_TOO_LARGE); checksums (CORRUPT_MESSAGE);
-    from a client at least one record, as many as the offsets imply, no control batch, and a sequence if there is a
-    producer id (INVALID_RECORD); producer fields only where magic 2 is stored (UNSUPPORTED_FOR_MESSAGE_FORMAT);
-    readable records (INVALID_RECORD, or UNKNOWN_SERVER_ERROR if they do not decompress; UNSUPPORTED_COMPRESSION_TYPE
-    for zstd in old formats); in compressed messages the magic of each message (INVALID_RECORD) and its checksum
-    (CORRUPT_MESSAGE); keys in a compacted topic (INVALID_RECORD); timestamps close enough to the clock and not marked
-    as the broker's (INVALID_TIMESTAMP).
+    from a client at least one record, the number of records that the offsets imply, no control batch, and a sequence if
+    there is a producer id (INVALID_RECORD); producer fields only where magic 2 is stored
+    (UNSUPPORTED_FOR_MESSAGE_FORMAT); readable records (INVALID_RECORD, or UNKNOWN_SERVER_ERROR if they do not
+    decompress; UNSUPPORTED_COMPRESSION_TYPE for zstd in old formats); in compressed messages the magic of each message
+    (INVALID_RECORD) and its checksum (CORRUPT_MESSAGE); keys in a compacted topic (INVALID_RECORD); timestamps close
+    enough to the clock and not marked as the broker's (INVALID_TIMESTAMP).
 
-    In one point this is stricter than a broker: a partial batch at the end is CORRUPT_MESSAGE, where Kafka silently
-    drops it.
+    One check is stricter than in a broker: a partial batch at the end is CORRUPT_MESSAGE; Kafka silently drops it.
 
     Examples
     --------
@@ -167,7 +166,7 @@ def _complete_batches(data: npt.NDArray[np.uint8], topic: TopicConfig, origin: O
     if scan.finding is not None:
         _refuse_for(finding_to_error(scan.finding, source=None, position=scan.consumed))
     if not len(batches):
-        refuse_batch(ErrorCode.INVALID_RECORD, None, "there is no complete batch")
+        refuse_batch(ErrorCode.INVALID_RECORD, None, "the records contain no complete batch")
     _check_entries(data, batches, topic, origin)
     if batches["magic"][0] == 2:
         _check_fields(batches[0], topic, origin)

@@ -1,6 +1,7 @@
 """A broker's log directories: names, segments, index files, seeking, tables of bounded size, and the other files.
 
-Besides `Log` and `Segment` there are readers of the other files of a broker, and of the records of its internal topics.
+In addition to `Log` and `Segment`, the package reads the other files of a log directory, and the records of a broker's
+internal topics.
 """
 
 from kbatch.log.control import control_value

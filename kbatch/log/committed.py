@@ -1,8 +1,8 @@
 """The transactions of a whole log, for read_committed.
 
-A marker may be in a later table, segment or task than the records of its transaction. So the batches of the log are
-followed, without their records, before anything is decoded: each segment separately (`segment_transactions`), possibly
-in threads or tasks. The results are joined in log order (`join_transactions`).
+A marker may be in a later table, segment or task than the records of its transaction. Before records are decoded, the
+transactions are therefore collected from the batches alone: from each segment separately (`segment_transactions`),
+possibly in threads or tasks. The results are joined in log order (`join_transactions`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class SegmentTransactions:
     Attributes
     ----------
     end : int
-        Position up to which the batches were followed, to resume from; 0 after damage, which rules resuming out.
+        Position up to which the batches were followed, where the next call resumes; 0 after damage, because the
+        segment must then be followed from its beginning.
     events : ndarray of EVENT_DTYPE
         The batches that open transactions, and the markers that end them.
     is_closed : bool
@@ -101,14 +102,15 @@ def follow_transactions(
     Returns
     -------
     Transactions
-        With offsets given, those that overlap them, and the last stable offset if it is below `stop_offset`.
+        With offsets, only the transactions that overlap them, and the last stable offset only if it is below
+        `stop_offset`.
 
     Notes
     -----
     Each segment is framed as for decoding, and checksums are verified according to `options.crc`. With
     ``on_error="skip"`` the walk resumes after damage at the same batch as decoding does. With "raise" and "stop" a read
     ends at damage, but it may also begin after it. So the walk skips damage too, and transactions that are open where
-    the damage begins stay undecided, unless the lengths of batches lead from its beginning to its end.
+    the damage begins stay undecided, unless the batch lengths lead from the beginning of the damage to its end.
 
     The loss of a marker leaves its transaction undecided, unless the segment's ``.txnindex`` lists it: an entry counts
     as the ABORT marker if its offset is missing between two good batches, and bytes between them are damaged. An entry
@@ -183,14 +185,14 @@ def _below(segments: Sequence[Segment], number: int) -> int | None:
 
 
 def open_before(segments: Sequence[Segment], number: int, options: DecodeOptions) -> tuple[int, list[OpenTransaction]]:
-    """Return the segment at which following can start to decide segment `number`, and the transactions open there.
+    """Return where to start following the log to decide the transactions of segment `number`.
 
     Returns
     -------
     int
         The number of the previous segment, or 0.
     list of OpenTransaction
-        The transactions open at its beginning. First batches that were deleted do not count (TXI-R6).
+        The transactions open at the beginning of that segment. A deleted first batch does not count (TXI-R6).
 
     Notes
     -----
@@ -357,7 +359,7 @@ def _interruptions(
 ) -> list[_Step]:
     """Return the last good offset before each loss that may hide markers, with the row that follows the loss.
 
-    If the lengths of batches lead from the beginning of a loss to its end, all its markers have rows.
+    A loss is left out if the batch lengths lead from its beginning to its end: all its markers then have rows.
     """
     steps: list[_Step] = []
     for loss in table.losses:
@@ -397,7 +399,7 @@ def _record(
     is_lost: npt.NDArray[np.bool_],
     steps: list[_Step],
 ) -> None:
-    """Record the followed rows of a table, and each step before its row."""
+    """Record the followed batches of a table, and apply each step before its row."""
     rows, lost = table.batches[is_followed], is_lost[is_followed]
     done = 0
     for row, step in [*steps, (len(rows), None)]:

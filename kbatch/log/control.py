@@ -57,7 +57,7 @@ def control_value(
     where = ", ".join([*([source] if source else []), *([f"offset {offset}"] if offset is not None else [])])
     where = f"{where}: " if where else ""
     if value is None:
-        raise InvalidRecordError(f"{where}{schema.name} without a value", source=source)
+        raise InvalidRecordError(f"{where}{schema.name} has no value", source=source)
     reader = Reader(value, flexible=schema.flexible)
     try:
         version = reader.int16()
@@ -65,7 +65,7 @@ def control_value(
             raise WireError(f"byte 0: version is {version}")
         if version > schema.known and schema.flexible:
             raise UnsupportedFormatError(
-                f"{where}{schema.name} of version {version}; known are 0 to {schema.known}", source=source
+                f"{where}unsupported {schema.name} version {version}; supported are 0 to {schema.known}", source=source
             )
         fields = schema.read(reader, version)
         reader.tags()

@@ -33,13 +33,13 @@ class ListedDirectory(NamedTuple):
         return bool(segment_names(self.listing, lambda _, base_offset: base_offset))
 
     def is_log(self, marked: bool) -> bool:
-        """Whether the directory has segments and names a topic-partition; a marked one only if `marked`."""
+        """Whether the directory has segments and names a topic-partition. `marked` allows a directory mark."""
         names = (name for name in self.listing if parse_segment_name(name) is not None)
         return self.has_segments and is_log_name(self.storage.absolute(self.path), marked, *names)
 
 
 def is_log_name(path: str, marked: bool, *segments: str) -> bool:
-    """Whether a path names a topic-partition's directory; a marked one only if `marked`."""
+    """Whether a path names a topic-partition's directory. `marked` allows a directory mark."""
     try:
         mark = name_of_log(path, segments).mark
     except LogDirectoryError:
@@ -48,7 +48,7 @@ def is_log_name(path: str, marked: bool, *segments: str) -> bool:
 
 
 def list_path(storage: Storage, path: str, kind: str = "file or directory") -> dict[str, Entry] | None:
-    """List a directory; return None if the path is a file. `kind` is what the error for a missing path asks for."""
+    """List a directory; return None if the path is a file. The error for a missing path names the expected `kind`."""
     if storage.remote and path.endswith(".log"):
         entry = storage.find(path)
         if entry is not None and not entry.is_directory:
@@ -69,7 +69,7 @@ def _not_listed(directory: str, error: OSError) -> LogDirectoryError:
 
 
 def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDirectory]:
-    """List subdirectories, each once; those of a remote filesystem concurrently."""
+    """List each subdirectory once; remote subdirectories are listed concurrently."""
     storage = parent.storage
 
     def one(name: str) -> ListedDirectory:

@@ -15,7 +15,7 @@ __all__ = ["OffsetIndexCheck", "TimeIndexCheck", "index_checks"]
 
 
 class OffsetIndexCheck:
-    """Each entry of an ``.index`` points at a batch, and has the last offset of what was appended there (DSK-R2)."""
+    """Checks that each entry of an ``.index`` points at a batch, with the last offset appended there (DSK-R2)."""
 
     width = STORED_OFFSET_ENTRY.itemsize
 
@@ -29,7 +29,7 @@ class OffsetIndexCheck:
         self.lost: list[tuple[int, int]] = []
 
     def follow(self, sound: npt.NDArray[np.void], table: RecordTable) -> None:
-        """Take the next batches of the segment, and the losses between them."""
+        """Check the next batches of the segment, with the losses between them."""
         self.lost += [(loss.position, loss.position + loss.length) for loss in table.losses]
         if not len(sound) or not len(self.entries):
             return
@@ -64,7 +64,7 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """Each entry of a ``.timeindex`` has the largest timestamp up to the batch with its offset (DSK-R3)."""
+    """Checks that each ``.timeindex`` entry has the largest timestamp up to the batch with its offset (DSK-R3)."""
 
     width = STORED_TIME_ENTRY.itemsize
 
@@ -78,7 +78,7 @@ class TimeIndexCheck:
         self.lost = False
 
     def follow(self, sound: npt.NDArray[np.void], table: RecordTable) -> None:
-        """Take the next batches of the segment, and the losses between them."""
+        """Check the next batches of the segment, with the losses between them."""
         self.lost |= bool(table.losses)
         if not len(sound):
             return
@@ -140,7 +140,7 @@ def index_checks(
 def _misplaced(
     check: OffsetIndexCheck | TimeIndexCheck, names: tuple[str, str], rule: str, *, strict: bool
 ) -> npt.NDArray[np.bool_]:
-    """Report the entries that are out of order, once each; return which they are."""
+    """Report each entry that is out of order once; return a mask of these entries."""
     misplaced = np.zeros(len(check.entries), np.bool_)
     for name in names:
         values = check.entries[name]

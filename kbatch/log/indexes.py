@@ -168,7 +168,7 @@ class OffsetIndex:
         return entries
 
     def find(self, log_size: int, offset: int | None = None) -> OffsetEntry | None:
-        """Return the last entry with an offset of at most `offset`, or the last entry of all.
+        """Return the last entry with an offset of at most `offset`; without `offset`, the last entry of the file.
 
         Only a few blocks of the file are read.
         """
@@ -183,7 +183,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """A segment's ``.timeindex`` file. The parameters are those of `OffsetIndex`."""
+    """A segment's ``.timeindex`` file. It takes the same parameters as `OffsetIndex`."""
 
     def __init__(self, path: str, *, base_offset: int, storage: Storage | None = None) -> None:
         self._base_offset = base_offset

@@ -3,7 +3,7 @@
 Two of these topics are compacted: a later record with the same key, or a tombstone, replaces an earlier one. The
 functions here return every record of a table; only the last one of each key is current.
 
-The schemas are those of Apache Kafka's group and transaction coordinators (``OffsetCommitKey``, ``OffsetCommitValue``,
+The schemas come from Apache Kafka's group and transaction coordinators (``OffsetCommitKey``, ``OffsetCommitValue``,
 ``GroupMetadataKey``, ``GroupMetadataValue``, ``TransactionLogKey``, ``TransactionLogValue``) and the frame of its
 metadata records (``AbstractApiMessageSerde``); DSK-R15, DSK-R16, DSK-R17. The records are small and few, so they are
 parsed in Python, one by one.
@@ -97,7 +97,7 @@ class ConsumerOffsets(NamedTuple):
         protocol_type, generation, protocol, leader, state_timestamp, members``. Members are a list of structures;
         ``subscription`` and ``assignment`` are bytes whose format depends on the protocol type.
     skipped : dict
-        Number of records by other key types, which belong to the newer group protocols (3 and up).
+        Number of records by each other key type; types 3 and up belong to the newer group protocols.
     """
 
     offsets: pa.Table
@@ -116,7 +116,7 @@ class TransactionStates(NamedTuple):
         previous_producer_id, next_producer_id, next_producer_epoch, client_transaction_version``. ``status`` is Kafka's
         name, such as ``"Ongoing"``, or ``"Unknown (9)"``. ``partitions`` is a list of ``topic`` and its ``partitions``.
     skipped : dict
-        Number of records by other key types.
+        Number of records by each other key type.
     """
 
     transactions: pa.Table
@@ -343,7 +343,7 @@ def metadata_records(table: RecordTable) -> pa.Table:
             reader = Reader(value)
             frame = reader.uvarint()
             if frame != _FRAME_VERSION:
-                raise _unknown_version(frame, "frame", f"known is {_FRAME_VERSION}")
+                raise _unknown_version(frame, "frame", f"supported is {_FRAME_VERSION}")
             key, version = _uint15(reader), _uint15(reader)
         row |= {
             "frame_version": frame,
@@ -395,7 +395,9 @@ def _located_errors(table: RecordTable, row: dict[str, Any], schema: str) -> Ite
 
 
 def _unknown_version(version: int, of: str, known: str) -> UnsupportedFormatError:
-    return UnsupportedFormatError(f"{of} version is {version}; {known}, a later release of kbatch may read it")
+    return UnsupportedFormatError(
+        f"unsupported {of} version {version}; {known} (a later release of kbatch may read it)"
+    )
 
 
 def _value(value: bytes, known: int, flexible: int) -> tuple[Reader, int]:
@@ -404,7 +406,7 @@ def _value(value: bytes, known: int, flexible: int) -> tuple[Reader, int]:
     if version < 0:
         raise WireError(f"byte 0: version is {version}")
     if version > known:
-        raise _unknown_version(version, "schema", f"known are 0 to {known}")
+        raise _unknown_version(version, "schema", f"supported are 0 to {known}")
     reader.flexible = version >= flexible
     return reader, version
 

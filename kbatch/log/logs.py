@@ -63,8 +63,8 @@ class Log:
         From the name of the directory (DSK-R9), or of the parent of a ``.log`` file; None if that name does not denote
         a topic-partition.
     mark : str or None
-        ``"delete"``, ``"future"`` or ``"stray"`` for a directory marked so. The topic of the first and the last may be
-        truncated, since a directory name has at most 255 characters.
+        ``"delete"``, ``"future"`` or ``"stray"`` for a marked directory. The topic in a name marked ``delete`` or
+        ``stray`` may be truncated, since a directory name has at most 255 characters.
     segments : list of Segment
         In order of base offset.
 
@@ -137,7 +137,7 @@ class Log:
         self.topic: str | None = None
         self.partition: int | None = None
         self.mark: str | None = None
-        # The name of a directory with segments need not be that of a topic-partition.
+        # A directory with segments may have a name that is not a topic-partition.
         with contextlib.suppress(LogDirectoryError):
             names = (os.path.basename(segment.path) for segment in self.segments)
             self.topic, self.partition, self.mark = name_of_log(self._directory, names)
@@ -172,15 +172,16 @@ class Log:
 
     @property
     def start_checkpoint(self) -> int | None:
-        """The broker's log start offset, or None if it does not lie within the segments (DSK-R13).
+        """The broker's log start offset, or None if it is unknown or outside the segments (DSK-R13).
 
         Brokers delete only whole segments. After a deletion by offset (DeleteRecords) the earlier records of the first
         segment remain on disk, and only the ``log-start-offset-checkpoint`` of the log directory hides them from
         consumers. The file applies to topic-partition directories directly in the log directory, not to a single
         ``.log`` file and not to a directory marked ``-delete``, ``-future`` or ``-stray``.
 
-        As for a broker that starts, a missing or malformed checkpoint is ignored. So is an offset beyond the end of the
-        log: a broker would drop all segments, but the files may be a partial copy, or older than the checkpoint.
+        As in a starting broker, a missing or malformed checkpoint is ignored. An offset beyond the end of the log is
+        ignored too: a broker would drop all segments, but the files may be a partial copy, or older than the
+        checkpoint.
         """
         first = self.segments[0].base_offset
         if first is None or self.topic is None or self.partition is None or self.mark is not None:
@@ -253,7 +254,7 @@ class Log:
         Raises
         ------
         CorruptBatchError
-            If no batch can begin where the header chain leads to.
+            If the header chain leads to a byte where no batch can begin.
         LogDirectoryError
             If a segment other than the last ends with an incomplete batch, or overlaps the next (DSK-R13).
         """
@@ -306,22 +307,23 @@ class Log:
             the broker has deleted but that are still on disk.
         start_timestamp, stop_timestamp : int, optional
             Only records with `start_timestamp` <= timestamp < `stop_timestamp`, in milliseconds. Producers choose
-            timestamps freely, so records of any time may follow a late one: `stop_timestamp` selects rows and does not
-            end the read. `start_timestamp` skips bytes whose batches are all earlier, by index and batch headers.
+            timestamps freely, so an earlier record may follow a later one: `stop_timestamp` selects rows and does not
+            end the read. With `start_timestamp`, index files and batch headers allow skipping bytes that contain only
+            earlier batches.
         isolation : {"read_uncommitted", "read_committed"}
             As for `kbatch.decode`, with the markers of the whole log. Before the first table all batches are followed
-            once, see `transactions`.
+            once (see `transactions`).
         include_control, crc, on_error, limits, columns, threads
             As for `kbatch.decode`. With ``on_error="stop"`` damage ends the read of the whole log.
         max_bytes : int
-            Approximate limit on the records, batches and data of one table; at least one batch is decoded. The memory
-            of a read stays near this, plus the tables that the caller keeps.
+            Approximate limit on the size of one table: its records, batches and data. At least one batch is decoded. A
+            read takes about this much memory, in addition to the tables that the caller keeps.
 
         Yields
         ------
         RecordTable
-            With `topic`, `partition` and the segment's path as `source`. A table may have no records but batches
-            without records, or losses. ``position`` in batches and losses is the byte in the segment's file.
+            With `topic`, `partition` and the segment's path as `source`. A table without records may still contain
+            batches without records, or losses. ``position`` in batches and losses is the byte in the segment's file.
 
         Raises
         ------
@@ -375,7 +377,7 @@ class Log:
         Parameters
         ----------
         crc, on_error, limits
-            As for `tables`. Damaged markers decide nothing.
+            As for `tables`. A damaged marker leaves its transaction undecided.
 
         Returns
         -------
@@ -426,7 +428,8 @@ class Log:
         Timestamps may descend, so each segment before the result has to be ruled out. That relies on the
         ``maxTimestamp`` of headers, never on the ``.timeindex`` alone: its last matching entry must point to a batch
         with exactly that maximum, and the headers after that batch are followed to the segment's end (see
-        `Segment.seek_timestamp`). If the timestamps of a closed segment ascend, these are its last few kilobytes.
+        `Segment.seek_timestamp`). If the timestamps of a closed segment ascend, these headers are in its last few
+        kilobytes.
         """
         first = self.start_checkpoint if start_offset is None else start_offset
         options = DecodeOptions(

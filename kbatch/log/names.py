@@ -185,7 +185,7 @@ class SegmentName(NamedTuple):
 
 
 def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) -> list[SegmentName]:
-    """Return the segments among the files of a directory, chosen as by a broker that starts (DSK-R8).
+    """Return the segments among the files of a directory, as a starting broker chooses them (DSK-R8).
 
     Parameters
     ----------
@@ -201,10 +201,10 @@ def segment_names(names: Iterable[str], next_offset: Callable[[str, int], int]) 
 
     Notes
     -----
-    The rules are those of Kafka's ``LogLoader.load``. ``.deleted`` files are about to be deleted, ``.cleaned`` files
+    The rules come from Kafka's ``LogLoader.load``. ``.deleted`` files are about to be deleted, ``.cleaned`` files
     are incomplete. A ``.swap`` file is a complete part of an interrupted compaction or segment split. Together the
-    ``.swap`` files replace every segment whose base offset is at least their lowest base offset and below the highest
-    offset after one of them. A ``.swap`` file is ignored if there is a ``.cleaned`` file with the same or a lower base
+    ``.swap`` files replace every segment whose base offset is at least their lowest base offset and below their highest
+    end offset. A ``.swap`` file is ignored if there is a ``.cleaned`` file with the same or a lower base
     offset: then not all parts were complete, and the original segments still exist.
     """
     segments = []

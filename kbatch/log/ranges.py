@@ -17,7 +17,7 @@ from kbatch.table import RecordTable
 
 __all__ = ["first_offset_since", "range_tables"]
 
-# Limit on a table, in bytes, when a segment is decoded to find what follows damage.
+# Limit on a table, in bytes, when a segment is decoded to find the batches after damage.
 _DAMAGED_TABLE_BYTES = 16 << 20
 
 

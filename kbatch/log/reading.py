@@ -22,7 +22,8 @@ NOT_REACHED = "not read: on_error='stop' ended the read at earlier damage"
 # Default limit on a table, in bytes, when a whole log is decoded and tables are dropped at once.
 TABLE_BYTES = 32 << 20
 _MIN_WINDOW = 64 << 10
-# How far before the table's window a window about damage may begin: `DamageEngine` resumes its checksums there.
+# A window that the damage engine requests may begin this many bytes before the table's window, since `DamageEngine`
+# resumes its checksums there.
 _OVERLAP = 128
 _NO_BYTES: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 _TRUNCATED = "truncated batch: only the last segment of a log may end with an incomplete batch"
@@ -51,7 +52,8 @@ class FileWindows:
         self._max_size = max(max_bytes * 3 // 8, _MIN_WINDOW)
         self._max_compressed_size = max(self._max_size // 2, _MIN_WINDOW)
         self._size = self._max_compressed_size
-        # The last window, except for small ones elsewhere, and whether it was requested beyond this size.
+        # The window kept for the next request, and whether a request made it larger than `_size`. Small windows
+        # elsewhere in the file are not kept.
         self._held = _NO_BYTES
         self._begin = 0
         self._is_large = False
@@ -59,8 +61,8 @@ class FileWindows:
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` up to at least `stop`, or to the end of the range.
 
-        With ``stop <= start`` the window is for a table. Otherwise it is about damage: it begins near the table's
-        position, or has the few bytes that a length points to.
+        With ``stop <= start`` the window is for a table. Otherwise the damage engine requests it: near the table's
+        position, or a few bytes at a position that a length field points to.
         """
         is_table = stop <= start
         expected = min(start + self._size, self.end) if is_table else stop
@@ -72,8 +74,8 @@ class FileWindows:
             return self._read(start, min(stop, self.end))
         self._is_large = stop - start > self._size
         if self._is_large:
-            # A large batch, or damage with large lengths in headers. Reading twice as much bounds the number of times
-            # that the file is read.
+            # A large batch, or damage with large lengths in headers. Reading twice the requested size bounds the number
+            # of times that the file is read.
             stop += stop - start
         stop = min(max(stop, start + self._size), self.end)
         if start < begin and is_near:
@@ -109,7 +111,7 @@ def read_tables(
     ----------
     segment : Segment
     start, end : int
-        `start` is a position where a batch begins; so is `end`, or it is the segment's size.
+        A batch begins at `start`, and at `end` unless that is the segment's size.
     options : DecodeOptions
     max_bytes : int
         Approximate limit on the records, batches and bytes of one table; at least one batch is decoded.
@@ -125,8 +127,8 @@ def read_tables(
 
     Notes
     -----
-    An incomplete batch or zeros at the end of a live segment are neither an error nor a loss; at the end of any other
-    segment they are (DSK-R14).
+    An incomplete batch or zeros at the end of a live segment are neither an error nor a loss. At the end of any other
+    segment they are damage (DSK-R14).
     """
     with segment.open() as file:
         windows = FileWindows(file, end, max_bytes)
@@ -147,7 +149,7 @@ def read_tables(
             if consumed or len(table.batches) or table.losses:
                 windows.adapt(consumed, compressed)
                 yield table
-            # No reference is kept, so that the memory of a table that the caller drops is free for the next one.
+            # No reference is kept: the memory of a table is free for the next one as soon as the caller drops it.
             del table
             if reader.error is not None:
                 raise reader.error

@@ -1,4 +1,4 @@
-"""What a verification reports."""
+"""The report of a verification."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["OnFinding", "VerificationFinding", "VerificationReport"]
 class VerificationFinding(NamedTuple):
     """A fault or a note.
 
-    Damage is something that no broker writes, and that loses records or misleads a reader. Anything that a healthy log
-    may have (missing offsets, a file that ends with an incomplete batch) is a note.
+    A fault is damage: a state of a file that no broker writes, and that loses records or misleads a reader. A state
+    that occurs in healthy logs (missing offsets, a file that ends with an incomplete batch) is a note.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class VerificationReport:
     Attributes
     ----------
     segments, batches, records, bytes : int
-        What was read; `bytes` counts segment files only.
+        Number of segments, batches, records and bytes read; `bytes` counts segment files only.
     side_files : int
         Number of index files and snapshots.
     findings : list of VerificationFinding

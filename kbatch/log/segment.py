@@ -120,7 +120,7 @@ class SegmentFile:
     def walk_windows(
         self, position: int, stop: int | None = None
     ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
-        """Walk as `walk` does, and yield the bytes from the first batch of the rows on with each array."""
+        """Walk as `walk` does, and yield with each array the bytes from its first batch on."""
         end = self.size if stop is None else min(stop, self.size)
         step = size = _FIRST_WINDOW
         while position < end:
@@ -259,7 +259,7 @@ class Segment:
         self._swapped = swapped
         # Other files of a local segment are looked up when they are needed.
         self._listing = listing if storage.remote else None
-        # Of remote index files nothing is read twice; a segment is what its files hold when it is made.
+        # Remote index files are read once: the segment keeps the contents that they had at the first read.
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._is_plain = not is_aiven_name(os.path.basename(path))
@@ -333,8 +333,8 @@ class Segment:
     def seek_offset(self, offset: int, *, use_indexes: bool = True) -> int:
         """Return the position of the first batch whose last offset is `offset` or later.
 
-        If there is none, it is the position after the last whole batch. Offsets must ascend, as in every log that a
-        broker writes. If damage may have hidden that batch, it is the position of the damage.
+        Without such a batch, the result is the position after the last whole batch. If damage may have hidden the
+        batch, the result is the position of the damage. Offsets must ascend, as in every log that a broker writes.
 
         Notes
         -----
@@ -352,8 +352,8 @@ class Segment:
     def seek_timestamp(self, timestamp: int, *, use_indexes: bool = True) -> int:
         """Return the position of the first batch whose ``max_timestamp`` is `timestamp` (ms) or later.
 
-        If there is none, it is the position after the last whole batch. If damage may have hidden that batch, it is the
-        position of the damage, as for `seek_offset`.
+        Without such a batch, the result is the position after the last whole batch. If damage may have hidden the
+        batch, the result is the position of the damage, as for `seek_offset`.
 
         Notes
         -----
@@ -371,8 +371,8 @@ class Segment:
     def end_for_offset(self, offset: int, *, use_indexes: bool = True) -> int:
         """Return the position where the batches with records below `offset` end: a batch boundary, or `size`.
 
-        A header counts as beyond `offset` only if the checksum is valid and, since it does not cover the base offset,
-        the next batch has a higher offset.
+        A batch counts as beyond `offset` only if its checksum is valid and, since the checksum does not cover the base
+        offset, the next batch has a higher offset.
         """
         with self.open() as file:
             row, _ = self._first_batch(file, self._start_for_offset(file, offset, use_indexes), offset=offset)
@@ -446,7 +446,7 @@ class Segment:
     def _first_batch(
         self, file: SegmentFile, start: int, *, offset: int | None = None, timestamp: int | None = None
     ) -> tuple[np.void | None, npt.NDArray[np.void]]:
-        """Return the first batch from `start` on that reaches `offset` or `timestamp`, and some skipped before it."""
+        """Return the first batch from `start` on that reaches `offset` or `timestamp`, and batches skipped before."""
         passed = np.empty(0, BATCH_DTYPE)
         for rows in file.walk(start):
             reached = rows["last_offset"] >= offset if offset is not None else rows["max_timestamp"] >= timestamp
@@ -539,7 +539,7 @@ def check_order(before: str, reached: int | None, following: str | None, base_of
     """Raise if the segment at `before` reaches the base offset of the following one (DSK-R13)."""
     if reached is not None and base_offset is not None and base_offset <= reached:
         raise LogDirectoryError(
-            f"{following or f'the segment after {before}'}: begins at offset {base_offset}, but {before} reaches to "
+            f"{following or f'the segment after {before}'}: begins at offset {base_offset}, but {before} extends to "
             f"{reached}: the segments overlap; read them one by one",
             source=following or before,
         )

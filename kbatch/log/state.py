@@ -84,7 +84,7 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
     """Read the aborted transactions of a ``.txnindex`` file (TXI-R1, TXI-R2).
 
     An entry is in the index of the segment that has the transaction's marker; the first offset may be in an earlier
-    segment. The format is that of Kafka's ``TransactionIndex``.
+    segment. Kafka's ``TransactionIndex`` defines the format.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
     Returns
     -------
     ndarray of ABORTED_DTYPE, shape (transactions,)
-        ``last_offset`` is the offset of the marker, and ascends. ``last_stable_offset`` is that of the log when the
-        transaction was completed. An incomplete last entry is ignored.
+        ``last_offset`` is the offset of the marker, and ascends. ``last_stable_offset`` is the last stable offset of
+        the log when the transaction was completed. An incomplete last entry is ignored.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def read_transaction_index(path: str | os.PathLike[str], *, storage: Storage | N
 def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | None = None) -> npt.NDArray[np.void]:
     """Read the producers of a ``.snapshot`` file: their state before the offset in the file's name (DSK-R6).
 
-    The format is that of Kafka's ``ProducerStateManager``.
+    Kafka's ``ProducerStateManager`` defines the format.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def start_offsets(
     Returns
     -------
     dict
-        From (topic, partition) to offset; empty if the file is missing or, as when a broker starts, malformed.
+        From (topic, partition) to offset. As in a starting broker, it is empty if the file is missing or malformed.
 
     Raises
     ------
@@ -338,8 +338,8 @@ def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | 
     Returns
     -------
     PartitionMetadata
-        ``topic_id`` is a UUID, which the file has in URL-safe base64 without padding. Files of a later version are
-        read like those of version 0, as by a broker.
+        ``topic_id`` is a UUID, stored in the file as URL-safe base64 without padding. As in a broker, files of a later
+        version are read as version 0.
 
     Raises
     ------
@@ -447,7 +447,7 @@ def _unescaped(path: str, number: int, text: str) -> str:
 def _checkpoint(path: str, columns: int, expected: str, storage: Storage | None) -> list[tuple[int, list[str]]]:
     """Return the entries of a checkpoint file, each with its line number.
 
-    As for Kafka's ``CheckpointFile``, a file that ends before its count has no entries: brokers create it empty.
+    As in Kafka's ``CheckpointFile``, a file that ends before its count has no entries: brokers create it empty.
     """
     lines = _lines(path, storage)
     if lines:
@@ -469,7 +469,7 @@ def _checkpoint(path: str, columns: int, expected: str, storage: Storage | None)
         entries.append((number, parts))
     if len(entries) != count:
         raise LogDirectoryError(
-            f"{path}, line 2: declares {count} entries, {len(entries)} follow; the file is damaged or truncated",
+            f"{path}, line 2: declares {count} entries, but {len(entries)} follow; the file is damaged or truncated",
             source=path,
         )
     return entries

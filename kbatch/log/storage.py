@@ -53,7 +53,7 @@ _S3_NUMBERS = {"request_timeout", "connect_timeout"}
 # its window, so a caller that keeps many tables would otherwise run out of descriptors.
 MOST_MAPPED = 64
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-# Smallest request to a remote file, in bytes: a request costs more than their transfer.
+# Smallest request to a remote file, in bytes: the request itself costs more than the transfer of this many bytes.
 _LEAST_REQUEST = 64 << 10
 
 _lock = threading.Lock()
@@ -63,7 +63,7 @@ _bytes_read = 0
 def bytes_read() -> int:
     """Return the number of bytes that this process has read from files through kbatch, including index files.
 
-    All requested bytes of a mapped window count.
+    A mapped window counts with its whole size.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def _count(size: int) -> None:
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is a URL of another filesystem than the local one."""
+    """Whether a path is a URL of a filesystem other than the local one."""
     found = _URL.match(path)
     return found is not None and found["scheme"].lower() != "file"
 
@@ -278,7 +278,7 @@ class Storage:
     options : mapping of str to str, optional
         As for `filesystem`; ignored for local files.
     remote : bool
-        Whether its paths are URLs.
+        Whether the paths are URLs.
     """
 
     __slots__ = ("options", "remote")
@@ -396,7 +396,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _current(path: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
-    """Return the filesystem without cached listings, which fsspec keeps although logs grow."""
+    """Return the filesystem without cached listings: fsspec caches them, but logs grow."""
     fs, inner = filesystem(path, options)
     handler = getattr(fs, "handler", None)
     if handler is not None:
@@ -425,7 +425,7 @@ class LocalFile:
         self.size = os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
-        """Close the file. Windows stay."""
+        """Close the file. Windows remain valid."""
         self._file.close()
 
     def window(self, start: int, stop: int, *, mapped: bool) -> npt.NDArray[np.uint8]:
@@ -491,7 +491,7 @@ class RemoteFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file. Windows stay."""
+        """Close the file. Windows remain valid."""
         if self._file is not None:
             self._file.close()
         self._held = byte_array(b"")

@@ -1,4 +1,4 @@
-"""Verification of what a broker has on disk: segments batch by batch, and the other files against the segments."""
+"""Verification of logs: segments batch by batch, and their index files and snapshots against the segments."""
 
 from __future__ import annotations
 
@@ -148,12 +148,12 @@ class _Order:
         self.gaps = 0
         base = segment.base_offset
         if base is not None and self.last is not None and base <= self.last:
-            self.report.add(segment.path, 0, f"begins at offset {base}, but {self.last_path} reaches to {self.last}")
+            self.report.add(segment.path, 0, f"begins at offset {base}, but {self.last_path} extends to {self.last}")
             # One finding for the segment, not one for each of its batches.
             self.last = None
 
     def follow(self, segment: Segment, table: RecordTable, sound: npt.NDArray[np.void]) -> None:
-        # Neither header nor records of a bad batch count.
+        # Bad batches are ignored, with their headers and records.
         if not len(sound):
             return
         self._follow_offsets(segment, sound)
@@ -172,7 +172,7 @@ class _Order:
         # offset causes one finding.
         before = np.concatenate(([first], last[:-1]))
         faults = [
-            (base <= before, "base offset {base} after a batch that reaches to {before}"),
+            (base <= before, "base offset {base} after a batch that extends to {before}"),
             (last < base, "last offset {last} is below the base offset {base}"),
         ]
         if start is not None:
@@ -298,7 +298,7 @@ def _check_transactions(
 
 
 def _aborted(segments: Sequence[Segment], options: DecodeOptions) -> npt.NDArray[np.void]:
-    """Return the aborted transactions by the markers, with those that were open where the log begins (TXI-R7)."""
+    """Return the aborted transactions by the markers. A transaction may begin before the log does (TXI-R7)."""
     first = segments[0]
     producers = None
     # In tiered storage the snapshot has the state after the segment.
@@ -326,8 +326,8 @@ def _compare(
         row = expected.pop((producer, last), None)
         damage = False
         if row is None:
-            # Compaction removes first the data and finally the marker.
-            text = "the log has no such marker with data before it"
+            # Compaction removes the data first and the marker last.
+            text = "no such marker follows a transaction's data in the log"
         elif first > row["first_offset"]:
             text = f"first offset is {first}, the transaction began at {row['first_offset']}"
             damage = True
@@ -340,7 +340,7 @@ def _compare(
         text = f"producer {producer}, marker at offset {last}: {text}"
         report.add(path, STORED_ABORTED.itemsize * i, text, damage=damage)
     for producer, last in sorted(expected, key=lambda key: int(key[1])):
-        text = f"aborted transaction of producer {producer}, marker at offset {last}, has no entry"
+        text = f"no entry for the aborted transaction of producer {producer} with the marker at offset {last}"
         report.add(path, STORED_ABORTED.itemsize * len(listed), text)
 
 

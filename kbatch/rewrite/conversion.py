@@ -1,4 +1,4 @@
-"""Batches -> the same records in another magic: `convert`.
+"""Rewrites batches with the same records in another magic: `convert`.
 
 Conversion follows Kafka, except that offsets stay: down-conversion ``RecordsUtil.downConvert`` (PRD-R9), up-conversion
 ``LogValidator`` (PRD-R8). Fields that the older format lacks are dropped only with ``lossy="drop"``.
@@ -34,7 +34,7 @@ Lossy = Literal["raise", "drop"]
 # The losses, as error messages name them.
 _REFUSED_TEXTS = {
     "control_batches": "control batches, which end transactions",
-    "transactional_batches": "transactional batches, of which some may be aborted",
+    "transactional_batches": "transactional batches, some of which may be aborted",
     "producer_batches": "producer ids, epochs and sequences",
     "delete_horizons": "delete horizons",
     "records_with_headers": "headers of records",
@@ -187,7 +187,7 @@ class Conversion(Rewriter):
         source: str | None,
         batch: npt.NDArray[np.int32] | None = None,
     ) -> None:
-        """Count `lost` batches, or records of which `batch` contains the batch; raise unless losses are dropped."""
+        """Count the batches marked in `lost`, or raise. With `batch`, the row of each record's batch, count records."""
         count = int(np.count_nonzero(lost))
         if not count:
             return

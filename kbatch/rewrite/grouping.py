@@ -1,4 +1,4 @@
-"""Batches -> batches of another magic or codec with the same records."""
+"""Encodes the records of batches again, as batches of another magic or codec."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def _writable(table: RecordTable, after: int, source: str | None, rewriter: Rewr
         text = "the checksum of a message in a compressed message does not match"
         rewriter.leave_out(batches[row], text, source, CrcMismatchError)
     for row in non_monotonic(rows["offset"], rows["batch"], bad, after):
-        text = "offsets do not rise or are negative, so the records can't be written"
+        text = "offsets do not ascend or are negative, so the records can't be written"
         rewriter.leave_out(batches[row], text, source, InvalidRecordError)
         bad[row] = True
     return table[~bad[rows["batch"]]] if bad.any() else table
 
 
 def _encoded(table: RecordTable, magic: int, source: str | None, rewriter: Rewriter, memory: Memory) -> memoryview:
-    """Encode records with rising offsets."""
+    """Encode records with ascending offsets."""
     rows, batches = table.records, table.batches
     counts = np.bincount(rows["batch"], minlength=len(batches))
     used = counts > 0
@@ -133,7 +133,7 @@ def _raise_unsupported(row: np.void, fault: int, found: int, source: str | None)
 def non_monotonic(
     offsets: npt.NDArray[np.int64], of_batch: npt.NDArray[np.int32], bad: npt.NDArray[np.bool_], after: int
 ) -> list[int]:
-    """Return the batches with offsets that are negative or do not rise, within them or after the batches before.
+    """Return the batches with negative offsets, and those whose offsets do not ascend from the last one written.
 
     Parameters
     ----------

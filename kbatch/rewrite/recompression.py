@@ -1,4 +1,4 @@
-"""Batches -> the same batches with another codec: `recompress`.
+"""Rewrites batches with another codec: `recompress`.
 
 The records of a batch of magic 2 are not parsed: only its payload is decompressed and compressed again.
 """
@@ -35,7 +35,7 @@ __all__ = ["Recompression", "recompress"]
 
 # Buffers have the capacity for a batch that grows by this factor; larger ones are rewritten one by one.
 _ORDINARY_GROWTH = 8
-# How a batch is rewritten: its payload is compressed again, or records of magic 0 (2) or 1 (3) are encoded again.
+# How a batch is rewritten: 1 compresses its payload again; 2 (magic 0) and 3 (magic 1) encode its records again.
 _PAYLOAD, _RECORDS = 1, 2
 
 
@@ -110,7 +110,7 @@ class Recompression(Rewriter):
         super().__init__(codec, **options)
 
     def kinds(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
-        """Return 0 for batches that are copied, or the way in which the others are rewritten."""
+        """Return 0 for each batch that is copied, and the kind of rewriting for others."""
         own, magic = batches["attributes"] & ATTRIBUTE_CODEC, batches["magic"]
         kinds = np.full(len(batches), _PAYLOAD, np.int8)
         # An uncompressed message is an entry; a compressed message set is one entry for many messages.

@@ -1,7 +1,7 @@
-"""Batches -> the same records in other batches: the driver of `convert` and `recompress`.
+"""Rewrites the records of batches as other batches: the driver of `convert` and `recompress`.
 
-A `Rewriter` selects batches and rewrites them one run at a time; all other batches are copied. Damage is an error, or
-is left out and reported.
+A `Rewriter` selects batches and rewrites them one run at a time; all other batches are copied. Damage raises an error,
+or is left out and reported.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class RewriteReport:
 
 
 class Output:
-    """The output for `total` bytes of input, of which `consumed` have been rewritten."""
+    """The output for `total` bytes of input; the first `consumed` have been rewritten."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -185,7 +185,7 @@ class Run(NamedTuple):
 class Rewriter(ABC):
     """Selects batches and rewrites them; its subclasses are `Conversion` and `Recompression`.
 
-    The parameters are those of `convert` and `recompress`.
+    It takes the parameters of `convert` and `recompress`.
     """
 
     # Whether producer ids and control batches are kept.
@@ -244,7 +244,7 @@ def rewrite_batches(
     source: str | None = None,
     memory: Memory = new_memory,
 ) -> Iterator[memoryview]:
-    """Rewrite batches, one run at a time; offsets must rise within each run.
+    """Rewrite batches, one run at a time; offsets must ascend within each run.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ class _Pairs:
     __slots__ = ("_keys", "_offsets", "_producers", "_stride")
 
     def __init__(self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
-        # A pair becomes one number by the ranks of both: numpy searches numbers.
+        # np.searchsorted takes numbers only, so each pair becomes one number, computed from the ranks of its parts.
         self._producers = np.unique(producer_ids)
         self._offsets = np.unique(offsets)
         self._stride = len(self._offsets) + 1
@@ -83,7 +83,8 @@ class AbortedRanges:
         order = np.lexsort((first, producers))
         producers, first, last = producers[order], first[order], last[order]
         if len(order):
-            # The running maximum within each producer: on ranks of offsets, raised from producer to producer.
+            # The running maximum of the last offsets within each producer. Each producer's ranks are higher than the
+            # previous producer's, so that one pass computes all of them.
             lasts, ranks = np.unique(last, return_inverse=True)
             starts = np.ones(len(order), np.bool_)
             starts[1:] = producers[1:] != producers[:-1]

@@ -189,7 +189,7 @@ def _require_bytes(data: npt.NDArray[np.uint8], rows: npt.NDArray[np.void], orig
     start = rows["position"] - origin
     size = rows["size"]
     if np.any((start < 0) | (size < BATCH_HEADER_SIZE) | (size > len(data) - start)):
-        raise ValueError(f"rows of batches lie outside of the {len(data)} bytes that begin at {origin}")
+        raise ValueError(f"rows of batches are outside of the {len(data)} bytes that begin at {origin}")
 
 
 def _first_record_sizes(

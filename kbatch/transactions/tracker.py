@@ -177,8 +177,8 @@ class TransactionTracker:
 
     Notes
     -----
-    The rules are those of Kafka's ``ProducerAppendInfo`` and ``ProducerStateManager``, and the result equals
-    the log's own index (TXI-R5, LSO-R3). If decoding starts in the middle of a log, a transaction begins at the first
+    The rules come from Kafka's ``ProducerAppendInfo`` and ``ProducerStateManager``, and the result equals the
+    log's own index (TXI-R5, LSO-R3). If decoding starts in the middle of a log, a transaction begins at the first
     decoded batch (TXI-R6); a marker without a batch aborts nothing (TXI-R3). Producer epochs are ignored (TXN-R9).
 
     A flipped bit in a header can turn any batch into part of a transaction that never ends. Therefore `add` verifies
@@ -339,7 +339,7 @@ class TransactionTracker:
     def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
         """Apply an ABORT marker whose batch is lost, but which a ``.txnindex`` lists.
 
-        Its place in the log is after the batches added before, and before those added next.
+        Call it after the batches that precede the marker in the log, and before the batches that follow the marker.
 
         Parameters
         ----------

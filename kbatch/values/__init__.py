@@ -1,4 +1,4 @@
-"""Parsers of keys and values: JSON, Avro, Protobuf and fixed-width structs -> Arrow columns.
+"""Parsers of keys and values (JSON, Avro, Protobuf and fixed-width structs) into Arrow columns.
 
 The ``parse`` method of a parser turns a column of bytes into a column of its ``type``, of the same length, with null
 where the bytes are null or bad. Bad bytes are kept, with the reason (`ParsedValues.bad_values`): nothing is lost.

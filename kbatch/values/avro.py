@@ -1,4 +1,6 @@
-"""Avro datums -> an Arrow column: a schema is compiled for `kbatch.kernels.avro`, whose columns become an Arrow array.
+"""Parses Avro datums into an Arrow column.
+
+A schema is compiled for the decoder in `kbatch.kernels.avro`; the columns that it fills become an Arrow array.
 
 Source: the Avro specification 1.11 (schemas, binary encoding, logical types, schema resolution). As in Spark's
 ``from_avro``, a union of null and one type is nullable; any other is a struct of its branches, ``member0`` and so on.
@@ -77,7 +79,7 @@ _PRIMITIVES = {
     "bytes": NodeKind.BYTES,
     "string": NodeKind.STRING,
 }
-# Times of day, and the number of values of each.
+# The logical types for times of day, with the number of different values of each.
 _TIMES = {(NodeKind.INT, "time-millis"): 86_400_000, (NodeKind.LONG, "time-micros"): 86_400_000_000}
 # The minimum size of a datum in bytes; 1 for other kinds.
 _MIN_DATUM_SIZES = {
@@ -110,7 +112,7 @@ class _Node:
 
 
 class _Compiler:
-    """A schema -> nodes, each before its children."""
+    """Compiles a schema to nodes, each before its children."""
 
     def __init__(self, pa: Any) -> None:
         self.pa = pa

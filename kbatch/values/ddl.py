@@ -1,4 +1,4 @@
-"""Spark's DDL (``id bigint, tags array<string>``) -> Arrow types, without Spark's parser, which is in Java."""
+"""Parses Spark's DDL (``id bigint, tags array<string>``) into Arrow types, without Spark's Java parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixed-width structs -> an Arrow column: one gather into a NumPy structured array."""
+"""Parses fixed-width structs into an Arrow column, with one gather into a NumPy structured array."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FixedParser:
         else:
             rows = np.flatnonzero(good)
             out[rows] = slices.content[starts[rows, None] + np.arange(dtype.itemsize)]
-        # Through a structured dtype, so that a subarray is one element.
+        # A structured dtype makes a subarray one element.
         made = np.ascontiguousarray(out).reshape(-1).view([("value", dtype)])["value"]
         bad = np.flatnonzero(slices.valid & ~good).astype(np.int64, copy=False)
         errors = [f"expected {dtype.itemsize} bytes, found {length}" for length in lengths[bad].tolist()]

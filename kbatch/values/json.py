@@ -1,4 +1,4 @@
-"""JSON texts -> an Arrow column, by Arrow's own parser.
+"""Parses JSON texts into an Arrow column, with Arrow's parser.
 
 Texts become lines ``{"v":TEXT}`` of one buffer, which Arrow parses at once. `kbatch.kernels.jsontext` first checks that
 no text extends beyond its line. Rows that Arrow refuses are parsed in smaller and smaller parts, until each bad row is
@@ -180,7 +180,7 @@ class JsonParser:
                 block = min(buffer.size, 8 * block)
 
     def _screen(self, pa: Any, text: bytes) -> str | None:
-        """Return the error in a text, or None unless Arrow would certainly refuse the text too."""
+        """Return the error in a text if Arrow certainly refuses the text too, else None."""
         try:
             value = json.loads(text, parse_int=_Digits)
         except ValueError as error:

@@ -1,6 +1,6 @@
-"""Protobuf messages -> an Arrow column, by the C parser of the `protobuf` package.
+"""Parses Protobuf messages into an Arrow column, with the C parser of the `protobuf` package.
 
-Types equal those of Spark's ``from_protobuf``: enums are strings, and fields with presence (messages, ``optional``,
+The types match Spark's ``from_protobuf``: enums are strings, and fields with presence (messages, ``optional``,
 members of a ``oneof``, all fields of proto2) are null if they are not set.
 """
 

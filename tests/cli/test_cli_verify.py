@@ -94,7 +94,7 @@ def test_offsets_within_a_segment(run: Any, tmp_path: Path) -> None:
     status, out, _ = run(path)
     second = len(batch(5, [1, 2]))
     assert status == 3
-    assert findings(out) == [f"{path}: byte {second}: base offset 6 after a batch that reaches to 6"]
+    assert findings(out) == [f"{path}: byte {second}: base offset 6 after a batch that extends to 6"]
     assert "note: offsets are missing: 6 is followed by 9, and 1 more gap" in out
     path = write_segment(tmp_path / "u-0", 5, [batch(4, [1])])
     assert "byte 0: base offset 4 is below the segment's, 5" in run(path)[1]
@@ -245,7 +245,7 @@ def test_transaction_index(run: Any, txn: Path) -> None:
     path = segment_path(txn, 0, ".txnindex")
     data = path.read_bytes()
     for content, text in (
-        (data[34:], "aborted transaction of producer 1001, marker at offset 30, has no entry"),
+        (data[34:], "no entry for the aborted transaction of producer 1001 with the marker at offset 30"),
         (
             data[:10] + struct.pack(">q", 16) + data[18:],
             "byte 0: producer 1001, marker at offset 30: first offset is 16",

@@ -175,9 +175,15 @@ def test_minus_one_is_null_and_the_rest_of_a_value_is_left_alone_dsk_r15() -> No
         (consumer_offsets, b"\0\1\0\1g\0\5t", b"", InvalidRecordError, "key, byte 7: 5 bytes wanted, 1 remain"),
         (consumer_offsets, COMMIT_KEY, b"", InvalidRecordError, "OffsetCommitValue, byte 0: 2 bytes wanted"),
         (consumer_offsets, COMMIT_KEY, b"\xff\xff", InvalidRecordError, "byte 0: version is -1"),
-        (consumer_offsets, COMMIT_KEY, b"\0\5", UnsupportedFormatError, "schema version is 5; known are 0 to 4"),
+        (consumer_offsets, COMMIT_KEY, b"\0\5", UnsupportedFormatError, "schema version 5; supported are 0 to 4"),
         (consumer_offsets, COMMIT_KEY, bytes(10) + b"\xff\xff" + bytes(8), InvalidRecordError, "byte 10: null where"),
-        (consumer_offsets, GROUP_KEY, b"\0\5", UnsupportedFormatError, "GroupMetadataValue, schema version is 5"),
+        (
+            consumer_offsets,
+            GROUP_KEY,
+            b"\0\5",
+            UnsupportedFormatError,
+            "GroupMetadataValue, unsupported schema version 5",
+        ),
         (
             consumer_offsets,
             GROUP_KEY,
@@ -187,7 +193,7 @@ def test_minus_one_is_null_and_the_rest_of_a_value_is_left_alone_dsk_r15() -> No
         ),
         (transaction_state, None, b"", InvalidRecordError, "key is null"),
         (transaction_state, b"\0\0\0\5", b"", InvalidRecordError, "key, byte 4"),
-        (transaction_state, TRANSACTION_KEY, b"\0\2", UnsupportedFormatError, "schema version is 2; known are 0 to 1"),
+        (transaction_state, TRANSACTION_KEY, b"\0\2", UnsupportedFormatError, "schema version 2; supported are 0 to 1"),
         (
             transaction_state,
             TRANSACTION_KEY,
@@ -197,8 +203,8 @@ def test_minus_one_is_null_and_the_rest_of_a_value_is_left_alone_dsk_r15() -> No
         ),
         (metadata_records, None, None, InvalidRecordError, "value is null"),
         (metadata_records, None, b"", InvalidRecordError, "byte 0: variable-length integer is cut"),
-        (metadata_records, None, b"\0\1\1", UnsupportedFormatError, "frame version is 0; known is 1"),
-        (metadata_records, None, b"\2\1\1", UnsupportedFormatError, "frame version is 2; known is 1"),
+        (metadata_records, None, b"\0\1\1", UnsupportedFormatError, "unsupported frame version 0; supported is 1"),
+        (metadata_records, None, b"\2\1\1", UnsupportedFormatError, "unsupported frame version 2; supported is 1"),
         (metadata_records, None, b"\1\x80\x80\2\0", InvalidRecordError, "byte 1: 32768 has more than 15 bits"),
     ],
 )
@@ -337,9 +343,9 @@ def test_markers_ctl_r3() -> None:
 def test_control_types_and_versions_that_are_not_known_ctl_r2_ctl_r7() -> None:
     assert control_value(99, b"anything") == {}
     assert control_value(-1, None) == {}
-    with pytest.raises(UnsupportedFormatError, match="LeaderChangeMessage of version 2; known are 0 to 1"):
+    with pytest.raises(UnsupportedFormatError, match="unsupported LeaderChangeMessage version 2; supported are 0 to 1"):
         control_value(2, b"\0\2")
-    with pytest.raises(InvalidRecordError, match="VotersRecord without a value"):
+    with pytest.raises(InvalidRecordError, match="VotersRecord has no value"):
         control_value(6, None)
 
 

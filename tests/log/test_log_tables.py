@@ -160,7 +160,7 @@ def test_overlap_is_an_error_dsk_r13(log: Log) -> None:
     write_segment(Path(log.path), 38, [batch(38, [1, 2])])
     overlapping = Log(log.path)
     for read in (overlapping.batches, lambda: offsets(overlapping), lambda: offsets(overlapping, on_error="skip")):
-        with pytest.raises(LogDirectoryError, match=r"begins at offset 38.*reaches to 39"):
+        with pytest.raises(LogDirectoryError, match=r"begins at offset 38.*extends to 39"):
             read()
 
 

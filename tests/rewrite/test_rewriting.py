@@ -315,7 +315,7 @@ def test_offsets_that_do_not_rise_are_damage() -> None:
     body = struct.pack(">bbqii", 1, kbatch.Codec.GZIP, 1, -1, len(payload)) + payload
     data = struct.pack(">qiI", 12, len(body) + 4, zlib.crc32(body)) + body
     assert [row[0] for row in rows_of(data)] == [12, 12]
-    with pytest.raises(kbatch.InvalidRecordError, match="byte 0, base offset 12: offsets do not rise"):
+    with pytest.raises(kbatch.InvalidRecordError, match="byte 0, base offset 12: offsets do not ascend"):
         kbatch.convert(data, 2)
     report = kbatch.RewriteReport()
     assert kbatch.convert(data + BATCH, 2, on_error="skip", report=report) == BATCH

@@ -57,7 +57,7 @@ def test_runs_and_blocks_are_joined_to_one_output(monkeypatch: pytest.MonkeyPatc
 def test_offsets_must_rise_over_a_whole_run() -> None:
     """LEG-R13: also from one batch to the next."""
     first, second = (kbatch.encode([b"v"] * 3, timestamps=1000, base_offset=offset) for offset in (7, 0))
-    with pytest.raises(kbatch.InvalidRecordError, match=f"byte {len(first)}, base offset 0: offsets do not rise"):
+    with pytest.raises(kbatch.InvalidRecordError, match=f"byte {len(first)}, base offset 0: offsets do not ascend"):
         kbatch.convert(first + second, 1)
     report = kbatch.RewriteReport()
     third = kbatch.encode([b"w"], timestamps=1000, base_offset=10)
@@ -87,7 +87,7 @@ def test_compressed_and_uncompressed_batches_form_one_run() -> None:
     assert sorted(loss.position for loss in report.damage) == [len(plain[1]), len(plain[1] + plain[0])]
     for i in range(1, 6):
         mixed = b"".join(plain[:i]) + packed[i - 1] + plain[i]
-        with pytest.raises(kbatch.InvalidRecordError, match="offsets do not rise"):
+        with pytest.raises(kbatch.InvalidRecordError, match="offsets do not ascend"):
             kbatch.convert(mixed, 1, codec="none")
 
 

@@ -1,6 +1,6 @@
 """The batches and records that remain after compaction, given the last offset of every key.
 
-The rules are those of Kafka 4's ``Cleaner`` (``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
+The rules come from Kafka 4's ``Cleaner`` (``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
 ``MemoryRecords.filterTo``; CMP-R1 to CMP-R9.
 """
 
@@ -58,20 +58,20 @@ class Compaction:
     Attributes
     ----------
     first_dirty_offset, end_offset : int
-        The offset range whose keys were collected, `end_offset` exclusive. From `end_offset` on nothing changes.
+        The offset range whose keys were collected, `end_offset` exclusive. Batches from `end_offset` on do not change.
     keys : int
         Number of different keys in this range.
     records_in, records_out : int
         Including control records. Records of aborted transactions are counted by batch headers.
     batches_in, batches_out, bytes_in, bytes_out, segments_in, segments_out : int
     batches_rewritten : int
-        Batches of `batches_out` that are not byte-for-byte copies, including those left empty.
+        Batches of `batches_out` that are not byte-for-byte copies, including batches without remaining records.
     tombstones : int
-        Records without a value that stay, before `end_offset`.
+        Records with a null value that stay, before `end_offset`.
     tombstones_removed : int
         Tombstones removed after their retention, each the last record of its key.
     markers, markers_removed : int
-        Transaction markers that stay, and that were removed.
+        Transaction markers that stay, and markers that were removed.
     aborted : int
         Records of aborted transactions, all removed.
     keyless : int
@@ -137,7 +137,7 @@ class Producers:
 
 @dataclass(slots=True)
 class Cleaning:
-    """The second pass: decides which batches and records stay, and writes them.
+    """The second pass: it decides which batches and records stay, and writes them.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class Cleaning:
         of = rows["batch"]
         counts = np.bincount(of, minlength=len(batches))
         kept = np.bincount(of[stays], minlength=len(batches))
-        # Any record without a value counts, as in filterBatch.
+        # As in filterBatch, any record with a null value counts.
         valueless = np.bincount(of[stays & (rows["value_len"] < 0)], minlength=len(batches)) > 0
         gets_horizon = (kept > 0) & (valueless | of_empty) & (attributes & ATTRIBUTE_DELETE_HORIZON == 0)
         is_same = (batches["magic"] == 2) & (kept == counts) & ~gets_horizon
@@ -275,7 +275,7 @@ class Cleaning:
     def _follow_markers(self, table: RecordTable, attributes: Attributes) -> tuple[Mask, list[int]]:
         """Return the markers without remaining data batches, and the offsets of the other ABORT markers.
 
-        An empty batch is a remaining batch, whose marker must stay.
+        An empty batch counts as remaining, so its marker must stay.
         """
         batches = table.batches
         of_empty = np.zeros(len(batches), np.bool_)
@@ -335,7 +335,7 @@ class Cleaning:
             largest[full] = np.maximum.reduceat(times, at)
             new["max_timestamp"][created] = largest[created]
 
-        # A message set only has the offsets of its messages, and no producer.
+        # A message set has the offsets of its messages, but no producer.
         new["magic"] = 2
         ends = first + counts - 1
         new["base_offset"][legacy & full] = rows["offset"][first[legacy & full]]
@@ -347,8 +347,8 @@ class Cleaning:
         new["last_offset_delta"] = new["last_offset"] - new["base_offset"]
         records = table_records(part, timestamps=times)
         try:
-            _, row, trouble, found = measure_batches(records, new)
-            raise_fault(trouble, row, found)
+            _, row, fault, found = measure_batches(records, new)
+            raise_fault(fault, row, found)
             return new, compose(records, new, None)
         except ValueError as error:
             raise InvalidRecordError(

@@ -45,7 +45,7 @@ _LOCK = ".lock"
 _STAGE = re.compile(r"\.kbatch-write-[0-9a-f]{32}\.tmp")
 # The log of a KRaft controller, which a broker may have in its log directory.
 _METADATA_TOPIC = "__cluster_metadata"
-# Checkpoints of a log directory. They would be wrong for the logs that replace its logs.
+# Checkpoints of a log directory. They would be wrong for new logs of the same names.
 _CHECKPOINTS = (
     "cleaner-offset-checkpoint",
     "log-start-offset-checkpoint",
@@ -271,7 +271,7 @@ def commit(
     ----------
     stage : Stage
     parts : sequence of PartFile
-        In the order in which their records get offsets. Files with kept offsets are sorted by these.
+        Records get offsets in the order of these files. Files with kept offsets are sorted by their offsets.
     segment_bytes, index_interval_bytes : int
         As for `kbatch.log.write.log_writer.LogWriter`.
     mode : {"append", "error", "overwrite"}
@@ -289,7 +289,7 @@ def commit(
     LogDirectoryError
         If another writer holds the lock, or has created the directory meanwhile; if a part is missing or differs from
         its task's report; if kept offsets overlap, or begin before a log's end; if a log's last segment does not end
-        with a whole batch; if a crashed write can't be rolled back. Nothing is changed then.
+        with a whole batch; if a crashed write can't be rolled back. No file is changed in these cases.
     """
     logs: dict[tuple[str, int], list[PartFile]] = {}
     for part in parts:

@@ -1,6 +1,6 @@
 """Compaction of a log, as by Kafka's log cleaner.
 
-The rules are those of Kafka 4's ``Cleaner`` (``cleanInto``, ``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
+The rules come from Kafka 4's ``Cleaner`` (``cleanInto``, ``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
 ``MemoryRecords.filterTo``; CMP-R1 to CMP-R9. A log is read twice: first for the last offset of every key, then to write
 the records that remain. Memory holds a hash of each key, and the batches of one table.
 """
@@ -70,20 +70,20 @@ def compact_log(
     log : Log, str or path
         A topic-partition, or one ``.log`` file. It is not modified.
     out : str or path
-        Local directory to create; its name should be that of the topic-partition. For a single ``.log`` file, the file
-        to create. It appears only after the compaction has succeeded.
+        Local directory to create, with the name of the topic-partition; for a single ``.log`` file, the file to create.
+        It appears only after the compaction has succeeded.
     now : int or datetime, optional
         Time of the compaction, in milliseconds since the epoch. It applies to tombstones, markers, the lag, and the
         expiration of producers. Default is the time of this call.
     delete_retention_ms : int
         How long tombstones and markers stay readable (``delete.retention.ms``).
     min_compaction_lag_ms : int
-        Nothing is cleaned from the first segment on that has a record younger than this (``min.compaction.lag.ms``).
+        Cleaning ends before the first segment that has a record younger than this (``min.compaction.lag.ms``).
     first_dirty_offset : int, optional
-        Where the part begins that was never cleaned. Only keys from here on are collected; earlier records with these
-        keys are removed too. A broker keeps this offset in ``cleaner-offset-checkpoint``. By default the whole log is
-        cleaned. With it, tombstones of magic 0 and 1 are removed once the file of their segment is
-        `delete_retention_ms` older than that of the last clean segment.
+        First offset of the part that was never cleaned. Only keys from here on are collected; earlier records with
+        these keys are removed too. A broker keeps this offset in ``cleaner-offset-checkpoint``. By default the whole
+        log is cleaned. With this offset, tombstones of magic 0 and 1 are removed if the file of their segment is
+        `delete_retention_ms` older than the file of the last clean segment.
     include_active : bool
         Whether to clean the last segment. A broker never does, since it writes to it.
     segment_bytes : int
@@ -92,15 +92,16 @@ def compact_log(
         The same limit, for each of their index files (``segment.index.bytes``).
     producer_expiration_ms : int
         How long a producer is known after its last batch (``producer.id.expiration.ms``). The batch with the last
-        sequence of a known producer stays, if only its header.
+        sequence of a known producer stays, at least its header.
     dedupe_buffer_bytes : int
-        Memory for keys, 24 bytes each (``log.cleaner.dedupe.buffer.size``). It is allocated as needed, and half as much
-        again while it grows.
+        Memory for keys, 24 bytes each (``log.cleaner.dedupe.buffer.size``). It is allocated as needed; while it
+        grows, it takes half as much again.
     max_bytes : int
         Approximate limit on the decoded records in memory; at least one batch is decoded.
     limits : kbatch.Limits, optional
     progress : callable, optional
-        Called from time to time with the bytes done and the total; the log counts twice.
+        Called from time to time with the bytes processed and the total. The total is twice the size of the log, which
+        is read twice.
 
     Returns
     -------
@@ -111,8 +112,8 @@ def compact_log(
     LimitExceededError
         If `dedupe_buffer_bytes` is too small for the keys.
     LogDirectoryError
-        If `out` exists or lies in the log, if `out` is one file and the log has several segments, or if `log` can't be
-        read as a log.
+        If `out` exists or is inside the log, if `out` is one file and the log has several segments, or if `log` can't
+        be read as a log.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, TruncatedBatchError
         If a segment is damaged. Damage is never skipped.
 
@@ -159,7 +160,7 @@ def compact_log(
         end = min(end, transactions.last_stable_offset)
     if min_compaction_lag_ms:
         end = min(end, _first_young(segments, survey, start, time - min_compaction_lag_ms))
-    # An empty part leaves the whole log as it is.
+    # If the part to clean is empty, the whole log is copied unchanged.
     end = end if end > start else 0
     result = Compaction(first_dirty_offset=start, end_offset=max(start, end), bytes_in=log.size)
     result.segments_in = len(segments)
@@ -272,7 +273,7 @@ class _Reading:
 class _Survey:
     """Facts from the headers of a log.
 
-    `last` has the last batch or marker of each producer, `last_data` the last batch of data; both by producer id.
+    `last` has the last batch or marker of each producer, `last_data` its last data batch; both sorted by producer id.
     """
 
     last: npt.NDArray[np.void]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_log"]
 
-# Rows per slice: rows that are taken from a slice are copied.
+# Rows per slice: splitting a slice by partition copies its rows.
 _SLICE_ROWS = 1 << 16
 
 
@@ -39,11 +39,11 @@ def write_log(
 ) -> list[Written]:
     """Write the rows of a DataFrame to a log directory, as segments of magic 2 for each topic and partition.
 
-    In an existing log, offsets continue after the last batch, in a new segment; none of its files changes. Either all
-    rows are written or none: `kbatch.log.write.commit` describes the files that remain after an error or a crash, which
-    the next writer or `kbatch.log.roll_back` removes. The brokers' lock, ``.lock``, is held during the write, so no
-    broker and no other writer may use the directory. A broker that is started on it serves the records of the topics in
-    its metadata: create the topics first, since it marks the directories of unknown topics as strays.
+    In an existing log, offsets continue after the last batch, in a new segment; existing files do not change. Either
+    all rows are written or none: `kbatch.log.write.commit` describes the files that remain after an error or a crash,
+    which the next writer or `kbatch.log.roll_back` removes. The brokers' lock, ``.lock``, is held during the write, so
+    no broker and no other writer may use the directory. A broker that is started on it serves the records of the topics
+    in its metadata: create the topics first, since it marks the directories of unknown topics as strays.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def _from_pandas(frame: Any) -> pa.Table:
         column = frame[name]
         kind = None
         if name == "headers" and column.dtype == object:
-            # Pairs of Python are of two types, which Arrow doesn't guess.
+            # Python's (str, bytes) pairs have two types, so Arrow cannot infer a type.
             kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
             gone = column.isna()
             column = [

@@ -178,9 +178,9 @@ class LogWriter:
     Parameters
     ----------
     directory : str or path
-        The directory must not exist or be empty; its parent must exist. Brokers and `kbatch.Log` expect names such as
-        ``orders-0`` for topic-partitions. A path that ends in ``.log`` is a single file, which gets index files if it
-        has the name of a segment.
+        A directory that does not exist or is empty; its parent must exist. Brokers and `kbatch.Log` expect names such
+        as ``orders-0`` for topic-partitions. A path that ends in ``.log`` is a single file, which gets index files if
+        it has the name of a segment.
     base_offset : int, optional
         Base offset of the first segment, for its file name. Default is the base offset of the first batch.
     segment_bytes : int

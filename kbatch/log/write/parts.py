@@ -80,7 +80,7 @@ class _Log:
 
 
 class PartWriter:
-    """Writes rows to files in a directory of its own.
+    """Writes rows to files in a separate directory.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class PartWriter:
                     offsets=offsets,
                 )
             except (ValueError, TypeError) as error:
-                raise type(error)(f"{topic}-{partition}, of {len(rows)} rows: {error}") from error
+                raise type(error)(f"{topic}-{partition}, {len(rows)} rows: {error}") from error
             if not log.records:
                 log.first_offset, log.kept = int(given[0]), offsets is not None
             log.records += len(rows)

@@ -31,8 +31,8 @@ from kbatch.transactions import TransactionTracker
 
 __all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]
 
-# Files of a broker's log directory that are copied. Without a recovery point and the mark of a clean shutdown the
-# broker recovers all logs.
+# Files of a broker's log directory that are copied. Recovery points and the mark of a clean shutdown are not, so the
+# broker recovers all logs when it starts.
 _COPIED = ("meta.properties", START_CHECKPOINT, "replication-offset-checkpoint")
 
 
@@ -167,7 +167,7 @@ def rewrite_log(
     Raises
     ------
     LogDirectoryError
-        If `out` exists or lies in the log, or if `out` is one file and the log has several segments.
+        If `out` exists or is inside the log, or if `out` is one file and the log has several segments.
     """
     log = log if isinstance(log, Log) else Log(log)
     path = os.fspath(out)
@@ -256,7 +256,7 @@ class _Rewriting:
     def _stored(self, segment: Segment) -> npt.NDArray[np.void]:
         """Return the entries of the segment's ``.txnindex``, one per marker.
 
-        If the log begins within a transaction, only the index has the offset where it began.
+        If the log begins within a transaction, only the index has the transaction's first offset.
         """
         rows = np.empty(0, ABORTED_DTYPE)
         if self._keeps_markers:

@@ -1,6 +1,6 @@
 """Rows of a DataFrame by topic-partition: the columns, their types, and Kafka's default partitioner.
 
-The columns are those of Spark's Kafka sink, plus timestamp and offset, which a log can store.
+The columns of Spark's Kafka sink, plus timestamp and offset, which a log can store.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class RowOptions:
     )
     num_partitions: int | None = option(
         opts.whole_number(1, INT32_MAX), None, spark="numPartitions",
-        help="partitions to choose from where the column partition is missing or null: by Kafka's default partitioner "
-        "for a key, in turn for a null key",
+        help="number of partitions, if the column partition is missing or null: Kafka's default partitioner chooses "
+        "one by the key; rows without a key go to each in turn",
     )  # fmt: skip
     offsets: Literal["keep", "assign"] = option(
         opts.choice("keep", "assign"), "keep", spark="offsets",
@@ -204,7 +204,7 @@ def _is_headers(kind: pa.DataType) -> bool:
 
 
 class RowSplitter:
-    """Distributes rows among topic-partitions; the rows of each stay in order.
+    """Distributes rows among topic-partitions; the rows of each topic-partition keep their order.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def side_files(log: Log) -> dict[str, int | None]:
 
 
 def copy_side_files(log: Log, names: Iterable[str], writer: LogWriter) -> list[Loss]:
-    """Copy files of these names; return those that can't be read and were not copied.
+    """Copy the files with these names; return a loss for each file that can't be read and was not copied.
 
     Raises
     ------

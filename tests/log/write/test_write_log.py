@@ -290,7 +290,7 @@ def test_many_partitions(tmp_path: Path) -> None:
         (
             {"value": ["a"], "timestamp": [-7]},
             {"topic": "t", "num_partitions": 1},
-            "t-0, of 1 rows: record 0: timestamp",
+            "t-0, 1 rows: record 0: timestamp",
         ),
         ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "brotli"}, "codec must be one of"),
         ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "gzip:77"}, "level"),
