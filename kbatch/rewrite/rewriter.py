@@ -45,10 +45,6 @@ RaiseOrSkip = Literal["raise", "skip"]
 # A function that returns memory of at least the given size for a piece of the output.
 Memory = Callable[[int], memoryview]
 
-# Checksums are verified, and batches rewritten, in runs of this size.
-_RUN_BYTES = 1 << 20
-# The number of batches scanned at a time.
-_SCAN_BATCHES = 8192
 # The size of the output is estimated as at most this multiple of the input.
 _MAX_GROWTH = 8
 
@@ -190,6 +186,10 @@ class Rewriter(ABC):
 
     # Whether producer ids and control batches are kept.
     keeps_producers = True
+    # Checksums are verified, and batches rewritten, in runs of this size.
+    run_bytes = 1 << 20
+    # The number of batches scanned at a time.
+    scan_batches = 8192
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ def rewrite_batches(
             report.bytes_written += len(piece)
             yield piece
             continue
-        for first, last in _runs(batches[lo:hi]):
+        for first, last in _runs(batches[lo:hi], rewriter.run_bytes):
             run = batches[lo + first : lo + last]
             part = data[int(starts[lo + first]) - origin : int(ends[lo + last - 1]) - origin]
             for piece in rewriter.rewrite(Run(part, run, source), memory):
@@ -294,8 +294,8 @@ def rewrite_bytes(rewriter: Rewriter, data: BytesLike) -> bytes:
     array = byte_array(data)
     out = Output(len(array))
     while out.consumed < len(array):
-        scan = scan_part(array, position=out.consumed, max_batches=_SCAN_BATCHES)
-        for lo, hi in _runs(scan.batches):
+        scan = scan_part(array, position=out.consumed, max_batches=rewriter.scan_batches)
+        for lo, hi in _runs(scan.batches, rewriter.run_bytes):
             # One run at a time, so that each step finds it in the cache.
             if first_bad_crc(array, scan.batches, lo, hi, 0)[0] < hi:
                 break
@@ -325,12 +325,12 @@ def _rewrite_damaged(rewriter: Rewriter, data: npt.NDArray[np.uint8], out: Outpu
     out.add(rewrite_batches(rewriter, data, valid_batches(table), origin, memory=out.memory), end)
 
 
-def _runs(batches: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
-    """Split adjacent batches into runs of _RUN_BYTES; a larger batch is a run by itself."""
+def _runs(batches: npt.NDArray[np.void], run_bytes: int) -> Iterator[tuple[int, int]]:
+    """Split adjacent batches into runs of `run_bytes`; a larger batch is a run by itself."""
     ends = batches["position"] + batches["size"]
     done = 0
     while done < len(batches):
-        stop = max(done + 1, int(np.searchsorted(ends, batches["position"][done] + _RUN_BYTES, "right")))
+        stop = max(done + 1, int(np.searchsorted(ends, batches["position"][done] + run_bytes, "right")))
         yield done, stop
         done = stop
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 import kbatch
+from kbatch.batches.framing import byte_array
 from kbatch.kernels import encode
 from kbatch.kernels.growing import Growing
-from kbatch.rewrite import rewriter
+from kbatch.rewrite.conversion import Conversion
 from kbatch.rewrite.recompression import Recompression
+from kbatch.rewrite.rewriter import Output, rewrite_batches, rewrite_bytes
 
 
 def messages(count: int, size: int = 20, **fields: Any) -> bytes:
@@ -31,25 +33,33 @@ def test_the_checksum_of_a_message_of_every_length_is_right(magic: int) -> None:
         assert kbatch.decode(kbatch.convert(old, 2)).values() == values, length
 
 
-def test_runs_and_blocks_are_joined_to_one_output(monkeypatch: pytest.MonkeyPatch) -> None:
+class SmallConversion(Conversion):
+    run_bytes = 3000
+    scan_batches = 90
+
+
+class SmallRecompression(Recompression):
+    run_bytes = 3000
+    scan_batches = 90
+    block_bytes = 900
+
+
+def test_runs_and_blocks_are_joined_to_one_output() -> None:
     values = [b"%d" % i * (i % 50) for i in range(5000)]
     data = kbatch.encode(values, timestamps=1000, batch_size=500)
     old = kbatch.encode(values, timestamps=1000, magic=1)
     packed = kbatch.recompress(data, "lz4")
     assert kbatch.convert(data, 1) == old
-    monkeypatch.setattr(rewriter, "_RUN_BYTES", 3000)
-    monkeypatch.setattr(rewriter, "_SCAN_BATCHES", 90)
-    monkeypatch.setattr(Recompression, "block_bytes", 900)
-    assert kbatch.convert(data, 1) == old
-    assert kbatch.recompress(packed, "none") == data
-    assert kbatch.decode(kbatch.convert(old, 2)).values() == values
+    assert rewrite_bytes(SmallConversion(1), data) == old
+    assert rewrite_bytes(SmallRecompression("none"), packed) == data
+    assert kbatch.decode(rewrite_bytes(SmallConversion(2), old)).values() == values
     # Damage in the middle of the input.
     at = int(kbatch.scan(data)["position"][100])
     broken = bytearray(data)
     broken[at + 70] ^= 1
     report = kbatch.RewriteReport()
     end = int(kbatch.scan(data)["position"][101])
-    converted = kbatch.convert(broken, 1, on_error="skip", report=report)
+    converted = rewrite_bytes(SmallConversion(1, on_error="skip", report=report), broken)
     assert converted == kbatch.convert(data[:at], 1) + kbatch.convert(data[end:], 1)
     assert [(loss.position, loss.length) for loss in report.damage] == [(at, end - at)]
 
@@ -190,21 +200,15 @@ def test_headers_are_written_around_payloads() -> None:
             encode.write_headers(bad, memoryview(data))
 
 
-def test_the_first_bytes_do_not_cause_a_large_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_bytes_do_not_cause_a_large_allocation() -> None:
     """The first batches may grow by a factor of a thousand."""
-    sizes: list[int] = []
-
-    class Recorder(Growing):
-        def append(self, piece: Any, expected: int) -> None:
-            sizes.append(expected)
-            super().append(piece, expected)
-
-    monkeypatch.setattr(rewriter, "Growing", Recorder)
-    dense = kbatch.encode([bytes(1 << 20)], timestamps=5, codec="gzip")
-    noise = kbatch.encode([random.Random(1).randbytes(100_000)], timestamps=5, codec="gzip", base_offset=1)
-    monkeypatch.setattr(rewriter, "_RUN_BYTES", 4000)
-    made = kbatch.recompress(dense + noise, "none")
-    assert max(sizes) < 2 * len(made)
-    assert made == kbatch.encode([bytes(1 << 20)], timestamps=5) + kbatch.encode(
-        [random.Random(1).randbytes(100_000)], timestamps=5, base_offset=1
-    )
+    noise = random.Random(1).randbytes(100_000)
+    values = [bytes(1 << 20)], [noise]
+    data = b"".join(kbatch.encode(part, codec="gzip", timestamps=5, base_offset=i) for i, part in enumerate(values))
+    output, batches = Output(len(data)), kbatch.scan(data)
+    for i in range(len(batches)):
+        pieces = rewrite_batches(Recompression("none"), byte_array(data), batches[i : i + 1], memory=output.memory)
+        output.add(pieces, int(batches["position"][i] + batches["size"][i]))
+    made = output.take()
+    assert output.expected < 2 * len(made)
+    assert made == b"".join(kbatch.encode(part, timestamps=5, base_offset=i) for i, part in enumerate(values))
