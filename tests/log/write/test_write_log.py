@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,78 +14,21 @@ import numpy as np
 import pytest
 from log_batches import batch as one_batch
 from log_batches import write_segment
+from written_logs import HEADERS, found, frame, pa, tree, expected
 
 import kbatch
 from kbatch.broker.partitioner import key_partition, key_partitions, murmur2
 from kbatch.errors import LogDirectoryError
 from kbatch.log import roll_back, write_log
-from kbatch.log.verification import verify_log
 from kbatch.log.write import commit as commit_module
 from kbatch.log.write.rows import parse_codec_level
-
-pa = pytest.importorskip("pyarrow")
-
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-Record = tuple[Any, ...]
-
-
-def frame(count: int = 50, *, topics: int = 2, partitions: int = 3, first: int = 0) -> Any:
-    """Rows of several topic-partitions in turn, with nulls, empty values, headers and no timestamps among them."""
-    rows = range(first, first + count)
-    return pa.table(
-        {
-            "headers": pa.array([None if n % 3 else [("h", b"%d" % n), ("h", None)] for n in rows], HEADERS),
-            "key": pa.array([None if n % 4 == 0 else b"k%d" % n for n in rows], pa.binary()),
-            "value": pa.array([None if n % 5 == 0 else b"v" * (n % 7) + b"%d" % n for n in rows], pa.binary()),
-            "topic": pa.array([f"topic.{n % topics}" for n in rows], pa.string()),
-            "partition": pa.array([n % partitions for n in rows], pa.int32()),
-            "timestamp": pa.array([None if n % 11 == 0 else 1000 + n for n in rows], pa.timestamp("ms", "UTC")),
-        }
-    )
-
-
-def wanted(*tables: Any) -> dict[tuple[str, int], list[Record]]:
-    """What the rows of frames are in the logs: offset, timestamp, key, value, headers."""
-    logs: dict[tuple[str, int], list[Record]] = {}
-    for table in tables:
-        columns = [table[name].to_pylist() for name in ("topic", "partition", "key", "value", "headers")]
-        times = table["timestamp"].cast(pa.int64()).to_pylist()
-        for topic, partition, key, value, headers, time in zip(*columns, times, strict=True):
-            log = logs.setdefault((topic, partition), [])
-            pairs = [(each["key"].encode(), each["value"]) for each in headers or ()]
-            log.append((len(log), -1 if time is None else time, key, value, pairs))
-    return logs
-
-
-def found(root: Path) -> dict[tuple[str, int], list[Record]]:
-    logs: dict[tuple[str, int], list[Record]] = {}
-    for log in kbatch.find_logs(root):
-        assert log.topic is not None
-        assert log.partition is not None
-        assert not verify_log(log.segments).damaged
-        records = logs.setdefault((log.topic, log.partition), [])
-        for table in log.tables():
-            headers = table.to_arrow(columns=("headers",))["headers"].to_pylist()
-            for i, row in enumerate(table.records):
-                pairs = [(each["key"], each["value"]) for each in headers[i] or ()]
-                records.append((int(row["offset"]), int(row["timestamp"]), table.key(i), table.value(i), pairs))
-    return logs
-
-
-def tree(root: Path) -> dict[str, bytes | None]:
-    """All files and directories; but for the lock, which stays as a broker's does."""
-    return {
-        str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.name != ".lock"
-    }
 
 
 @pytest.mark.parametrize("compression", [None, "gzip:1", "snappy", "lz4", "zstd:3"])
 def test_what_is_written_is_read(tmp_path: Path, compression: str | None) -> None:
     table = frame(400)
     written = write_log(tmp_path / "logs", table, compression=compression, batch_size=300)
-    assert found(tmp_path / "logs") == wanted(table)
+    assert found(tmp_path / "logs") == expected(table)
     assert sum(each.records for each in written) == 400
     assert [(each.topic, each.partition, each.first_offset) for each in written] == [
         (f"topic.{topic}", partition, 0) for topic in range(2) for partition in range(3)
@@ -107,7 +48,7 @@ def test_aiokafka_reads_it(tmp_path: Path) -> None:
     table = frame(100)
     write_log(tmp_path, table, compression="lz4", batch_size=500)
     write_log(tmp_path, table, compression="zstd")
-    for (topic, partition), rows in wanted(table, table).items():
+    for (topic, partition), rows in expected(table, table).items():
         seen = []
         for path in sorted((tmp_path / f"{topic}-{partition}").glob("*.log")):
             reader = records.MemoryRecords(path.read_bytes())
@@ -126,7 +67,7 @@ def test_offsets_go_on_and_files_stay(tmp_path: Path) -> None:
         now = tree(tmp_path)
         assert {name: now[name] for name in before} == before
         before = now
-        assert found(tmp_path) == wanted(*frames[: n + 1])
+        assert found(tmp_path) == expected(*frames[: n + 1])
         assert {each.first_offset for each in written} == {n * 15}
     log = kbatch.Log(tmp_path / "topic.0-0")
     assert [segment.base_offset for segment in log.segments] == [0, 15, 30, 45]
@@ -149,7 +90,7 @@ def test_segments_have_their_size(tmp_path: Path) -> None:
     log = kbatch.Log(tmp_path / "topic.0-0")
     assert len(log.segments) > 5
     assert all(segment.size <= 5000 for segment in log.segments)
-    assert found(tmp_path) == wanted(table)
+    assert found(tmp_path) == expected(table)
 
 
 def test_frames_of_other_libraries(tmp_path: Path) -> None:
@@ -171,7 +112,7 @@ def test_frames_of_other_libraries(tmp_path: Path) -> None:
     }
     for name, each in forms.items():
         write_log(tmp_path / name, each)
-        assert found(tmp_path / name) == wanted(table), name
+        assert found(tmp_path / name) == expected(table), name
 
 
 def test_a_record_table_keeps_its_offsets(tmp_path: Path, golden: Path) -> None:
@@ -245,7 +186,7 @@ def test_a_column_of_keys_is_hashed_as_each_is() -> None:
 def test_many_partitions(tmp_path: Path) -> None:
     table = frame(1500, topics=1, partitions=150)
     write_log(tmp_path, table)
-    assert found(tmp_path) == wanted(table)
+    assert found(tmp_path) == expected(table)
 
 
 # -- what is refused
@@ -369,7 +310,7 @@ def test_modes(tmp_path: Path) -> None:
     write_log(root, table, mode="overwrite")
     assert sorted(os.listdir(root)) == [".lock", "__cluster_metadata-0", "meta.properties", "topic.0-0"]
     shutil.rmtree(root / "__cluster_metadata-0")
-    assert found(root) == wanted(table)
+    assert found(root) == expected(table)
 
 
 def test_the_empty_segment_at_a_logs_end_is_replaced(tmp_path: Path) -> None:
@@ -421,7 +362,7 @@ def test_a_broker_or_writer_has_the_lock(tmp_path: Path) -> None:
     # Within a process, where locks of files don't count.
     with commit_module.locked(str(tmp_path)), pytest.raises(LogDirectoryError, match="holds this lock"):
         write_log(tmp_path, frame())
-    assert found(tmp_path) == wanted(frame())
+    assert found(tmp_path) == expected(frame())
 
 
 def test_two_writers_of_a_new_directory(tmp_path: Path) -> None:
@@ -433,7 +374,7 @@ def test_two_writers_of_a_new_directory(tmp_path: Path) -> None:
 
     with pytest.raises(LogDirectoryError, match=r"another writer may have created it meanwhile\. Nothing was written"):
         write_log(root, rows())
-    assert found(root) == wanted(frame(20))
+    assert found(root) == expected(frame(20))
     assert os.listdir(tmp_path) == ["logs"]
 
 
@@ -443,171 +384,4 @@ def test_two_writers_of_a_directory_that_is_there(tmp_path: Path) -> None:
         write_log(tmp_path, frame(20))
 
     write_log(tmp_path, rows())
-    assert found(tmp_path) == wanted(frame(20), frame(10))
-
-
-# -- failures and crashes
-
-
-class Crash(BaseException):
-    """The end of the process, as far as the code after it goes."""
-
-
-@contextlib.contextmanager
-def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int, error: BaseException) -> Iterator[None]:
-    """Let a call of `os` fail: the one with this number."""
-    real, calls = getattr(os, name), [0]
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == at:
-            raise error
-        return real(*arguments, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, name, call)
-        yield
-
-
-def prepared(root: Path) -> dict[str, bytes | None]:
-    """Logs to go on with, one with an empty segment at its end, and one that will be new."""
-    write_log(root, frame(12, topics=1, partitions=2))
-    write_segment(root / "topic.0-0", 6, [])
-    return tree(root)
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("name", ["rename", "fsync", "unlink"])
-def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mode: Any) -> None:
-    root = tmp_path / "logs"
-    before = prepared(root)
-    failures = 0
-    for at in range(1, 200):
-        try:
-            with stopping(monkeypatch, name, at, OSError(28, "No space left on device")):
-                write_log(root, frame(9, topics=1), mode=mode)
-        except (OSError, LogDirectoryError):
-            failures += 1
-            assert tree(root) == before, at
-            assert os.listdir(tmp_path) == ["logs"]
-        else:
-            break
-    assert failures >= {"rename": 8, "fsync": 10, "unlink": 1}[name]
-    assert found(root) == wanted(*([frame(12, topics=1, partitions=2)] if mode == "append" else []), frame(9, topics=1))
-
-
-@pytest.mark.parametrize("name", ["rename", "fsync"])
-def test_a_failure_leaves_nothing_of_a_new_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    for at in range(1, 100):
-        try:
-            with stopping(monkeypatch, name, at, OSError(5, "Input/output error")):
-                write_log(tmp_path / "logs", frame(9))
-        except (OSError, LogDirectoryError):
-            assert os.listdir(tmp_path) == []
-        else:
-            break
-    assert at > 6
-    assert found(tmp_path / "logs") == wanted(frame(9))
-
-
-def crash(monkeypatch: pytest.MonkeyPatch, root: Path, at: int, mode: Any = "append") -> bool:
-    """Write, and end at a rename as a process that is killed does: nothing is cleaned up."""
-    with monkeypatch.context() as patch:
-        patch.setattr(commit_module, "_undo", lambda *_: None)
-        patch.setattr(commit_module.Stage, "remove", lambda _: None)
-        try:
-            with stopping(monkeypatch, "rename", at, Crash()):
-                write_log(root, frame(9, topics=1), mode=mode)
-        except Crash:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_crash_is_undone_by_the_next_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any) -> None:
-    crashes = undone = 0
-    for at in range(1, 100):
-        root = tmp_path / str(at)
-        before = prepared(root)
-        if not crash(monkeypatch, root, at, mode):
-            break
-        crashes += 1
-        # By itself, and by the next writer.
-        journals = list(root.glob(".kbatch-write-*.tmp/journal.json"))
-        with contextlib.suppress(LogDirectoryError):
-            assert {log.topic for log in kbatch.find_logs(root)} == {"topic.0"}
-        if at % 2:
-            assert roll_back(root) == len(journals)
-            undone += len(journals)
-            roll_back(root, unfinished=True)
-            assert tree(root) == before, at
-        write_log(root, frame(7, topics=1))
-        roll_back(root, unfinished=True)
-        assert found(root) == wanted(frame(12, topics=1, partitions=2), frame(7, topics=1)), at
-        assert not list(root.glob(".kbatch*"))
-    assert crashes > 8
-    assert undone >= 2
-
-
-def test_what_was_written_to_after_a_crash_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    crashed = tmp_path
-    for at in range(1, 100):
-        root = tmp_path / str(at)
-        prepared(root)
-        if not crash(monkeypatch, root, at):
-            break
-        crashed = root
-    tmp_path = crashed
-    assert list(tmp_path.glob(".kbatch-write-*.tmp/journal.json"))
-    path = tmp_path / "topic.0-1" / f"{6:020}.log"
-    with path.open("ab") as file:
-        file.write(one_batch(99, [1]))
-    before = tree(tmp_path)
-    with pytest.raises(LogDirectoryError, match="changed after a crashed write"):
-        write_log(tmp_path, frame())
-    assert {name: data for name, data in tree(tmp_path).items() if name in before} == before
-    path.write_bytes(path.read_bytes()[: -len(one_batch(99, [1]))])
-    write_segment(tmp_path / "topic.0-1", 200, [one_batch(200, [1])])
-    with pytest.raises(LogDirectoryError, match=rf"{200:020}.log: changed after a crashed write"):
-        roll_back(tmp_path)
-
-
-def test_unfinished_writes_of_a_new_directory(tmp_path: Path) -> None:
-    (tmp_path / f".logs.kbatch-write-{'0' * 32}.tmp" / "attempts").mkdir(parents=True)
-    (tmp_path / f".other.kbatch-write-{'0' * 32}.tmp").mkdir()
-    assert roll_back(tmp_path / "logs") == 0
-    assert roll_back(tmp_path / "logs", unfinished=True) == 1
-    assert os.listdir(tmp_path) == [f".other.kbatch-write-{'0' * 32}.tmp"]
-
-
-def test_a_part_that_was_changed_is_not_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def longer(path: Path, data: bytes) -> None:
-        path.write_bytes(data + data)
-
-    def damaged(path: Path, data: bytes) -> None:
-        path.write_bytes(data[:8] + struct.pack(">i", 5) + data[12:])
-
-    def cut(path: Path, data: bytes) -> None:
-        path.write_bytes(data[:8] + struct.pack(">i", len(data)) + data[12:])
-
-    def gone(path: Path, _: bytes) -> None:
-        path.unlink()
-
-    for change, message in (
-        (longer, r"has \d+ bytes, but \d+ were written"),
-        (damaged, "byte 0"),
-        (cut, "ends within a batch"),
-        (gone, "a task wrote this file, but it can't be opened"),
-    ):
-
-        def changed(stage: Any, parts: Any, *, change: Any = change, **options: Any) -> Any:
-            path = Path(parts[-1].path)
-            change(path, path.read_bytes())
-            return commit_module.commit(stage, parts, **options)
-
-        monkeypatch.setattr("kbatch.log.write.dataframes.commit", changed)
-        with pytest.raises(kbatch.KbatchError, match=message):
-            write_log(tmp_path / "logs", frame())
-        assert os.listdir(tmp_path) == []
+    assert found(tmp_path) == expected(frame(20), frame(10))
