@@ -21,8 +21,6 @@ from kbatch.kernels.slices import gather_fixed, header_keys, header_values
 from kbatch.records import arrow
 from kbatch.records.kafka_columns import spark_batches
 
-# --- rows that nobody decoded ---
-
 
 @pytest.mark.parametrize("column", ["key", "value"])
 @pytest.mark.parametrize("binary", BINARY)

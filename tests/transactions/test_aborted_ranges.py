@@ -18,9 +18,6 @@ from kbatch.transactions import AbortedRanges, Transactions
 INT64_MIN = -INT64_MAX - 1
 
 
-# -- AbortedRanges
-
-
 def rows_of(batches: Sequence[tuple[int, int, int]], attributes: int = 0x10) -> np.ndarray:
     """Make batch rows of (producer id, first offset, last offset delta)."""
     rows = np.zeros(len(batches), BATCH_DTYPE)

@@ -11,8 +11,6 @@ import pytest
 
 import kbatch
 
-# -- headers
-
 HEADERS: list[list[tuple[bytes, bytes | None]] | None] = [
     [(b"h", b"1"), (b"h", b"2"), (b"", b""), (b"n", None)],
     None,

@@ -19,8 +19,6 @@ from tables import batches_of, records_of
 
 import kbatch
 
-# -- tables
-
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 

@@ -1,7 +1,7 @@
-"""Whether foreign readers read what `kbatch.encode` writes: files of every magic and codec, and what they make of them.
+"""Files of every magic and codec written by `kbatch.encode`, and the records that foreign readers return for them.
 
-The readers are Kafka's own classes of two releases, librdkafka behind a broker that has recovered the files as its own
-segments, aiokafka and kafka-python.
+The readers are Kafka's own classes of two releases, librdkafka, which consumes from a broker that has recovered the
+files as its own segments, aiokafka and kafka-python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
@@ -36,16 +36,16 @@ with warnings.catch_warnings():
 __all__ = ["CASES", "REFUSALS", "Case", "Row", "make", "markdown", "readers", "table"]
 
 CASES = [(magic, codec) for magic in (2, 1, 0) for codec in CODECS if magic == 2 or codec != "zstd"]
-# What a reader does not read at all, whoever wrote it.
+# Formats that a reader does not support, whichever program wrote the file.
 REFUSALS = {
     ("aiokafka", 0, "lz4"): "has no LZ4 for magic 0",
-    ("kafka-python", 0, "lz4"): "wants xxhash for LZ4 in magic 0",
+    ("kafka-python", 0, "lz4"): "needs xxhash for LZ4 in magic 0",
 }
 APPENDED = EPOCH + 5_000_000
 
 
 class Row(NamedTuple):
-    """A record as a reader should give it; `producer` is id, epoch, sequence, transactional, leader epoch."""
+    """A record as a reader should return it; `producer` is id, epoch, sequence, transactional, leader epoch."""
 
     offset: int
     timestamp: int
@@ -58,21 +58,28 @@ class Row(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A file of one magic and codec, and the records in it; `aborted` are values that read_committed leaves out."""
+    """A file of one magic and codec, and the records in it; `aborted` lists the values that read_committed omits."""
 
     data: bytes
     rows: list[Row]
     aborted: set[bytes]
 
 
-def make(magic: int, codec: str) -> Case:
-    """Make everything that `encode` can write with a magic and a codec."""
-    parts: list[bytes] = []
-    rows: list[Row] = []
-    rng = np.random.default_rng(magic)
-    leader = 0 if magic == 2 else -1
+class CaseWriter:
+    """Writes the batches of one case, and lists the records that readers should return."""
+
+    def __init__(self, magic: int, codec: str) -> None:
+        self.magic = magic
+        self.codec = codec
+        self.parts: list[bytes] = []
+        self.rows: list[Row] = []
+
+    @property
+    def next_offset(self) -> int:
+        return self.rows[-1].offset + 1 if self.rows else 0
 
     def add(
+        self,
         values: list[bytes | None],
         keys: list[bytes | None],
         times: list[int],
@@ -81,107 +88,132 @@ def make(magic: int, codec: str) -> Case:
         append_time: int | None = None,
         **fields: Any,
     ) -> None:
-        first = rows[-1].offset + 1 if rows else 0
-        offsets = list(range(first, first + len(values))) if offsets is None else offsets
-        given: dict[str, Any] = {} if magic == 0 else {"timestamps": times}
+        """Encode records as one or more batches."""
+        magic = self.magic
+        offsets = offsets or [self.next_offset + i for i in range(len(values))]
+        options: dict[str, Any] = {} if magic == 0 else {"timestamps": times}
         if append_time is not None:
-            given |= {"timestamp_type": "log_append_time", "append_time": append_time}
+            options |= {"timestamp_type": "log_append_time", "append_time": append_time}
         if magic == 2:
-            given |= {"headers": headers, "leader_epoch": 0}
-        parts.append(kbatch.encode(values, keys=keys, offsets=offsets, magic=magic, codec=codec, **given, **fields))
+            options |= {"headers": headers, "leader_epoch": 0}
+        options |= fields
+        self.parts.append(kbatch.encode(values, keys=keys, offsets=offsets, magic=magic, codec=self.codec, **options))
+        first_sequence = fields.get("base_sequence", -1)
         for i, offset in enumerate(offsets):
-            sequence = fields.get("base_sequence", -1)
-            rows.append(
+            timestamp = times[i] if append_time is None else append_time
+            sequence = -1 if first_sequence < 0 else (first_sequence + offset - offsets[0]) & 0x7FFFFFFF
+            producer = (
+                fields.get("producer_id", -1),
+                fields.get("producer_epoch", -1),
+                sequence,
+                fields.get("transactional", False),
+                0 if magic == 2 else -1,
+            )
+            self.rows.append(
                 Row(
                     offset,
-                    -1 if magic == 0 else times[i] if append_time is None else append_time,
+                    -1 if magic == 0 else timestamp,
                     -1 if magic == 0 else int(append_time is not None),
                     keys[i],
                     values[i],
                     headers[i] if magic == 2 and headers is not None else [],
                     None,
-                    (
-                        fields.get("producer_id", -1),
-                        fields.get("producer_epoch", -1),
-                        -1 if sequence < 0 else (sequence + offset - offsets[0]) & 0x7FFFFFFF,
-                        fields.get("transactional", False),
-                        leader,
-                    ),
+                    producer,
                 )
             )
 
+    def add_marker(self, kind: Literal["commit", "abort"], producer_id: int, producer_epoch: int) -> None:
+        """End a transaction."""
+        offset, timestamp = self.next_offset, EPOCH + 2
+        self.parts.append(
+            kbatch.encode_marker(
+                kind,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=9,
+                offset=offset,
+                timestamp=timestamp,
+                leader_epoch=0,
+            )
+        )
+        key, value = b"\0\0\0" + bytes([kind == "commit"]), b"\0\0" + (9).to_bytes(4, "big")
+        producer = (producer_id, producer_epoch, -1, True, 0)
+        self.rows.append(Row(offset, timestamp, 0, key, value, [], f"{kind.upper()} 9", producer))
+
+
+HEADER_LISTS: list[list[tuple[bytes, bytes | None]]] = [
+    [],
+    [(b"a", b"1")],
+    [(b"a", b"1"), (b"b", None), (b"a", b"")],
+    [(b"", b"x")],
+    [("grüße".encode(), b"\xff")],
+]
+
+
+def make(magic: int, codec: str) -> Case:
+    """Make everything that `encode` can write with a magic and a codec."""
+    writer = CaseWriter(magic, codec)
+    rng = np.random.default_rng(magic)
     odd_keys = [b"key", None, b"", b"key", b"key", None, b"", bytes([0, 255])]
     odd_values = [b"value", b"value", b"value", None, b"", None, b"", bytes(range(256))]
     plain: list[bytes | None] = [rng.bytes(n % 40) * (n % 9) for n in range(150)]
-    headers: list[list[tuple[bytes, bytes | None]]] = [
-        [],
-        [(b"a", b"1")],
-        [(b"a", b"1"), (b"b", None), (b"a", b"")],
-        [(b"", b"x")],
-        [("grüße".encode(), b"\xff")],
-    ]
     count = len(odd_values) + len(plain)
-    times = [EPOCH + int(n) for n in rng.integers(-1000, 1000, count)]
-    add(
+    writer.add(
         odd_values + plain,
         odd_keys + [b"k%d" % (n % 7) for n in range(len(plain))],
-        times,
-        [headers[n % len(headers)] for n in range(count)],
+        [EPOCH + int(n) for n in rng.integers(-1000, 1000, count)],
+        [HEADER_LISTS[n % len(HEADER_LISTS)] for n in range(count)],
         batch_size=2000,
     )
-    # Offsets with gaps, a timestamp that is missing, and more than a block of snappy's or lz4's.
-    last = rows[-1].offset
-    add(
+    # Offsets with gaps, a missing timestamp, and values longer than a block of snappy or lz4.
+    start = writer.next_offset
+    writer.add(
         [b"gap", b"large " * 30_000, rng.bytes(100_000)],
         [b"g"] * 3,
         [EPOCH, -1, EPOCH + 7],
         [[]] * 3,
-        [last + 5, last + 6, last + 90],
+        [start + 4, start + 5, start + 89],
     )
     if magic > 0:
-        add([b"appended", None, b"x"], [b"k"] * 3, [EPOCH, EPOCH - 5, -1], [headers[1]] * 3, append_time=APPENDED)
+        times = [EPOCH, EPOCH - 5, -1]
+        writer.add([b"appended", None, b"x"], [b"k"] * 3, times, [HEADER_LISTS[1]] * 3, append_time=APPENDED)
     if magic < 2:
-        return Case(b"".join(parts), rows, set())
-    add([b"idempotent"] * 4, [None] * 4, [EPOCH] * 4, producer_id=70, producer_epoch=3, base_sequence=2**31 - 2)
-    for number, kind in enumerate(("commit", "abort")):
-        producer = {"producer_id": 80, "producer_epoch": 1}
+        return Case(b"".join(writer.parts), writer.rows, set())
+    aborted = _add_producers(writer)
+    offset = writer.next_offset
+    writer.parts.append(kbatch.encode_empty(offset, offset + 19, max_timestamp=EPOCH, leader_epoch=0))
+    after = [offset + 29, offset + 30]
+    writer.add([None, b"kept"], [b"tombstone", b"k"], [EPOCH, EPOCH + 1], offsets=after, delete_horizon=EPOCH + 99)
+    return Case(b"".join(writer.parts), writer.rows, aborted)
+
+
+def _add_producers(writer: CaseWriter) -> set[bytes]:
+    """Add an idempotent batch, a committed and an aborted transaction; return the aborted values."""
+    writer.add([b"idempotent"] * 4, [None] * 4, [EPOCH] * 4, producer_id=70, producer_epoch=3, base_sequence=2**31 - 2)
+    kinds: tuple[Literal["commit"], Literal["abort"]] = ("commit", "abort")
+    for number, kind in enumerate(kinds):
         for sequence in (4 * number, 4 * number + 2):
-            add(
+            writer.add(
                 [b"%s %d" % (kind.encode(), sequence)] * 2,
                 [b"t"] * 2,
                 [EPOCH, EPOCH + 1],
                 base_sequence=sequence,
                 transactional=True,
-                **producer,
+                producer_id=80,
+                producer_epoch=1,
             )
-        offset = rows[-1].offset + 1
-        parts.append(
-            kbatch.encode_marker(
-                kind,  # type: ignore[arg-type]
-                coordinator_epoch=9,
-                offset=offset,
-                timestamp=EPOCH + 2,
-                leader_epoch=0,
-                **producer,
-            )
-        )
-        key, value = b"\0\0\0" + bytes([kind == "commit"]), b"\0\0" + (9).to_bytes(4, "big")
-        rows.append(Row(offset, EPOCH + 2, 0, key, value, [], f"{kind.upper()} 9", (80, 1, -1, True, 0)))
-    offset = rows[-1].offset
-    parts.append(kbatch.encode_empty(offset + 1, offset + 20, max_timestamp=EPOCH, leader_epoch=0))
-    after = [offset + 30, offset + 31]
-    add([None, b"kept"], [b"tombstone", b"k"], [EPOCH, EPOCH + 1], offsets=after, delete_horizon=EPOCH + 99)
-    return Case(b"".join(parts), rows, {b"abort 4", b"abort 6"})
+        writer.add_marker(kind, 80, 1)
+    return {b"abort 4", b"abort 6"}
 
 
 def java(pom: Path, files: Mapping[str, Path]) -> dict[str, list[Row] | str]:
-    """Read files with Kafka's classes; of one that can't be read, what they say."""
+    """Read files with Kafka's classes; return the rows of each file, or the error message."""
     jars = find_jars(pom)
     (clients,) = jars.glob("kafka-clients-*.jar")
     source = Path(__file__).with_name("Acceptance.java").read_text()
     with zipfile.ZipFile(clients) as jar:
         if "org/apache/kafka/common/record/internal/MemoryRecords.class" in jar.namelist():
-            # Where most of them are since Kafka 4.2.
+            # Kafka 4.2 moved most of the classes to this package.
             package = "import org.apache.kafka.common.record."
             source = source.replace(f"{package}*;", f"{package}*;\n{package}internal.*;")
             source = source.replace(f"{package}Record;", f"{package}internal.Record;")
@@ -223,7 +255,7 @@ def _rows(records: Any, magic: int) -> list[tuple[Any, ...]]:
         assert batch.validate_crc()
         for one in batch:
             timestamp = -1 if one.timestamp is None else one.timestamp
-            # aiokafka says none of the type where the timestamp is missing.
+            # aiokafka returns no timestamp type for a missing timestamp.
             kind = one.timestamp_type if one.timestamp_type is not None else min(magic, 1) - 1
             headers = [(key.encode(), value) for key, value in one.headers]
             rows.append(
@@ -241,7 +273,7 @@ def _rows(records: Any, magic: int) -> list[tuple[Any, ...]]:
 
 
 def seen(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-    """Return of rows what every reader can tell."""
+    """Return the fields of rows that every reader returns."""
     return [(*row[:6], row.control is not None) for row in rows]
 
 
@@ -257,10 +289,10 @@ def python_reader(kind: Callable[[bytes], Any], files: Mapping[str, Path]) -> di
 
 
 def served(directory: Path, files: Mapping[str, Path]) -> Broker:
-    """Start a broker whose logs are these files, one a topic; it has checked and indexed them as after a crash."""
+    """Start a broker whose logs are these files, one per topic; it checks and indexes them as after a crash."""
     broker = Broker(directory)
     with broker:
-        # It isn't told that the broker goes.
+        # With log_level 0 the client does not log that the broker stops.
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         for future in admin.create_topics([NewTopic(name, 1, 1) for name in files]).values():
             future.result(60)
@@ -269,7 +301,7 @@ def served(directory: Path, files: Mapping[str, Path]) -> Broker:
         for old in log.glob("0*"):
             old.unlink()
         shutil.copy(path, log / f"{0:020d}.log")
-    # Without it a broker recovers its logs: every batch is checked, indexes and producers are made from them.
+    # Without this file, a broker recovers its logs: it checks every batch and rebuilds indexes and producer state.
     (broker.log_dir / ".kafka_cleanshutdown").unlink()
     broker.start()
     return broker
@@ -293,10 +325,10 @@ def librdkafka(bootstrap: str, name: str, last: int, isolation: str) -> list[tup
         while True:
             message = consumer.poll(20)
             if message is None:
-                return f"nothing more after {rows[-1][0] if rows else 'the beginning'}, last is {last}"
+                return f"no record after {rows[-1][0] if rows else 'the beginning'}; the last offset is {last}"
             error = message.error()
             if error is not None:
-                # librdkafka names the end of a partition an error.
+                # librdkafka reports the end of a partition as an error.
                 return rows if error.name() == "_PARTITION_EOF" else str(error)
             kind, timestamp = message.timestamp()
             headers = [(key.encode(), value) for key, value in message.headers() or []]
@@ -313,14 +345,14 @@ def readers() -> dict[str, str]:
     return {
         f"kafka-clients {kafka}": "Kafka's classes",
         "kafka-clients 2.8.2": "Kafka's classes",
-        f"librdkafka {libversion()[0]}": f"consumer, behind a broker {kafka} that recovered the files",
-        f"aiokafka {importlib.metadata.version('aiokafka')}": "its classes",
-        f"kafka-python {importlib.metadata.version('kafka-python')}": "its classes",
+        f"librdkafka {libversion()[0]}": f"consumer of a broker {kafka} that recovered the files",
+        f"aiokafka {importlib.metadata.version('aiokafka')}": "its record classes",
+        f"kafka-python {importlib.metadata.version('kafka-python')}": "its record classes",
     }
 
 
 def table(directory: Path) -> dict[tuple[str, int, str], str]:
-    """Read every case with every reader; return by reader, magic and codec "ok" or what is wrong."""
+    """Read every case with every reader; return "ok" or an error by reader, magic and codec."""
     cases = {f"magic{magic}-{codec}": make(magic, codec) for magic, codec in CASES}
     keys = dict(zip(cases, CASES, strict=True))
     files = {}
@@ -330,17 +362,17 @@ def table(directory: Path) -> dict[tuple[str, int, str], str]:
     new, old, rdkafka, aio, python = readers()
     results: dict[tuple[str, int, str], str] = {}
 
-    def judge(reader: str, name: str, found: Any, wanted: Any) -> None:
+    def judge(reader: str, name: str, found: Any, expected: Any) -> None:
         key = (reader, *keys[name])
         refused = REFUSALS.get((reader.split()[0], *keys[name]))
         if isinstance(found, str):
             results[key] = f"not read: {refused}" if refused else found
-        elif found == wanted:
+        elif found == expected:
             results[key] = "ok"
         else:
-            at = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), "end")
-            detail = "" if at == "end" else f": {str(found[at])[:200]} for {str(wanted[at])[:200]}"
-            results[key] = f"{len(found)} records of {len(wanted)}, the first that differs is {at}{detail}"
+            at = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), "end")
+            detail = "" if at == "end" else f": {str(found[at])[:200]}, expected {str(expected[at])[:200]}"
+            results[key] = f"{len(found)} records, expected {len(expected)}; the first difference is at {at}{detail}"
 
     legacy = directory / "pom.xml"
     legacy.write_text(LEGACY_POM.format("kafka-clients", "2.8.2"))
@@ -360,7 +392,7 @@ def table(directory: Path) -> dict[tuple[str, int, str], str]:
                 kept = [row for row in data if row.value not in case.aborted]
                 judge(rdkafka, name, librdkafka(broker.bootstrap, name, last, "read_committed"), seen(kept))
             if (broker.log_dir / f"{name}-0" / f"{0:020d}.log").read_bytes() != case.data:
-                results[rdkafka, *keys[name]] = "the broker cut or changed the file"
+                results[rdkafka, *keys[name]] = "the broker truncated or changed the file"
     finally:
         broker.stop()
     return results

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from log_batches import batch as one_batch
 from log_batches import write_segment
-from written_logs import HEADERS, found, frame, pa, tree, expected
+from written_logs import HEADERS, expected, found, frame, pa, tree
 
 import kbatch
 from kbatch.broker.partitioner import key_partition, key_partitions, murmur2

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from log_batches import batch as one_batch
 from log_batches import write_segment
-from written_logs import found, frame, tree, expected
+from written_logs import expected, found, frame, tree
 
 import kbatch
 from kbatch.errors import LogDirectoryError
 from kbatch.log import roll_back, write_log
 from kbatch.log.write import commit as commit_module
-
-# -- failures and crashes
 
 
 class Crash(BaseException):
@@ -66,7 +64,9 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         else:
             break
     assert failures >= {"rename": 8, "fsync": 10, "unlink": 1}[name]
-    assert found(root) == expected(*([frame(12, topics=1, partitions=2)] if mode == "append" else []), frame(9, topics=1))
+    assert found(root) == expected(
+        *([frame(12, topics=1, partitions=2)] if mode == "append" else []), frame(9, topics=1)
+    )
 
 
 @pytest.mark.parametrize("name", ["rename", "fsync"])
