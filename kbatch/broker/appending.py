@@ -69,7 +69,7 @@ def accept_batch(
 
     See Also
     --------
-    SequenceChecker : the broker's next check, of the batches that this returns; a duplicate is not appended.
+    SequenceChecker : the broker's next check, for the returned batches; a duplicate is not appended.
 
     Examples
     --------

@@ -59,7 +59,7 @@ def assign_offsets(
     TypeError
         If `data` is not writable.
     CorruptBatchError, InvalidRecordError, CodecError, TruncatedBatchError
-        If `data` contains anything but batches. `data` is then unchanged.
+        If `data` is not a sequence of valid batches; `data` is then unchanged.
     UnsupportedFormatError
         If offsets can't be assigned in place: for a compressed message of magic 0, whose inner messages have absolute
         offsets, and for one of magic 1 whose inner messages are not numbered 0, 1, 2, ... `accept_batch` re-encodes

@@ -63,12 +63,12 @@ def key_partition(key: bytes, partitions: int) -> int:
 
 
 def key_partitions(keys: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
-    """Return the partition of each key, as `key_partition`; a null key counts as an empty one.
+    """Return the partition of each key, as `key_partition` does; a null key counts as an empty one.
 
     Parameters
     ----------
     keys : Arrow array
-        Binary or strings, in any of their layouts.
+        A binary or string array of any layout.
     partitions : int
 
     Returns

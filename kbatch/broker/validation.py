@@ -191,7 +191,7 @@ def _check_entries(
         refuse_batch(invalid, batches[1], "a second batch; a request holds exactly one per partition")
     if (bad := first(batches["magic"] != magic)) is not None:
         refuse_batch(invalid, bad, f"magic is {bad['magic']}, but {magic} in the messages before")
-    # If there is more than one message, the first is uncompressed, and so must be the others.
+    # With more than one message, the first is uncompressed; the others must be uncompressed too.
     if len(batches) > 1 and (bad := first(batches["attributes"] & ATTRIBUTE_CODEC != 0)) is not None:
         refuse_batch(invalid, bad, "a compressed message after uncompressed ones")
     if magic != topic.magic and not topic.converting:

@@ -1,4 +1,4 @@
-"""A broker's log directories: names, segments, index files, seeking, tables of bounded size, and the other files.
+"""Reads a broker's log directories: their names, segments and index files, with seeks and tables of bounded size.
 
 In addition to `Log` and `Segment`, the package reads the other files of a log directory, and the records of a broker's
 internal topics.

@@ -125,10 +125,10 @@ def follow_transactions(
     tracker = TransactionTracker(already_open)
     after = first
 
-    def one(number: int) -> SegmentTransactions:
+    def follow(number: int) -> SegmentTransactions:
         return segment_transactions(segments[number], _below(segments, number), options)
 
-    for part in walk(one, range(first, len(segments))):
+    for part in walk(follow, range(first, len(segments))):
         tracker.replay(part.events)
         after += 1
         if stop_offset is None or after == len(segments) or (segments[after].base_offset or 0) < stop_offset:

@@ -1,4 +1,4 @@
-"""Listings of log directories, and the segments among the files of one."""
+"""Listings of log directories, and the segments that a listing contains."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDi
     """List each subdirectory once; remote subdirectories are listed concurrently."""
     storage = parent.storage
 
-    def one(name: str) -> ListedDirectory:
+    def listed(name: str) -> ListedDirectory:
         path = storage.join(parent.path, name)
         try:
             return ListedDirectory(storage, path, storage.list(path))
@@ -80,9 +80,9 @@ def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDi
             raise _not_listed(path, error) from error
 
     if not storage.remote or len(names) < 2:
-        return [one(name) for name in names]
+        return [listed(name) for name in names]
     with ThreadPoolExecutor(_LISTED_AT_ONCE, "kbatch-list") as pool:
-        return list(pool.map(one, names))
+        return list(pool.map(listed, names))
 
 
 def listed_segments(storage: Storage, directory: str, listing: Mapping[str, Entry], use_indexes: bool) -> list[Segment]:

@@ -36,7 +36,7 @@ TIME_INDEX_DTYPE = np.dtype([("timestamp", "<i8"), ("offset", "<i8")])
 STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 # Far above what brokers allocate (segment.index.bytes, 10 MiB).
-_MOST_STORED = 1 << 30
+_MAX_INDEX_BYTES = 1 << 30
 # Entries per read: about a page of a local file, and enough of a remote one to be worth a request.
 _LOCAL_BLOCK = 512
 _REMOTE_BLOCK = 8192
@@ -172,11 +172,11 @@ class OffsetIndex:
 
         Only a few blocks of the file are read.
         """
-        base, most = self._base_offset, np.iinfo(np.int64).max if offset is None else offset
+        base, highest = self._base_offset, np.iinfo(np.int64).max if offset is None else offset
 
         def fits(number: int, last: int, position: int) -> bool:
             # Zeros are the tail of a preallocated file (DSK-R4).
-            return last >= 0 and position >= min(number, 1) and position < log_size and base + last <= most
+            return last >= 0 and position >= min(number, 1) and position < log_size and base + last <= highest
 
         found = self._entries.last(log_size, fits)
         return None if found is None else OffsetEntry(base + found[0], found[1])
@@ -221,7 +221,7 @@ def stored_entries(
     if kind == "index":
         entry, dtype = STORED_OFFSET_ENTRY, OFFSET_INDEX_DTYPE
     try:
-        data, size = (storage or locate(path)[0]).read(path, _MOST_STORED)
+        data, size = (storage or locate(path)[0]).read(path, _MAX_INDEX_BYTES)
     except OSError as error:
         raise LogDirectoryError(f"{path}: can't be read: {error.strerror}", source=path) from error
     stored = np.frombuffer(data, entry, count=len(data) // entry.itemsize)

@@ -135,8 +135,8 @@ def consumer_offsets(table: RecordTable) -> ConsumerOffsets:
     Returns
     -------
     ConsumerOffsets
-        The value columns of a tombstone are null; so are timestamps and leader epochs of -1, and fields that the
-        value's version does not have. Timestamps are ``timestamp("ms", UTC)``.
+        The value columns of a tombstone are null. Timestamps and leader epochs of -1, and fields that the value's
+        version does not have, are null too. Timestamps are ``timestamp("ms", UTC)``.
 
     Raises
     ------
@@ -240,8 +240,8 @@ def transaction_state(table: RecordTable) -> TransactionStates:
     Returns
     -------
     TransactionStates
-        The value columns of a tombstone are null; so are timestamps, producer ids and epochs of -1, and fields that the
-        value's version does not have. ``partitions`` is null if the value's are. Timestamps are
+        The value columns of a tombstone are null. Timestamps, producer ids and epochs of -1, and fields that the
+        value's version does not have, are null too. ``partitions`` is null if the value's are. Timestamps are
         ``timestamp("ms", UTC)``.
 
     Raises

@@ -213,7 +213,7 @@ class Log:
 
     @property
     def topic_id(self) -> uuid.UUID | None:
-        """The topic's id from ``partition.metadata``; None without that file, as before Kafka 2.8.
+        """The topic's id from ``partition.metadata``; None without that file, which brokers write since Kafka 2.8.
 
         Raises
         ------

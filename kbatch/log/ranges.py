@@ -83,13 +83,13 @@ def first_offset_since(
                     table = decode_part(
                         file.window(position, position + size), options, origin=position, source=segment.path
                     )
-                    if (found := _first_late(table, timestamp)) is not None:
+                    if (found := _first_at_or_after(table, timestamp)) is not None:
                         return found
             tail = file.tail_at(end)
         if tail.kind == "damaged" or (tail.kind != "none" and not segment.live):
             # Decoding finds the batches after the damage; it raises the error or lists the losses of a read.
             for table in read_tables(segment, end, segment.size, options, _DAMAGED_TABLE_BYTES):
-                if (found := _first_late(table, timestamp)) is not None:
+                if (found := _first_at_or_after(table, timestamp)) is not None:
                     return found
     return None
 
@@ -113,7 +113,7 @@ def _start(segment: Segment, offset: int | None, timestamp: int | None, use_inde
     return start
 
 
-def _first_late(table: RecordTable, timestamp: int) -> int | None:
+def _first_at_or_after(table: RecordTable, timestamp: int) -> int | None:
     """Return the offset of the first record with `timestamp` or a later one."""
     late = np.flatnonzero(table.records["timestamp"] >= timestamp)
     return int(table.records["offset"][late[0]]) if len(late) else None

@@ -28,7 +28,7 @@ __all__ = ["Segment", "SegmentFile", "Tail", "check_order", "inode_of", "last_of
 _FIRST_WINDOW = 64 << 10
 _WALK_WINDOW = 4 << 20
 _ZERO_BLOCK = 1 << 16
-_MOST_MANIFEST = 16 << 20
+_MAX_MANIFEST_BYTES = 16 << 20
 
 
 class Tail(NamedTuple):
@@ -204,7 +204,7 @@ class Segment:
     """
 
     __slots__ = (
-        "_is_plain",
+        "_is_readable",
         "_listing",
         "_offsets",
         "_swapped",
@@ -262,7 +262,7 @@ class Segment:
         # Remote index files are read once: the segment keeps the contents that they had at the first read.
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
-        self._is_plain = not is_aiven_name(os.path.basename(path))
+        self._is_readable = not is_aiven_name(os.path.basename(path))
         self.live = live
         if size is None:
             try:
@@ -281,7 +281,7 @@ class Segment:
 
     def open(self) -> SegmentFile:
         """Open the file, to be used in a ``with`` block."""
-        if not self._is_plain:
+        if not self._is_readable:
             self._check_manifest()
         return SegmentFile(self.path, self.size, self.live, self.storage)
 
@@ -290,7 +290,7 @@ class Segment:
         path = self.sibling(".rsm-manifest")
         if self._has(path):
             try:
-                manifest = json.loads(self.storage.read(path, _MOST_MANIFEST)[0])
+                manifest = json.loads(self.storage.read(path, _MAX_MANIFEST_BYTES)[0])
                 done = [name for name in ("compression", "encryption") if manifest.get(name)]
             except FileNotFoundError:
                 done = []
@@ -302,7 +302,7 @@ class Segment:
                     "contain the segment's bytes; read the topic through a broker, or upload without these",
                     source=self.path,
                 )
-        self._is_plain = True
+        self._is_readable = True
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes of the file from `start` up to `stop`, or up to its end.

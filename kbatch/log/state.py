@@ -313,7 +313,7 @@ def start_offsets(
     if entry is None:
         return {}
     try:
-        return _read_again(path, entry, tuple(sorted(storage.options.items())))
+        return _cached_checkpoint(path, entry, tuple(sorted(storage.options.items())))
     except LogDirectoryError as error:
         # A failed request does not mean that the file is missing or malformed.
         if storage.remote and isinstance(error.__cause__, OSError):
@@ -322,7 +322,7 @@ def start_offsets(
 
 
 @functools.lru_cache(maxsize=16)
-def _read_again(path: str, _entry: Entry, options: tuple[tuple[str, str], ...]) -> dict[tuple[str, int], int]:
+def _cached_checkpoint(path: str, _entry: Entry, options: tuple[tuple[str, str], ...]) -> dict[tuple[str, int], int]:
     return read_offset_checkpoint(path, storage=locate(path, dict(options))[0])
 
 

@@ -56,14 +56,14 @@ class Distribution:
         self._counts = np.zeros(_EXACT + (64 << _BITS), np.int64)
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
-        """Count numbers of 0 or more."""
+        """Count non-negative numbers."""
         if not len(numbers):
             return
         self.count += len(numbers)
         self.total += int(numbers.sum(dtype=np.int64))
-        least, most = int(numbers.min()), int(numbers.max())
-        self.smallest = least if self.smallest is None else min(self.smallest, least)
-        self.largest = most if self.largest is None else max(self.largest, most)
+        low, high = int(numbers.min()), int(numbers.max())
+        self.smallest = low if self.smallest is None else min(self.smallest, low)
+        self.largest = high if self.largest is None else max(self.largest, high)
         self._counts += np.bincount(_slots(numbers.astype(np.int64)), minlength=len(self._counts))
 
     @property
@@ -215,7 +215,7 @@ class LogStatistics:
         control = (batches["magic"] == 2) & ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0)
         is_control = control[records["batch"]]
         self.control_records += int(is_control.sum())
-        self._plain_bytes(table)
+        self._add_payload_sizes(table)
         if is_control.any():
             records = records[~is_control]
         self._times(records["timestamp"])
@@ -229,7 +229,7 @@ class LogStatistics:
         self.losses += len(table.losses)
         self.lost_bytes += sum(loss.length for loss in table.losses)
 
-    def _plain_bytes(self, table: RecordTable) -> None:
+    def _add_payload_sizes(self, table: RecordTable) -> None:
         """Add the approximate sizes of uncompressed payloads.
 
         Payloads are consecutive in the table's data, and the first key is nearly at the same place in each, so the
@@ -237,18 +237,18 @@ class LogStatistics:
         """
         batches = table.batches
         codec = batches["attributes"] & ATTRIBUTE_CODEC
-        plain = np.where(codec == 0, batches["size"] - _before_payload(batches), 0)
+        payload_sizes = np.where(codec == 0, batches["size"] - _before_payload(batches), 0)
         if codec.any() and len(table):
             holders, first = np.unique(table.records["batch"], return_index=True)
             starts = table.records["key_pos"][first]
             magic = batches["magic"][holders]
             before = np.select([magic == 0, magic == 1], _BEFORE_KEY, min(5, int(starts[0])))
-            sizes = np.diff(np.append(starts - before, len(table.data)))
-            packed = codec[holders] != 0
-            plain[holders[packed]] = np.maximum(sizes[packed], 0)
+            distances = np.diff(np.append(starts - before, len(table.data)))
+            compressed = codec[holders] != 0
+            payload_sizes[holders[compressed]] = np.maximum(distances[compressed], 0)
         good = BatchStatus.sound(batches["status"])
         for number in np.unique(codec[good]).tolist():
-            self._codec(number)["plain_bytes"] += int(plain[good & (codec == number)].sum())
+            self._codec(number)["plain_bytes"] += int(payload_sizes[good & (codec == number)].sum())
 
     def to_dict(self) -> dict[str, Any]:
         """Return all statistics as JSON values; statistics that need decoding are None without it."""
@@ -296,7 +296,7 @@ def _ratio(codec: str, entry: dict[str, Any]) -> float | None:
 
 
 def _before_payload(batches: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Return the bytes before each batch's payload; an uncompressed message is a payload as a whole."""
+    """Return the bytes before each batch's payload; an uncompressed message counts entirely as payload."""
     of_wrapper = np.where(batches["magic"] == 0, _WRAPPER_SIZES[0], _WRAPPER_SIZES[1])
     of_message = np.where((batches["attributes"] & ATTRIBUTE_CODEC) == 0, 0, of_wrapper)
     before: npt.NDArray[np.int64] = np.where(batches["magic"] == 2, BATCH_HEADER_SIZE, of_message)

@@ -1,4 +1,4 @@
-"""Access to the files of a log: local ones, and by URL those in a filesystem of pyarrow or fsspec.
+"""Access to the files of a log: local files, and files in a filesystem of pyarrow or fsspec by URL.
 
 A path is a local path, or a URL such as ``s3://bucket/logs``. All reads of a log use this module: one listing per
 directory, small files as a whole, and ranges of segments.
@@ -341,8 +341,8 @@ class Storage:
         # An object store may have an object with the name of the directory.
         return {info.base_name: _entry(info) for info in infos if info.base_name}
 
-    def read(self, path: str, most: int, *, size: int | None = None) -> tuple[bytes, int]:
-        """Return the first `most` bytes of a file, and its size.
+    def read(self, path: str, limit: int, *, size: int | None = None) -> tuple[bytes, int]:
+        """Return the first `limit` bytes of a file, and its size.
 
         Raises
         ------
@@ -352,11 +352,11 @@ class Storage:
         if not self.remote:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                data = file.read(most)
+                data = file.read(limit)
             _count(len(data))
             return data, size
         with RemoteFile(path, self, size) as remote:
-            data = remote.read(0, min(most, remote.size))
+            data = remote.read(0, min(limit, remote.size))
             return data, remote.size
 
     def open(self, path: str, size: int | None = None) -> LocalFile | RemoteFile:

@@ -389,6 +389,6 @@ def verify_transaction_index(
 
 
 def _report_unreadable(path: str, error: KbatchError, report: VerificationReport) -> None:
-    """Report an error without the file and the byte in its text, which a finding has already."""
+    """Report an error. The file and the byte are removed from its text, because the finding contains them."""
     text = str(error).removeprefix(path).removeprefix(f", byte {error.position}")
     report.add(path, error.position or 0, text.removeprefix(": "))

@@ -95,7 +95,7 @@ def convert(
     ConversionLossError
         For the first batch that can't be converted without a loss.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-        For damage, as `kbatch.decode`.
+        For damage, as in `kbatch.decode`.
     TruncatedBatchError
         If `data` ends with a partial batch.
 

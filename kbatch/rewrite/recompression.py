@@ -77,7 +77,7 @@ def recompress(
     ConversionLossError
         For a message of magic 0 or 1, with zstd.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-        For damage, as `kbatch.decode`.
+        For damage, as in `kbatch.decode`.
     TruncatedBatchError
         If `data` ends with a partial batch.
 

@@ -51,7 +51,7 @@ _MAX_GROWTH = 8
 # Descriptions of the losses, by the field of the report that counts them.
 LOST_TEXTS = {
     "control_batches": "{count} control batch(es), which end transactions",
-    "transactional_batches": "that {count} batch(es) belong to transactions; aborted records become visible",
+    "transactional_batches": "the transaction of {count} batch(es); records of aborted transactions become visible",
     "producer_batches": "producer id, epoch and sequence of {count} batch(es)",
     "delete_horizons": "the delete horizon of {count} batch(es)",
     "records_with_headers": "the headers of {count} record(s)",
@@ -218,7 +218,7 @@ class Rewriter(ABC):
 
     @abstractmethod
     def kinds(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
-        """Return 0 for each batch that is copied; adjacent batches of the same other number are rewritten as a run."""
+        """Return 0 for each batch that is copied; adjacent batches with the same nonzero number form a run."""
 
     @abstractmethod
     def rewrite(self, run: Run, memory: Memory) -> Iterator[memoryview]:

@@ -182,7 +182,7 @@ class AbortedRanges:
         )
         producers, first = batches["producer_id"][rows], batches["base_offset"][rows]
         last = batches["last_offset"][rows]
-        # Among the ranges that begin before the end of a batch, the latest reaches farthest.
+        # Among the ranges that begin before the end of a batch, the last one has the largest last offset.
         at = self._pairs.count(producers, last, included=True) - 1
         out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last_offset[at] >= first)
         return out

@@ -31,7 +31,7 @@ _LOST = -2
 _NO_EVENT = -1
 _DATA = 2
 _INDEXED_ABORT = 3
-# Damage that may have destroyed the markers of all open transactions; it has no producer.
+# The event for damage that may have destroyed the markers of all open transactions; it has no producer.
 _INTERRUPTED = 4
 
 # Events that open or end transactions, in log order, with the base offset and last offset of the batch. An event of a
@@ -170,16 +170,16 @@ class TransactionTracker:
     open : iterable of OpenTransaction, optional
         The transactions that were open where the log begins, from a producer snapshot (TXI-R7).
     check_crc : bool
-        Whether to follow only batches with valid checksums: a marker decides a transaction, and a batch that opens one
-        withholds everything after it.
+        Whether to follow only batches with valid checksums: a damaged marker could decide a transaction wrongly, and a
+        damaged batch could open a transaction that withholds all later records.
     limits : Limits, optional
         Limits for compressed control batches, which no known producer writes.
 
     Notes
     -----
-    The rules come from Kafka's ``ProducerAppendInfo`` and ``ProducerStateManager``, and the result equals the
-    log's own index (TXI-R5, LSO-R3). If decoding starts in the middle of a log, a transaction begins at the first
-    decoded batch (TXI-R6); a marker without a batch aborts nothing (TXI-R3). Producer epochs are ignored (TXN-R9).
+    The rules come from Kafka's ``ProducerAppendInfo`` and ``ProducerStateManager``, and the result equals the log's own
+    index (TXI-R5, LSO-R3). If decoding starts in the middle of a log, a transaction begins at the first decoded batch
+    (TXI-R6); a marker without a batch aborts no transaction (TXI-R3). Producer epochs are ignored (TXN-R9).
 
     A flipped bit in a header can turn any batch into part of a transaction that never ends. Therefore `add` verifies
     the checksums of the first batches of transactions that stay open, each once; damaged batches open no transaction.

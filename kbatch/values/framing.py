@@ -26,7 +26,7 @@ def check_framing(framing: Framing) -> None:
 
 
 class Prefixes(NamedTuple):
-    """The schema ids of a column, -1 for rows that are null or without a prefix, and the errors of the latter."""
+    """The schema ids of a column (-1 for rows that are null or lack a prefix), and an error for each missing prefix."""
 
     ids: npt.NDArray[np.int64]
     errors: dict[int, str]

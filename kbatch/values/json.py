@@ -193,7 +193,7 @@ class _Digits(str):
 
 
 def _wire_type(pa: Any, kind: Any) -> Any:
-    """Return the type that Arrow parses: it parses the texts of dates only as timestamps."""
+    """Return the type for Arrow's parser, which reads dates only as timestamps."""
     if pa.types.is_date32(kind):
         return pa.timestamp("s")
     if pa.types.is_struct(kind):
@@ -263,7 +263,7 @@ def _kind(value: Any) -> str:
 
 
 class _Seen:
-    """The kinds of values that samples contain at one place of their structure."""
+    """The kinds of values that samples contain at one path."""
 
     def __init__(self) -> None:
         self.times = 0

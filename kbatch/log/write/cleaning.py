@@ -42,7 +42,7 @@ Attributes = npt.NDArray[np.int16]
 _DECIDING = (ControlType.ABORT, ControlType.COMMIT)
 
 
-class _Fate(IntEnum):
+class _Action(IntEnum):
     """Whether a batch is removed, copied byte for byte, rewritten with fewer records, or kept without records."""
 
     DROP = 0
@@ -196,12 +196,12 @@ class Cleaning:
         attributes = np.where(batches["magic"] == 2, batches["attributes"], 0)
         of_empty, aborts = self._follow_markers(table, attributes)
         latest, stays = self._staying(table, attributes, of_empty)
-        fates, gets_horizon = self._fates(table, attributes, of_empty, stays)
-        new, data = self._rewritten(table, stays, fates, gets_horizon)
+        actions, gets_horizon = self._actions(table, attributes, of_empty, stays)
+        new, data = self._rewritten(table, stays, actions, gets_horizon)
 
         writer.append_aborted(self.aborted[np.isin(self.aborted["last_offset"], aborts)])
-        written = fates != _Fate.DROP
-        is_new = fates[written] >= _Fate.REWRITE
+        written = actions != _Action.DROP
+        is_new = actions[written] >= _Action.REWRITE
         out = batches[written]
         out[is_new] = new
         if len(out):
@@ -222,10 +222,10 @@ class Cleaning:
         valid = latest & ((rows["value_len"] >= 0) | keeps_tombstones[of])
         return latest, ~discarded[of] & (valid | (attributes & ATTRIBUTE_CONTROL != 0)[of])
 
-    def _fates(
+    def _actions(
         self, table: RecordTable, attributes: Attributes, of_empty: Mask, stays: Mask
     ) -> tuple[npt.NDArray[np.int8], Mask]:
-        """Return the fate of each batch, and which ones get a delete horizon (``MemoryRecords.filterTo``)."""
+        """Return the action for each batch, and which batches get a delete horizon (``MemoryRecords.filterTo``)."""
         rows, batches = table.records, table.batches
         of = rows["batch"]
         counts = np.bincount(of, minlength=len(batches))
@@ -236,12 +236,12 @@ class Cleaning:
         is_same = (batches["magic"] == 2) & (kept == counts) & ~gets_horizon
         kept_empty = self.producers.are_last(batches, attributes & ATTRIBUTE_CONTROL != 0)
         kept_empty |= batches["last_offset"] + 1 == self.end
-        fates = np.where(
+        actions = np.where(
             kept > 0,
-            np.where(is_same, _Fate.KEEP, _Fate.REWRITE),
-            np.where(kept_empty, _Fate.EMPTY, _Fate.DROP),
+            np.where(is_same, _Action.KEEP, _Action.REWRITE),
+            np.where(kept_empty, _Action.EMPTY, _Action.DROP),
         )
-        return fates.astype(np.int8), gets_horizon
+        return actions.astype(np.int8), gets_horizon
 
     def _count(self, table: RecordTable, attributes: Attributes, latest: Mask, stays: Mask) -> None:
         """Add the records of a table to the counts of the compaction."""
@@ -300,20 +300,20 @@ class Cleaning:
         return of_empty, aborts
 
     def _rewritten(
-        self, table: RecordTable, stays: Mask, fates: npt.NDArray[np.int8], gets_horizon: Mask
+        self, table: RecordTable, stays: Mask, actions: npt.NDArray[np.int8], gets_horizon: Mask
     ) -> tuple[npt.NDArray[np.void], bytes]:
         """Make the changed batches, as ``buildRetainedRecordsInto`` and ``writeEmptyHeader`` do; CMP-R3."""
-        is_new = fates >= _Fate.REWRITE
+        is_new = actions >= _Action.REWRITE
         new = table.batches[is_new]
         if not len(new):
             return new, b""
         part = table[stays & is_new[table.records["batch"]]]
         rows = part.records
-        counts = np.bincount(rows["batch"], minlength=len(fates))[is_new]
+        counts = np.bincount(rows["batch"], minlength=len(actions))[is_new]
         gets_horizon = gets_horizon[is_new]
         new["record_count"] = counts
         new["first_record"] = first = np.cumsum(counts) - counts
-        full = fates[is_new] == _Fate.REWRITE
+        full = actions[is_new] == _Action.REWRITE
         at = first[full]
         times = rows["timestamp"]
 

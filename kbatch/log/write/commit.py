@@ -131,8 +131,8 @@ class Stage:
         self.is_new = not os.path.lexists(self.root)
         parent = os.path.dirname(self.root)
         if not os.path.isdir(parent if self.is_new else self.root):
-            what = f"its parent {parent} is not a directory" if self.is_new else "is not a directory"
-            raise LogDirectoryError(f"{self.root}: {what}", source=self.root)
+            problem = f"its parent {parent} is not a directory" if self.is_new else "is not a directory"
+            raise LogDirectoryError(f"{self.root}: {problem}", source=self.root)
         prefix = _stage_prefix(self.root) if self.is_new else os.path.join(self.root, "")
         self.path = f"{prefix}.kbatch-write-{uuid.uuid4().hex}.tmp"
 
@@ -335,7 +335,7 @@ def commit(
 
 
 def _relative(stage: Stage, *names: str) -> str:
-    """Return the path of a file of a stage relative to the log directory, as in a journal."""
+    """Return the path of a file of a stage relative to the log directory, as a journal stores it."""
     return os.path.relpath(os.path.join(stage.path, *names), stage.root)
 
 
@@ -414,8 +414,8 @@ def _batches(part: PartFile) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArra
         if size != part.size:
             raise LogDirectoryError(f"{part.path}: has {size} bytes, but {part.size} were written", source=part.path)
         rest = b""
-        most = _READ
-        while chunk := file.read(most):
+        read_size = _READ
+        while chunk := file.read(read_size):
             data = np.frombuffer(bytearray(rest + chunk), np.uint8)
             scan = scan_part(data)
             if scan.finding is not None:
@@ -423,7 +423,7 @@ def _batches(part: PartFile) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArra
             if len(scan.batches):
                 yield data, scan.batches
             else:
-                most *= 2
+                read_size *= 2
             rest = data[scan.consumed :].tobytes()
         if rest:
             raise TruncatedBatchError(f"{part.path}: ends within a batch", source=part.path)
@@ -545,7 +545,7 @@ def roll_back(root: str | os.PathLike[str], *, unfinished: bool = False) -> int:
     """Undo crashed writes in a log directory.
 
     A write that crashed during its moves leaves a directory ``.kbatch-write-*.tmp`` with a ``journal.json``, and may
-    leave some of its segments in place. They are moved away again. The next writer does the same.
+    leave some of its segments in place. This function moves them away again; so does the next writer.
 
     Parameters
     ----------

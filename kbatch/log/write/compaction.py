@@ -1,4 +1,4 @@
-"""Compaction of a log, as by Kafka's log cleaner.
+"""Compaction of a log, as Kafka's log cleaner does it.
 
 The rules come from Kafka 4's ``Cleaner`` (``cleanInto``, ``shouldRetainRecord``), ``CleanedTransactionMetadata`` and
 ``MemoryRecords.filterTo``; CMP-R1 to CMP-R9. A log is read twice: first for the last offset of every key, then to write
@@ -135,7 +135,7 @@ def compact_log(
     (100, 20, 19)
     """
     time = time_of_call() if now is None else millisecond(now)
-    for name, value, least, most in (
+    for name, value, low, high in (
         ("now", time, 0, INT64_MAX),
         ("delete_retention_ms", delete_retention_ms, 0, INT64_MAX - time),
         ("min_compaction_lag_ms", min_compaction_lag_ms, 0, INT64_MAX),
@@ -146,7 +146,7 @@ def compact_log(
         ("dedupe_buffer_bytes", dedupe_buffer_bytes, 64, INT64_MAX),
         ("max_bytes", max_bytes, 1, INT64_MAX),
     ):
-        check_range(name, value, least, most)
+        check_range(name, value, low, high)
     if not isinstance(log, Log):
         log = Log(log)
     check_out(log, os.fspath(out))
@@ -159,7 +159,7 @@ def compact_log(
     if transactions.last_stable_offset is not None:
         end = min(end, transactions.last_stable_offset)
     if min_compaction_lag_ms:
-        end = min(end, _first_young(segments, survey, start, time - min_compaction_lag_ms))
+        end = min(end, _first_too_recent(segments, survey, start, time - min_compaction_lag_ms))
     # If the part to clean is empty, the whole log is copied unchanged.
     end = end if end > start else 0
     result = Compaction(first_dirty_offset=start, end_offset=max(start, end), bytes_in=log.size)
@@ -327,7 +327,7 @@ def _active_producers(survey: _Survey, transactions: Transactions, expired: int)
     return Producers(last["producer_id"].copy(), last["producer_epoch"].copy(), offsets)
 
 
-def _first_young(segments: Sequence[Segment], survey: _Survey, start: int, time: int) -> int:
+def _first_too_recent(segments: Sequence[Segment], survey: _Survey, start: int, time: int) -> int:
     """Return the base offset of the first dirty segment with a timestamp after `time`."""
     for i, segment in enumerate(segments):
         is_dirty = i + 1 == len(segments) or _base(segments[i + 1]) > start

@@ -181,10 +181,10 @@ def _from_pandas(frame: Any) -> pa.Table:
         if name == "headers" and column.dtype == object:
             # Python's (str, bytes) pairs have two types, so Arrow cannot infer a type.
             kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
-            gone = column.isna()
+            nulls = column.isna()
             column = [
-                None if missing else header_pairs(row, f"headers[{i}]")
-                for i, (row, missing) in enumerate(zip(column, gone, strict=True))
+                None if is_null else header_pairs(row, f"headers[{i}]")
+                for i, (row, is_null) in enumerate(zip(column, nulls, strict=True))
             ]
         try:
             columns.append(pa.array(column, kind, from_pandas=True))

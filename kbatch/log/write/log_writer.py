@@ -234,14 +234,14 @@ class LogWriter:
         follow_transactions: bool = True,
         sync: bool = True,
     ) -> None:
-        for name, value, least, most in (
+        for name, value, low, high in (
             ("segment_bytes", segment_bytes, 1, INT32_MAX),
             ("index_interval_bytes", index_interval_bytes, 0, INT32_MAX),
             ("segment_index_bytes", segment_index_bytes, 24, INT32_MAX),
             ("base_offset", base_offset or 0, 0, INT64_MAX),
         ):
-            if not least <= value <= most:
-                raise ValueError(f"{name} must be {least} to {most}, got {value}")
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be {low} to {high}, got {value}")
         path = os.fspath(directory)
         self._single = os.path.basename(path) if path.endswith(".log") else None
         self._stage = staged(path, directory=self._single is None, sync=sync)
@@ -249,7 +249,7 @@ class LogWriter:
         self._segment_bytes = segment_bytes
         self._interval = index_interval_bytes
         # Kafka reserves one entry of a .timeindex for its last one (TimeIndex.isFull).
-        self._most_entries = segment_index_bytes // STORED_TIME_ENTRY.itemsize - 1
+        self._max_entries = segment_index_bytes // STORED_TIME_ENTRY.itemsize - 1
         self._tracker = TransactionTracker(check_crc=False) if follow_transactions else None
         self._aborted: list[npt.NDArray[np.void]] = []
         self._epochs: list[tuple[int, int]] = []
@@ -421,16 +421,16 @@ class LogWriter:
 
     def _fitting(self, segment: SegmentWriter, rows: npt.NDArray[np.void]) -> int:
         """Return the number of batches that fit into the segment."""
-        if segment.index_entries >= self._most_entries:
+        if segment.index_entries >= self._max_entries:
             return 0
         ends = segment.size + np.cumsum(rows["size"])
         fits = int(np.searchsorted(ends, self._segment_bytes, "right"))
         if self._interval:
             # The remaining index entries suffice for at least this number of bytes.
-            capacity = (self._most_entries - segment.index_entries) * self._interval
+            capacity = (self._max_entries - segment.index_entries) * self._interval
             fits = min(fits, int(np.searchsorted(ends, segment.size + capacity, "right")))
         else:
-            fits = min(fits, self._most_entries - segment.index_entries)
+            fits = min(fits, self._max_entries - segment.index_entries)
         if self._single is not None:
             fits = len(rows)
         elif fits == 0 and not segment.size:

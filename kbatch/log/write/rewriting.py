@@ -304,11 +304,11 @@ def rewrite_logs(
             # Directories in tiered storage have other names.
             name = f"{log.topic}-{log.partition}"
 
-            def show(read: int, before: int = done) -> None:
+            def report(read: int, before: int = done) -> None:
                 if progress is not None:
                     progress(before + read)
 
-            rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=show, **options)
+            rewrite_log(log, os.path.join(stage.directory, name), rewriter, sync=sync, progress=report, **options)
             done += log.size
         for name in set(storage.list(root)).intersection(_COPIED):
             stage.write_file(name, storage.read(storage.join(root, name), MAX_SIDE_FILE)[0])

@@ -299,7 +299,7 @@ class RowSplitter:
 
 
 def _movable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without view columns, from which pyarrow can't take rows."""
+    """Return the batch with view columns cast to other types, because pyarrow can't take rows from views."""
     import pyarrow as pa
     from pyarrow import types
 

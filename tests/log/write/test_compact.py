@@ -368,7 +368,7 @@ def test_command(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["compact", source, str(tmp_path / "out-0"), "--include-active", *options]) == 0
     text = capsys.readouterr().out
     assert "100 records" in text
-    assert "to 20 in" in text
+    assert "-> 20 (" in text
     assert "3 records of aborted transactions" in text
     assert main(["verify", str(tmp_path / "out-0")]) == 0
     capsys.readouterr()
