@@ -32,6 +32,7 @@ KERNELS = [
     "avro",
     "keymap",
     "murmur",
+    "messages",
 ]
 # Cython's own functions for typed memoryviews, compiled once for all kernels.
 SHARED = "kbatch.kernels._cython"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.error_codes import ErrorCode
 from kbatch.format import BatchStatus
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "MissingColumnError",
     "MissingDependencyError",
     "OutOfOrderSequenceError",
+    "ProtocolError",
     "RefusedError",
     "TransactionStateError",
     "TruncatedBatchError",
@@ -112,33 +114,19 @@ class TruncatedBatchError(KbatchError):
     """The input ends within a batch where complete batches are required."""
 
 
-class ErrorCode(enum.IntEnum):
-    """The error codes of a broker's response to a produced batch, from Kafka's ``Errors``.
+class ProtocolError(KbatchError, ValueError):
+    """The bytes are not a message of Kafka's protocol, or not one of this API and version.
 
-    Examples
-    --------
-    >>> import kbatch
-    >>> try:
-    ...     kbatch.accept_batch(kbatch.encode([b"v"]), 0, kbatch.TopicConfig(max_message_bytes=10))
-    ... except kbatch.RefusedError as error:
-    ...     error.code
-    <ErrorCode.MESSAGE_TOO_LARGE: 10>
+    Attributes
+    ----------
+    field : str or None
+        Path of the field that could not be read, such as ``responses[0].partitions[3].records``.
     """
 
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    CORRUPT_MESSAGE = 2
-    MESSAGE_TOO_LARGE = 10
-    RECORD_LIST_TOO_LARGE = 18
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    TRANSACTION_COORDINATOR_FENCED = 52
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
+    def __init__(self, message: str, *, position: int | None = None, field: str | None = None, **where: Any) -> None:
+        at = ([] if position is None else [f"byte {position}"]) + ([] if field is None else [field])
+        super().__init__(": ".join([", ".join(at), message] if at else [message]), position=position, **where)
+        self.field = field
 
 
 class RefusedError(KbatchError):

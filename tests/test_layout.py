@@ -17,6 +17,7 @@ PACKAGE = Path(kbatch.__file__).parent
 # and ``kbatch/__init__.py`` offer what is below them.
 LAYERS = [
     "format",
+    "error_codes",
     "errors",
     "extras",
     "options",

@@ -1,0 +1,352 @@
+"""Messages and their bytes: the plan of a schema in one version, requests and responses with their headers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from typing_extensions import Buffer
+
+from kbatch.error_codes import ErrorCode
+from kbatch.errors import LimitExceededError, ProtocolError
+from kbatch.kernels.messages import DEPTH_LIMIT, KINDS, Field, Structure, decode_structure, encode_structures
+from kbatch.protocol.api_keys import ApiKey
+from kbatch.protocol.messages import Message, message_class
+from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
+
+__all__ = [
+    "MAX_MESSAGE_SIZE",
+    "Request",
+    "Response",
+    "decode_message",
+    "decode_request",
+    "decode_response",
+    "encode_message",
+    "encode_request",
+    "encode_response",
+]
+
+# A broker's default for requests (socket.request.max.bytes), and twice a consumer's for responses (fetch.max.bytes).
+MAX_MESSAGE_SIZE = 100 << 20
+_UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+_SIZES = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8, "uuid": 16}
+
+
+class Request(NamedTuple):
+    """A request with its header.
+
+    Attributes
+    ----------
+    api_key : ApiKey
+    version : int
+    header : Message
+        A ``RequestHeader``: ``correlation_id``, ``client_id``.
+    message : Message
+    """
+
+    api_key: ApiKey
+    version: int
+    header: Any
+    message: Any
+
+
+class Response(NamedTuple):
+    """A response with its header.
+
+    Attributes
+    ----------
+    api_key : ApiKey
+    version : int
+        Version of the message; 0 for a broker's refusal of a newer ``ApiVersionsRequest``.
+    header : Message
+        A ``ResponseHeader``: ``correlation_id``.
+    message : Message
+    """
+
+    api_key: ApiKey
+    version: int
+    header: Any
+    message: Any
+
+
+def _field(cls: type[Message], schema: FieldSchema, version: int, flexible: bool, depth: int) -> Field:
+    """Return the plan of a field, and of an array its elements'."""
+    compact = flexible and schema.type != "old_string"
+    structure = None
+    if schema.fields:
+        structure = _structure(cls, getattr(cls, schema.element), schema.fields, version, flexible, depth + 1)
+        assert schema.tag is None or not any(each.type == "records" for each in schema.fields)
+    kind = "struct" if structure else schema.element.removeprefix("old_")
+    nullable = version in schema.nullable
+    if structure is not None:
+        size = sum(each.min_size for each in structure.fields) + flexible
+    else:
+        size = _SIZES.get(kind) or (1 if compact else 2 if kind == "string" else 4)
+    element = None
+    if schema.type.startswith("[]"):
+        element = Field(schema.name, KINDS[kind], compact, False, -1, None, structure, None, max(size, 1))
+        kind, structure, size = "array", None, 1 if compact else 4
+    elif structure is not None and nullable:
+        size = 1
+    tag = -1 if schema.tag is None else schema.tag
+    return Field(schema.name, KINDS[kind], compact, nullable, tag, schema.default, structure, element, size)
+
+
+def _structure(
+    top: type[Message], cls: type[Message], fields: tuple[FieldSchema, ...], version: int, flexible: bool, depth: int
+) -> Structure:
+    assert depth < DEPTH_LIMIT
+    plain, tagged, absent = [], [], []
+    for schema in fields:
+        if version in schema.versions:
+            (plain if schema.tag is None else tagged).append(_field(top, schema, version, flexible, depth))
+        elif not schema.droppable:
+            absent.append(_field(top, schema, version, flexible, depth))
+    tagged.sort(key=lambda each: each.tag)
+    return Structure(cls, tuple(plain), tuple(tagged), tuple(absent), flexible, version)
+
+
+@functools.cache
+def _plan(name: str, version: int) -> Structure:
+    schema = message_schemas()[name]
+    if version not in schema.versions:
+        raise ValueError(
+            f"{name} has the versions {schema.versions[0]} to {schema.versions[-1]}, {version} is not one of them"
+        )
+    cls = message_class(name)
+    return _structure(cls, cls, schema.fields, version, version in schema.flexible, 0)
+
+
+def _name(message: Message | type[Message]) -> str:
+    if not isinstance(message.schema, MessageSchema):
+        raise TypeError(f"{message.schema.element} is a part of a message")
+    return message.schema.name
+
+
+def _view(data: Buffer, max_size: int) -> memoryview:
+    view = memoryview(data).cast("B").toreadonly()
+    if len(view) > max_size:
+        raise LimitExceededError(
+            f"message of {len(view)} bytes, the limit is {max_size}; raise max_size for larger ones"
+        )
+    return view
+
+
+def _messages_of(api_key: int, suffix: str) -> str:
+    key = ApiKey(api_key)
+    name = f"{key.title}{suffix}"
+    if name not in message_schemas():
+        raise ProtocolError(f"API {api_key} ({key.name}) is not one that kbatch reads")
+    return name
+
+
+def _request_header_version(name: str, version: int) -> int:
+    return 2 if version in message_schemas()[name].flexible else 1
+
+
+def _response_header_version(name: str, version: int) -> int:
+    # A client must be able to read the header before it knows which versions the broker has (PRI-R8).
+    return 1 if version in message_schemas()[name].flexible and name != "ApiVersionsResponse" else 0
+
+
+def decode_message(cls: type[Message], data: Buffer, version: int, *, max_size: int = MAX_MESSAGE_SIZE) -> Any:
+    """Read a message without a header.
+
+    Parameters
+    ----------
+    cls : type
+        Class of the message, such as ``FetchResponse``.
+    data : buffer
+        All of its bytes. Record batches in the message are views of them.
+    version : int
+    max_size : int, optional
+        Largest number of bytes that is read.
+
+    Returns
+    -------
+    Message
+
+    Raises
+    ------
+    ProtocolError
+        If the bytes are cut, overlong, or not of this version. It states the byte and the field.
+    LimitExceededError
+        If there are more than `max_size` bytes.
+    ValueError
+        If Kafka has no such version of the message.
+
+    Examples
+    --------
+    >>> from kbatch.protocol import ListOffsetsRequest, decode_message
+    >>> decode_message(ListOffsetsRequest, bytes.fromhex("ffffffff 00000001 0001"), 1)
+    Traceback (most recent call last):
+    ...
+    kbatch.errors.ProtocolError: byte 8, topics[0].name: length is 1, but 0 bytes remain
+    """
+    return decode_structure(_plan(_name(cls), version), _view(data, max_size), 0, True)[0]
+
+
+def encode_message(message: Message, version: int) -> list[bytearray | memoryview]:
+    """Write a message without a header.
+
+    Parameters
+    ----------
+    message : Message
+    version : int
+
+    Returns
+    -------
+    list of buffers
+        To be joined, or written in this order. Record batches of more than 2 KiB are views of the caller's bytes.
+
+    Raises
+    ------
+    ValueError
+        If Kafka has no such version of the message, if a value has no place in its field, or if a field that the
+        version does not have is set and must not be dropped.
+    """
+    return encode_structures([(_plan(_name(message), version), message)], False)
+
+
+def decode_request(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Request:
+    """Read a request; its header has the API and the version.
+
+    Parameters
+    ----------
+    data : buffer
+        The bytes after the length, as `split_messages` returns them.
+    max_size : int, optional
+        Largest number of bytes that is read.
+
+    Returns
+    -------
+    Request
+
+    Raises
+    ------
+    ProtocolError
+        As `decode_message` does; also for an API or a version that kbatch does not read.
+    LimitExceededError
+
+    Examples
+    --------
+    >>> from kbatch.protocol import HeartbeatRequest, decode_request, encode_request
+    >>> sent = b"".join(encode_request(HeartbeatRequest(group_id="g"), 4, correlation_id=7, client_id="c"))
+    >>> request = decode_request(sent[4:])
+    >>> request.api_key, request.version, request.header.correlation_id, request.message
+    (<ApiKey.HEARTBEAT: 12>, 4, 7, HeartbeatRequest(group_id='g'))
+    """
+    view = _view(data, max_size)
+    # The first two fields say which version the header itself has.
+    start = decode_structure(_plan("RequestHeader", 0), view, 0, False)[0]
+    name = _messages_of(start.request_api_key, "Request")
+    version = start.request_api_version
+    if version not in message_schemas()[name].versions:
+        raise ProtocolError(f"{name} has no version {version} that kbatch reads", position=2)
+    header, position = decode_structure(_plan("RequestHeader", _request_header_version(name, version)), view, 0, False)
+    message = decode_structure(_plan(name, version), view, position, True)[0]
+    return Request(ApiKey(start.request_api_key), version, header, message)
+
+
+def encode_request(
+    message: Message,
+    version: int,
+    *,
+    correlation_id: int = 0,
+    client_id: str | None = None,
+    header: Message | None = None,
+    framed: bool = True,
+) -> list[bytearray | memoryview]:
+    """Write a request with its header.
+
+    Parameters
+    ----------
+    message : Message
+    version : int
+    correlation_id : int, optional
+    client_id : str, optional
+    header : Message, optional
+        A ``RequestHeader`` whose correlation id, client id and unknown tags are written instead.
+    framed : bool, optional
+        Whether the length precedes the request, as on a connection.
+
+    Returns
+    -------
+    list of buffers
+        For ``socket.sendmsg``, which takes at most 1024 of them at a time on Linux. Record batches of more than
+        2 KiB are views of the caller's bytes.
+
+    Raises
+    ------
+    ValueError
+        As `encode_message` does.
+    """
+    name = _name(message)
+    plan = _plan(name, version)
+    if header is not None:
+        correlation_id, client_id = header.correlation_id, header.client_id
+    written = message_class("RequestHeader")(
+        request_api_key=message_schemas()[name].api_key,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+        unknown_tags=header.unknown_tags if header is not None else None,
+    )
+    header_plan = _plan("RequestHeader", _request_header_version(name, version))
+    return encode_structures([(header_plan, written), (plan, message)], framed)
+
+
+def decode_response(data: Buffer, api_key: int, version: int, *, max_size: int = MAX_MESSAGE_SIZE) -> Response:
+    """Read a response.
+
+    Parameters
+    ----------
+    data : buffer
+        The bytes after the length, as `split_messages` returns them.
+    api_key : int
+        API of the request: a response does not state it.
+    version : int
+        Version of the request.
+    max_size : int, optional
+        Largest number of bytes that is read.
+
+    Returns
+    -------
+    Response
+
+    Raises
+    ------
+    ProtocolError
+    LimitExceededError
+    ValueError
+        If Kafka has no such version of the response.
+    """
+    view = _view(data, max_size)
+    name = _messages_of(api_key, "Response")
+    header, position = decode_structure(
+        _plan("ResponseHeader", _response_header_version(name, version)), view, 0, False
+    )
+    try:
+        message = decode_structure(_plan(name, version), view, position, True)[0]
+    except ProtocolError:
+        if api_key != ApiKey.API_VERSIONS or view[position : position + 2] != _UNSUPPORTED:
+            raise
+        # A broker refuses a version that it does not have in the one that every client reads.
+        version = 0
+        message = decode_structure(_plan(name, version), view, position, True)[0]
+    return Response(ApiKey(api_key), version, header, message)
+
+
+def encode_response(
+    message: Message,
+    version: int,
+    *,
+    correlation_id: int = 0,
+    header: Message | None = None,
+    framed: bool = True,
+) -> list[bytearray | memoryview]:
+    """Write a response with its header; parameters, result and errors are those of `encode_request`."""
+    name = _name(message)
+    written = header if header is not None else message_class("ResponseHeader")(correlation_id=correlation_id)
+    header_plan = _plan("ResponseHeader", _response_header_version(name, version))
+    return encode_structures([(header_plan, written), (_plan(name, version), message)], framed)

@@ -1,0 +1,143 @@
+"""Messages in a stream: each follows its length, an int32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from typing_extensions import Buffer
+
+from kbatch.errors import LimitExceededError, ProtocolError
+from kbatch.protocol.codec import MAX_MESSAGE_SIZE
+
+__all__ = ["MessageSplitter", "split_messages"]
+
+_PREFIX = 4
+
+
+class MessageSplitter:
+    """Splits a stream that arrives in chunks of any size.
+
+    Parameters
+    ----------
+    max_size : int, optional
+        Largest message that is accepted.
+
+    Notes
+    -----
+    A message that one chunk holds completely is a view of the chunk. Of others the bytes are collected as they arrive;
+    memory is never reserved by a length alone.
+
+    Examples
+    --------
+    >>> from kbatch.protocol import MessageSplitter
+    >>> splitter = MessageSplitter()
+    >>> [bytes(each) for each in splitter.feed(b"\\0\\0\\0\\2hi\\0\\0")]
+    [b'hi']
+    >>> [bytes(each) for each in splitter.feed(b"\\0\\3you")]
+    [b'you']
+    >>> splitter.pending
+    0
+    """
+
+    __slots__ = ("_consumed", "_max_size", "_partial")
+
+    def __init__(self, *, max_size: int = MAX_MESSAGE_SIZE) -> None:
+        self._max_size = max_size
+        self._partial = bytearray()
+        # Bytes of complete messages before `_partial`, with their lengths.
+        self._consumed = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a message that is not complete yet, with its length."""
+        return len(self._partial)
+
+    def feed(self, chunk: Buffer) -> Iterator[memoryview]:
+        """Yield the messages that this chunk completes; it must not change while they are used.
+
+        The iterator has to be exhausted before the next call.
+
+        Raises
+        ------
+        ProtocolError
+            If a length is negative.
+        LimitExceededError
+            If a length is above `max_size`.
+        """
+        view = memoryview(chunk).cast("B").toreadonly()
+        position = 0
+        if self._partial:
+            position = self._collect(view, _PREFIX - len(self._partial), 0)
+            if len(self._partial) >= _PREFIX:
+                end = _PREFIX + self._size(self._partial)
+                position = self._collect(view, end - len(self._partial), position)
+                if len(self._partial) == end:
+                    done, self._partial = self._partial, bytearray()
+                    self._consumed += end
+                    yield memoryview(done).toreadonly()[_PREFIX:]
+        while len(view) - position >= _PREFIX:
+            end = position + _PREFIX + self._size(view[position : position + _PREFIX])
+            if end > len(view):
+                break
+            self._consumed += end - position
+            yield view[position + _PREFIX : end]
+            position = end
+        self._partial += view[position:]
+
+    def _collect(self, view: memoryview, missing: int, position: int) -> int:
+        end = min(position + max(missing, 0), len(view))
+        self._partial += view[position:end]
+        return end
+
+    def _size(self, prefix: Buffer) -> int:
+        size = int.from_bytes(memoryview(prefix)[:_PREFIX], "big", signed=True)
+        if size < 0:
+            raise ProtocolError(f"length of a message is {size}", position=self._consumed)
+        if size > self._max_size:
+            raise LimitExceededError(
+                f"byte {self._consumed}: length of a message is {size}, the limit is {self._max_size}; raise max_size "
+                "for larger ones",
+                position=self._consumed,
+            )
+        return size
+
+    def finish(self) -> None:
+        """Check that the stream ends with a complete message.
+
+        Raises
+        ------
+        ProtocolError
+            If it does not.
+        """
+        if self._partial:
+            raise ProtocolError(
+                f"stream ends within a message, of which there are {len(self._partial)} bytes", position=self._consumed
+            )
+
+
+def split_messages(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Iterator[memoryview]:
+    """Yield the messages of a buffer, each a view of it without its length.
+
+    Parameters
+    ----------
+    data : buffer
+        Messages of a connection, in one direction.
+    max_size : int, optional
+        Largest message that is accepted.
+
+    Raises
+    ------
+    ProtocolError
+        If a length is negative, or the buffer ends within a message; after the complete ones.
+    LimitExceededError
+        If a length is above `max_size`.
+
+    Examples
+    --------
+    >>> from kbatch.protocol import split_messages
+    >>> [bytes(each) for each in split_messages(b"\\0\\0\\0\\2hi\\0\\0\\0\\3you")]
+    [b'hi', b'you']
+    """
+    splitter = MessageSplitter(max_size=max_size)
+    yield from splitter.feed(data)
+    splitter.finish()

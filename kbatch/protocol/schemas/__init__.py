@@ -1,0 +1,1 @@
+"""The tables of Kafka's messages, by subject; `kbatch.protocol.schema` reads and explains them."""
