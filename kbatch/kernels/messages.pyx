@@ -15,8 +15,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memmove
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:
@@ -305,14 +305,14 @@ cdef class Decoder(Path):
         return found
 
     cdef int tags(self, Structure plan, object found) except -1:
-        cdef int64_t tag, number, size, count = self.uvarint()
+        cdef int64_t tag, _, size, count = self.uvarint()
         cdef const uint8_t* end = self.end
         cdef const uint8_t* before
         cdef object each
         cdef Field field
         cdef dict unknown = {}
         # Each takes two bytes or more, so that a hostile count soon meets the end.
-        for number in range(count):
+        for _ in range(count):
             before = self.at
             tag = self.uvarint()
             size = self.uvarint()
@@ -509,7 +509,7 @@ cdef class Encoder(Path):
         return 0
 
     cdef int structure(self, Structure plan, object each) except -1:
-        cdef object planned, default
+        cdef object planned
         cdef Field field
         cdef PyObject* value
         if not isinstance(each, plan.cls):

@@ -1,6 +1,6 @@
 """Kafka's protocol: requests and responses as Python objects, with record batches in place.
 
-The class of each message, such as ``FetchRequest``, is an attribute of this module; ``docs/protocol.md`` shows their use.
+The class of each message, such as ``FetchRequest``, is an attribute of this module.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class ApiKey(enum.IntEnum):
     Attributes
     ----------
     title : str
-        Name as in the names of messages: ``ListOffsets`` for ``LIST_OFFSETS``.
+        ``ListOffsets`` for ``LIST_OFFSETS``, as in the names of messages.
 
     Examples
     --------
@@ -124,6 +124,7 @@ class ApiKey(enum.IntEnum):
 
     @property
     def title(self) -> str:
+        """Name as in the names of messages."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @classmethod

@@ -96,7 +96,9 @@ def _structure(
     top: type[Message], cls: type[Message], fields: tuple[FieldSchema, ...], version: int, flexible: bool, depth: int
 ) -> Structure:
     assert depth < DEPTH_LIMIT
-    plain, tagged, absent = [], [], []
+    plain: list[Field] = []
+    tagged: list[Field] = []
+    absent: list[Field] = []
     for schema in fields:
         if version in schema.versions:
             (plain if schema.tag is None else tagged).append(_field(top, schema, version, flexible, depth))
@@ -181,7 +183,7 @@ def decode_message(cls: type[Message], data: Buffer, version: int, *, max_size: 
     >>> decode_message(ListOffsetsRequest, bytes.fromhex("ffffffff 00000001 0001"), 1)
     Traceback (most recent call last):
     ...
-    kbatch.errors.ProtocolError: byte 8, topics[0].name: length is 1, but 0 bytes remain
+    kbatch.errors.ProtocolError: byte 4, topics: array of 1 elements, but the remaining 2 bytes hold at most 0
     """
     return decode_structure(_plan(_name(cls), version), _view(data, max_size), 0, True)[0]
 

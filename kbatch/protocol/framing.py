@@ -15,7 +15,7 @@ _PREFIX = 4
 
 
 class MessageSplitter:
-    """Splits a stream that arrives in chunks of any size.
+    r"""Splits a stream that arrives in chunks of any size.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class MessageSplitter:
     --------
     >>> from kbatch.protocol import MessageSplitter
     >>> splitter = MessageSplitter()
-    >>> [bytes(each) for each in splitter.feed(b"\\0\\0\\0\\2hi\\0\\0")]
+    >>> [bytes(each) for each in splitter.feed(b"\0\0\0\2hi\0\0")]
     [b'hi']
-    >>> [bytes(each) for each in splitter.feed(b"\\0\\3you")]
+    >>> [bytes(each) for each in splitter.feed(b"\0\3you")]
     [b'you']
     >>> splitter.pending
     0
@@ -116,7 +116,7 @@ class MessageSplitter:
 
 
 def split_messages(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Iterator[memoryview]:
-    """Yield the messages of a buffer, each a view of it without its length.
+    r"""Yield the messages of a buffer, each a view of it without its length.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def split_messages(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Iterato
     Examples
     --------
     >>> from kbatch.protocol import split_messages
-    >>> [bytes(each) for each in split_messages(b"\\0\\0\\0\\2hi\\0\\0\\0\\3you")]
+    >>> [bytes(each) for each in split_messages(b"\0\0\0\2hi\0\0\0\3you")]
     [b'hi', b'you']
     """
     splitter = MessageSplitter(max_size=max_size)

@@ -76,6 +76,7 @@ class Message:
 
     @property
     def unknown_tags(self) -> dict[int, bytes]:
+        """Tagged fields that the schema does not have, by tag."""
         found: dict[int, bytes] = self._unknown
         if not found:
             self._unknown = found

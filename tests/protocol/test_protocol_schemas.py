@@ -1,0 +1,166 @@
+"""The tables of messages against the definitions in Kafka's jars, field by field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from protocol_messages import definitions, jar, parse_versions
+
+from kbatch.protocol.schema import TABLES, FieldSchema, MessageSchema, message_schemas
+
+try:
+    from broker.server import Unavailable, find_jars
+except ImportError as error:
+    pytest.skip(f"a client of Kafka is missing: {error}", allow_module_level=True)
+
+OLD_POM = Path(__file__).parent / "java" / "pom.xml"
+# By release, the pom.xml that fetches its jar; Kafka 4 has dropped versions that 3.9 has.
+POMS = {"4.3.0": None, "3.9.2": OLD_POM}
+
+# What differs within the versions that both have: the later definition drops a value where the earlier refuses it.
+DROPPABLE_SINCE = {
+    ("ProduceRequest", "topic_data.name"),
+    ("ProduceResponse", "responses.name"),
+    ("OffsetCommitRequest", "topics.name"),
+    ("OffsetCommitResponse", "topics.name"),
+    ("OffsetFetchRequest", "groups.topics.name"),
+    ("OffsetFetchResponse", "groups.topics.name"),
+}
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def jar_of(release: str) -> Path:
+    try:
+        pom = POMS[release]
+        return jar(find_jars() if pom is None else find_jars(pom))
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def default_of(field: dict[str, Any], inner: list[dict[str, Any]] | None) -> Any:
+    text = field.get("default")
+    kind = field["type"]
+    if text == "null":
+        return None
+    if kind.startswith("[]"):
+        return ()
+    if inner is not None:
+        return ...
+    if kind == "bool":
+        return str(text).lower() == "true"
+    if kind == "string":
+        return text or ""
+    if kind.startswith(("int", "uint")):
+        return int(str(text), 0) if text else 0
+    return {"uuid": "00000000-0000-0000-0000-000000000000", "bytes": b"", "records": None}[kind]
+
+
+def clipped(versions: range, valid: range) -> range:
+    return range(max(versions.start, valid.start), min(versions.stop, valid.stop))
+
+
+def rows_of_jar(definition: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield path and facts of each field."""
+    valid = parse_versions(definition["validVersions"])
+    common = {each["name"]: each["fields"] for each in definition.get("commonStructs", [])}
+
+    def walk(fields: list[dict[str, Any]], path: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        for field in fields:
+            versions = clipped(parse_versions(field["versions"]), valid)
+            if not versions:
+                continue
+            name = path + snake(field["name"])
+            inner = field.get("fields", common.get(field["type"].removeprefix("[]")))
+            kind = "old_string" if field.get("flexibleVersions") == "none" else field["type"]
+            tagged = parse_versions(field.get("taggedVersions"))
+            assert not tagged or clipped(tagged, valid) == versions
+            yield (
+                name,
+                (
+                    kind,
+                    versions,
+                    clipped(parse_versions(field.get("nullableVersions")), versions),
+                    field.get("tag"),
+                    default_of(field, inner),
+                    # Without a version that lacks the field, nothing can be dropped.
+                    versions == valid or bool(field.get("ignorable")),
+                ),
+            )
+            if inner is not None:
+                yield from walk(inner, f"{name}.")
+
+    yield from walk(definition["fields"], "")
+
+
+def rows_of_table(schema: MessageSchema, valid: range) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def walk(fields: tuple[FieldSchema, ...], path: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        for field in fields:
+            versions = clipped(field.versions, valid)
+            if not versions:
+                continue
+            default = str(field.default) if field.type == "uuid" else field.default
+            yield (
+                path + field.name,
+                (
+                    field.type,
+                    versions,
+                    clipped(field.nullable, versions),
+                    field.tag,
+                    default,
+                    versions == valid or field.droppable,
+                ),
+            )
+            yield from walk(field.fields, f"{path}{field.name}.")
+
+    yield from walk(schema.fields, "")
+
+
+@pytest.mark.parametrize("release", POMS)
+def test_tables_are_those_of_kafka(release: str) -> None:
+    compared = 0
+    for name, definition in definitions(jar_of(release)):
+        schema = message_schemas()[name]
+        valid = parse_versions(definition["validVersions"])
+        assert valid.start >= schema.versions.start
+        assert valid.stop <= schema.versions.stop
+        assert release != "4.3.0" or valid.stop == schema.versions.stop
+        assert release != "3.9.2" or valid.start == schema.versions.start
+        assert definition.get("apiKey") == schema.api_key
+        flexible = parse_versions(definition["flexibleVersions"])
+        assert clipped(flexible, valid) == clipped(schema.flexible, valid), name
+        theirs, ours = list(rows_of_jar(definition)), list(rows_of_table(schema, valid))
+        if release != "4.3.0":
+            theirs = [
+                (path, (*facts[:-1], True) if (name, path) in DROPPABLE_SINCE else facts) for path, facts in theirs
+            ]
+        assert ours == theirs, name
+        compared += len(ours)
+    assert compared > 550
+
+
+def test_every_field_has_a_meaning_of_its_own_words() -> None:
+    copied = []
+    for _, definition in definitions(jar_of("4.3.0")):
+        stack = [*definition["fields"], *(f for each in definition.get("commonStructs", []) for f in each["fields"])]
+        while stack:
+            field = stack.pop()
+            copied.append(field.get("about", "").lower().strip(" ."))
+            stack += field.get("fields", [])
+    text = " ".join(" ".join(TABLES).lower().split())
+    assert not [about for about in copied if len(about) > 40 and about in text]
+
+    def walk(fields: tuple[FieldSchema, ...]) -> Iterator[FieldSchema]:
+        for field in fields:
+            yield field
+            yield from walk(field.fields)
+
+    for schema in message_schemas().values():
+        for field in walk(schema.fields):
+            assert re.fullmatch(r"[A-Z0-9].{5,110}\.", field.meaning), (schema.name, field)
