@@ -223,7 +223,7 @@ def test_versions_that_do_not_exist() -> None:
         encode_message(FetchRequest(), 19)
     with pytest.raises(ProtocolError, match="byte 2: FetchRequest has no version 19 that kbatch reads"):
         decode_request(struct.pack(">hhi", 1, 19, 0))
-    with pytest.raises(ProtocolError, match="API 4 .LEADER_AND_ISR. is not one that kbatch reads"):
+    with pytest.raises(ProtocolError, match=r"API 4 \(LEADER_AND_ISR\) is not one that kbatch reads"):
         decode_request(struct.pack(">hhi", 4, 0, 0))
     with pytest.raises(TypeError, match="FetchTopic is a part of a message"):
         decode_message(FetchRequest.FetchTopic, b"", 0)

@@ -37,9 +37,7 @@ JAVA = Path(__file__).parent / "java"
 ROUNDS = 6
 # What kafka-python 3.0 does not have.
 NOT_IN_KAFKA_PYTHON = {
-    f"{name}{kind}"
-    for name in ("DescribeTopicPartitions", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe")
-    for kind in ("Request", "Response")
+    f"{name}{kind}" for name in ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe") for kind in ("Request", "Response")
 }
 KAFKA_PYTHON = {
     name: getattr(module, name)
@@ -85,7 +83,8 @@ def as_json(message: Message, version: int) -> dict[str, Any]:
             continue
         name = re.sub(r"_(\w)", lambda match: match[1].upper(), field.name)
         if field.type == "records" and value is not None:
-            found["recordsSizeInBytes"] = value.nbytes
+            # The converters do not show the bytes.
+            found["records"] = ""
         else:
             found[name] = one(field, value)
     return found
@@ -143,29 +142,41 @@ def test_error_codes_and_api_keys_are_those_of_kafka() -> None:
     assert keys == {(int(key), key.name, key.title) for key in ApiKey}
 
 
+def value_of(theirs: Any, name: str) -> Any:
+    # It shortens the names of some fields.
+    short = name.removeprefix("cluster_").removeprefix("topic_")
+    return getattr(theirs, name if short != "authorized_operations" or hasattr(theirs, name) else short)
+
+
 def same_as_kafka_python(ours: Any, theirs: Any, version: int) -> bool:
     """Return whether an object of kafka-python has our values; it has None for a tagged field that is not there."""
     if isinstance(ours, Message):
         return all(
-            same_as_kafka_python(getattr(ours, field.name), getattr(theirs, field.name), version)
-            or (field.tag is not None and getattr(ours, field.name) == getattr(type(ours)(), field.name))
+            (field.tag is not None and getattr(ours, field.name) == getattr(type(ours)(), field.name))
+            or same_as_kafka_python(getattr(ours, field.name), value_of(theirs, field.name), version)
             for field in ours.schema.fields
             if version in field.versions
         )
     if isinstance(ours, list):
         return len(ours) == len(theirs) and all(map(lambda a, b: same_as_kafka_python(a, b, version), ours, theirs))
+    if isinstance(ours, uuid.UUID) and theirs is None:
+        return ours.int == 0
+    if isinstance(theirs, set):
+        # A bit field.
+        return ours == sum(1 << bit for bit in theirs)
     return bool(ours == theirs)
 
 
-def without_unknown_tags(message: Any) -> Any:
-    """kafka-python does not write them back."""
+def simplify(message: Any, version: int) -> None:
+    """Leave out what kafka-python does not write back: unknown tagged fields, and the sign of a bit field."""
     message.unknown_tags = {}
     for field in message.schema.fields:
         value = getattr(message, field.name)
+        if field.name.endswith("authorized_operations") and version in field.versions and field.type == "int32":
+            setattr(message, field.name, abs(value) & 0xFFFF)
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, Message):
-                without_unknown_tags(each)
-    return message
+                simplify(each, version)
 
 
 # Kafka 4's definitions, which kafka-python reads, do not have these fields.
@@ -190,10 +201,15 @@ def test_kafka_python_reads_and_writes_the_same(name: str, version: int) -> None
     if version > theirs.max_version:
         pytest.skip(f"kafka-python has {name} up to version {theirs.max_version}")
     for message in messages(name, version):
-        without_unknown_tags(message)
+        simplify(message, version)
+        if name == "ApiVersionsResponse":
+            # It takes a response with any error for one of version 0.
+            message.error_code = 0
         data = joined(message, version)
         read = theirs.decode(data, version=version)
         assert same_as_kafka_python(message, read, version), (message, read)
+        # Its encoder asks for a header, which its decoder does not make.
+        read._header = None
         written = bytes(read.encode(version=version))
         assert decode_message(message_class(name), written, version) == message
 

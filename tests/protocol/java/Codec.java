@@ -8,7 +8,7 @@ import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.Message;
-import org.apache.kafka.common.protocol.MessageUtil;
+import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import org.apache.kafka.common.errors.RetriableException;
 
 /** Reads lines "message version hex" with Kafka's generated classes; prints the bytes that they write, and their JSON. */
@@ -22,9 +22,9 @@ public class Codec {
         message.read(new ByteBufferAccessor(buffer), version);
         if (buffer.hasRemaining())
             return "trailing bytes: " + buffer.remaining();
-        ByteBuffer written = MessageUtil.toByteBuffer(message, version);
-        byte[] bytes = new byte[written.remaining()];
-        written.get(bytes);
+        ObjectSerializationCache cache = new ObjectSerializationCache();
+        byte[] bytes = new byte[message.size(cache, version)];
+        message.write(new ByteBufferAccessor(ByteBuffer.wrap(bytes)), cache, version);
         JsonNode json = (JsonNode) Class.forName(PACKAGE + name + "DataJsonConverter")
             .getMethod("write", type, short.class).invoke(null, message, version);
         return HexFormat.of().formatHex(bytes) + " " + json;
