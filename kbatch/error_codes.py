@@ -53,8 +53,11 @@ class ErrorCode(enum.IntEnum):
     def _missing_(cls, value: object) -> ErrorCode | None:
         if not isinstance(value, int):
             return None
-        code = cls.__new__(cls, value, False, "A code that this version of kbatch does not know.")
+        code = int.__new__(cls, value)
+        code._value_ = value
         code._name_ = f"UNKNOWN_{value}"
+        code.description = "A code that this version of kbatch does not know."
+        code.retriable = False
         return code
 
     UNKNOWN_SERVER_ERROR = -1, _FINAL, "The broker failed for a reason that it does not state."

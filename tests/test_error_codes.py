@@ -1,0 +1,30 @@
+"""Error codes: all of Kafka's, and those that are not known yet; their numbers are compared with Kafka's jar elsewhere."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import kbatch
+
+
+def test_every_code_has_a_description() -> None:
+    assert len(kbatch.ErrorCode) == 135
+    assert len({code.description for code in kbatch.ErrorCode}) == 135
+    assert all(code.description.endswith(".") for code in kbatch.ErrorCode)
+
+
+def test_a_retry_helps_where_kafka_says_so() -> None:
+    assert kbatch.ErrorCode.LEADER_NOT_AVAILABLE.retriable
+    assert not kbatch.ErrorCode.MESSAGE_TOO_LARGE.retriable
+
+
+def test_unknown_codes_survive() -> None:
+    code = kbatch.ErrorCode(4711)
+    assert (code, code.name, code.retriable) == (4711, "UNKNOWN_4711", False)
+    assert pickle.loads(pickle.dumps(code)) == code
+    assert code == kbatch.ErrorCode(4711)
+    assert 4711 not in list(kbatch.ErrorCode)
+    with pytest.raises(ValueError, match="'x'"):
+        kbatch.ErrorCode("x")
