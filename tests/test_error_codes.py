@@ -1,4 +1,4 @@
-"""Error codes: all of Kafka's, and those that are not known yet; their numbers are compared with Kafka's jar elsewhere."""
+"""Error codes: descriptions, and codes that are not known; `test_protocol_peers` compares their numbers with Kafka."""
 
 from __future__ import annotations
 
