@@ -15,7 +15,8 @@ from kbatch.batches.checksums import has_good_batch
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
 from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
-from kbatch.cli.usage import argument, number_argument
+from kbatch.cli.messages import dump_messages
+from kbatch.cli.usage import UsageError, argument, number_argument
 from kbatch.errors import KbatchError
 from kbatch.format import BatchStatus
 from kbatch.log.indexes import stored_entries
@@ -51,6 +52,12 @@ examples:
   kbatch dump --producer 4001 data/orders-0                      all batches of a producer
   kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
   kbatch dump data/orders-0/00000000000000000000.timeindex
+  kbatch dump --protocol requests.bin responses.bin              the messages of a captured connection
+
+--protocol:
+  Each file holds one direction of a connection: messages of Kafka's protocol, each after its length (int32). Each line
+  is a message, with its fields by name and its record batches decoded. A response has the version of the request with the
+  same correlation id.
 
 bytes in JSON:
   A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line
@@ -78,6 +85,11 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
     )
     add_storage_option(parser)
+    parser.add_argument(
+        "--protocol",
+        action="store_true",
+        help="list the messages of a connection: PATH is what a client sent, a second PATH what the broker answered",
+    )
     parser.add_argument("--records", action="store_true", help="print one line per record, not per batch")
     parser.add_argument(
         "--format", choices=("json", "kafka"), default="json", help="format of the lines (default: %(default)s)"
@@ -130,6 +142,8 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    if arguments.protocol:
+        return _messages(arguments)
     inputs = find_inputs(arguments.paths, storage_options=storage_options(arguments))
     dump = _Dump(arguments)
     try:
@@ -142,6 +156,15 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
     dump.print_gaps()
     return 3 if dump.damaged else 0
+
+
+def _messages(arguments: argparse.Namespace) -> int:
+    of_logs = ("records", "print_data_log", "offsets", "time", "key", "producer", "control", "max_records")
+    if arguments.format != "json" or any(getattr(arguments, name) not in (None, False) for name in of_logs):
+        raise UsageError("with --protocol, the only other option is --max-bytes-shown")
+    if len(arguments.paths) > 2:
+        raise UsageError(f"--protocol takes one or two files, got {len(arguments.paths)}")
+    return dump_messages(arguments.paths, arguments.max_bytes_shown)
 
 
 class _Dump:

@@ -35,7 +35,7 @@ cdef enum:
     # Record batches up to this size are copied: an entry of `sendmsg` costs more than the copy.
     MAX_COPIED = 2048
 
-cdef enum Kind:
+cdef enum WireKind:
     BOOL, INT8, INT16, UINT16, INT32, UINT32, INT64, FLOAT64, UUID_, STRING, BYTES, RECORDS, STRUCT, ARRAY
 
 KINDS = {
@@ -141,7 +141,7 @@ cdef inline void store(object each, Py_ssize_t slot, object value) noexcept:
     slot_at(each, slot)[0] = <PyObject*> value
 
 
-cdef class Path:
+cdef class FieldPath:
     """Which field is being read or written, for messages of errors."""
 
     cdef PyObject* fields[MAX_DEPTH]
@@ -164,7 +164,7 @@ cdef class Path:
         return found
 
 
-cdef class Decoder(Path):
+cdef class Decoder(FieldPath):
     cdef const uint8_t* start
     cdef const uint8_t* at
     cdef const uint8_t* end
@@ -379,7 +379,7 @@ def decode_structure(Structure plan not None, view not None, Py_ssize_t position
     return found, decoder.at - decoder.start
 
 
-cdef class Encoder(Path):
+cdef class Encoder(FieldPath):
     cdef uint8_t* data
     cdef Py_ssize_t size, capacity
     # Bytes in `parts`.

@@ -119,7 +119,7 @@ def _plan(name: str, version: int) -> Structure:
     return _structure(cls, cls, schema.fields, version, version in schema.flexible, 0)
 
 
-def _name(message: Message | type[Message]) -> str:
+def _message_name(message: Message | type[Message]) -> str:
     if not isinstance(message.schema, MessageSchema):
         raise TypeError(f"{message.schema.element} is a part of a message")
     return message.schema.name
@@ -185,7 +185,7 @@ def decode_message(cls: type[Message], data: Buffer, version: int, *, max_size: 
     ...
     kbatch.errors.ProtocolError: byte 4, topics: array of 1 elements, but the remaining 2 bytes hold at most 0
     """
-    return decode_structure(_plan(_name(cls), version), _view(data, max_size), 0, True)[0]
+    return decode_structure(_plan(_message_name(cls), version), _view(data, max_size), 0, True)[0]
 
 
 def encode_message(message: Message, version: int) -> list[bytearray | memoryview]:
@@ -207,7 +207,7 @@ def encode_message(message: Message, version: int) -> list[bytearray | memoryvie
         If Kafka has no such version of the message, if a value has no place in its field, or if a field that the
         version does not have is set and must not be dropped.
     """
-    return encode_structures([(_plan(_name(message), version), message)], False)
+    return encode_structures([(_plan(_message_name(message), version), message)], False)
 
 
 def decode_request(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Request:
@@ -283,7 +283,7 @@ def encode_request(
     ValueError
         As `encode_message` does.
     """
-    name = _name(message)
+    name = _message_name(message)
     plan = _plan(name, version)
     if header is not None:
         correlation_id, client_id = header.correlation_id, header.client_id
@@ -348,7 +348,7 @@ def encode_response(
     framed: bool = True,
 ) -> list[bytearray | memoryview]:
     """Write a response with its header; parameters, result and errors are those of `encode_request`."""
-    name = _name(message)
+    name = _message_name(message)
     written = header if header is not None else message_class("ResponseHeader")(correlation_id=correlation_id)
     header_plan = _plan("ResponseHeader", _response_header_version(name, version))
     return encode_structures([(header_plan, written), (_plan(name, version), message)], framed)

@@ -94,9 +94,9 @@ class Message:
         )
 
     def __repr__(self) -> str:
-        shown = [f"{name}={_short(value)}" for name, value in self.to_dict(changed=True, deep=False).items()]
+        shown = [f"{name}={_shown_value(value)}" for name, value in self.to_dict(changed=True, deep=False).items()]
         if self._unknown:
-            shown.append(f"unknown_tags={_short(self._unknown)}")
+            shown.append(f"unknown_tags={_shown_value(self._unknown)}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def to_dict(self, *, version: int | None = None, changed: bool = False, deep: bool = True) -> dict[str, Any]:
@@ -132,9 +132,9 @@ class Message:
         return found
 
 
-def _short(value: Any) -> str:
+def _shown_value(value: Any) -> str:
     if isinstance(value, list | tuple):
-        shown = [_short(each) for each in value[:_SHOWN_ELEMENTS]]
+        shown = [_shown_value(each) for each in value[:_SHOWN_ELEMENTS]]
         if len(value) > _SHOWN_ELEMENTS:
             shown.append(f"... {len(value) - _SHOWN_ELEMENTS} more")
         return f"[{', '.join(shown)}]"

@@ -126,7 +126,7 @@ def _versions(text: str) -> range:
     return range(int(first), _OPEN_END if text.endswith("+") else int(last or first) + 1)
 
 
-def _default(text: str, kind: str, is_structure: bool) -> Any:
+def _parsed_default(text: str, kind: str, is_structure: bool) -> Any:
     if text == "null":
         return None
     if kind.startswith("[]"):
@@ -154,12 +154,12 @@ def _rows(lines: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
         yield (len(line) - len(line.lstrip())) // 2, dict(zip(names, cells, strict=True))
 
 
-def _fields(rows: list[tuple[int, dict[str, str]]], level: int) -> tuple[FieldSchema, ...]:
+def _field_rows(rows: list[tuple[int, dict[str, str]]], level: int) -> tuple[FieldSchema, ...]:
     found = []
     starts = [number for number, row in enumerate(rows) if row[0] == level]
     for start, end in itertools.pairwise([*starts, len(rows)]):
         cells = rows[start][1]
-        inner = _fields(rows[start + 1 : end], level + 1)
+        inner = _field_rows(rows[start + 1 : end], level + 1)
         tag = cells.get("tag", "-")
         found.append(
             FieldSchema(
@@ -168,7 +168,7 @@ def _fields(rows: list[tuple[int, dict[str, str]]], level: int) -> tuple[FieldSc
                 versions=_versions(cells["versions"]),
                 nullable=_versions(cells.get("null", "-")),
                 tag=None if tag == "-" else int(tag),
-                default=_default(cells.get("default", "-"), cells["type"], bool(inner)),
+                default=_parsed_default(cells.get("default", "-"), cells["type"], bool(inner)),
                 droppable=cells.get("skip") == "yes",
                 meaning=cells["meaning"],
                 fields=inner,
@@ -191,6 +191,6 @@ def message_schemas() -> dict[str, MessageSchema]:
                 api_key=None if match[2] is None else int(match[2]),
                 versions=_versions(match[3]),
                 flexible=_versions(match[4]),
-                fields=_fields(list(_rows(table.splitlines())), 0),
+                fields=_field_rows(list(_rows(table.splitlines())), 0),
             )
     return found

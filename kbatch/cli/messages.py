@@ -1,0 +1,161 @@
+"""``kbatch dump --protocol REQUESTS [RESPONSES]``: the messages of a captured connection as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from typing_extensions import Buffer
+
+import kbatch
+from kbatch.cli import jsonlines
+from kbatch.cli.shown import json_bytes
+from kbatch.errors import KbatchError, ProtocolError
+from kbatch.protocol import ApiKey, Message, MessageSplitter, decode_request, decode_response
+
+__all__ = ["dump_messages"]
+
+_CHUNK_SIZE = 1 << 20
+# API and version of the requests that wait for a response, by correlation id.
+_Pending = dict[int, tuple[int, int]]
+
+
+def dump_messages(paths: list[str], max_bytes: int | None) -> int:
+    """Print the messages of one or two byte streams; return the exit status.
+
+    Parameters
+    ----------
+    paths : list of str
+        What a client sent, and if there are two, what the broker answered.
+    max_bytes : int or None
+        Largest number of bytes of a key, a value or another byte string that is shown.
+    """
+    pending: _Pending = {}
+    damaged = False
+    for path, is_response in zip(paths, (False, True), strict=False):
+        try:
+            for position, data in _split(path):
+                line: dict[str, Any] = {"file": path, "position": position, "size": len(data)}
+                try:
+                    line |= _response(data, pending, max_bytes) if is_response else _request(data, pending, max_bytes)
+                except ProtocolError as error:
+                    line["error"] = str(error)
+                    _report(path, position, error)
+                    damaged = True
+                print(json.dumps(line, ensure_ascii=False))
+        except KbatchError as error:
+            # Without a valid length nothing after it can be split.
+            _report(path, None, error)
+            damaged = True
+    return 3 if damaged else 0
+
+
+def _report(path: str, position: int | None, error: KbatchError) -> None:
+    at = "" if position is None else f"message at byte {position}: "
+    print(f"kbatch dump: {path}: {at}{error}", file=sys.stderr)
+
+
+def _split(path: str) -> Iterator[tuple[int, memoryview]]:
+    splitter = MessageSplitter()
+    position = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_SIZE):
+            for message in splitter.feed(chunk):
+                yield position, message
+                position += 4 + len(message)
+    splitter.finish()
+
+
+def _request(data: memoryview, pending: _Pending, max_bytes: int | None) -> dict[str, Any]:
+    if len(data) >= 8:
+        # A message that cannot be read may have a response that can.
+        numbers = (int.from_bytes(data[at:end], "big", signed=True) for at, end in ((4, 8), (0, 2), (2, 4)))
+        correlation_id, api_key, version = numbers
+        pending[correlation_id] = api_key, version
+    request = decode_request(data)
+    return {
+        "type": "request",
+        "api": request.api_key.name,
+        "version": request.version,
+        "correlation_id": request.header.correlation_id,
+        "client_id": request.header.client_id,
+        "message": _fields_as_json(request.message, request.version, max_bytes),
+    }
+
+
+def _response(data: memoryview, pending: _Pending, max_bytes: int | None) -> dict[str, Any]:
+    correlation_id = int.from_bytes(data[:4], "big", signed=True)
+    if correlation_id not in pending:
+        raise ProtocolError(f"no request has the correlation id {correlation_id}")
+    api_key, version = pending.pop(correlation_id)
+    try:
+        response = decode_response(data, api_key, version)
+    except ValueError as error:
+        raise ProtocolError(f"response to {ApiKey(api_key).name} version {version}: {error}") from None
+    return {
+        "type": "response",
+        "api": response.api_key.name,
+        "version": response.version,
+        "correlation_id": correlation_id,
+        "message": _fields_as_json(response.message, response.version, max_bytes),
+    }
+
+
+def _fields_as_json(message: Message, version: int, max_bytes: int | None) -> dict[str, Any]:
+    found = {}
+    for field in message.schema.fields:
+        if version not in field.versions:
+            continue
+        value = getattr(message, field.name)
+        if field.type == "records":
+            found[field.name] = None if value is None else _records(value, max_bytes)
+        else:
+            found[field.name] = _as_json(value, version, max_bytes)
+    if message.unknown_tags:
+        found["unknown_tags"] = {str(tag): _bytes(data, max_bytes) for tag, data in message.unknown_tags.items()}
+    return found
+
+
+def _as_json(value: Any, version: int, max_bytes: int | None) -> Any:
+    if isinstance(value, Message):
+        return _fields_as_json(value, version, max_bytes)
+    if isinstance(value, list):
+        return [_as_json(each, version, max_bytes) for each in value]
+    if isinstance(value, bytes):
+        return _bytes(value, max_bytes)
+    if isinstance(value, uuid.UUID):
+        return urlsafe_b64encode(value.bytes).decode().rstrip("=")
+    return value
+
+
+def _bytes(data: Buffer | None, max_bytes: int | None) -> Any:
+    if data is None:
+        return None
+    shown = bytes(data)
+    return json.loads(json_bytes(shown[:max_bytes], len(shown)))
+
+
+def _records(data: memoryview, max_bytes: int | None) -> dict[str, Any]:
+    """Return the batches with their records, in the form of ``kbatch dump``; damaged bytes are listed as lost."""
+    table = kbatch.decode(data, include_control=True, on_error="skip")
+    batches = [json.loads(line) for line in jsonlines.batch_lines(table, np.arange(len(table.batches)), "", {})]
+    records = [json.loads(line) for line in jsonlines.record_lines(table, "", max_bytes)]
+    losses = [json.loads(jsonlines.loss_line(loss, "")) for loss in table.losses]
+    for each in (*batches, *records, *losses):
+        del each["file"]
+    for batch in batches:
+        batch["records"] = []
+    for record, row in zip(records, table.records["batch"].tolist(), strict=True):
+        del record["position"]
+        batches[row]["records"].append(record)
+    found: dict[str, Any] = {"size": len(data), "batches": batches}
+    if losses:
+        found["lost"] = losses
+    if table.consumed < len(data):
+        found["incomplete_batch"] = len(data) - table.consumed
+    return found
