@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from kbatch.cli import main
 from kbatch.protocol import ApiKey, decode_fetch, decode_request, decode_response, encode_request, encode_response
 
 try:
@@ -120,3 +123,17 @@ def test_fetch_responses_are_decoded(proxy: Proxy) -> None:
     assert b"committed" in values
     assert b"aborted" not in values
     assert len(values) > 20
+
+
+def test_dump_lists_every_message(proxy: Proxy, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for connection in {each.connection for each in proxy.exchanges}:
+        paths = tmp_path / "requests", tmp_path / "responses"
+        count = 0
+        for path, direction in zip(paths, ("request", "response"), strict=True):
+            sent = [e.data for e in proxy.exchanges if e.connection == connection and e.direction == direction]
+            path.write_bytes(b"".join(len(data).to_bytes(4, "big") + data for data in sent))
+            count += len(sent)
+        assert main(["dump", "--protocol", *map(str, paths)]) == 0
+        lines = capfd.readouterr().out.splitlines()
+        assert len(lines) == count
+        assert not [line for line in lines if '"error"' in line and "error" in json.loads(line)]
