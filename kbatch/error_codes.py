@@ -1,4 +1,4 @@
-"""Error codes of Kafka's protocol: number, name, whether a retry may help, and what they mean."""
+"""Error codes of Kafka's protocol: number, name, meaning, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _FINAL = False
 
 
 class ErrorCode(enum.IntEnum):
-    """What a broker answers: Kafka's ``Errors``, as of version 4.3.
+    """Error codes of requests and partitions, as of Kafka 4.3.
 
     A number that is not listed becomes a member too, with the name ``UNKNOWN_`` and the number.
 
     Attributes
     ----------
     description : str
-        What the code means.
+        Meaning of the code.
     retriable : bool
         Whether the same request may succeed later, perhaps after an update of the client's metadata.
 

@@ -31,7 +31,7 @@ def dump_messages(paths: list[str], max_bytes: int | None) -> int:
     Parameters
     ----------
     paths : list of str
-        What a client sent, and if there are two, what the broker answered.
+        Requests of a client and, if there are two, responses of the broker.
     max_bytes : int or None
         Largest number of bytes of a key, a value or another byte string that is shown.
     """

@@ -1,8 +1,8 @@
 """Kafka's messages: bytes to Python objects and back, along the plans that `kbatch.protocol.codec` makes of a schema.
 
-A plan is a `Structure` with its `Field` objects in wire order, for one version of one message. The loops hold the GIL:
-what they make are Python objects. Fields are stored in and loaded from the slots of these objects directly, by the
-offset that a member descriptor states; an empty slot is a field with its default.
+A plan is a `Structure` with its `Field` objects in wire order, for one version of one message. The loops hold the GIL
+because they create Python objects. They load and store fields in the slots of these objects directly, at the offset of
+the member descriptor; an empty slot is a field with its default.
 """
 
 from uuid import UUID
@@ -61,23 +61,9 @@ cdef Py_ssize_t slot_of(type cls, str name) except -1:
 cdef class Field:
     """A field in one version.
 
-    Parameters
-    ----------
-    name : str
-    kind : int
-        A value of `KINDS`.
-    compact : bool
-        Whether the length is an unsigned varint.
-    nullable : bool
-    tag : int
-        -1 for a field that is not tagged.
-    default : object
-        An immutable value; ``()`` for an empty array, and ``...`` for a structure of defaults.
-    structure : Structure or None
-    element : Field or None
-        Of an array.
-    min_size : int
-        Fewest bytes that the field takes.
+    `kind` is a value of `KINDS`; `compact` means that its length is an unsigned varint; `tag` is -1 for a field that is
+    not tagged. `default` is an immutable value, ``()`` for an empty array, and ``...`` for a structure of defaults. An
+    array has an `element`. `min_size` is the fewest bytes that the field takes.
     """
 
     cdef readonly str name
@@ -100,19 +86,9 @@ cdef class Field:
 cdef class Structure:
     """A structure in one version, in wire order.
 
-    Parameters
-    ----------
-    cls : type
-        What is made; it has a slot for each field, and one for unknown tagged fields: ``_unknown``.
-    fields : tuple of Field
-        Fields that are not tagged.
-    tagged : tuple of Field
-        Tagged fields, by ascending tag.
-    absent : tuple of Field
-        Fields that this version does not have and that must not be dropped.
-    flexible : bool
-        Whether tagged fields end the structure.
-    version : int
+    `cls` is the class of its objects. It has a slot for each field, and its base has the slot ``_unknown`` for
+    unknown tagged fields. `fields` are not tagged, `tagged` are sorted by tag, and `absent` are not in this version
+    but must not be dropped. If it is `flexible`, tagged fields end the structure.
     """
 
     cdef readonly type cls
@@ -522,7 +498,7 @@ cdef class Encoder(FieldPath):
             if value != NULL:
                 self.value(field, <object> value)
             elif field.default is ...:
-                self.structure(field.structure, field.structure.cls())
+                self.value(field, field.structure.cls())
             else:
                 self.value(field, field.default)
         for planned in plan.absent:

@@ -347,7 +347,7 @@ def encode_response(
     header: Message | None = None,
     framed: bool = True,
 ) -> list[bytearray | memoryview]:
-    """Write a response with its header; parameters, result and errors are those of `encode_request`."""
+    """Write a response with its header; `encode_request` describes parameters, result and errors."""
     name = _message_name(message)
     written = header if header is not None else message_class("ResponseHeader")(correlation_id=correlation_id)
     header_plan = _plan("ResponseHeader", _response_header_version(name, version))

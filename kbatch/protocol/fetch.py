@@ -1,4 +1,4 @@
-"""A fetch response -> tables."""
+"""Fetch responses to tables of their records."""
 
 from __future__ import annotations
 

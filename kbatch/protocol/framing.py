@@ -111,7 +111,7 @@ class MessageSplitter:
         """
         if self._partial:
             raise ProtocolError(
-                f"stream ends within a message, of which there are {len(self._partial)} bytes", position=self._consumed
+                f"stream ends within a message, after {len(self._partial)} bytes of it", position=self._consumed
             )
 
 

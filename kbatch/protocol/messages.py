@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas
 
-__all__ = ["Message", "message_class", "message_names"]
+__all__ = ["Message", "message_class"]
 
 # Elements of an array and characters of a value that `repr` shows.
 _SHOWN_ELEMENTS = 3
@@ -172,11 +172,6 @@ def _make_class(
             "_defaults": defaults,
         },
     )
-
-
-def message_names() -> list[str]:
-    """Return the names of all messages, headers included."""
-    return list(message_schemas())
 
 
 @functools.cache

@@ -22,7 +22,7 @@ default
 skip
     ``yes`` if a value is dropped when a version without the field is written; otherwise it is an error.
 meaning
-    What the field is for; continued in the lines below.
+    The purpose of the field; long texts continue in the lines below.
 """
 
 from __future__ import annotations

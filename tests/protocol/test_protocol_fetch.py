@@ -10,6 +10,7 @@ import kbatch
 from kbatch.protocol import (
     FetchRequest,
     FetchResponse,
+    ListOffsetsRequest,
     aborted_transactions,
     decode_fetch,
     decode_message,
@@ -59,15 +60,22 @@ def test_aborted_transactions_are_dropped_under_read_committed(version: int) -> 
 
 
 def test_a_partition_with_an_error_has_no_rows_and_does_not_hinder_others() -> None:
-    """FCH-R6."""
+    """FCH-R5, FCH-R6."""
     partitions = [
         FetchResponse.PartitionData(partition_index=0, error_code=1, records=None),
         FetchResponse.PartitionData(partition_index=1, error_code=4711, records=b""),
         FetchResponse.PartitionData(partition_index=2, records=kbatch.encode([b"v"])),
+        # A client that is too old for zstd.
+        FetchResponse.PartitionData(partition_index=3, error_code=76, records=b""),
     ]
     fetched = decode_fetch(received(partitions, 11))
-    assert [each.error.name for each in fetched] == ["OFFSET_OUT_OF_RANGE", "UNKNOWN_4711", "NONE"]
-    assert [len(each.table) for each in fetched] == [0, 0, 1]
+    assert [each.error.name for each in fetched] == [
+        "OFFSET_OUT_OF_RANGE",
+        "UNKNOWN_4711",
+        "NONE",
+        "UNSUPPORTED_COMPRESSION_TYPE",
+    ]
+    assert [len(each.table) for each in fetched] == [0, 0, 1, 0]
 
 
 def test_records_before_the_fetch_offset_are_dropped() -> None:
@@ -88,7 +96,7 @@ def test_a_partial_last_batch_is_not_damage() -> None:
 
 @pytest.mark.parametrize("timestamps", [[0, 2**40], [2**62, 0], [1_700_000_000_000, 5, 2**53]])
 def test_timestamp_deltas_have_64_bits(timestamps: list[int]) -> None:
-    """VAR-R5: a reader that takes them for 32 bits loses the upper half."""
+    """TS-R1: a reader of 32 bits loses the upper half."""
     records = kbatch.encode([b"v"] * len(timestamps), timestamps=timestamps)
     assert abs(timestamps[1] - timestamps[0]) > 2**32
     (fetched,) = decode_fetch(received([FetchResponse.PartitionData(records=records)], 12))
@@ -97,7 +105,7 @@ def test_timestamp_deltas_have_64_bits(timestamps: list[int]) -> None:
 
 @pytest.mark.parametrize("version", [0, 4, 12])
 def test_the_cost_of_a_partition_does_not_depend_on_its_records(version: int) -> None:
-    """Records are a view of what was received, whatever their size."""
+    """Records of any size are a view of the received bytes."""
     large = bytes(20_000_000)
     response = FetchResponse(
         responses=[
@@ -110,3 +118,39 @@ def test_the_cost_of_a_partition_does_not_depend_on_its_records(version: int) ->
     records = decode_message(FetchResponse, data, version).responses[0].partitions[0].records
     assert records.obj is data
     assert records.readonly
+
+
+def test_fields_of_a_partition_by_version() -> None:
+    """FCH-R1."""
+    partition = FetchResponse.PartitionData(
+        partition_index=1,
+        error_code=2,
+        high_watermark=3,
+        last_stable_offset=4,
+        log_start_offset=5,
+        aborted_transactions=[],
+        preferred_read_replica=6,
+        current_leader=FetchResponse.LeaderIdAndEpoch(leader_id=7, leader_epoch=8),
+        records=b"",
+    )
+    since = {"last_stable_offset": 4, "aborted_transactions": 4, "log_start_offset": 5, "current_leader": 12}
+    for version in range(12, 19):
+        topics = [FetchResponse.FetchableTopicResponse(partitions=[partition])]
+        data = b"".join(encode_message(FetchResponse(responses=topics), version))
+        (read,) = decode_message(FetchResponse, data, version).responses[0].partitions
+        assert read == partition
+    for version in (0, 1, 4, 5):
+        left = FetchResponse.PartitionData(
+            partition_index=1, high_watermark=3, last_stable_offset=4, log_start_offset=5, records=b""
+        )
+        read = received([left], version).responses[0].partitions[0].to_dict(changed=True)
+        expected = left.to_dict(changed=True)
+        assert read == {name: value for name, value in expected.items() if since.get(name, 0) <= version}
+
+
+@pytest.mark.parametrize(("timestamp", "version"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11)])
+def test_special_timestamps_of_list_offsets(timestamp: int, version: int) -> None:
+    """FCH-R8."""
+    partition = ListOffsetsRequest.ListOffsetsPartition(timestamp=timestamp)
+    request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[partition])])
+    assert decode_message(ListOffsetsRequest, b"".join(encode_message(request, version)), version) == request

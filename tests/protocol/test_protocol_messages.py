@@ -1,4 +1,4 @@
-"""Messages: what is written is read, and what is cut, damaged or impossible is refused with byte and field."""
+"""Messages in every version: round trips, truncation, damage, and errors with the byte and the field."""
 
 from __future__ import annotations
 

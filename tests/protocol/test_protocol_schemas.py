@@ -163,4 +163,4 @@ def test_every_field_has_a_meaning_of_its_own_words() -> None:
 
     for schema in message_schemas().values():
         for field in walk(schema.fields):
-            assert re.fullmatch(r"[A-Z0-9].{5,110}\.", field.meaning), (schema.name, field)
+            assert re.fullmatch(r"[A-Z0-9].{5,130}\.", field.meaning), (schema.name, field)

@@ -1,4 +1,4 @@
-"""Offsets of partitions, and those that groups commit. `kbatch.protocol.schema` explains the tables."""
+"""Offsets of partitions and of groups. `kbatch.protocol.schema` explains the tables."""
 
 OFFSETS_TABLES = """
 ListOffsetsRequest: API key 2, versions 0-11, flexible 6+
@@ -12,9 +12,9 @@ topics                    []ListOffsetsTopic      0+        -        -     One e
     partition_index       int32                   0+        -        -     Number of the partition.
     current_leader_epoch  int32                   4+        -1       yes   Leader epoch that the client knows, checked
                                                                            by the broker; -1 to skip the check.
-    timestamp             int64                   0+        -        -     Time in ms; -1 latest, -2 earliest, -3 record
-                                                                           of the largest timestamp, -4 local, -5
-                                                                           tiered.
+    timestamp             int64                   0+        -        -     Time in ms; -1 latest, -2 earliest, -3
+                                                                           largest timestamp, -4 earliest local, -5
+                                                                           latest tiered, -6 earliest not tiered yet.
     max_num_offsets       int32                   0         1        -     Largest number of offsets to return.
 timeout_ms                int32                   10+       -        yes   Time in ms that the broker may take.
 
