@@ -1,7 +1,8 @@
 """Fetch messages of 1,000 partitions: kbatch's codec, kafka-python's and aiokafka's, in turns.
 
-Run as ``python -m bench.protocol``; with ``--check`` it fails if kbatch is slower than one of the others. The clock is CPU time. Each contestant reads the same response and writes the same
-request, and its result is compared with kbatch's; a line has the median of its rounds, and the ratio to kbatch's.
+Run as ``python -m bench.protocol``; with ``--check`` it fails if kbatch is slower than one of the others. The clock is
+CPU time. Each contestant reads the same response and writes the same request, and its result is compared with kbatch's;
+a line has the median of its rounds, and the ratio to kbatch's.
 """
 
 from __future__ import annotations
