@@ -56,8 +56,8 @@ examples:
 
 --protocol:
   Each file holds one direction of a connection: messages of Kafka's protocol, each after its length (int32). Each line
-  is a message, with its fields by name and its record batches decoded. A response has the version of the request with the
-  same correlation id.
+  is a message, with its fields by name and its record batches decoded. A response has the version of the request with
+  the same correlation id.
 
 bytes in JSON:
   A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line
