@@ -17,6 +17,8 @@ try:
 except ImportError as error:
     pytest.skip(f"a client of Kafka is missing: {error}", allow_module_level=True)
 
+pytestmark = pytest.mark.broker
+
 OLD_POM = Path(__file__).parent / "java" / "pom.xml"
 # By release, the pom.xml that fetches its jar; Kafka 4 has dropped versions that 3.9 has.
 POMS = {"4.3.0": None, "3.9.2": OLD_POM}
