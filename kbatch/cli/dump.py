@@ -143,7 +143,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
     if arguments.protocol:
-        return _messages(arguments)
+        return _run_protocol(arguments)
     inputs = find_inputs(arguments.paths, storage_options=storage_options(arguments))
     dump = _Dump(arguments)
     try:
@@ -158,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 3 if dump.damaged else 0
 
 
-def _messages(arguments: argparse.Namespace) -> int:
+def _run_protocol(arguments: argparse.Namespace) -> int:
     of_logs = ("records", "print_data_log", "offsets", "time", "key", "producer", "control", "max_records")
     if arguments.format != "json" or any(getattr(arguments, name) not in (None, False) for name in of_logs):
         raise UsageError("with --protocol, the only other option is --max-bytes-shown")

@@ -113,7 +113,7 @@ def _fields_as_json(message: Message, version: int, max_bytes: int | None) -> di
             continue
         value = getattr(message, field.name)
         if field.type == "records":
-            found[field.name] = None if value is None else _records(value, max_bytes)
+            found[field.name] = None if value is None else _records_as_json(value, max_bytes)
         else:
             found[field.name] = _as_json(value, version, max_bytes)
     if message.unknown_tags:
@@ -140,7 +140,7 @@ def _bytes(data: Buffer | None, max_bytes: int | None) -> Any:
     return json.loads(json_bytes(shown[:max_bytes], len(shown)))
 
 
-def _records(data: memoryview, max_bytes: int | None) -> dict[str, Any]:
+def _records_as_json(data: memoryview, max_bytes: int | None) -> dict[str, Any]:
     """Return the batches with their records, in the form of ``kbatch dump``; damaged bytes are listed as lost."""
     table = kbatch.decode(data, include_control=True, on_error="skip")
     batches = [json.loads(line) for line in jsonlines.batch_lines(table, np.arange(len(table.batches)), "", {})]
