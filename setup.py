@@ -32,7 +32,7 @@ KERNELS = [
     "avro",
     "keymap",
     "murmur",
-    "messages",
+    "message_codec",
 ]
 # Cython's own functions for typed memoryviews, compiled once for all kernels.
 SHARED = "kbatch.kernels._cython"

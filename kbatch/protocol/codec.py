@@ -9,7 +9,7 @@ from typing_extensions import Buffer
 
 from kbatch.error_codes import ErrorCode
 from kbatch.errors import LimitExceededError, ProtocolError
-from kbatch.kernels.messages import DEPTH_LIMIT, KINDS, Field, Structure, decode_structure, encode_structures
+from kbatch.kernels.message_codec import DEPTH_LIMIT, KINDS, Field, Structure, decode_structure, encode_structures
 from kbatch.protocol.api_keys import ApiKey
 from kbatch.protocol.messages import Message, message_class
 from kbatch.protocol.schema import FieldSchema, MessageSchema, message_schemas

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_protocol_primitives import EXAMPLES, TEXTS
 
-from kbatch.kernels.messages import Structure, decode_structure, encode_structures
+from kbatch.kernels.message_codec import Structure, decode_structure, encode_structures
 from kbatch.protocol import ProtocolError
 from kbatch.protocol.codec import _structure
 from kbatch.protocol.messages import Message, _make_class
