@@ -7,7 +7,6 @@ import pickle
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,6 @@ from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.select import open_selected
 from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
-from kbatch.read.decode_options import DecodeOptions, Isolation
-from kbatch.spark.schema import RECORD_COLUMNS
-
-pa = pytest.importorskip("pyarrow")
 
 pytestmark = [
     pytest.mark.spark,
@@ -504,136 +499,3 @@ def test_help_says_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["export", "a", "b", "--isolation", "serializable"])
     assert done.value.code == 2
-
-
-# -- raw batches in columns and RDDs
-
-ONE = txn(0, 7, 2) + data(2) + marker(3, 7, ABORT) + txn(4, 8) + marker(5, 8, COMMIT)
-# Undecided by itself: the marker of producer 7 is in another row.
-TWO = data(6) + txn(7, 7) + data(8)
-
-
-def kept(rows: list[Any]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for row in rows:
-        found.setdefault(row.name, []).append(row.offset)
-    return found
-
-
-def test_rows_decide_by_their_own_markers(spark: Any) -> None:
-    """LSO-R1: from the first transaction on that a row's bytes don't decide, nothing of it is handed out."""
-    golden = b"".join(path.read_bytes() for path in sorted((GOLDEN / "txn-0").glob("*.log")))
-    rows = [("one", bytearray(ONE)), ("two", bytearray(TWO)), ("golden", bytearray(golden)), ("none", None)]
-    frame = spark.createDataFrame(rows, "name string, value binary")
-    decoded = kbatch.spark.decode_frame(frame, keep=["name"], isolation="read_committed")
-    assert kept(decoded.collect()) == {"one": [2, 4], "two": [6], "golden": COMMITTED}
-    assert kbatch.spark.decode_frame(frame.filter("name = 'two'")).count() == 3
-    plain = kbatch.spark.decode_batches(isolation="read_committed")
-    assert [row.offset for row in plain([ONE, TWO])] == [2, 4, 6]
-
-
-@pytest.mark.parametrize(
-    ("fields", "entry"),
-    [
-        ("producer_id bigint, first_offset bigint", (7, 7)),
-        ("first_offset bigint, producer_id bigint", (7, 7)),
-        ("producerId bigint, firstOffset bigint", (7, 7)),
-        ("a int, b bigint", (7, 7)),
-    ],
-)
-def test_a_column_of_aborted_transactions(spark: Any, fields: str, entry: tuple[int, int]) -> None:
-    """TXN-R1, TXN-R8: the list decides alone; null leaves it to the row, and an empty list aborts nothing."""
-    rows = [
-        ("listed", bytearray(TWO), [entry]), ("empty", bytearray(TWO), []), ("null", bytearray(TWO), None),
-        ("other", bytearray(TWO), [(99, 0)] * 2), ("none", None, [entry]),
-    ]  # fmt: skip
-    frame = spark.createDataFrame(rows, f"name string, value binary, lost array<struct<{fields}>>")
-    options = {"isolation": "read_committed", "aborted_column": "lost"}
-    decoded = kbatch.spark.decode_frame(frame, keep=["name"], **options)
-    wanted = {"listed": [6, 8], "empty": [6, 7, 8], "null": [6], "other": [6, 7, 8]}
-    assert kept(decoded.collect()) == wanted
-    decode = kbatch.spark.decode_batches(keep=["name"], **options)
-    assert kept(list(decode(frame.collect()))) == wanted
-    both = kbatch.spark.decode_frame(frame, keep=["name", "lost"], **options)
-    assert both.columns[:2] == ["name", "lost"]
-    assert both.count() == 9
-
-
-def test_fields_of_a_list_go_by_their_names(spark: Any) -> None:
-    rows = [(bytearray(txn(0, 7) + txn(1, 9)), [(1, 9)])]
-    frame = spark.createDataFrame(rows, "value binary, a array<struct<first_offset: bigint, producer_id: bigint>>")
-    decoded = kbatch.spark.decode_frame(frame, isolation="read_committed", aborted_column="a")
-    assert [row.offset for row in decoded.collect()] == [0]
-    decode = kbatch.spark.decode_batches(isolation="read_committed", aborted_column="a")
-    assert [row.offset for row in decode(frame.collect())] == [0]
-
-
-def test_large_rows_are_decided_as_a_whole() -> None:
-    """The marker may stand in a later table of the row than what it decides."""
-    from kbatch.spark.functions import _Decoder
-
-    def decoded(raw: bytes, isolation: Isolation = "read_committed", partial: str = "raise") -> list[list[int]]:
-        options = DecodeOptions(isolation=isolation)
-        decoder = _Decoder("value", RECORD_COLUMNS, options, partial, "records", None, table_bytes=1)
-        return [table.records["offset"].tolist() for table in decoder.tables(raw, None, 0)]
-
-    golden = b"".join(path.read_bytes() for path in sorted((GOLDEN / "txn-0").glob("*.log")))
-    tables = decoded(golden)
-    assert len(tables) > 10
-    assert list(chain(*tables)) == COMMITTED
-    assert list(chain(*decoded(golden, "read_uncommitted"))) != COMMITTED
-    decode = kbatch.spark.decode_batches(isolation="read_committed")
-    assert [row.offset for row in decode([golden])] == COMMITTED
-    # A fetch response may end within a batch.
-    assert list(chain(*decoded(ONE[:-3], partial="drop"))) == [2]
-    cut = kbatch.spark.decode_batches(isolation="read_committed", partial="drop")
-    assert [row.offset for row in cut([ONE[:-3]])] == [2]
-
-
-def test_losses_under_read_committed() -> None:
-    bad = data(0) + txn(1, 7) + damaged(marker(2, 7, ABORT)) + data(3)
-    rows = list(kbatch.spark.decode_batches(isolation="read_committed", table="losses")([bad]))
-    assert [(row.position, row.base_offset) for row in rows] == [(len(data(0) + txn(1, 7)), 2)]
-    decode = kbatch.spark.decode_batches(isolation="read_committed", on_error="skip")
-    assert [row.offset for row in decode([bad])] == [0, 3]
-
-
-def test_wrong_lists_are_refused(spark: Any) -> None:
-    with pytest.raises(ValueError, match="aborted_column='a' requires isolation='read_committed'"):
-        kbatch.spark.decode_in_arrow(aborted_column="a")
-    with pytest.raises(ValueError, match="isolation must be one of"):
-        kbatch.spark.decode_batches(isolation="serializable")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="table must be one of 'records', 'losses', got 'transactions'"):
-        kbatch.spark.decode_in_arrow(table="transactions")  # type: ignore[arg-type]
-    options: dict[str, Any] = {"isolation": "read_committed", "aborted_column": "a"}
-    for kind in (
-        "array<bigint>",
-        "bigint",
-        "array<struct<producer_id: bigint>>",
-        "array<struct<a: string, b: bigint>>",
-    ):
-        frame = spark.createDataFrame([], f"value binary, a {kind}")
-        with pytest.raises(ValueError, match=r"column 'a' is .*, not array<struct<producer_id:bigint"):
-            kbatch.spark.decode_frame(frame, **options)
-    with pytest.raises(ValueError, match="no column 'a'"):
-        kbatch.spark.decode_frame(spark.createDataFrame([], "value binary"), **options)
-    function = kbatch.spark.decode_in_arrow(**options).function
-    raw = pa.array([ONE, TWO], pa.binary())
-    pair = pa.struct([("producer_id", pa.int64()), ("first_offset", pa.int64())])
-    for lists in ([[], [None]], [[], [(7, None)]]):
-        given = pa.record_batch({"value": raw, "a": pa.array(lists, pa.list_(pair))})
-        with pytest.raises(TypeError, match="row 1 of the partition, column 'a': aborted: entry 0 must be a pair"):
-            list(function(iter([given])))
-    given = pa.record_batch({"value": raw, "a": pa.array([[1], []], pa.list_(pa.int64()))})
-    with pytest.raises(kbatch.KbatchError, match="not a list of structs of two integers"):
-        list(function(iter([given])))
-    with pytest.raises(TypeError, match="row 0 of the partition, column 'a': aborted: entry 0"):
-        list(kbatch.spark.decode_batches(**options)([spark_row(value=ONE, a=[7])]))
-    with pytest.raises(TypeError, match="element 0 of the partition is bytes, not a Row"):
-        list(kbatch.spark.decode_batches(**options)([ONE]))
-
-
-def spark_row(**fields: Any) -> Any:
-    from pyspark.sql import Row
-
-    return Row(**fields)

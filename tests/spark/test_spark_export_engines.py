@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -370,14 +368,6 @@ def test_the_table_of_what_was_withheld(spark: Any, tmp_path: Path, capsys: pyte
     assert main(["export", str(root / "t-1"), str(tmp_path / "one"), "--isolation", "read_committed"]) == 4
 
 
-def test_exit_status_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["export", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "4 an export is done and nothing lost, but read_committed withheld records" in text
-    assert "OUT/_transactions" in text
-
-
 # -- the command line
 
 
@@ -604,110 +594,3 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
         assert not place.exists()
     assert os.listdir(tmp_path) == []
     assert keys(s3[1], "unseen") == []
-
-
-def test_a_run_leaves_what_another_has_written(tmp_path: Path) -> None:
-    """Two runs begin a table in one directory: the one that fails takes nothing of the other with it."""
-    from kbatch.sinks.outputs import OutputPlace
-    from kbatch.sinks.staging import Staging
-
-    out = tmp_path / "out"
-    with Staging(OutputPlace(str(out)), in_place=True) as staging:
-        staging.write("topic=t/partition=0/part-1.parquet", b"mine")
-        (out / "topic=t" / "partition=1").mkdir()
-        (out / "topic=t" / "partition=1" / "part-1.parquet").write_bytes(b"theirs")
-    assert [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()] == [
-        "topic=t/partition=1/part-1.parquet"
-    ]
-    assert not (out / "topic=t" / "partition=0").exists()
-
-
-def test_secrets_are_not_told(tmp_path: Path) -> None:
-    from kbatch.sinks.outputs import open_place
-
-    storage = {"access_key": "a", "secret_key": "hush", "endpoint_override": "http://127.0.0.1:1"}
-    writing = WriteOptions(storage=storage)
-    assert "hush" not in repr(writing)
-    assert "hush" not in repr(open_place("s3://bucket/x", writing.storage))
-
-
-KILLER = '''
-import os, signal
-from pathlib import Path
-
-
-class KillOnce:
-    """A transform that ends its worker in the middle of a task, once."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def schema(self, schema):
-        return schema
-
-    def apply(self, batch):
-        if batch.column("offset")[0].as_py() >= 500:
-            try:
-                Path(self.mark).touch(exist_ok=False)
-            except FileExistsError:
-                pass
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return batch
-'''
-RUN = """
-import sys, warnings
-warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-import killer
-import kbatch.spark
-from kbatch.spark import WriteOptions
-summary = kbatch.spark.export(
-    sys.argv[1], sys.argv[2], master=sys.argv[3], transform=killer.KillOnce(sys.argv[4]) if sys.argv[4] else None,
-    writing=WriteOptions(row_group_rows=100, by_day=True), conf={"spark.speculation": "true"},
-)
-print(summary.records, len(summary.files))
-"""
-
-
-def run_alone(tmp_path: Path, root: Path, out: Path, master: str, mark: str, prelude: str = "") -> Any:
-    """Run an export in a process of its own, with a Spark that tries tasks again."""
-    (tmp_path / "killer.py").write_text(KILLER)
-    paths = os.pathsep.join([str(tmp_path), str(Path(kbatch.__file__).parents[1])])
-    return subprocess.run(
-        [sys.executable, "-c", prelude + RUN, root, out, master, mark],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def test_a_worker_that_is_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    root = tmp_path / "logs"
-    batches = [log_batches.batch(i, [NOW + i * DAY // 300]) for i in range(1000)]
-    log_batches.write_segment(root / "t-0", 0, batches)
-    mark = tmp_path / "killed"
-    done = run_alone(tmp_path, root, tmp_path / "out", "local[2,3]", str(mark))
-    assert done.returncode == 0, done.stderr
-    assert mark.exists()
-    paths = sorted((tmp_path / "out").rglob("*.parquet"))
-    assert done.stdout.split() == ["1000", str(len(paths))]
-    found = [offset for path in paths for offset in pq.ParquetFile(path).read(["offset"])["offset"].to_pylist()]
-    assert found == list(range(1000))
-    assert sorted(os.listdir(tmp_path / "out")) == ["_manifest.json", "topic=t"]
-    assert not list(tmp_path.glob("out.tmp*"))
-
-
-def test_a_full_disk(tmp_path: Path) -> None:
-    """As a limit of a file's size is: one line that says what and where, and nothing is left."""
-    from random import Random
-
-    noise = Random(1)
-    batches = [log_batches.batch(i, [NOW], value=noise.randbytes(10_000)) for i in range(1000)]
-    log_batches.write_segment(tmp_path / "logs" / "t-0", 0, batches)
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, 4_000_000))\n"
-    done = run_alone(tmp_path, tmp_path / "logs", tmp_path / "out", "local[1]", "", limit)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert re.search(r"KbatchError: while exporting .*t-0/0{20}\.log: OSError: .*File too large", last)
-    assert set(os.listdir(tmp_path)) - {"__pycache__"} == {"killer.py", "logs"}
