@@ -1,1 +1,1 @@
-"""A real Apache Kafka broker for tests, writers with clients that are not ours, and what a consumer gets of it."""
+"""A real Apache Kafka broker for tests, foreign clients that write to it, and consumers that read from it."""

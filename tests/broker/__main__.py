@@ -1,4 +1,4 @@
-"""``python -m tests.broker [DIRECTORY]``: a broker by hand, until Ctrl-C; without a directory, in a temporary one."""
+"""``python -m tests.broker [DIRECTORY]``: run a broker until Ctrl-C; by default in a temporary directory."""
 
 from __future__ import annotations
 

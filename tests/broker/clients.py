@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import aiokafka
 import confluent_kafka
 
-# It reads its schemas by a function that Python calls deprecated.
+# kafka-python reads its schemas through a function that importlib.resources has deprecated.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
@@ -20,7 +20,7 @@ __all__ = ["CODECS", "EPOCH", "WRITERS", "Message", "kafka_python", "librdkafka"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-# 14 November 2023; what rolls a segment is time by the records' own timestamps.
+# 14 November 2023. Segments roll by the timestamps of their records.
 EPOCH = 1_700_000_000_000
 
 
@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
 
 def plain(count: int, start: int = 0, tag: str = "v") -> list[Message]:
-    """Messages that compress, a millisecond apart."""
+    """Return compressible messages, one millisecond apart."""
     return [
         Message(b"key-%d" % (i % 7), f"{tag} {i} ".encode() + b"abcdefgh" * (i % 5), EPOCH + i)
         for i in range(start, start + count)
@@ -40,7 +40,7 @@ def plain(count: int, start: int = 0, tag: str = "v") -> list[Message]:
 
 
 def oddities(tag: str) -> list[Message]:
-    """Every way in which a record can lack something, and what surrounds it (REC, HDR); a hundred plain ones after."""
+    """Return records with null, empty and unusual fields (REC, HDR), followed by a hundred plain ones."""
     headers: list[list[tuple[str, bytes | None]]] = [
         [("a", b"1")],
         [("a", b"1"), ("b", b"2"), ("a", b"3"), ("a", b"1")],
@@ -59,7 +59,7 @@ def oddities(tag: str) -> list[Message]:
         Message(b"", b"", EPOCH + 5),
         Message(None, b"", EPOCH + 6),
         Message(b"", None, EPOCH + 7),
-        # Time may go back, and far.
+        # Timestamps may decrease, also by years.
         Message(b"late", b"value", EPOCH - 86_400_000),
         Message(b"old", b"value", 1),
         Message(b"\x00\xff" * 40, bytes(range(256)) * 8, EPOCH + 8),
@@ -71,14 +71,14 @@ def oddities(tag: str) -> list[Message]:
 
 @contextmanager
 def librdkafka(bootstrap: str, codec: str = "none", **settings: Any) -> Iterator[confluent_kafka.Producer]:
-    """A producer whose batches hold ten records at most; flushed at the end."""
+    """A producer of batches of at most ten records; flushed at the end."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
             "compression.type": codec,
             "batch.num.messages": 10,
             "linger.ms": 20,
-            # What fails is told to the callback; that the broker stops while a producer is open is meant.
+            # Failures reach the delivery callback. The broker may stop while a producer is open: that is not logged.
             "log_level": 2,
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
@@ -88,7 +88,7 @@ def librdkafka(bootstrap: str, codec: str = "none", **settings: Any) -> Iterator
 
 
 def send(producer: confluent_kafka.Producer, topic: str, partition: int, messages: Iterable[Message]) -> None:
-    """Send and wait until the broker has it all, so that what is sent next stands behind it."""
+    """Send, and wait until the broker has stored all messages, so that later ones follow them in the log."""
     failed = []
 
     def delivered(error: object, _: object) -> None:
@@ -159,7 +159,7 @@ def write_kafka_python(bootstrap: str, codec: str, topic: str, partition: int, m
                 key=one.key,
                 partition=partition,
                 timestamp_ms=one.timestamp,
-                # It sends no header whose value is null.
+                # kafka-python cannot send a header with a null value.
                 headers=[(key, value) for key, value in one.headers if value is not None],
             )
             for one in messages
@@ -168,5 +168,5 @@ def write_kafka_python(bootstrap: str, codec: str, topic: str, partition: int, m
             future.get(timeout=60)
 
 
-# A partition of a topic for each.
+# Each writer writes to one partition of a topic.
 WRITERS = {"librdkafka": write_librdkafka, "aiokafka": write_aiokafka, "kafka-python": write_kafka_python}

@@ -1,4 +1,4 @@
-"""The same records twice: as a consumer gets them from the broker, and as kbatch reads them from its disk."""
+"""Records as a consumer receives them from the broker, and as kbatch reads them from its disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ISOLATION = {
 
 
 class Row(NamedTuple):
-    """A record as anyone sees it; timestamp types as in the batch's attributes, 0 the producer's, 1 the broker's."""
+    """A record as every reader returns it; timestamp_type is 0 for create time and 1 for log append time."""
 
     topic: str | None
     partition: int | None
@@ -54,7 +54,7 @@ TIMESTAMP_TYPES = {confluent_kafka.TIMESTAMP_CREATE_TIME: 0, confluent_kafka.TIM
 
 
 def consumed(bootstrap: str, partitions: Iterable[Partition], isolation: str) -> dict[Partition, list[Row]]:
-    """Return what librdkafka's consumer gets of each partition, from the beginning to where it is told it ends."""
+    """Return the records that librdkafka's consumer gets, from the beginning to the end of each partition."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -84,7 +84,7 @@ def consumed(bootstrap: str, partitions: Iterable[Partition], isolation: str) ->
                 headers = tuple((key.encode(), value) for key, value in one.headers() or ())
                 row = (one.offset(), timestamp, TIMESTAMP_TYPES[kind], one.key(), one.value(), headers)
                 rows[partition].append(Row(*partition, *row))
-            assert time.monotonic() < deadline, f"no end came of {sorted(left)}"
+            assert time.monotonic() < deadline, f"did not reach the end of {sorted(left)}"
     finally:
         consumer.close()
     return rows
@@ -122,7 +122,7 @@ def offsets_of(
 
 
 class Fetched(NamedTuple):
-    """What a fetch response says of one partition; `aborted` is None where the response's list is null."""
+    """A fetch response for one partition; `aborted` is None if the list of the response is null."""
 
     records: bytes
     aborted: list[tuple[int, int]] | None
@@ -131,10 +131,10 @@ class Fetched(NamedTuple):
 
 
 def fetch(bootstrap: str, where: Partition, offset: int, isolation: str, max_bytes: int) -> Fetched:
-    """Send one Fetch request (version 11) over a socket, and return the bytes that a consumer would have to decode."""
+    """Send one Fetch request (version 11) over a socket, and return the response that a consumer would decode."""
     topic = where[0].encode()
     name = struct.pack(f">h{len(topic)}s", len(topic), topic)
-    # replica, wait, least and most bytes, isolation, no session; one topic, one partition; nothing forgotten, no rack
+    # replica, wait, min and max bytes, isolation, no session; one topic, one partition; no forgotten topics, no rack
     body = struct.pack(">iiiibii", -1, 0, 0, 1 << 20, isolation == "read_committed", 0, -1)
     body += struct.pack(">i", 1) + name + struct.pack(">iiiqqi", 1, where[1], -1, offset, -1, max_bytes)
     body += struct.pack(">ih", 0, 0)
@@ -165,7 +165,7 @@ def fetch(bootstrap: str, where: Partition, offset: int, isolation: str, max_byt
 
 
 def wait_for_leaders(bootstrap: str, partitions: Iterable[Partition]) -> None:
-    """Return when the broker, newly started, leads all partitions again."""
+    """Wait until a restarted broker leads all partitions again."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -178,9 +178,9 @@ def wait_for_leaders(bootstrap: str, partitions: Iterable[Partition]) -> None:
 
 
 def open_transactions(bootstrap: str, partitions: Iterable[Partition]) -> dict[Partition, list[tuple[int, int]]]:
-    """Ask the broker (DescribeProducers) who has begun what: (producer id, first offset), by offset."""
+    """Ask the broker (DescribeProducers) for open transactions: (producer id, first offset), by offset."""
     with warnings.catch_warnings():
-        # Its requests are loaded when they are used first, by a function that Python calls deprecated.
+        # kafka-python loads its schemas on first use, through a function that importlib.resources has deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
         admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
         try:

@@ -1,4 +1,4 @@
-"""What the tests' broker is given to store: every topic that the tests read, written in one go."""
+"""Creates and writes every topic that the broker tests read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .server import Broker
 
 __all__ = ["GROUP", "TOPICS", "Scenario", "write"]
 
-# A segment ends where the next record is more than this later than its first, by their timestamps; those of markers
-# are the broker's clock.
+# segment.ms: a segment rolls at a record whose timestamp is this much later than the segment's first. Markers have
+# timestamps from the broker's clock.
 ROLL = 60_000
 GROUP = "kbatch-group"
 
 # Partitions and settings of every topic.
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     **{f"codec-{codec}": (len(WRITERS), {}) for codec in CODECS},
-    # The broker compresses, with Java's codecs, whatever it was sent.
+    # The broker recompresses every batch with Java's codecs.
     **{f"broker-{codec}": (1, {"compression.type": codec}) for codec in CODECS[1:]},
     "broker-uncompressed": (1, {"compression.type": "uncompressed"}),
     "append-time": (1, {"message.timestamp.type": "LogAppendTime"}),
@@ -50,28 +50,28 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 
 @dataclass
 class Scenario:
-    """What was done and can't be seen in the topics themselves.
+    """What was written, as far as the topics do not show it.
 
     Attributes
     ----------
     sent : dict
-        By topic and partition, the messages of the topics that one writer wrote in order.
+        Messages in order, by topic and partition, of topics with one writer per partition.
     trimmed : dict
-        By partition, the log start offset that DeleteRecords set.
+        The log start offset that DeleteRecords set, by partition.
     committed : dict
-        By topic and partition, the offset and metadata that the group `GROUP` committed last.
+        The last offset and metadata that `GROUP` committed, by topic and partition.
     """
 
     broker: Broker
     sent: dict[tuple[str, int], list[Message]] = field(default_factory=dict)
     trimmed: dict[int, int] = field(default_factory=dict)
     committed: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
-    # Producers whose transactions stay undecided: they must not be collected before the tests end.
+    # Producers with open transactions; they must not be garbage-collected before the tests end.
     open_producers: list[confluent_kafka.Producer] = field(default_factory=list)
 
 
 def write(broker: Broker) -> Scenario:
-    """Create the topics and write them; return when the cleaner and the deletion of records are done."""
+    """Create and write the topics; return after the cleaner and DeleteRecords have finished."""
     scenario = Scenario(broker)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     created = admin.create_topics([NewTopic(name, count, 1, config=config) for name, (count, config) in TOPICS.items()])
@@ -85,7 +85,7 @@ def write(broker: Broker) -> Scenario:
     _commit_offsets(scenario)
     _wait_for_cleaner(broker, "compacted")
     _wait_for_cleaner(broker, "tombstones-gone")
-    # The first pass gives tombstones their time to go, and the next one, after more was written, takes them away.
+    # The first pass sets the delete horizon of tombstones; the next one, after further writes, removes them.
     with librdkafka(broker.bootstrap) as producer:
         for minutes in (4, 6):
             send(producer, "tombstones-gone", 0, [Message(b"again", b"%d" % minutes, _in_minutes(minutes))])
@@ -115,18 +115,18 @@ def _write_rolled(scenario: Scenario, admin: AdminClient) -> None:
             for i in range(5):
                 messages = [one._replace(timestamp=EPOCH + i * 2 * ROLL + n) for n, one in enumerate(plain(50, 50 * i))]
                 send(producer, topic, partition, messages)
-    # Within a segment and within a batch, and everything.
+    # Partition 0: an offset within a segment and within a batch. Partition 1: all records.
     scenario.trimmed = {0: 123, 1: 250}
     asked = [confluent_kafka.TopicPartition("trimmed", p, offset) for p, offset in scenario.trimmed.items()]
     for partition, future in admin.delete_records(asked).items():
         assert future.result(60).low_watermark == scenario.trimmed[partition.partition]
     checkpoint = scenario.broker.log_dir / "log-start-offset-checkpoint"
-    wanted = {f"trimmed {p} {offset}" for p, offset in scenario.trimmed.items()}
-    _wait(lambda: wanted <= set(checkpoint.read_text().splitlines()), "the checkpoint of log start offsets")
+    expected = {f"trimmed {p} {offset}" for p, offset in scenario.trimmed.items()}
+    _wait(lambda: expected <= set(checkpoint.read_text().splitlines()), "the checkpoint of log start offsets")
 
 
 def _write_compacted(broker: Broker, topic: str) -> None:
-    """Write keys again and again, remove some, abort some; the last record rolls what is before it."""
+    """Write keys repeatedly, with tombstones and an aborted transaction; the last record rolls the segment."""
     bootstrap = broker.bootstrap
     for number, codec in enumerate(CODECS):
         with librdkafka(bootstrap, codec) as producer:
@@ -176,13 +176,13 @@ def _write_transactions(scenario: Scenario) -> None:
         send(idempotent, topic, 0, oddities("idempotent"))
         b.abort_transaction(60)
 
-        # The same producer, one outcome after the other.
+        # One producer, alternating outcomes.
         for i in range(6):
             c.begin_transaction()
             for partition in range(3):
                 send(c, topic, partition, plain(2 + i, 10 * i, "c aborts" if i % 2 else "c commits"))
             c.abort_transaction(60) if i % 2 else c.commit_transaction(60)
-        # Nothing in it: no marker.
+        # An empty transaction writes no marker.
         c.begin_transaction()
         c.commit_transaction(60)
 
@@ -205,7 +205,7 @@ def _write_transactions(scenario: Scenario) -> None:
             for partition in partitions:
                 send(opened, topic, partition, [Message(b"open", b"%d" % number, later + 20)] * 3)
             scenario.open_producers.append(opened)
-        # Decided, but behind what is open: not stable yet.
+        # Decided transactions after the first open one: they are beyond the last stable offset.
         for producer, end in [(a, "commit_transaction"), (b, "abort_transaction")]:
             producer.begin_transaction()
             for partition in range(3):
@@ -251,7 +251,7 @@ def _write_transactions_otherwise(bootstrap: str, topic: str) -> None:
 
 
 def _commit_offsets(scenario: Scenario) -> None:
-    """Commit as a group: twice, with metadata, in transactions that commit and abort; and what is deleted again."""
+    """Commit offsets as a group: twice, with metadata, and in transactions that commit and abort."""
     bootstrap = scenario.broker.bootstrap
 
     def at(topic: str, partition: int, offset: int, metadata: str = "") -> Any:
@@ -288,7 +288,7 @@ def _commit_offsets(scenario: Scenario) -> None:
 
 
 def _in_minutes(minutes: int) -> int:
-    """Return a timestamp (ms) that rolls a segment which begins with a marker; a broker takes up to an hour ahead."""
+    """Return a timestamp (ms) that rolls a segment beginning with a marker; brokers allow one hour ahead."""
     return int(time.time() * 1000) + minutes * ROLL
 
 

@@ -1,4 +1,4 @@
-"""One Kafka broker (KRaft) as a child process on loopback: its jars from Maven, its storage, its start and its end."""
+"""One Kafka broker (KRaft) as a child process on loopback: jars from Maven, storage, start and stop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ START_SECONDS = 120
 STOP_SECONDS = 60
 STARTED = "Kafka Server started"
 
-# A base64 UUID; every directory is a cluster of its own.
+# A base64 UUID. Every directory is a separate cluster.
 CLUSTER_ID = "a2JhdGNoLXRlc3RzLWJrcg"
 
-# Small, and impatient: nothing here may keep a test waiting, and a log has to be cleaned within seconds.
+# Few threads and short intervals: tests must not wait, and logs must be cleaned within seconds.
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -44,9 +44,9 @@ SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # The tests' records are of 2023.
+    # The timestamps of the tests' records are in 2023.
     "log.retention.ms": "-1",
-    # A buffer holds half a log's keys at most, and has to be larger than 1 MiB.
+    # The cleaner requires more than 1 MiB.
     "log.cleaner.dedupe.buffer.size": str(4 << 20),
     "log.cleaner.backoff.ms": "200",
     "log.initial.task.delay.ms": "200",
@@ -70,11 +70,11 @@ JVM = [
 
 
 class Unavailable(Exception):
-    """There is no broker to be had here; the message says what is missing and how to get it."""
+    """No broker can run on this machine; the message names the missing program and how to get it."""
 
 
 def find_java() -> str:
-    """Return the Java that ``JAVA_HOME``, or else the ``PATH``, names."""
+    """Return the Java of ``JAVA_HOME``, or else of the ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None:
@@ -90,10 +90,10 @@ def find_java() -> str:
 
 
 def find_jars(pom: Path = POM) -> Path:
-    """Return the directory of the jars that a pom.xml names, after fetching them if they aren't in the cache.
+    """Return the directory of the jars that a pom.xml names, fetching them if the cache lacks them.
 
-    The cache is ``KBATCH_BROKER_CACHE``, else ``kbatch`` in the user's cache directory. A changed pom.xml is another
-    place in it.
+    The cache is ``KBATCH_BROKER_CACHE``, else ``kbatch`` in the user's cache directory. Its path
+    depends on the content of pom.xml.
     """
     base = os.environ.get("KBATCH_BROKER_CACHE")
     cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbatch"
@@ -102,10 +102,10 @@ def find_jars(pom: Path = POM) -> Path:
         return jars
     maven = shutil.which("mvn")
     if maven is None:
-        raise Unavailable(f"no jars of Kafka in {jars}, and no Maven (mvn) on the PATH to fetch them with")
+        raise Unavailable(f"no jars of Kafka in {jars}, and no Maven (mvn) on the PATH to fetch them")
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all, also when two runs fetch at once.
+        # The rename is atomic, also if two runs fetch at the same time.
         with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as fetched:
             command = [maven, "-B", "-ntp", "-q", "-f", os.fspath(pom), "dependency:copy-dependencies"]
             done = subprocess.run(
@@ -141,7 +141,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 class Broker:
-    """A broker that keeps everything below one directory; started, stopped and started again at will.
+    """A broker that stores all its files below one directory; it can be restarted.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class Broker:
         self.stop()
 
     def run_class(self, name: str, *arguments: str, timeout: float = 120) -> str:
-        """Run a tool of Kafka's, such as ``org.apache.kafka.tools.DumpLogSegments``, and return what it prints."""
+        """Run a Kafka tool, such as ``org.apache.kafka.tools.DumpLogSegments``, and return its output."""
         done = subprocess.run(
             self._command(name, *arguments),
             stdin=subprocess.DEVNULL,
@@ -196,18 +196,18 @@ class Broker:
         return [self._java, *self._jvm, "-cp", f"{self._jars}/*", name, *arguments]
 
     def start(self) -> None:
-        """Start, and return when clients are served; an empty directory is formatted first."""
+        """Start, and return when the broker serves clients; an empty directory is formatted first."""
         if self._process is not None:
-            raise RuntimeError("the broker runs already")
+            raise RuntimeError("the broker is already running")
         if not (self.log_dir / "meta.properties").exists():
             self.run_class("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", os.fspath(self._properties))
         command = self._command("kafka.Kafka", os.fspath(self._properties))
-        # No broker outlives this process, whatever ends it.
+        # The broker ends with this process, even if this process is killed.
         setpriv = shutil.which("setpriv")
         if setpriv is not None:
             command = [setpriv, "--pdeathsig", "KILL", *command]
         with open(self._output, "wb") as output:
-            # In a group of its own, so that Ctrl-C is ours to handle.
+            # In its own process group, so that Ctrl-C reaches only this process.
             self._process = subprocess.Popen(
                 command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
             )
@@ -231,11 +231,11 @@ class Broker:
         return self._process is not None
 
     def output(self) -> str:
-        """Return what the broker has printed since its last start."""
+        """Return the output of the broker since its last start."""
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def stop(self) -> None:
-        """Shut down in order: logs are flushed, snapshots and the mark of a clean shutdown written."""
+        """Shut down cleanly: the broker flushes logs, and writes snapshots and the clean-shutdown file."""
         if self._process is None:
             return
         self._process.terminate()
@@ -255,7 +255,7 @@ class Broker:
 
 @contextmanager
 def running(directory: Path | None = None) -> Iterator[Broker]:
-    """Run a broker in `directory`, or in a temporary one that goes with it."""
+    """Run a broker in `directory`, or in a temporary directory that is removed afterwards."""
     if directory is not None:
         with Broker(directory) as broker:
             yield broker

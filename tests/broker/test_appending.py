@@ -1,4 +1,4 @@
-"""What a broker does to a produced batch: catalogue section 9. A real broker does the same in test_broker_appending."""
+"""Appending of produced batches (catalogue section 9); test_broker_appending compares with a real broker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refusal(data: bytes, topic: TopicConfig | None = None, **options: Any) -> kb
 
 @pytest.mark.parametrize(("magic", "codec"), [kind for kind in KINDS if kind[0] or kind[1] == "none"])
 def test_offsets_are_assigned_in_place(magic: int, codec: str) -> None:
-    """PRD-R6: neither a checksum nor a byte of a payload changes."""
+    """PRD-R6: neither the checksum nor the payload changes."""
     parts = [batch([b"a" * 100, None, b"c"], magic, codec), batch([b"d"], magic, codec)]
     data = bytearray(b"".join(parts))
     before = kbatch.decode(bytes(data))
@@ -69,7 +69,7 @@ def test_offsets_are_assigned_in_place(magic: int, codec: str) -> None:
 
 @pytest.mark.parametrize(("magic", "codec"), [kind for kind in KINDS if kind[0]])
 def test_append_time(magic: int, codec: str) -> None:
-    """PRD-R7, CRC-R8: type and time are the broker's, the checksum is right; in magic 2 the records' own times stay."""
+    """PRD-R7, CRC-R8: the broker sets timestamp type and time, and the checksum; in magic 2 record timestamps stay."""
     data = bytearray(batch([b"a" * 100, b"b"], magic, codec))
     kbatch.assign_offsets(data, 5, append_time=NOW + 99)
     table = kbatch.decode(bytes(data))
@@ -88,14 +88,14 @@ def test_append_time(magic: int, codec: str) -> None:
         )
 
 
-def test_large_batches_are_sealed_too() -> None:
-    """Those whose checksums another implementation computes."""
+def test_checksums_of_large_batches_are_written() -> None:
+    """Batches whose checksums the crc32c package computes."""
     data = bytearray(batch([bytes(200_000)]))
     kbatch.assign_offsets(data, 0, append_time=1)
     assert kbatch.decode(data).records["timestamp"].tolist() == [1]
 
 
-def test_offsets_that_batches_leave_out_stay_left_out() -> None:
+def test_gaps_between_offsets_are_kept() -> None:
     data = bytearray(kbatch.encode([b"a", b"b"], offsets=[0, 9]) + kbatch.encode_empty(0, 4) + batch([b"c"]))
     assert kbatch.assign_offsets(data, 100) == 116
     assert kbatch.decode(bytes(data)).records["offset"].tolist() == [100, 109, 115]
@@ -117,7 +117,7 @@ def test_offsets_that_batches_leave_out_stay_left_out() -> None:
     ],
     ids=["magic 0", "offsets", "delta", "cut", "framing", "codec"],
 )
-def test_what_cant_be_assigned_stays_as_it_is(data: bytes, error: type[Exception], match: str) -> None:
+def test_batches_without_assignable_offsets_are_unchanged(data: bytes, error: type[Exception], match: str) -> None:
     whole = bytearray(batch([b"before"], 2) + data)
     before = bytes(whole)
     with pytest.raises(error, match=match):
@@ -152,7 +152,7 @@ def test_what_a_producer_sends_is_valid(magic: int, codec: str) -> None:
 
 
 def test_one_batch_in_a_request() -> None:
-    """PRD-R1: but any number of plain messages of one magic."""
+    """PRD-R1: one batch, or any number of uncompressed messages of one magic."""
     one = batch([b"a"])
     assert refusal(one + one).code == ErrorCode.INVALID_RECORD
     assert refusal(b"").code == ErrorCode.INVALID_RECORD
@@ -165,7 +165,7 @@ def test_one_batch_in_a_request() -> None:
     assert refusal(batch([b"a"], 1) + batch([b"b"], 0), old).code == ErrorCode.INVALID_RECORD
 
 
-def test_every_record_that_is_wrong_is_named() -> None:
+def test_errors_name_every_invalid_record() -> None:
     """PRD-R4."""
     values: list[bytes | None] = [b"v"] * 6
     keys = [b"k", None, b"", None, None, None]
@@ -188,7 +188,7 @@ def test_every_record_that_is_wrong_is_named() -> None:
 def test_a_producer_may_not_set_the_brokers_time() -> None:
     data = batch([b"a"], timestamp_type="log_append_time", append_time=NOW)
     assert refusal(data, APPEND_TIME).code == ErrorCode.INVALID_TIMESTAMP
-    # As in Kafka, the time alone counts where the topic has the producers'.
+    # As in Kafka, only the timestamp is checked if the topic uses create time.
     kbatch.validate_batch(data, now_ms=NOW)
     missing = batch([b"a"], timestamp_type="log_append_time", append_time=-1)
     assert refusal(missing).code == ErrorCode.INVALID_TIMESTAMP
@@ -224,7 +224,7 @@ def test_old_formats_are_taken_where_they_are_converted() -> None:
         assert caught.value.code == code
 
 
-def test_messages_in_a_compressed_one_are_looked_at() -> None:
+def test_messages_in_a_compressed_message_are_validated() -> None:
     """PRD-R4: their magic and their checksums."""
     from oracle import build_message, build_wrapper
 
@@ -239,7 +239,7 @@ def test_messages_in_a_compressed_one_are_looked_at() -> None:
         assert (error.code, error.records.tolist()) == (code, [0])
 
 
-def test_coordinators_may_more() -> None:
+def test_coordinators_may_append_control_batches() -> None:
     """PRD-R2."""
     marker = kbatch.encode_marker("abort", producer_id=3, producer_epoch=0, timestamp=NOW)
     offsets = changed(changed(batch([b"a"]), 43, "q", 3), 51, "h", 0)
@@ -255,8 +255,8 @@ def test_coordinators_may_more() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_no_input_gets_past_without_a_verdict(magic: int) -> None:
-    """Every byte changed, every length: accepted or refused, and what is accepted can be read."""
+def test_every_input_is_accepted_or_rejected(magic: int) -> None:
+    """With any byte changed, and at any length, input is accepted or rejected; accepted input can be decoded."""
     topic = TopicConfig(magic=magic)
     data = batch([b"value", None], magic, "gzip")
     for cut in range(len(data)):
@@ -278,7 +278,7 @@ def test_no_input_gets_past_without_a_verdict(magic: int) -> None:
 @pytest.mark.parametrize(("magic", "codec"), KINDS)
 @pytest.mark.parametrize("target", ["producer", "uncompressed", "gzip", "snappy", "lz4"])
 def test_what_is_stored(magic: int, codec: str, topic_magic: int, target: Any) -> None:
-    """PRD-R5: in place, or anew; either way the records are those that were sent."""
+    """PRD-R5: in place or rewritten, the stored records equal the sent ones."""
     if topic_magic < 2 and codec == "zstd" and target == "producer":
         return
     topic = TopicConfig(magic=topic_magic, compression_type=target, converting=True)
@@ -297,8 +297,8 @@ def test_what_is_stored(magic: int, codec: str, topic_magic: int, target: Any) -
         assert table.batches["max_timestamp"].tolist() == [max(times)]
 
 
-def test_messages_that_aren_t_numbered_are_written_anew() -> None:
-    """LEG-R13: as brokers do for clients that number them all 0."""
+def test_messages_without_relative_offsets_are_rewritten() -> None:
+    """LEG-R13: clients that give every message the offset 0."""
     from oracle import build_message, build_wrapper
 
     inner = b"".join(build_message(b"k", value, magic=1, offset=0, timestamp=NOW) for value in (b"a", b"b"))
@@ -308,15 +308,15 @@ def test_messages_that_aren_t_numbered_are_written_anew() -> None:
     assert table.values() == [b"a", b"b"]
 
 
-def test_the_greatest_timestamp_is_what_records_have() -> None:
-    """TS-R4: not what the header says; and a checksum is written only if that changes."""
+def test_the_max_timestamp_is_computed_from_the_records() -> None:
+    """TS-R4: the header is ignored, and the checksum is written only if the max timestamp changes."""
     right = batch([b"a", b"b"])
     wrong = changed(right, 35, "q", 5)
     assert kbatch.accept_batch(wrong, 0, now_ms=NOW) == kbatch.accept_batch(right, 0, now_ms=NOW)
     assert kbatch.scan(kbatch.accept_batch(right, 0, now_ms=NOW))["crc"] == kbatch.scan(right)["crc"]
 
 
-def test_transactions_stay_what_they_are_when_they_are_recompressed() -> None:
+def test_recompression_keeps_transactional_fields() -> None:
     data = batch([b"a"], producer_id=3, producer_epoch=1, base_sequence=2**31 - 1, transactional=True)
     made = kbatch.accept_batch(data, 0, TopicConfig(compression_type="zstd"), now_ms=NOW)
     fields = ["producer_id", "producer_epoch", "base_sequence", "attributes"]
@@ -324,7 +324,7 @@ def test_transactions_stay_what_they_are_when_they_are_recompressed() -> None:
 
 
 def test_kafkas_own_upconversion(golden: Path) -> None:
-    """PRD-R8: what Kafka's LogValidator made of message sets of magic 0 and 1, record for record."""
+    """PRD-R8: record for record as Kafka's LogValidator converts message sets of magic 0 and 1."""
     log = (golden / "logs" / "upconvert-0" / "00000000000000000000.log").read_bytes()
     theirs = kbatch.decode(log)
     for row, one in enumerate(theirs.batches):
@@ -366,12 +366,12 @@ def test_topic_configs_are_checked() -> None:
         {"magic": 1, "compression_type": "zstd"},
         {"compression_type": "brotli"},
     ):
-        with pytest.raises(ValueError):  # noqa: PT011 (each says it in its own words)
+        with pytest.raises(ValueError):  # noqa: PT011 (the messages differ)
             TopicConfig(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topic", [{"magic": 1, "converting": True}, {"magic": 0, "converting": True}])
-def test_of_an_empty_batch_nothing_is_left_in_another_magic(topic: dict[str, Any]) -> None:
-    """EMP-R3: an empty builder makes no bytes."""
+def test_conversion_of_an_empty_batch_writes_no_bytes(topic: dict[str, Any]) -> None:
+    """EMP-R3."""
     empty = kbatch.encode_empty(0, 4, max_timestamp=5)
     assert kbatch.accept_batch(empty, 10, kbatch.TopicConfig(**topic), origin="coordinator") == b""

@@ -1,4 +1,4 @@
-"""A real broker's log directory, while it runs and after: what a consumer gets of the broker, kbatch reads from disk.
+"""The log directory of a real broker, running and stopped: kbatch reads the records that a consumer gets.
 
 TXN-R2 to R5, LSO-R1, LSO-R2, CMP, DSK-R13, TS-R1, EMP-R1, HDR-R5, COD: see the catalogue. What a consumer gets is the
 truth throughout; the writers are librdkafka, aiokafka and kafka-python.
@@ -36,13 +36,13 @@ PARTITIONS = [(topic, partition) for topic, (count, _) in scenario.TOPICS.items(
 INTERNAL = [("__consumer_offsets", 0), ("__transaction_state", 0), ("__transaction_state", 1)]
 ISOLATIONS = ["read_uncommitted", "read_committed"]
 
-# In one group with the other tests that need the broker up; those that need it down come after.
+# One group with the other tests of the running broker; tests of the stopped broker follow.
 while_running = pytest.mark.parametrize("disk", ["running"], indirect=True)
 each_partition = pytest.mark.parametrize("where", PARTITIONS, ids=lambda where: f"{where[0]}-{where[1]}")
 
 
 class Truth(NamedTuple):
-    """What the broker and its consumers say."""
+    """Results of the broker and its consumers."""
 
     done: scenario.Scenario
     rows: dict[str, dict[Partition, list[Row]]]
@@ -68,7 +68,7 @@ def truth(broker: Broker) -> Truth:
 
 @pytest.fixture(scope="module", params=["running", "stopped"])
 def disk(request: pytest.FixtureRequest, broker: Broker, truth: Truth) -> Iterator[Path]:
-    """The log directory, while the broker runs, and after it has stopped."""
+    """The log directory of the running broker, and then of the stopped one."""
     if request.param == "running":
         yield broker.log_dir
         return
@@ -88,7 +88,7 @@ def codecs_of(log: kbatch.Log) -> set[str]:
 
 @each_partition
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_records_are_those_that_a_consumer_gets(disk: Path, truth: Truth, where: Partition, isolation: Any) -> None:
+def test_records_equal_those_of_a_consumer(disk: Path, truth: Truth, where: Partition, isolation: Any) -> None:
     tables = log_of(disk, where).tables(isolation=isolation)
     assert reading.rows_of(tables) == truth.rows[isolation][where]
 
@@ -108,7 +108,7 @@ def test_small_tables_give_the_same_records(disk: Path, truth: Truth, isolation:
 def test_fetched_bytes_give_the_same_records(
     disk: Path, broker: Broker, truth: Truth, isolation: Any, max_bytes: int, partition: int
 ) -> None:
-    """TXN-R1 to R12, FRM-R3: response by response, by its list of aborted transactions, as a consumer would."""
+    """TXN-R1 to R12, FRM-R3: each response with its list of aborted transactions, as in a consumer."""
     where = ("transactions", partition)
     rows: list[Row] = []
     offset, responses, partial = 0, 0, 0
@@ -126,7 +126,7 @@ def test_fetched_bytes_give_the_same_records(
     assert offset == (truth.stable if isolation == "read_committed" else truth.latest)[where]
     assert [row[2:] for row in rows] == [row[2:] for row in truth.rows[isolation][where]]
     assert (responses > 5) == (max_bytes < 1000)
-    # A response ends where its bytes do, within a batch.
+    # A response may end within a batch.
     assert partial or max_bytes != 700
 
 
@@ -135,10 +135,10 @@ def test_offsets_are_those_of_the_broker(disk: Path, truth: Truth, where: Partit
     log = log_of(disk, where)
     assert log.end_offset == truth.latest[where]
     if "cleanup.policy" in scenario.TOPICS[where[0]][1]:
-        # The cleaner leaves the log's start where it was, whether or not its first batch is still there.
+        # The cleaner keeps the log start offset, even if it removes the first batch.
         assert log.start_offset >= truth.earliest[where] == 0
     else:
-        # In "trimmed" it lies within a segment: brokers delete whole ones, and their checkpoint says the rest.
+        # In "trimmed" it is within a segment: brokers delete whole segments, and the checkpoint has the offset.
         assert log.start_offset == truth.earliest[where]
         assert (log.start_checkpoint is not None) == (where[0] == "trimmed")
         assert truth.earliest[where] == (truth.done.trimmed[where[1]] if where[0] == "trimmed" else 0)
@@ -189,8 +189,8 @@ def test_batches_are_those_of_dump_log_segments(disk: Path, broker: Broker) -> N
         assert [tuple(map(str, row)) for row in ours] == expected[f"{segment.path}"]
 
 
-def test_what_was_sent_is_what_is_there(truth: Truth) -> None:
-    """Not of kbatch: the records have the oddities that the other tests count on."""
+def test_consumers_get_the_sent_records(truth: Truth) -> None:
+    """Guard of the other tests, without kbatch: the records contain the unusual fields."""
     for (topic, partition), messages in truth.done.sent.items():
         rows = truth.rows["read_uncommitted"][topic, partition]
         skips_null_headers = topic.startswith("codec-") and list(WRITERS)[partition] == "kafka-python"
@@ -211,7 +211,7 @@ def test_what_was_sent_is_what_is_there(truth: Truth) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_of_every_client(disk: Path, truth: Truth, codec: str) -> None:
     for partition in range(len(WRITERS)):
-        # librdkafka leaves a batch as it is that would not get smaller.
+        # librdkafka does not compress a batch that would not become smaller.
         assert codecs_of(log_of(disk, (f"codec-{codec}", partition))) - {"none"} == {codec} - {"none"}
     stored = "uncompressed" if codec == "none" else codec
     assert codecs_of(log_of(disk, (f"broker-{stored}", 0))) == {codec}
@@ -219,7 +219,7 @@ def test_every_codec_of_every_client(disk: Path, truth: Truth, codec: str) -> No
 
 @while_running
 def test_append_time_is_that_of_the_batch(disk: Path, truth: Truth) -> None:
-    """TS-R1: the deltas in the records are the producer's and don't count."""
+    """TS-R1: the timestamp deltas of the records are ignored."""
     log = log_of(disk, ("append-time", 0))
     batches = log.batches()
     assert (batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME).all()
@@ -232,7 +232,7 @@ def test_append_time_is_that_of_the_batch(disk: Path, truth: Truth) -> None:
 
 @while_running
 def test_the_cleaner_has_cleaned(disk: Path, truth: Truth) -> None:
-    """CMP: what the consumer is compared over is really a compacted log."""
+    """CMP: guard of the comparison with the consumer, that the log is compacted."""
     for topic in ("compacted", "tombstones-gone"):
         log = log_of(disk, (topic, 0))
         assert len(log.segments) >= 2
@@ -242,7 +242,7 @@ def test_the_cleaner_has_cleaned(disk: Path, truth: Truth) -> None:
         assert b"" in keys
         offsets = [row.offset for row in cleaned]
         assert offsets[-1] - offsets[0] > 3 * len(offsets)
-        # Aborted records went.
+        # Aborted records have been removed.
         assert not any((row.value or b"").startswith(b"aborted") for row in cleaned)
         tombstones = {row.key for row in cleaned if row.value is None}
         assert tombstones == ({b"key-1", b"new"} if topic == "compacted" else set())
@@ -268,7 +268,7 @@ def test_pending_transactions_are_those_that_the_broker_has_open(disk: Path, tru
 
 
 def test_aborted_transactions_are_those_of_the_transaction_index(disk: Path, truth: Truth) -> None:
-    """TXI-R5: the markers tell what the broker wrote to its .txnindex files; those behind the stable offset too."""
+    """TXI-R5: the markers give the entries of the .txnindex files, also after the last stable offset."""
     for partition in range(3):
         log = log_of(disk, ("transactions", partition))
         indexes = [Path(segment.path).with_suffix(".txnindex") for segment in log.segments]
@@ -279,7 +279,7 @@ def test_aborted_transactions_are_those_of_the_transaction_index(disk: Path, tru
 
 
 def test_producers_of_the_last_snapshot_are_those_that_the_broker_has(disk: Path, broker: Broker, truth: Truth) -> None:
-    """DSK-R6: a broker that stops writes one; who has a transaction open in it has it open."""
+    """DSK-R6: a broker writes a snapshot when it stops, including open transactions."""
     for partition in range(3):
         path = max((disk / f"transactions-{partition}").glob("*.snapshot"))
         if not broker.runs:
@@ -305,7 +305,7 @@ def test_offsets_for_timestamps_are_those_of_the_broker(disk: Path, broker: Brok
 
 @while_running
 def test_a_log_that_grows_is_a_prefix_of_itself(disk: Path, broker: Broker) -> None:
-    """FRM-R3: whatever the broker has written when the log is opened, what comes out is whole, and no damage."""
+    """FRM-R3: a log opened at any time gives complete batches and no damage."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
     admin.create_topics([NewTopic("growing", 1, 1)])["growing"].result(60)
     messages = plain(30_000)
@@ -351,7 +351,7 @@ def test_internal_logs_are_read_without_loss(disk: Path) -> None:
 
 
 def test_consumer_offsets_are_those_that_the_group_committed(disk: Path, truth: Truth) -> None:
-    """DSK-R15: the last of each partition; what a transaction committed counts, what one aborted doesn't."""
+    """DSK-R15: the last offset of each partition; offsets of committed transactions count, of aborted ones not."""
     pytest.importorskip("pyarrow")
 
     def commits(isolation: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Foreign readers read what encode() writes, of every magic and codec; `python -m tests.broker.acceptance` says it."""
+"""Foreign readers read the output of encode() for every magic and codec (`python -m tests.broker.acceptance`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.mark.parametrize(("magic", "codec"), CASES)
-def test_the_cases_are_what_they_say(magic: int, codec: str) -> None:
-    """So that the table stands for something: every magic, codec and kind of batch is in its file."""
+def test_the_cases_cover_every_kind_of_batch(magic: int, codec: str) -> None:
+    """Guard of the table: the file of a case contains its magic and codec, and every kind of batch."""
     case = make(magic, codec)
     decoded = kbatch.decode(case.data, include_control=True)
     batches = decoded.batches

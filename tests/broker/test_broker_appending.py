@@ -1,4 +1,4 @@
-"""What accept_batch and SequenceChecker say and make, beside what a real broker does with the same bytes."""
+"""accept_batch and SequenceChecker compared with a real broker that gets the same bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
-# Where fields of a batch stand, with their struct codes.
+# Positions of batch fields, with their struct codes.
 FIELDS = {
     "base_offset": (0, "q"),
     "length": (8, "i"),
@@ -70,7 +70,7 @@ def changed(data: bytes, seal: bool = True, **fields: int) -> bytes:
 
 
 def cut(data: bytes, size: int) -> bytes:
-    """Cut a batch, or add bytes to it, so that its length and checksum are right."""
+    """Truncate or extend a batch, with correct length and checksum."""
     return sealed(changed(data[:size].ljust(size, b"z"), seal=False, length=size - 12))
 
 
@@ -156,7 +156,7 @@ def records(data: bytes) -> list[Any]:
 
 @pytest.mark.parametrize("topic", ["plain", "append-time", "recompressed", "uncompressed"])
 def test_what_is_stored_is_what_a_broker_stores(topics: Broker, topic: str) -> None:
-    """PRD-R5 to R7: byte for byte, but of what is compressed anew, where compressors differ."""
+    """PRD-R5 to R7: byte for byte, except for recompressed payloads, because compressors differ."""
     config, ours = TOPICS[topic]
     name = f"stored-{topic}"
     create(topics.bootstrap, name, **config)
@@ -193,14 +193,14 @@ def test_what_is_stored_is_what_a_broker_stores(topics: Broker, topic: str) -> N
             assert made == theirs, number
 
 
-# Epoch, first sequence, records: as a producer might send them, with all that can go wrong.
+# (epoch, first sequence, record count) of batches that a producer might send, with every kind of error.
 SCRIPT = [
     (0, 0, 3),
     (0, 3, 1),
     (0, 3, 1),  # again
     (0, 0, 3),  # the one before again
-    (0, 3, 2),  # another batch from a sequence that was there
-    (0, 5, 1),  # one left out
+    (0, 3, 2),  # another batch that begins at a known sequence
+    (0, 5, 1),  # one missing
     (0, 4, 2),
     (0, 6, 1),
     (0, 7, 1),
@@ -274,7 +274,7 @@ def consumed(broker: Broker, topic: str, count: int, **settings: str) -> list[by
 
 
 def wait_for_markers(broker: Broker, topic: str, count: int) -> bytes:
-    """Return the log once it has so many markers: they are written after the commit is answered."""
+    """Wait until the log has `count` markers; brokers write them after they answer the commit."""
     deadline = time.monotonic() + 30
     while True:
         log = stored(broker, topic)
@@ -285,13 +285,13 @@ def wait_for_markers(broker: Broker, topic: str, count: int) -> bytes:
 
 
 def test_a_broker_ends_the_transactions_of_encoded_batches(broker: Broker) -> None:
-    """A client begins and ends them; in between, batches of ours have its id, its epoch and its next sequence."""
+    """A client begins and ends them; in between, encoded batches use its id, epoch and next sequence."""
     topic = "encoded-transactions"
     create(broker.bootstrap, topic)
     checker = kbatch.SequenceChecker()
     wanted: list[bytes] = []
     for number, commit in enumerate([True, False, True]):
-        # A new one each time: of what was sent in its name a client knows nothing.
+        # A new client each time: it does not know the sequences that encoded batches used.
         with librdkafka(broker.bootstrap, transactional_id="kbatch-encoded") as producer:
             producer.init_transactions(60)
             producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""`compact_log` against Kafka's own cleaner, on logs made at random: batch for batch. It needs Java, and no broker."""
+"""`compact_log` against Kafka's own cleaner, batch for batch, on random logs. Needs Java, but no broker."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_as_kafka(cleaned: dict[int, tuple[Path, Path, int, int]], seed: int, tm
 
 
 def contents(path: Path) -> list[tuple[Any, ...]]:
-    """All of each batch but what its compressor decides."""
+    """Return the fields of each batch that do not depend on the compressor."""
     found = decode(path.read_bytes())
     assert found.error is None
     assert not found.unread

@@ -74,7 +74,7 @@ def create(bootstrap: str, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, 1, 1, config=config)]).values():
         future.result(60)
-    # The controller knows the topic; the broker that leads it may need a moment more.
+    # The controller knows the topic before the broker that leads it.
     wait_until = time.monotonic() + 60
     while produce(bootstrap, topic, b"")[0] == UNKNOWN_TOPIC_OR_PARTITION and time.monotonic() < wait_until:
         time.sleep(0.05)
@@ -114,17 +114,17 @@ def test_a_broker_takes_batches_and_a_client_reads_them(broker: Broker, codec: s
 
 
 def test_a_broker_recompresses_batches(broker: Broker) -> None:
-    """Another codec on the topic makes it decode every record and write it anew."""
-    create(broker.bootstrap, "encoded-anew", **{"compression.type": "zstd"})
+    """The topic has another codec, so the broker decodes and rewrites every record."""
+    create(broker.bootstrap, "encoded-again", **{"compression.type": "zstd"})
     for codec in CODECS:
         data = kbatch.encode([b"a", None, b"c" * 1000], timestamps=5, codec=codec)
-        assert produce(broker.bootstrap, "encoded-anew", data)[0] == 0
-    got = consumed(broker.bootstrap, "encoded-anew", 15)
+        assert produce(broker.bootstrap, "encoded-again", data)[0] == 0
+    got = consumed(broker.bootstrap, "encoded-again", 15)
     assert [m.value() for m in got] == [b"a", None, b"c" * 1000] * 5
 
 
-def test_a_broker_sees_what_is_wrong(broker: Broker) -> None:
-    """So that the others aren't green because nothing is looked at: CORRUPT_MESSAGE for a byte that was changed."""
+def test_a_broker_rejects_damage(broker: Broker) -> None:
+    """Guard of the other tests: the broker answers CORRUPT_MESSAGE if a byte is changed."""
     create(broker.bootstrap, "encoded-wrong")
     data = bytearray(kbatch.encode([b"value"]))
     data[-3] ^= 1

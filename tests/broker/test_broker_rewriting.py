@@ -1,4 +1,4 @@
-"""Rewritten logs under a real broker: their index files are believed, and consumers get the same records."""
+"""Rewritten logs under a real broker: it accepts their index files, and consumers get the same records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ except ImportError as error:
 
 pytestmark = pytest.mark.broker
 
-# As the broker's, so that what it makes anew after an unclean end is the same.
+# The broker's setting, so that indexes rebuilt after an unclean shutdown are the same.
 INTERVAL = {"index_interval_bytes": 1024}
-# Topics, and the golden logs that become theirs.
+# Golden logs, by the topic that they become.
 SOURCES = {
     "transactions": ("txn-0", lambda source, out: recompress_log(source, out, "zstd", **INTERVAL)),
     "plain": ("codec-gzip-0", lambda source, out: recompress_log(source, out, "none", **INTERVAL)),
@@ -50,13 +50,13 @@ def rewritten(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_broker(
     request: pytest.FixtureRequest, rewritten: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    """A broker that was stopped, given the logs, and started: with the mark of a clean shutdown, and without."""
+    """A broker restarted on the logs, with and without the file of a clean shutdown."""
     try:
         broker = Broker(tmp_path_factory.mktemp("broker"))
     except Unavailable as error:
         pytest.skip(str(error))
     with broker:
-        # Brokers would delete what is older than a week, and roll what is.
+        # By default brokers delete and roll segments older than a week.
         config = {"retention.ms": "-1", "retention.bytes": "-1"}
         topics = [NewTopic(topic, 1, 1, config=config) for topic in SOURCES]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -81,8 +81,10 @@ def own_broker(
 def test_consumers_get_the_same_records(own_broker: Broker, golden: Path, isolation: str) -> None:
     found = reading.consumed(own_broker.bootstrap, PARTITIONS, isolation)
     for topic, (name, _) in SOURCES.items():
-        wanted = reading.rows_of(kbatch.Log(golden / "logs" / name).tables(isolation=isolation))
-        assert [row[2:] for row in found[topic, 0]] == [(*row[2:4], max(row[4], 0), *row[5:]) for row in wanted], topic
+        expected = reading.rows_of(kbatch.Log(golden / "logs" / name).tables(isolation=isolation))
+        assert [row[2:] for row in found[topic, 0]] == [(*row[2:4], max(row[4], 0), *row[5:]) for row in expected], (
+            topic
+        )
 
 
 def test_offsets_and_times_are_found(own_broker: Broker, golden: Path) -> None:
@@ -101,7 +103,7 @@ def test_offsets_and_times_are_found(own_broker: Broker, golden: Path) -> None:
             assert found[topic, 0] == log.offset_for_timestamp(time), (topic, time)
 
 
-def test_the_broker_has_nothing_to_say_against_them(own_broker: Broker, rewritten: Path) -> None:
+def test_the_broker_logs_no_warnings(own_broker: Broker, rewritten: Path) -> None:
     said = [line for line in own_broker.output().splitlines() if "WARN" in line or "ERROR" in line]
     # Leaders of a cluster where the golden logs come from were of later epochs than this one has seen.
     said = [line for line in said if "LeaderEpochFileCache" not in line]

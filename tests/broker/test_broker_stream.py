@@ -1,4 +1,4 @@
-"""A stream over a running broker's own log directory, while clients write: what librdkafka's consumer gets, once."""
+"""A stream over the log directory of a running broker returns every record of librdkafka's consumer exactly once."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def create(broker: Broker, topic: str, partitions: int, **config: str) -> list[t
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(60)
-    wanted = [(topic, number) for number in range(partitions)]
-    reading.wait_for_leaders(broker.bootstrap, wanted)
-    return wanted
+    expected = [(topic, number) for number in range(partitions)]
+    reading.wait_for_leaders(broker.bootstrap, expected)
+    return expected
 
 
 def produce(broker: Broker, topic: str, rounds: int) -> None:
@@ -73,7 +73,7 @@ def truth(broker: Broker, partitions: list[tuple[str, int]], isolation: str) -> 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_reader_over_a_running_broker(broker: Broker, isolation: str) -> None:
-    """LSO-R1: planned again and again while it is written, begun anew now and then."""
+    """LSO-R1: planned repeatedly while clients write, and restarted now and then."""
     topic = f"stream-{isolation}"
     partitions = create(broker, topic, 2, segment_bytes="1048576", segment_ms="400")
     query = Query(broker.log_dir, subscribe=topic, startingOffsets="earliest", isolationLevel=isolation)
@@ -87,16 +87,16 @@ def test_reader_over_a_running_broker(broker: Broker, isolation: str) -> None:
             query.restart()
     thread.join()
     deadline = time.monotonic() + 60
-    wanted = truth(broker, partitions, isolation)
-    while sorted(query.rows) != wanted and time.monotonic() < deadline:
+    expected = truth(broker, partitions, isolation)
+    while sorted(query.rows) != expected and time.monotonic() < deadline:
         query.drain()
         time.sleep(0.2)
-    assert sorted(query.rows) == wanted
+    assert sorted(query.rows) == expected
     assert query.committed > 5
 
 
 def test_retention_while_a_stream_waits(broker: Broker) -> None:
-    """DSK-R13, DSK-R8: DeleteRecords takes segments away that weren't read yet."""
+    """DSK-R13, DSK-R8: DeleteRecords removes segments that have not been read yet."""
     create(broker, "stream-retention", 1, segment_bytes="1048576", segment_ms="400")
     query = Query(broker.log_dir, subscribe="stream-retention", startingOffsets="earliest", failOnDataLoss="false")
     with librdkafka(broker.bootstrap) as producer:
@@ -136,10 +136,10 @@ def test_query_over_a_running_broker(broker: Broker, spark: Any, tmp_path: Path)
     thread = while_it_is_written(broker, "stream-query", 10)
     query = writer.start()
     thread.join()
-    wanted = truth(broker, partitions, "read_committed")
+    expected = truth(broker, partitions, "read_committed")
     deadline = time.monotonic() + 120
-    while sum(map(len, rows.values())) < len(wanted) and query.isActive and time.monotonic() < deadline:
+    while sum(map(len, rows.values())) < len(expected) and query.isActive and time.monotonic() < deadline:
         time.sleep(0.2)
     query.stop()
     assert query.exception() is None
-    assert sorted(row for each in rows.values() for row in each) == wanted
+    assert sorted(row for each in rows.values() for row in each) == expected

@@ -1,4 +1,4 @@
-"""A broker goes on with logs that write_log has added to: started on them, it serves them and appends."""
+"""A broker started on logs that write_log has appended to serves them, and appends to them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def consumed(bootstrap: str, topic: str, partition: int, count: int) -> Seen:
             seen += [(m.offset(), m.key(), m.value(), m.headers(), m.timestamp()[1]) for m in more]
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
         assert (low, high) == (0, seen[-1][0] + 1)
-        # By time: the .timeindex that was written.
+        # Offsets by time use the written .timeindex.
         found = consumer.offsets_for_times([TopicPartition(topic, partition, seen[-1][4])], timeout=30)
         assert found[0].offset <= seen[-1][0]
         return seen
@@ -54,7 +54,7 @@ def produce(bootstrap: str, topic: str, partition: int, values: list[bytes]) -> 
     assert producer.flush(60) == 0
 
 
-def test_a_broker_goes_on_with_what_was_written(tmp_path: Path) -> None:
+def test_a_broker_continues_written_logs(tmp_path: Path) -> None:
     try:
         broker = Broker(tmp_path / "broker")
     except Unavailable as error:
@@ -98,7 +98,7 @@ def test_a_broker_goes_on_with_what_was_written(tmp_path: Path) -> None:
             produce(broker.bootstrap, "t", partition, [b"third"])
             add(partition, b"broker", b"third", None, 1000)
             assert consumed(broker.bootstrap, "t", partition, len(want[partition])) == want[partition]
-    # And once more after it: kbatch reads what both have written.
+    # kbatch reads the records of both writers.
     write_log(broker.log_dir, pa.table({"value": ["last"], "partition": [0]}), topic="t")
     log = kbatch.Log(broker.log_dir / "t-0")
     assert log.end_offset == len(want[0]) + 1

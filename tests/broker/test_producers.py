@@ -1,4 +1,4 @@
-"""Sequences of idempotent producers: catalogue sections 2.4 and 9; test_broker_appending asks a real broker."""
+"""Sequences of idempotent producers (catalogue sections 2.4, 9); test_broker_appending compares with a real broker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ AGAIN = "DUPLICATE_SEQUENCE_NUMBER"
 FENCED = "INVALID_PRODUCER_EPOCH"
 
 
-def test_the_last_five_batches_are_known_again() -> None:
+def test_the_last_five_batches_are_recognized() -> None:
     """PRD-R10: of six batches the second to the sixth are duplicates, the first is out of order."""
     checker = SequenceChecker()
     six = batches(*[(0, 2 * n, 2) for n in range(6)], offset=100)
@@ -60,13 +60,13 @@ def test_the_last_five_batches_are_known_again() -> None:
     assert verdicts["error"].tolist() == [ErrorCode.DUPLICATE_SEQUENCE_NUMBER] * 5
     assert verdicts["offset"].tolist() == [102, 104, 106, 108, 110]
     assert codes(checker, six[:1]) == [GAP]
-    # The same first sequence and another last one is another batch.
+    # A batch with the same first and another last sequence is not a duplicate.
     assert codes(checker, batches((0, 10, 1), (0, 10, 3), (0, 11, 1))) == [GAP] * 3
     assert codes(checker, batches((0, 12, 1))) == ["NONE"]
 
 
 @pytest.mark.parametrize(
-    ("rows", "wanted"),
+    ("rows", "expected"),
     [
         # PRD-R11, SEQ-R1: after 2^31 - 1 comes 0, within a batch too.
         ([(0, MAX, 1), (0, 0, 1)], ["NONE", "NONE"]),
@@ -76,31 +76,31 @@ def test_the_last_five_batches_are_known_again() -> None:
         ([(0, 5, 1), (0, 7, 1)], ["NONE", GAP]),
         ([(0, 5, 1), (0, 6, 1)], ["NONE", "NONE"]),
         ([(0, 5, 1), (0, 0, 1)], ["NONE", GAP]),
-        # A new epoch begins at 0; an old one is fenced off; what is refused isn't remembered.
+        # A new epoch begins at 0; an old one is fenced; rejected batches are not remembered.
         ([(3, 0, 1), (4, 1, 1), (3, 1, 1)], ["NONE", GAP, "NONE"]),
         ([(3, 0, 1), (4, 0, 1), (3, 1, 1), (4, 1, 1)], ["NONE", "NONE", FENCED, "NONE"]),
         ([(3, 0, 1), (2, 1, 1)], ["NONE", FENCED]),
-        # The batches of another epoch are no duplicates.
+        # Batches of another epoch are not duplicates.
         ([(0, 0, 1), (1, 0, 1), (1, 0, 1)], ["NONE", "NONE", AGAIN]),
-        # Of an unknown producer, any.
+        # An unknown producer may begin at any sequence.
         ([(9, 4711, 2)], ["NONE"]),
         # Group coordinators write without sequences.
         ([(0, -1, 1), (0, -1, 1), (1, -1, 1), (0, -1, 1)], ["NONE", "NONE", "NONE", FENCED]),
     ],
 )
-def test_sequences(rows: list[tuple[int, int, int]], wanted: list[str]) -> None:
-    assert codes(SequenceChecker(), batches(*rows)) == wanted
+def test_sequences(rows: list[tuple[int, int, int]], expected: list[str]) -> None:
+    assert codes(SequenceChecker(), batches(*rows)) == expected
 
 
 def test_sequences_go_by_offsets() -> None:
-    """SEQ-R3: also where records are gone from the batch."""
+    """SEQ-R3: also if compaction has removed records of the batch."""
     rows = batches((0, 10, 10), (0, 20, 1))
     rows["record_count"][0] = 2
     assert codes(SequenceChecker(), rows) == ["NONE", "NONE"]
 
 
-def test_what_has_no_producer_is_passed_over() -> None:
-    """PRD-R14: as are empty control batches, damage, and control batches of KRaft."""
+def test_batches_without_a_producer_are_ignored() -> None:
+    """PRD-R14: also empty control batches, damaged batches, and control batches of KRaft."""
     rows = batches((0, 0, 1), (0, 9, 1), (0, 9, 1), (0, 9, 1), (0, 1, 1))
     rows["producer_id"][1] = -1
     rows["attributes"][2], rows["record_count"][2] = 0x30, 0
@@ -127,7 +127,7 @@ def test_markers_end_transactions() -> None:
     assert checker.producers()["coordinator_epoch"].tolist() == [4]
 
 
-def test_errors_name_what_was_found() -> None:
+def test_error_messages() -> None:
     checker = SequenceChecker()
     checker.check(batches((2, 0, 3)))
     with pytest.raises(kbatch.OutOfOrderSequenceError) as gap:
@@ -149,10 +149,10 @@ def test_errors_name_what_was_found() -> None:
         SequenceChecker(np.zeros(1, BATCH_DTYPE))
 
 
-def test_a_log_is_followed_over_what_is_wrong() -> None:
+def test_checking_continues_after_rejected_batches() -> None:
     log = batches((0, 0, 1), (0, 5, 1), (0, 6, 1), (0, 5, 1), (0, 7, 1))
-    told = [(each.row, each.code.name, each.text, each.after) for each in SequenceChecker().refusals(log)]
-    assert told == [
+    refused = [(each.row, each.code.name, each.text, each.after) for each in SequenceChecker().refusals(log)]
+    assert refused == [
         (1, GAP, "sequence 5 of producer 7; expected 1 after 0", 0),
         (3, AGAIN, "sequence 5 of producer 7 is a duplicate of the batch at offset 1", -1),
     ]
@@ -169,7 +169,7 @@ def test_producers_expire() -> None:
 
 
 def test_the_first_sequence_of_a_snapshot_is_counted_back_from_the_last_seq_r2() -> None:
-    """From 0 it goes back to 2^31 - 1: the batch is known again, and the one after it is in order."""
+    """From 0 it goes back to 2^31 - 1: the batch is recognized as a duplicate, and the next one is in order."""
     sent = SequenceChecker()
     sent.check(batches((0, MAX - 1, 3), offset=100))
     again = SequenceChecker(sent.producers())
@@ -187,9 +187,9 @@ def test_state_is_that_of_kafkas_snapshots(golden: Path, name: str) -> None:
     for segment in log.segments:
         snapshot = segment.path.removesuffix(".log") + ".snapshot"
         if Path(snapshot).exists():
-            wanted = read_producer_snapshot(snapshot)
-            assert sorted(checker.producers().tolist()) == sorted(wanted.tolist())
-            checker = SequenceChecker(wanted)
+            expected = read_producer_snapshot(snapshot)
+            assert sorted(checker.producers().tolist()) == sorted(expected.tolist())
+            checker = SequenceChecker(expected)
             seen += 1
         table = kbatch.decode(Path(segment.path).read_bytes(), include_control=True)
         assert (checker.check(table)["error"] == 0).all()

@@ -47,7 +47,7 @@ def columns(ranges: Sequence[tuple[int, int, int]]) -> list[list[int]]:
 
 @given(some_ranges, some_batches)
 def test_the_mask_equals_a_slow_loop(ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]]) -> None:
-    """Overlapping, repeated, empty ranges in any order; batches whose offsets go down as well."""
+    """Overlapping, repeated and empty ranges in any order; batches with non-monotonic offsets."""
     made = AbortedRanges(*columns(ranges))
     want = literal(ranges, batches)
     assert made.mask(rows_of(batches)).tolist() == want
@@ -61,7 +61,7 @@ def test_the_mask_equals_a_slow_loop(ranges: list[tuple[int, int, int]], batches
 
 @given(some_ranges, some_batches, st.integers(-3, 30), st.integers(-3, 30))
 def test_within(ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]], start: int, stop: int) -> None:
-    """The same answer for batches in the offsets, from no more ranges than are needed."""
+    """The same mask for batches within the offsets, with only the ranges that overlap them."""
     made = AbortedRanges(*columns(ranges))
     part = made.within(start, stop)
     inside = [(pid, base, delta) for pid, base, delta in batches if start <= base <= base + delta < stop]
@@ -124,7 +124,7 @@ def test_ranges_of_unequal_length_are_refused() -> None:
         ((-(1 << 63) - 1, 0), ValueError),
     ],
 )
-def test_an_entry_that_is_no_pair_is_named(entry: Any, error: type[Exception]) -> None:
+def test_errors_name_the_invalid_entry(entry: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="entry 1 "):
         AbortedRanges.from_list([(7, 0), entry], ([], []))
 

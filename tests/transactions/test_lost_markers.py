@@ -21,7 +21,7 @@ NEXT = 100
 
 
 def index(*entries: Entry) -> bytes:
-    """Write entries of (producer id, first offset, last offset) as TXI-R1 says."""
+    """Write entries of (producer id, first offset, last offset) in the format of TXI-R1."""
     return b"".join(struct.pack(">hqqqq", 0, *entry, entry[2] + 1) for entry in entries)
 
 
@@ -77,7 +77,7 @@ def test_the_index_replaces_a_lost_marker(tmp_path: Path, at: int, max_bytes: in
 
 
 def test_damage_around_the_marker(tmp_path: Path) -> None:
-    """The first batch of the transaction is lost as well, the marker was the last of its segment, zeros took it."""
+    """The first batch of the transaction is also lost, the marker ends its segment, or zeros replace it."""
     entries = index((7, 3, 8))
     both = [LOG[0], damaged(LOG[1]), *LOG[2:4], damaged(LOG[4]), *LOG[5:]]
     assert committed(log_of(tmp_path, both, entries)) == KEPT
@@ -101,7 +101,7 @@ def test_the_transaction_began_in_an_earlier_segment(tmp_path: Path) -> None:
     segment_path(tmp_path / "t-0", NEXT).with_suffix(".txnindex").write_bytes(index((7, 3, NEXT)))
     assert committed(log) == after
     assert log.transactions(on_error="skip").aborted.tolist() == [(7, 3, NEXT, NEXT + 1)]
-    # And where that segment is gone (TXI-R6).
+    # Also if that segment has been deleted (TXI-R6).
     gone = txn(NEXT, 7) + damaged(marker(NEXT + 1, 7, ABORT)) + three(NEXT + 2)
     log = log_of(tmp_path, [], None, after=gone)
     segment_path(tmp_path / "t-0", 0).unlink()
@@ -113,7 +113,7 @@ DAMAGED = [*LOG[:4], damaged(LOG[4]), *LOG[5:]]
 FORGED = {
     "another producer": index((8, 3, 8)),
     "began later": index((7, 5, 8)),
-    "a batch stands there": index((7, 3, 7)),
+    "a batch at the offset": index((7, 3, 7)),
     "first after last": index((7, 9, 8)),
     "below": index((7, 3, 2)),
     "no damage there": index((7, 3, 15)),
@@ -137,10 +137,10 @@ def test_entries_that_the_bytes_contradict(tmp_path: Path, name: str) -> None:
 
 
 def test_without_damage_the_index_is_ignored(tmp_path: Path) -> None:
-    """Also of an offset that compaction left empty: with a marker all of its transaction is gone (CMP-R6)."""
+    """Also for an offset that compaction removed: a marker goes only with its whole transaction (CMP-R6)."""
     batches = [three(0), txn(3, 7), three(5), marker(8, 7, COMMIT)]
     assert committed(log_of(tmp_path, batches, index((7, 3, 4)))) == [0, 1, 2, 3, 5, 6, 7, *KEPT[-3:]]
-    # Nor is it looked at where damage ends the reading.
+    # The index is not used either if damage ends the reading.
     log = log_of(tmp_path, DAMAGED, b"\1" * 34)
     assert len(log.transactions(on_error="stop").open) == 0
     assert len(log.transactions().aborted) == 0
@@ -156,7 +156,7 @@ def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
         batches: list[bytes] = []
         entries: list[Entry] = []
         begun: dict[int, int] = {}
-        # Offsets of open transactions, and of those that the marker at an index of `batches` ended.
+        # Offsets of open transactions, and of transactions by the index in `batches` of the marker that ended them.
         written: dict[int, list[int]] = {}
         ended: dict[int, list[int]] = {}
         offset = 0
@@ -214,13 +214,13 @@ ENDS = [("aborted", ABORT, COMMIT, [0, 1, 2, 6, 9, 10, 11]), ("committed", COMMI
 
 
 def two_transactions(kind: int, next_kind: int) -> list[bytes]:
-    """Two of producer 7, of which the marker of the first is damaged."""
+    """Two transactions of producer 7; the marker of the first is damaged."""
     bad = damaged(marker(5, 7, kind))
     return [three(0), txn(3, 7, 2), bad, txn(6, 7), marker(7, 7, next_kind), three(9)]
 
 
 def outcomes(batches: list[bytes], tmp_path: Path) -> list[tuple[list[int], list[tuple[int, int]], int | None]]:
-    """Offsets, what is pending and the last stable offset: of decode, of streams however cut, and of a log."""
+    """Offsets, pending transactions and last stable offset of decode, of streams in any chunks, and of a log."""
     whole = b"".join(batches)
     options: dict[str, Any] = {"isolation": "read_committed", "on_error": "skip"}
     table = kbatch.decode(whole, **options)
@@ -245,12 +245,12 @@ def outcomes(batches: list[bytes], tmp_path: Path) -> list[tuple[list[int], list
 def test_the_next_marker_does_not_decide_the_transaction_of_a_damaged_one(
     tmp_path: Path, kind: int, next_kind: int, kept: list[int]
 ) -> None:
-    """TXN-R2: only its own records are withheld, whatever became of the producer's next transaction."""
+    """TXN-R2: only its own records are withheld, for any outcome of the producer's next transaction."""
     batches = two_transactions(kind, next_kind)
     withheld = [offset for offset in kept if offset not in (3, 4)]
     found = outcomes(batches, tmp_path)
     assert found == [(withheld, [(7, 3)], None)] * len(found)
-    # Producer 9 holds back what it does, no more.
+    # Producer 9 withholds only its own records.
     found = outcomes([*batches[:-1], txn(8, 9), three(9)], tmp_path)
     assert found == [([o for o in withheld if o < 8], [(7, 3), (9, 8)], 8)] * len(found)
     first, opened, bad = batches[:3]
@@ -308,14 +308,14 @@ def test_damage_that_ends_the_reading_decides_nothing_either(tmp_path: Path) -> 
 
 
 def test_batches_other_than_markers_end_nothing(tmp_path: Path) -> None:
-    """Batches of data in which the bit that makes a control batch has flipped: too large, or of several records."""
+    """Data batches whose control bit has flipped: too large for a marker, or with several records."""
     large = build_batch([encode_record(0, 0, b"k", bytes(80))], base_offset=4, producer_id=7, attributes=TRANSACTIONAL)
     assert len(large) > 128
     for batch in (large, txn(4, 7, 2)):
         batches = [three(0), txn(3, 7), damaged_bit(batch, 22, 0x20), txn(6, 7), marker(7, 7, COMMIT), three(8)]
         found = outcomes(batches, tmp_path)
         assert found == [([0, 1, 2, 3, 6, 8, 9, 10], [], None)] * len(found)
-    # Nor does a marker of a producer that has nothing open, and one of an unknown producer.
+    # Nor does a marker of a producer without an open transaction, or of an unknown producer.
     batches = [three(0), damaged(marker(3, 7, ABORT)), txn(4, 7), marker(5, 7, COMMIT), three(6)]
     found = outcomes(batches, tmp_path)
     assert found == [([0, 1, 2, 4, 6, 7, 8], [], None)] * len(found)
@@ -333,7 +333,7 @@ def test_a_damaged_marker_counts_if_checksums_are_not_verified() -> None:
 
 
 def test_damaged_markers_side_by_side(tmp_path: Path) -> None:
-    """Each ends its own transaction, also where only the first of them is followed by nothing good."""
+    """Each ends its own transaction, even if no valid batch follows the first."""
     batches = [three(0), txn(3, 7), txn(4, 8), txn(5, 9)]
     batches += [damaged(marker(6, 7, ABORT)), damaged(marker(7, 8, COMMIT)), damaged(marker(8, 9, ABORT))]
     batches += [txn(9, 7), txn(10, 8), txn(11, 9), marker(12, 7, COMMIT), marker(13, 8, ABORT), marker(14, 9, COMMIT)]

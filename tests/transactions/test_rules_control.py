@@ -27,7 +27,7 @@ class Want(NamedTuple):
 
 
 NO_KEY = Want(-1, -1, -1, 0)
-# CTL-02, 07, 09, 10 and 16 have no file: they are built as the catalogue says.
+# CTL-02, 07, 09, 10 and 16 have no file: they are built from the catalogue.
 BUILT = {
     "CTL-02": control_record(ABORT, epoch=3),
     "CTL-07": control_record(COMMIT, key=struct.pack(">hhh", 0, COMMIT, 7), epoch=3),
@@ -35,7 +35,7 @@ BUILT = {
     "CTL-10": control_record(COMMIT, value=b"\0\0"),
     "CTL-16": control_record(COMMIT, value=struct.pack(">hiq", 0, 3, 9)),
 }
-WANTED = {
+CONTROL_VECTORS = {
     "CTL-01": Want(COMMIT, 0, 3, 1),
     "CTL-02": Want(ABORT, 0, 3, 1),
     "CTL-03": Want(99, 0, -1, 1),
@@ -70,20 +70,20 @@ def wants(rows: np.ndarray) -> list[Want]:
 
 
 def is_open_after(data: bytes, producer_id: int = 9) -> bool:
-    """Whether a transaction that was open stays so."""
+    """Whether an open transaction stays open."""
     array = byte_array(data)
     tracker = TransactionTracker([OpenTransaction(producer_id, -5)])
     tracker.add(array, scan_part(array).batches, 0)
     return tracker.result().open == [(producer_id, -5, -1)]
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", CONTROL_VECTORS)
 def test_ctl_vectors(name: str) -> None:
-    """CTL-R1, CTL-R2, CTL-R3: key and value of every vector; the batch itself decodes whatever they are."""
+    """CTL-R1, CTL-R2, CTL-R3: key and value of every vector; the batch decodes for any key and value."""
     rows = rows_of(vector(name))
     count = 3 if name == "CTL-13" else 1
     assert rows.dtype == CONTROL_DTYPE
-    assert wants(rows) == [WANTED[name]] * count
+    assert wants(rows) == [CONTROL_VECTORS[name]] * count
     kraft = name == "CTL-15"
     assert rows["producer_id"].tolist() == [-1 if kraft else 9] * count
     assert rows["producer_epoch"].tolist() == [-1 if kraft else 2] * count
@@ -92,10 +92,10 @@ def test_ctl_vectors(name: str) -> None:
     assert rows["timestamp"].tolist() == [1000] * count
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", CONTROL_VECTORS)
 def test_ctl_vectors_as_markers(name: str) -> None:
-    """A marker is what Kafka's consumer takes for one: the key alone decides, the value is not looked at."""
-    assert is_open_after(vector(name)) == (WANTED[name].kind not in (ABORT, COMMIT))
+    """As in Kafka's consumer, only the key decides whether a record is a marker; the value is ignored."""
+    assert is_open_after(vector(name)) == (CONTROL_VECTORS[name].kind not in (ABORT, COMMIT))
 
 
 @pytest.mark.parametrize("kind", [-7, -1, 7, 99, 32767])
@@ -115,7 +115,7 @@ def test_ctl_r3_only_a_marker_has_a_value_to_parse(kind: ControlType) -> None:
 
 
 def test_ctl_r4_only_the_first_record_decides() -> None:
-    """More records decode as records of a control batch, and neither what they say nor damage in them matters."""
+    """More records decode as records of a control batch, and neither their content nor damage in them matters."""
     first, second = control_record(COMMIT), control_record(ABORT, delta=1)
     both = control(0, 9, [first, second])
     assert [row.kind for row in wants(rows_of(both))] == [COMMIT, ABORT]
@@ -149,7 +149,7 @@ def test_ctl_r4_a_first_record_that_cannot_be_read_is_no_marker(payload: bytes, 
 
 
 def test_one_record_must_fill_its_batch() -> None:
-    """As Kafka's iterator asks when it hands out the last record (CNT-R4); what is counted to follow is not asked."""
+    """Kafka's iterator checks this at the last record (CNT-R4); further records of the count are not checked."""
     payload = control_record(COMMIT) + b"rest"
     assert is_open_after(control(0, 9, [payload], record_count=1))
     assert not is_open_after(control(0, 9, [payload], record_count=2))
@@ -165,7 +165,7 @@ def test_var_r2_bits_of_the_length_beyond_32_are_dropped() -> None:
 
 
 def test_a_first_record_with_a_long_length() -> None:
-    """The length of the first record takes one to five bytes, and headers are no matter."""
+    """The length of the first record takes one to five bytes; headers are ignored."""
     for size in (1, 40, 70, 9000, 1 << 20):
         record = encode_record(0, 0, struct.pack(">hh", 0, COMMIT), bytes(size), [(b"h", b"v")])
         assert not is_open_after(control(0, 9, [record, control_record(ABORT, delta=1)]))
@@ -232,7 +232,7 @@ def test_ctl_r8_snapshot_file_of_kraft() -> None:
 
 
 def test_control_records_among_others() -> None:
-    """Rows are those of `table.records`, also in a slice, a selection and a trimmed table."""
+    """Row numbers refer to `table.records`, also in a slice, a selection and a trimmed table."""
     data = three(0) + marker(3, 7, ABORT) + txn(4, 8, 2) + three(6, attributes=0) + control(9, -1, [], record_count=0)
     data += control(10, 9, [control_record(COMMIT, epoch=2), control_record(5, delta=1)], producer_epoch=4) + three(12)
     table = kbatch.decode(data, include_control=True)
@@ -250,8 +250,8 @@ def test_control_records_among_others() -> None:
         kbatch.decode(data, include_control=True, start_offset=2, stop_offset=11),
     ):
         rows = control_records(part)
-        wanted = [offset for offset in part.records["offset"].tolist() if offset in (3, 10, 11)]
-        assert part.records["offset"][rows["record"]].tolist() == rows["offset"].tolist() == wanted
+        expected = [offset for offset in part.records["offset"].tolist() if offset in (3, 10, 11)]
+        assert part.records["offset"][rows["record"]].tolist() == rows["offset"].tolist() == expected
 
 
 def test_no_control_records() -> None:

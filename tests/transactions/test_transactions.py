@@ -45,7 +45,7 @@ def track(log: bytes, splits: Sequence[int] = (), **options: Any) -> Transaction
 
 
 def outcome(tracker: TransactionTracker) -> Fold:
-    """The result of the tracker, in the shape of the model."""
+    """Return the result of the tracker in the form of the model."""
     result = tracker.result()
     assert result.aborted.dtype == ABORTED_DTYPE
     producers, offsets = tracker.abort_markers
@@ -59,7 +59,7 @@ def outcome(tracker: TransactionTracker) -> Fold:
 
 
 def committed(log: bytes, ranges: AbortedRanges, fetch_offset: int = 0) -> tuple[list[int], int]:
-    """Offsets that a consumer gets, and the next to fetch, by scan, mask and decode."""
+    """Return the offsets that a consumer gets and the next fetch offset, by scan, mask and decode."""
     batches = kbatch.scan(log)
     mask = ranges.mask(batches)
     assert mask.shape == (len(batches),)
@@ -73,7 +73,7 @@ def committed(log: bytes, ranges: AbortedRanges, fetch_offset: int = 0) -> tuple
 
 
 def filtered(log: bytes, aborted: list[Any] | None, fetch_offset: int = 0) -> tuple[list[int], int]:
-    """Do the whole of read_committed for a fetch response."""
+    """Apply read_committed to a fetch response."""
     return committed(log, AbortedRanges.from_list(aborted or (), track(log).abort_markers), fetch_offset)
 
 
@@ -82,7 +82,7 @@ def filtered(log: bytes, aborted: list[Any] | None, fetch_offset: int = 0) -> tu
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
 def test_txn_vectors(path: Path) -> None:
-    """Records and next fetch offset equal those of Kafka's consumer; the model is checked with the same files."""
+    """Records and next fetch offset equal the results of Kafka's consumer; the model is checked with the same files."""
     vector = json.loads(path.read_text())
     log = bytes.fromhex(vector["hex"])
     want = (vector["offsets"], vector["nextOffset"])
@@ -145,15 +145,15 @@ def test_txn_built(name: str) -> None:
     assert filtered(log, aborted, fetch_offset) == (offsets, next_offset)
 
 
-def test_txn_r9_epochs_play_no_part() -> None:
+def test_txn_r9_epochs_are_ignored() -> None:
     """KIP-890: the epoch of the marker is one more than the epoch of the transaction."""
     log = txn(0, 7, producer_epoch=3) + marker(1, 7, ABORT, producer_epoch=4) + txn(2, 7, producer_epoch=4)
     assert filtered(log, [(7, 0)]) == ([2], 3)
     assert outcome(track(log)) == Fold([(7, 0, 1, 2)], [(7, 2, 1000)], 2, [(7, 1)])
 
 
-def test_txn_r2_a_marker_is_looked_at_by_its_last_offset() -> None:
-    """As entries are taken up to a batch's last offset, also by a control batch of several records."""
+def test_txn_r2_a_marker_counts_at_its_last_offset() -> None:
+    """Entries up to the last offset of a batch are used, also for a control batch of several records."""
     log = txn(0, 7) + control(1, 7, [control_record(ABORT), control_record(ABORT, delta=1)]) + txn(3, 7)
     for first in range(4):
         assert filtered(log, [(7, first)]) == consume(oracle.decode(log).batches, [(7, first)], 0)
@@ -204,7 +204,7 @@ def test_txn_r15_windows(txn_log: bytes, truth: dict[str, Any]) -> None:
 
 
 def test_txn_r15_whole_log(txn_log: bytes, truth: dict[str, Any]) -> None:
-    """By the log's own markers."""
+    """Decided by the markers of the log."""
     ranges = AbortedRanges.from_transactions(track(txn_log).result())
     offsets, next_offset = committed(txn_log, ranges)
     assert [o for o in offsets if o < truth["lastStableOffset"]] == truth["readCommittedOffsets"]
@@ -237,7 +237,7 @@ def test_txi_r5_any_split(txn_log: bytes) -> None:
 
 
 def test_result_at_any_time(txn_log: bytes) -> None:
-    """A result is of the batches so far, and later ones don't change it."""
+    """A result covers the batches so far, and later batches do not change it."""
     array = byte_array(txn_log)
     rows = scan_part(array).batches
     batches = oracle.decode(txn_log).batches
@@ -287,34 +287,34 @@ def test_txi_r6_from_a_segment_on(base: int, txn_log: bytes, truth: dict[str, An
     assert [entry[2] for entry in alone.aborted.tolist()] == [entry[2] for entry in expected]
     assert (alone.aborted["first_offset"] >= base).all()
     assert outcome(track(log)) == fold(oracle.decode(log).batches)
-    # The batches that are there are left out either way.
+    # Both omit the same existing batches.
     batches = kbatch.scan(log)
     masks = [AbortedRanges.from_transactions(one).mask(batches).tolist() for one in (result, alone)]
     assert masks[0] == masks[1]
 
 
-def test_txi_r3_only_what_wrote_data_is_aborted() -> None:
-    """TXN-R6: a marker of an empty transaction, and one that comes twice, are seen but abort nothing."""
+def test_txi_r3_only_transactions_with_data_are_aborted() -> None:
+    """TXN-R6: a marker of an empty transaction and a repeated marker are recorded, but abort nothing."""
     log = marker(0, 7, ABORT) + data(1, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(4, 7, ABORT) + marker(5, 7, ABORT)
     want = Fold([(7, 3, 4, 5)], [], None, [(7, 0), (7, 2), (7, 4), (7, 5)])
     for splits in ([], [1], [2], [3], [4], [5], range(6)):
         assert outcome(track(log, splits)) == want
 
 
-def test_lso_r3_first_offset_is_that_of_the_first_transactional_batch() -> None:
+def test_lso_r3_a_transaction_begins_at_its_first_transactional_batch() -> None:
     log = data(0, 7) + txn(1, 7, 5, base_timestamp=77) + data(6, 7) + txn(7, 7)
     assert outcome(track(log)) == Fold([], [(7, 1, 77)], 1, [])
     result = track(log + marker(8, 7, COMMIT)).result()
     assert (result.open, result.last_stable_offset) == ([], None)
 
 
-def test_lso_r4_first_timestamp_is_unknown_where_a_horizon_stands_in_its_place() -> None:
-    """TS-R5: with the delete horizon bit the base timestamp is that."""
+def test_lso_r4_first_timestamp_is_unknown_with_a_delete_horizon() -> None:
+    """TS-R5: with the delete horizon bit, the base timestamp field contains the horizon."""
     log = build_batch(producer_id=7, attributes=0x10 | DELETE_HORIZON, base_timestamp=99)
     assert track(log).result().open == [(7, 0, -1)]
 
 
-def test_open_transactions_come_by_first_offset() -> None:
+def test_open_transactions_are_sorted_by_first_offset() -> None:
     log = txn(0, 9) + txn(1, 3) + marker(2, 9, COMMIT) + txn(3, 5) + txn(4, 9)
     result = track(log, open=[OpenTransaction(4, -9, 5)]).result()
     assert result.open == [(4, -9, 5), (3, 1, 1000), (5, 3, 1000), (9, 4, 1000)]
@@ -322,7 +322,7 @@ def test_open_transactions_come_by_first_offset() -> None:
 
 
 def test_batches_outside_of_transactions_are_ignored() -> None:
-    """Magic 0 and 1, no producer id, no transactional bit: nothing to follow."""
+    """Magic 0 and 1, no producer id, no transactional bit."""
     legacy = (GOLDEN / "logs" / "mixed-0" / "00000000000000000000.log").read_bytes()
     rows = scan_part(byte_array(legacy)).batches.copy()
     rows["attributes"] |= 0x30 * (rows["magic"] != 2)
@@ -386,7 +386,7 @@ steps = st.lists(
 
 
 def log_of(events: list[tuple[str, int, int, int]], producers: Sequence[int]) -> tuple[bytes, list[oracle.Batch]]:
-    """Build the log, and its batches as a reader sees that passes over damaged ones."""
+    """Build the log, and its batches as seen by a reader that skips damaged ones."""
     parts, seen = [], []
     offset = 0
     for kind, producer, count, gap in events:
@@ -469,7 +469,7 @@ def flips(batch: bytes, first: int, last: int) -> list[bytes]:
 
 
 def test_no_flipped_bit_opens_a_transaction() -> None:
-    """A flipped transactional bit or producer id would hold back everything after it for ever."""
+    """A flipped transactional bit or producer id would withhold all later records forever."""
     before, after = txn(0, 8) + marker(1, 8, ABORT), data(3, 7) + txn(4, 9) + marker(5, 9, COMMIT)
     for attributes, pid in ((0, 7), (0, -1), (0x10, 9), (CONTROL, 7)):
         batch = build_batch([control_record(ABORT)], base_offset=2, producer_id=pid, attributes=attributes)
@@ -493,22 +493,22 @@ def test_a_damaged_first_batch_leaves_the_next_one() -> None:
         assert track(many).result().open == [(7, 3 + bad, 1000)]
 
 
-def test_all_batches_damaged_open_nothing_until_a_good_one_comes() -> None:
+def test_damaged_batches_open_no_transaction() -> None:
     log = txn(0, 8) + damaged(txn(1, 7)) + damaged(txn(2, 7)) + damaged(txn(3, 8))
     assert track(log).result().open == [(8, 0, 1000)]
     assert track(log + txn(4, 7), [4]).result().open == [(8, 0, 1000), (7, 4, 1000)]
 
 
-def test_a_producer_that_was_open_is_no_exception() -> None:
-    """Its next transaction is looked at like any other; the one that was open began elsewhere."""
+def test_initially_open_producers_follow_the_same_rules() -> None:
+    """The open transaction began before the log; the next one of the producer is handled like any other."""
     log = txn(1, 7) + marker(2, 7, COMMIT) + damaged(txn(3, 7))
     assert track(log, open=[OpenTransaction(7, 0)]).result().open == []
     assert track(log + txn(4, 7), open=[OpenTransaction(7, 0)]).result().open == [(7, 4, 1000)]
     assert track(damaged(txn(1, 7)), open=[OpenTransaction(7, 0)]).result().open == [(7, 0, -1)]
 
 
-def test_the_status_of_rows_is_not_asked() -> None:
-    """Rows may come from a decode that passed over them: a marker is judged by its own bytes."""
+def test_the_status_of_rows_is_ignored() -> None:
+    """Rows may come from a decode that skipped them: only the bytes of a marker count."""
     array = byte_array(txn(0, 7) + marker(1, 7, ABORT))
     rows = scan_part(array).batches.copy()
     rows["status"] = kbatch.BatchStatus.INVALID
@@ -525,8 +525,8 @@ def test_damage_after_the_first_batch_changes_nothing() -> None:
         assert track(log, splits).result().open == [(7, 0, 1000), (8, 2, 1000)]
 
 
-def test_a_damaged_batch_holds_no_last_stable_offset_back() -> None:
-    """Of another transaction that ends while the damaged one seems to be open."""
+def test_a_damaged_batch_does_not_limit_the_last_stable_offset() -> None:
+    """Another transaction ends while the damaged one seems to be open."""
     log = damaged(txn(0, 9)) + txn(1, 7) + marker(2, 7, ABORT)
     assert outcome(track(log)) == Fold([(7, 1, 2, 3)], [], None, [(7, 2)])
 
@@ -543,21 +543,21 @@ def test_a_damaged_marker_decides_nothing() -> None:
     assert outcome(track(log + damaged(batch) + marker(3, 7, COMMIT))) == ended
 
 
-def test_without_checksums_everything_is_believed() -> None:
+def test_without_checksums_damaged_batches_count() -> None:
     log = damaged(txn(0, 7), 17) + damaged(marker(1, 8, ABORT), 17) + damaged(txn(2, 8), 17)
     assert outcome(track(log, check_crc=False)) == Fold([], [(7, 0, 1000), (8, 2, 1000)], 0, [(8, 1)])
     assert outcome(track(log)) == Fold([], [], None, [])
 
 
 def test_large_batches_are_checked_as_well() -> None:
-    """The batches exceed the size that the kernel sums itself."""
+    """The batches exceed the size up to which the kernel computes checksums itself."""
     big = build_batch([oracle.encode_record(value=bytes(100_000))], producer_id=7, attributes=0x10)
     assert track(big).result().open == [(7, 0, 1000)]
     assert track(damaged(big, 50_000)).result().open == []
 
 
 def test_drained_transactions_are_forgotten_and_open_ones_stay() -> None:
-    """For logs without end: what is open stays, each decided one is returned once."""
+    """For endless logs: each decided transaction is returned once, and open ones stay."""
     log = txn(0, 7) + txn(1, 8) + marker(2, 7, ABORT)
     array = byte_array(log)
     rows = scan_part(array).batches

@@ -1,4 +1,4 @@
-"""``python -m tests.broker.acceptance``: the table of who reads what `kbatch.encode` writes."""
+"""``python -m tests.broker.acceptance``: which readers can read the output of `kbatch.encode`."""
 
 from __future__ import annotations
 
