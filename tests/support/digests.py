@@ -194,10 +194,11 @@ def expected_of_stream(data: bytes, options: dict[str, Any]) -> dict[str, Any]:
         table = kbatch.decode(data, **options | {"on_error": "stop"})
     result = rows_of([table])
     if not error and end < len(data):
+        too_long = states_too_long(data[end:])
         if options["on_error"] == "raise":
-            error = {"error": "TruncatedBatchError", "position": end}
+            error = {"error": "LimitExceededError" if too_long else "TruncatedBatchError", "position": end}
         elif not (result["losses"] and sum(result["losses"][-1][:2]) >= len(data)):
-            result["losses"].append((end, len(data) - end, "truncated"))
+            result["losses"].append((end, len(data) - end, "limit" if too_long else "truncated"))
     if error:
         undecided = kbatch.BatchStatus.UNDECIDED
         kept = [i for i, row in enumerate(result["batches"]) if row[0] < end and row[2] != undecided]
@@ -208,6 +209,11 @@ def expected_of_stream(data: bytes, options: dict[str, Any]) -> dict[str, Any]:
     return {**result, **error}
 
 
+def states_too_long(entry: bytes) -> bool:
+    """Return whether the header of an incomplete entry states a size above the default limit of a batch."""
+    return len(entry) >= 17 and int.from_bytes(entry[8:12], "big") + 12 > kbatch.Limits().max_decompressed_bytes
+
+
 def ascends(data: bytes, options: dict[str, Any]) -> bool:
     """Return whether the offsets of batches ascend.
 
@@ -216,8 +222,9 @@ def ascends(data: bytes, options: dict[str, Any]) -> bool:
     """
     batches = kbatch.decode(data, on_error="skip", crc=options["crc"]).batches
     batches = batches[(batches["status"] == 0) | ((batches["status"] == 1) & (options["crc"] != "verify"))]
-    ends = [end for row in batches[["base_offset", "last_offset"]].tolist() for end in row]
-    return all(a <= b for a, b in itertools.pairwise(ends))
+    return all((batches["base_offset"] <= batches["last_offset"]).tolist()) and all(
+        (batches["last_offset"][:-1] < batches["base_offset"][1:]).tolist()
+    )
 
 
 # -- mutations
