@@ -90,11 +90,11 @@ def test_fields_of_a_list_go_by_their_names(spark: Any) -> None:
 
 def test_large_rows_are_decided_as_a_whole() -> None:
     """The marker may stand in a later table of the row than what it decides."""
-    from kbatch.spark.functions import _Decoder
+    from kbatch.spark.functions import _RowDecoder
 
     def decoded(raw: bytes, isolation: Isolation = "read_committed", partial: str = "raise") -> list[list[int]]:
         options = DecodeOptions(isolation=isolation)
-        decoder = _Decoder("value", RECORD_COLUMNS, options, partial, "records", None, table_bytes=1)
+        decoder = _RowDecoder("value", RECORD_COLUMNS, options, partial, "records", None, table_bytes=1)
         return [table.records["offset"].tolist() for table in decoder.tables(raw, None, 0)]
 
     golden = b"".join(path.read_bytes() for path in sorted((GOLDEN / "txn-0").glob("*.log")))
