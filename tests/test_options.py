@@ -219,23 +219,23 @@ def test_docstrings_have_all_options(cls: type[Any]) -> None:
 
 
 def page() -> str:
-    """The documentation of all options: `python tests/test_options.py > docs/options.md` renews it."""
+    """The documentation of all options: `python tests/test_options.py > docs/options.md` writes it."""
     parts = [
         "# Options\n",
         "Names of Spark's options may be written in any case. In Python the options of a read are the attributes of",
-        "`kbatch.spark.ReadOptions` (for `export(options=...)`), those of files `kbatch.spark.WriteOptions`. Sizes are",
-        "bytes, or have a unit: `64m`, `1g` (powers of 1024).",
+        "`kbatch.spark.ReadOptions` (for `export(options=...)`), and the options of files of",
+        "`kbatch.spark.WriteOptions`. Sizes are bytes, or have a unit: `64m`, `1g` (powers of 1024).",
     ]
     for title, text, offered in (
         ("Reading", '`spark.read.format("kbatch")` and `kbatch export`.', options_of(ReadOptions)),
         (
             "Keys and values",
-            "For keys, `key` (`--key-`, `--keys`) in place of `value`.",
+            "The options of keys have `key` (`--key-`, `--keys`) in place of `value`.",
             options_of(FormatOptions, side="value"),
         ),
         (
             "Streams",
-            '`spark.readStream.format("kbatch")`: those of reading without endings and `table`, and',
+            '`spark.readStream.format("kbatch")`: the options of reading, except `ending...` and `table`, and these:',
             options_of(StreamReadOptions),
         ),
         (

@@ -22,8 +22,8 @@ exit status:
   0    done
   1    error (export, convert, recompress and compact have written nothing)
   2    wrong usage
-  3    done, but with damage: the output lists what was lost (for an export also OUT/_losses), or accepted with a wrong
-       checksum
+  3    done, but with damage: the output lists the losses (for an export also OUT/_losses), or the batches accepted
+       with a wrong checksum
   4    an export is done without losses, but read_committed withheld records of open or undecided transactions:
        OUT/_transactions lists them
   130  interrupted (export, convert, recompress and compact have written nothing)

@@ -20,7 +20,7 @@ __all__ = [
     "timestamp_types",
 ]
 
-# The fields of a batch that both formats use, in the order in which they unpack them.
+# The fields of a batch that both output formats use, in the order that they unpack.
 BATCH_FIELDS = [
     "base_offset", "last_offset", "record_count", "base_timestamp", "max_timestamp", "producer_id", "producer_epoch",
     "base_sequence", "partition_leader_epoch", "position", "size", "crc", "attributes", "magic", "status",

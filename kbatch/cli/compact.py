@@ -28,7 +28,7 @@ not change.
 
 PATH is a topic-partition directory, a segment (.log), or a broker's log directory. OUT must not exist yet, and
 appears only after the compaction has succeeded. Index files are rebuilt. A damaged segment is an error: `kbatch verify`
-lists the damage. Unreadable producer snapshots and leader epochs are left out: a broker rebuilds them from the log. A
+lists the damage. Unreadable producer snapshots and leader epochs are not copied: a broker rebuilds them from the log. A
 run that is killed leaves a directory .NAME.*.tmp next to OUT, which can be deleted.
 
 As on a broker, the last segment of a log is not cleaned, unless --include-active is given.
@@ -156,5 +156,5 @@ def _result_text(name: str, result: Compaction) -> str:
         lines.append(f"  removed: {keyless} without a key, which a compacted topic should not have")
     if result.tail_bytes:
         lines.append(f"  not copied: {result.tail_bytes:,} bytes after the last complete batch")
-    lines += [f"  left out: {loss.length:,} bytes: {loss.reason}" for loss in result.damage]
+    lines += [f"  skipped: {loss.length:,} bytes: {loss.reason}" for loss in result.damage]
     return "\n".join(lines)

@@ -65,9 +65,9 @@ bytes in JSON:
   {"text": "...", "size": N} or {"base64": "...", "size": N}. Headers are a list of [key, value].
 
 --format kafka:
-  Field names and order are those of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. The differences:
-  bytes that are not text, or contain a line break, are printed as base64:...; the listing does not end at damage; and
-  index files are listed, but not compared with the log, which is what `kbatch verify` does.
+  Fields have the names and order of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. The differences:
+  bytes that are not text, or contain a line break, are printed as base64:...; the listing continues after damage; and
+  index files are listed, but not compared with the log; `kbatch verify` compares them.
 
 """
 
@@ -103,13 +103,13 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         "--offsets",
         metavar="A:B",
         type=argument(parse_offsets),
-        help="offsets from A to B, without B; A: and :B are open, and A is one offset",
+        help="offsets from A up to but not including B; either side may be empty; A alone is a single offset",
     )
     parser.add_argument(
         "--time",
         metavar="FROM:TO",
         type=argument(parse_times),
-        help="timestamps from FROM to TO, without TO, in ISO 8601 (UTC) or milliseconds; also FROM..TO",
+        help="timestamps from FROM up to but not including TO, in ISO 8601 (UTC) or milliseconds; also FROM..TO",
     )
     parser.add_argument(
         "--key", metavar="KEY", type=argument(parse_bytes), help="records with this key: text, hex:00ff or base64:AP8="
@@ -184,7 +184,7 @@ class _Dump:
         self.gaps: dict[str, list[tuple[int, int]]] = {}
         self.options = DecodeOptions(
             include_control=self.kafka or not self.records or arguments.control,
-            # A listing of batches includes those with a wrong checksum; a listing of records leaves out their records.
+            # A listing of batches includes those with a wrong checksum; a listing of records omits their records.
             crc="mark" if self.kafka or not self.records else "verify",
             on_error="skip",
             start_offset=start,

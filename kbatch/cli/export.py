@@ -1,4 +1,4 @@
-"""``kbatch export LOGDIR OUT``: a broker's log directory to Parquet and the like, on Spark."""
+"""``kbatch export LOGDIR OUT``: write a broker's log directory as Parquet or Arrow files or a table, on Spark."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _read_options(arguments: argparse.Namespace) -> ReadOptions:
     given["values"] = value_options(arguments)
     if is_url(arguments.logdir):
         given["storage"] = {name.lower(): value for name, value in arguments.storage_options}
-    # A partition without a record that new has none to export.
+    # A partition without a record at or after the starting time has nothing to export.
     return cast(ReadOptions, as_named(lambda: ReadOptions(latest_if_no_timestamp=True, **given), names))
 
 
@@ -169,7 +169,7 @@ def format_summary(summary: ExportSummary) -> str:
         "",
         f"  read       {format_size(summary.log_bytes)} of batches ({batches})",
         f"  written    {format_size(summary.file_bytes)} of {'Arrow' if summary.format == 'arrow' else 'Parquet'}",
-        *_left_out_lines(summary),
+        *_omitted_lines(summary),
         f"  lost       {_lost(summary)}",
         f"  time       {summary.seconds:.1f} s, {summary.records_per_second:,.0f} records/s, "
         f"{format_size(round(log_rate))}/s (Spark took {summary.start_seconds:.1f} s to start)",
@@ -184,9 +184,9 @@ def format_summary(summary: ExportSummary) -> str:
         sides = [(n, name) for n, name in ((summary.bad_keys, "key"), (summary.bad_values, "value")) if n]
         counts = " and ".join(counted(n, name) for n, name in sides)
         columns = " and ".join(f"{name}_bad" for _, name in sides)
-        lines.append(f"  unparsed   {counts}: null here, with their bytes in {columns}")
+        lines.append(f"  unparsed   {counts}: null in the output, their bytes are in {columns}")
     if summary.bad_crc_batches:
-        lines.append(f"  checksums  {summary.bad_crc_batches:,} batches taken whose checksum is wrong")
+        lines.append(f"  checksums  {summary.bad_crc_batches:,} batches accepted despite a wrong checksum")
     head = ("topic-partition", "records", "offsets", "first time (UTC)", "last time (UTC)", "lost")
     rows = [head]
     for part in summary.partitions:
@@ -210,13 +210,15 @@ def format_summary(summary: ExportSummary) -> str:
     return "\n".join(lines)
 
 
-def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
-    """Tell what read_committed left out: how much was aborted, and by partition what is undecided."""
+def _omitted_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
+    """Format the bytes and batches that read_committed omitted: aborted ones in total, withheld ones by partition."""
     if summary.isolation == "read_uncommitted":
         return []
-    lines = [f"  aborted    {format_size(summary.aborted_bytes)} in {summary.aborted_batches:,} batches left out"]
+    lines = [
+        f"  aborted    {format_size(summary.aborted_bytes)} in {counted(summary.aborted_batches, 'batch')} omitted"
+    ]
     withheld = [part for part in summary.partitions if part.undecided_batches]
-    for part in withheld[:most]:
+    for part in withheld[:limit]:
         why = []
         if part.open_count:
             producers = _producers(part.open_transactions, part.open_count)
@@ -229,12 +231,12 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
             f"  withheld   {part.topic}-{part.partition}: {', '.join(why)}: "
             f"{format_size(part.undecided_bytes)} in {counted(part.undecided_batches, 'batch')}"
         )
-    if len(withheld) > most:
-        rest = withheld[most:]
+    if len(withheld) > limit:
+        rest = withheld[limit:]
         size, batches = (sum(getattr(part, f"undecided_{name}") for part in rest) for name in ("bytes", "batches"))
         lines.append(
             f"  withheld   {format_size(size)} in {counted(batches, 'batch')} of {len(rest):,} more topic-partitions; "
-            f"{summary.out}/{summary.manifest} has all of them"
+            f"{summary.out}/{summary.manifest} lists all"
         )
     if summary.transactions_table is not None:
         count = counted(summary.withheld_transactions, "transaction")
@@ -242,13 +244,13 @@ def _left_out_lines(summary: ExportSummary, most: int = 20) -> list[str]:
     return lines
 
 
-def _producers(transactions: list[dict[str, int]], count: int, most: int = 5) -> str:
-    ids = ", ".join(str(each["producer_id"]) for each in transactions[:most])
-    return f"producer {ids}{', ...' if count > most else ''}"
+def _producers(transactions: list[dict[str, int]], count: int, limit: int = 5) -> str:
+    ids = ", ".join(str(each["producer_id"]) for each in transactions[:limit])
+    return f"producer {ids}{', ...' if count > limit else ''}"
 
 
-def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
-    """Tell losses by file and reason: a file that can't be read has as many as it has batches."""
+def _loss_lines(summary: ExportSummary, limit: int = 20) -> list[str]:
+    """Format losses by file and reason, since an unreadable file has one loss per batch."""
     count: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], int] = {}
@@ -258,13 +260,13 @@ def _loss_lines(summary: ExportSummary, most: int = 20) -> list[str]:
         size[place] += loss["length"]
         first.setdefault(place, loss["position"])
     lines = []
-    for (file, reason), n in list(count.items())[:most]:
+    for (file, reason), n in list(count.items())[:limit]:
         places = f"byte {first[file, reason]}" if n == 1 else f"{n} places from byte {first[file, reason]} on"
         lines.append(f"  {file}, {places}: {format_size(size[file, reason])}: {reason}")
-    told = sum(list(count.values())[:most])
-    if told < summary.loss_count:
+    listed = sum(list(count.values())[:limit])
+    if listed < summary.loss_count:
         lines.append(
-            f"  and {summary.loss_count - told:,} more places; {summary.out}/{summary.losses_table} has all of them"
+            f"  and {summary.loss_count - listed:,} more places; {summary.out}/{summary.losses_table} lists all"
         )
     return lines
 

@@ -27,7 +27,7 @@ class Filters:
     Attributes
     ----------
     start_offset, stop_offset, start_timestamp, stop_timestamp : int or None
-        Ranges without their end; timestamps in milliseconds.
+        Half-open ranges; timestamps in milliseconds.
     key : bytes or None
     producer_id : int or None
     """
@@ -46,7 +46,7 @@ class Filters:
 
     @property
     def any(self) -> bool:
-        """Whether anything may be left out."""
+        """Whether any filter is set."""
         bounded = self.start_offset is not None or self.stop_offset is not None
         return self.by_record or bounded or self.producer_id is not None
 

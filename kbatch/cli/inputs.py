@@ -45,7 +45,7 @@ class Input:
     path : str
     kind : {"log", "index", "timeindex", "txnindex", "snapshot"}
     segments : list of Segment
-        Those of a log; one for a single ``.log`` or ``.checkpoint`` file.
+        All segments of a log; one for a single ``.log`` or ``.checkpoint`` file.
     log : Log or None
         The log, where the path is a directory or a ``.log`` file.
     storage : Storage
@@ -111,7 +111,7 @@ def find_inputs(
     Raises
     ------
     LogDirectoryError
-        If a path is none of these.
+        If a path is not one of these.
     """
     return [found for path in paths for found in _find(path, logs_only, storage_options)]
 

@@ -19,13 +19,13 @@ from kbatch.table import RecordTable
 __all__ = ["batch_lines", "entry_lines", "loss_line", "record_lines"]
 
 _STATUS = [status.name.lower() for status in BatchStatus]
-# Records that are formatted at a time.
+# The number of records formatted at a time.
 _FORMATTED_RECORDS = 4096
 _JSON_FLAGS = ("false", "true")
 
 
 def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, errors: dict[int, str]) -> Iterator[str]:
-    """Yield a line for each of the batches in `rows`; `errors` are the texts of damage, by position."""
+    """Yield one line per batch in `rows`; `errors` maps the position of a damaged batch to a description."""
     batches = table.batches[rows]
     new = batches["magic"] == 2
     name = quoted(file)
@@ -59,7 +59,7 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, error
 
 
 def record_lines(table: RecordTable, file: str, max_bytes: int | None) -> Iterator[str]:
-    """Yield a line for each record; keys, values and header values are cut to `max_bytes`."""
+    """Yield one line per record; keys, values and header values are cut to `max_bytes`."""
     batches = table.batches
     name = quoted(file)
     kinds = [f'"{TIMESTAMP_TYPES[kind]}"' for kind in timestamp_types(batches).tolist()]
@@ -95,7 +95,7 @@ def loss_line(loss: Loss, file: str) -> str:
 
 
 def entry_lines(file: str, entries: npt.NDArray[np.void]) -> Iterator[str]:
-    """Yield a line for each entry of an index file or snapshot, with the fields of its dtype."""
+    """Yield one line per entry of an index file or snapshot, with the fields of its dtype."""
     names = entries.dtype.names or ()
     for row in entries:
         yield json.dumps({"file": file, **dict(zip(names, row.tolist(), strict=True))}, ensure_ascii=False)

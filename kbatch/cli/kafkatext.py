@@ -1,7 +1,7 @@
 """Batches, records and index entries in the format of Kafka's DumpLogSegments (DMP-1 to DMP-6).
 
 Two differences are intended: bytes that are not text are ``base64:...`` (Kafka replaces invalid UTF-8), and the listing
-does not end at damage.
+continues after damage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLAGS = ("false", "true")
 def lines(
     table: RecordTable, rows: npt.NDArray[np.intp], crc_holds: npt.NDArray[np.bool_], *, records: bool, data: bool
 ) -> Iterator[str]:
-    """Yield a line for each of the batches in `rows`, and for each of their records.
+    """Yield one line per batch in `rows`, and one per record of these batches.
 
     Parameters
     ----------

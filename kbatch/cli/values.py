@@ -1,4 +1,4 @@
-"""The flags that say what is in keys and values."""
+"""The flags for the formats of keys and values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["add_value_arguments", "value_options"]
 def add_value_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the group of flags to a command's parser; `value_options` reads them."""
     group = parser.add_argument_group(
-        "what is in keys and values",
-        "Bytes are written as they are, unless a format is named. The bytes of values (keys) that do not fit the\n"
+        "formats of keys and values",
+        "Without a format, bytes are written unchanged. The bytes of values (keys) that do not fit the\n"
         "format and its schema are kept in the column value_bad (key_bad).",
     )
     for side in SIDES:

@@ -1,1 +1,1 @@
-"""What is to be read: selection, bounds and formats. No PySpark in here."""
+"""Plans a read: selection, bounds, splits and value formats. Nothing here imports PySpark."""

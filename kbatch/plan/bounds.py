@@ -65,7 +65,7 @@ def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:
         if start is None:
             start = log.end_offset
     if until is not None:
-        # The first record of a later timestamp does not come before that of an earlier one: search from there.
+        # The first record at or after a later timestamp cannot precede the start: search from there.
         later = since is not None and since <= until
         stop = log.offset_for_timestamp(
             until, start_offset=start if later else None, crc=options.crc, on_error=options.on_error

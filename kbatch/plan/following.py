@@ -126,7 +126,7 @@ def check_markers(log: Log, transactions: Transactions, options: ReadOptions, st
     ----------
     log : Log
     transactions : Transactions
-        Those of the log.
+        The transactions of the log.
     options : ReadOptions
     stop : int, optional
         Only transactions that begin before this offset count.
@@ -186,7 +186,7 @@ class FollowedLog:
         self._open: list[OpenTransaction] = []
 
     def follow(self, log: Log, start: int) -> Transactions:
-        """Return the log's transactions from `start` on, up to the end of what is written.
+        """Return the log's transactions from `start` on, up to the last complete batch.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The options of a read: those of Spark's Kafka source, and options for damage and planning.
+"""The options of a read: the options of Spark's Kafka source, and options for damage and planning.
 
 The export, the data source and their tasks share this module, so it does not import pyspark.
 """
@@ -265,7 +265,7 @@ class ReadOptions:
     ending: Bound = _bound("ending", "--to", "up to the first record", "where to stop, exclusive")
     latest_if_no_timestamp: bool = option(
         _LATE, False, spark="startingOffsetsByTimestampStrategy",
-        help="a partition without a record at or after the starting time is an error, or has nothing to read (latest)",
+        help="a partition without a record at or after the starting time is an error, or is skipped (latest)",
     )  # fmt: skip
     include_headers: bool = option(
         opts.BOOLEAN, False, spark="includeHeaders", flag="--headers", help="include the column of record headers"
@@ -290,7 +290,7 @@ class ReadOptions:
             "onError": ON_ERROR,
             "failOnDataLoss": _FAILING,
         },
-        help="at damage, and at formats that cannot be read: fail; end that partition there (stop); or skip it. All "
+        help="at damage, and at formats that cannot be read: fail; stop reading that partition; or skip it. All "
         "losses are listed",
     )  # fmt: skip
     timestamp_overflow: Overflow = option(
@@ -314,7 +314,7 @@ class ReadOptions:
     )
     min_partitions: int | None = option(
         opts.whole_number(1), None, spark="minPartitions",
-        help="at least this number of tasks, as far as there are batches to divide",
+        help="at least this number of tasks, if there are enough batches",
     )  # fmt: skip
     max_records_per_partition: int | None = option(
         opts.whole_number(1), None, spark="maxRecordsPerPartition",
@@ -326,13 +326,13 @@ class ReadOptions:
     )  # fmt: skip
     max_record_bytes: int = option(
         opts.size(1, MOST_ROW_BYTES), MOST_ROW_BYTES, spark="maxRecordBytes",
-        help="a record with more bytes of key, value and headers is an error; the maximum is what a row of Spark can "
-        "hold, and an executor needs about four times its largest record in its heap",
+        help="a record with more bytes of key, value and headers is an error; the maximum is the largest row that "
+        "Spark can hold, and an executor needs about four times its largest record in its heap",
     )  # fmt: skip
     table: TableName = option(
         opts.choice(*get_args(TableName)), "records", spark="table",
-        help="the rows: records; losses, the ranges of bytes that damage costs (with onError=skip unless it is given); "
-        "or transactions, the aborted, undecided and open ones, whatever the isolation",
+        help="the rows: records; losses, the byte ranges lost to damage (onError is then skip by default); "
+        "or transactions, the aborted, undecided and open ones, with any isolation level",
     )  # fmt: skip
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     values: ValueOptions = field(default_factory=ValueOptions)

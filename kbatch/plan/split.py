@@ -1,4 +1,4 @@
-"""Which bytes of which files a read needs, and how they are divided among tasks.
+"""Finds the byte ranges of files that a read needs, and divides them among tasks.
 
 Planning uses names, sizes, index files and some batch headers. It decodes a batch only to convert a timestamp to an
 offset. This package does not import pyspark.
@@ -55,7 +55,7 @@ class Split:
     topic, partition
         From the directory's name, if it has this form.
     start_offset, stop_offset : int or None
-        Records outside this range are left out.
+        Records outside this range are not returned.
     below : int or None
         The base offset of the next segment. An offset at or above it means that segments overlap.
     aborted : AbortedRanges or None
@@ -112,7 +112,7 @@ def plan(logs: Sequence[Log], options: ReadOptions, *, withheld: bool = True) ->
     -------
     list of tuple of Split
         The splits of each task. Joined in order, they cover each byte of the logs that the read may need exactly
-        once, in the order of the logs. Tasks have equal sizes as far as batches allow, of at most about
+        once, in the order of the logs. Tasks have about equal sizes, since splits end at batches, of at most about
         ``split_bytes`` (an eighth more, or one batch). With ``on_error="stop"`` one task reads a whole log, because
         only the reader of all of it knows where it stops.
 
@@ -141,7 +141,7 @@ def plan_ranges(
     Parameters
     ----------
     ranges : iterable of (Log, start offset or None, stop offset or None, Transactions or None)
-        None is the log's own end on that side; the transactions are those of the whole log, under read_committed.
+        None is the log's own end on that side. Under read_committed, the transactions of the whole log.
     options : ReadOptions
         Its bounds are not used.
     withheld : bool

@@ -70,7 +70,7 @@ def transaction_batches(
         log = Log(log_range.path, storage_options=options.storage)
         transactions = log.transactions(crc=options.crc, on_error=options.on_error)
         if options.on_error == "raise":
-            # Damage may also hide whole transactions, which leaves none of them undecided: follow the headers at least.
+            # Damage may hide a whole transaction, which then isn't undecided either: check the headers at least.
             raise_damage(log, options.crc if len(transactions.undecided) else "skip")
         rows = _transaction_rows(log, transactions, log_range, options)
         for start in range(0, len(rows["state"]), _TRANSACTION_ROWS):

@@ -136,13 +136,13 @@ class WatchedLogs:
             raise LogDirectoryError(f"{root}: cannot be listed: {error.strerror}", source=root) from error
         name = os.path.basename(os.path.abspath(root))
         if segment_names([entry.name for entry in inside], lambda _, base_offset: base_offset):
-            # Raises if the name is not that of a topic-partition.
+            # Raises if the name is not TOPIC-PARTITION.
             parse_directory_name(name)
             return [(name, root)]
         return sorted((entry.name, entry.path) for entry in inside if "-" in entry.name and entry.is_dir())
 
     def _update(self, state: LogState, key: TopicPartition) -> bool:
-        """Update a state; return False if there is no log."""
+        """Update a state; return False if the log does not exist."""
         for _ in range(_OPEN_ATTEMPTS):
             try:
                 changed = os.stat(state.path).st_mtime_ns
@@ -215,7 +215,7 @@ class WatchedLogs:
 
 
 def open_log(path: str) -> Log | None:
-    """Open the log of a directory in which a broker may be renaming files; None if it does not exist."""
+    """Open the log of a directory whose files a broker may be renaming; None if it does not exist."""
     for _ in range(_OPEN_ATTEMPTS - 1):
         try:
             return Log(path)

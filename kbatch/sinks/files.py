@@ -47,7 +47,8 @@ class FileLimits:
         Memory for the rows of all days before the largest are written. This gives small row groups, but not a file for
         every few rows, if timestamps move back and forth. Two row groups may be held in any case.
     days : int
-        Maximum number of days, each of which is a directory. More than the default, 27 years, are not record times.
+        Maximum number of days, one directory each. Timestamps that span more than the default, 27 years, are not
+        record times.
 
     Examples
     --------
@@ -146,7 +147,7 @@ class DataFiles:
     Attributes
     ----------
     written : list of WrittenFile
-        In the order in which they were opened; complete after the ``with`` block.
+        In the order of opening; complete after the ``with`` block.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class DataFiles:
         batch : pyarrow.RecordBatch
             With the schema.
         offsets, timestamps : pyarrow.Array
-            Those of its rows: int64, and timestamp[us], which may be null.
+            The offset and timestamp of each row: int64, and timestamp[us], which may be null.
         """
         numbers = offsets.to_numpy()
         if not self._options.by_day:
@@ -220,8 +221,8 @@ class DataFiles:
         if day is None:
             if len(self._days) >= self._limits.days:
                 raise KbatchError(
-                    f"{self._source}: timestamps of more than {self._limits.days} days, each of which would be a "
-                    "directory; write it without by_day"
+                    f"{self._source}: timestamps of more than {self._limits.days} days; by_day would create a "
+                    "directory for each: write it without by_day"
                 )
             day = self._days[key] = _Day()
         rows, size = piece.batch.num_rows, piece.batch.nbytes

@@ -71,7 +71,7 @@ class OutputPlace:
         return bool(self.fs.get_file_info(selector))
 
     def holds(self, pattern: re.Pattern[str]) -> bool:
-        """Whether a file in this directory, at any depth, has a path in which the pattern is found."""
+        """Whether the path of a file in this directory, at any depth, matches the pattern."""
         selector = pyarrow.fs.FileSelector(self.path(), allow_not_found=True, recursive=True)
         return any(pattern.search(info.path[len(self.path()) :]) for info in self.fs.get_file_info(selector))
 

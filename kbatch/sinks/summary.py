@@ -39,9 +39,9 @@ class PartitionSummary:
     unfinished_bytes : int
         Bytes of an incomplete batch at the end of the log: cut off, or still being written.
     aborted_batches, aborted_bytes : int
-        Batches that read_committed left out because their transaction was aborted.
+        Batches that read_committed omitted because their transaction was aborted.
     undecided_batches, undecided_bytes : int
-        Batches that it withheld: those from the last stable offset on, and those of transactions whose markers are lost
+        Batches that it withheld: from the last stable offset on, and of transactions whose markers are lost
         to damage.
     last_stable_offset : int or None
         Under read_committed, the first offset of the log's first open transaction; None if none is open.
@@ -121,7 +121,7 @@ class ExportSummary:
     losses_table : str or None
         The directory of Parquet files with all losses, relative to `out`. None if nothing was lost.
     withheld_transactions : int
-        Number of open and undecided transactions because of which read_committed withheld records.
+        Number of open and undecided transactions that made read_committed withhold records.
     transactions_table : str or None
         The directory that lists them, likewise, with the columns of the data source's table ``transactions``. None if
         nothing was withheld.

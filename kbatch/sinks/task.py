@@ -56,7 +56,7 @@ class TaskReport:
     bad_crc_batches : int
         Batches with a wrong checksum that were accepted (``crc="mark"``).
     aborted_batches, aborted_bytes, undecided_batches, undecided_bytes : int
-        Batches that read_committed left out, of aborted transactions and from the last stable offset on. They count
+        Batches that read_committed omitted, of aborted transactions and from the last stable offset on. They count
         neither as read nor as lost.
     first_offset, last_offset, first_timestamp, last_timestamp : int or None
         Ranges of the records; timestamps are in ms.
@@ -146,7 +146,7 @@ class ExportJob:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of records before the transform: those of Spark's source that are not in the directory names."""
+        """The columns of records before the transform: Spark's columns, except those in the directory names."""
         columns = SPARK_COLUMNS if self.options.include_headers else SPARK_COLUMNS[:-1]
         return tuple(name for name in columns if name not in self.writing.columns_in_path)
 

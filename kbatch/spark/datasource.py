@@ -39,16 +39,16 @@ class KbatchDataSource(DataSource):
     """The data source ``kbatch``: log directories with the schema and the options of Spark's Kafka source.
 
     Columns are key, value, topic, partition, offset, timestamp, timestampType, and headers with
-    ``option("includeHeaders", "true")``. A schema given by the user chooses among them, in its order: what it leaves
-    out is not built. The options are those of `kbatch.plan.read_options.parse_options`.
+    ``option("includeHeaders", "true")``. A user's schema chooses among them and sets their order; other columns are
+    not built. `kbatch.plan.read_options.parse_options` describes the options.
 
     ``option("table", "losses")`` returns the losses of a read with the same options (``onError`` is then ``skip``
-    unless it is ``stop``): a row for each range of bytes without records because of damage, with topic, partition,
-    file, position and length (bytes in the file), reason, and base_offset, which is null if the header cannot be
-    framed. The logs are read and checked as for records; an empty table means that nothing is lost.
+    unless it is ``stop``): one row for each byte range lost to damage, with topic, partition, file, position and length
+    (bytes in the file), reason, and base_offset, which is null if the header cannot be framed. The logs are
+    read and checked as for records; an empty table means that there are no losses.
 
-    ``option("table", "transactions")`` returns the transactions of the logs, read from headers and markers only: a row
-    for each aborted, undecided and open transaction that reaches into the chosen offsets, with topic, partition,
+    ``option("table", "transactions")`` returns the transactions of the logs, read from headers and markers only: one
+    row for each aborted, undecided and open transaction that reaches into the chosen offsets, with topic, partition,
     producer_id, first_offset, last_offset (of the marker; null if it is open), state (``aborted``; ``undecided``, if
     its marker is lost to damage; or ``open``), first_timestamp (of the first batch of an open transaction if it has
     one; otherwise null), and last_stable_offset, from which on read_committed withholds the records of this log (null
@@ -58,23 +58,23 @@ class KbatchDataSource(DataSource):
     `kbatch.spark.stream_options.parse_stream_options`.
 
     ``option("valueFormat", "json")`` (``avro``, ``protobuf``, ``struct``, ``string``; ``keyFormat`` likewise) returns
-    parsed values in place of bytes, and a last column ``value_bad`` with the bytes of values that cannot be parsed. Its
-    options are those of `kbatch.plan.value_options.ValueOptions.parse`. A schema of json that is given neither by
-    ``valueSchema`` nor by a user's schema is inferred from a sample of the logs, once, when the DataFrame is created.
+    parsed values in place of bytes, and a last column ``value_bad`` with the bytes of values that cannot be parsed. See
+    `kbatch.plan.value_options.ValueOptions.parse` for the options. If neither ``valueSchema`` nor a user's schema gives
+    the schema of json, it is inferred from a sample of the logs, once, when the DataFrame is created.
 
-    Options prune what is read; the filters of a query do not, because PySpark reuses a reader with the filters of one
-    query for later queries of the same DataFrame, which would then miss rows. With
-    ``key`` or ``keyHex`` the records of one key are chosen before any row is made, and with ``keyPartitions`` too, only
-    the partition that Kafka's default partitioner sends the key to is read.
+    Options prune the read; the filters of a query do not, because PySpark reuses a reader with the filters of one
+    query for later queries of the same DataFrame, which would then miss rows. ``key`` and ``keyHex`` choose the records
+    of one key before any row is built. If ``keyPartitions`` is also given, only the partition that Kafka's default
+    partitioner chooses for the key is read.
 
-    A row of Spark is limited to 2 GiB, and an executor needs about four times the size of its largest record of its
-    heap; without it, Spark fails without naming the cause. Records above 64 MiB are logged by the worker, and records
+    A row of Spark is limited to 2 GiB, and an executor needs heap of about four times the size of its largest record;
+    with less, Spark fails without naming the cause. Records above 64 MiB are logged by the worker, and records
     above ``maxRecordBytes``, by default 2 GiB, are an error that names them.
 
     ``df.write.format("kbatch").mode("append").save(root)`` writes rows with the columns of `kbatch.log.write_log` into
     a log directory that driver and executors share. New segments continue the offsets of the existing ones, in the
-    order of tasks and of rows in them; all rows are written or none. The options are those of
-    `kbatch.spark.datasink.parse_sink_options`.
+    order of tasks and of rows in them; all rows are written, or none.
+    `kbatch.spark.datasink.parse_sink_options` describes the options.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class KbatchDataSource(DataSource):
         return "kbatch"
 
     def schema(self) -> StructType:
-        """Return the table's schema: for records that of Spark's Kafka source. Spark calls this first."""
+        """Return the table's schema; records have the schema of Spark's Kafka source. Spark calls this first."""
         try:
             paths, options = parse_options(self.options)
         except ValueError as error:
@@ -115,7 +115,7 @@ class KbatchDataSource(DataSource):
         return KbatchReader(paths, options, columns, values)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream, whose columns are those of `reader`."""
+        """Return the reader of a stream, with the same columns as `reader`."""
         paths, options = parse_stream_options(self.options)
         return KbatchStreamReader(paths, options, *_columns(schema, paths, options.read))
 

@@ -52,7 +52,7 @@ TRANSACTIONS = "_transactions"
 # The number of losses that the summary lists; the side table has all of them.
 _MAX_LOSSES = 100
 
-# A task costs about a tenth of a second whatever its size, so small logs are not cut into smaller splits than this.
+# Each task has about 0.1 s of overhead, so small logs are not cut into smaller splits than this.
 _MIN_SPLIT_BYTES = 16 << 20
 # The characters that Spark escapes in names of partition directories (ExternalCatalogUtils.escapePathName).
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
@@ -107,7 +107,7 @@ def export(
     Raises
     ------
     LogDirectoryError
-        If there is no log, or `out` cannot be written; raised before Spark is started.
+        If no log exists, or `out` cannot be written; raised before Spark is started.
     CorruptBatchError, CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, ...
         For damage, with ``on_error="raise"``. Everything written is removed.
     MissingDependencyError, SparkStartError
@@ -222,7 +222,7 @@ def _check_out(out: OutputPlace, *, may_exist: bool) -> None:
 def _export_logs(logdir: str, options: ReadOptions) -> list[Log]:
     logs = choose_logs([logdir], options)
     if not logs:
-        raise LogDirectoryError(f"{logdir}: the options choose none of its topic-partitions", source=logdir)
+        raise LogDirectoryError(f"{logdir}: the options exclude all of its topic-partitions", source=logdir)
     for log in logs:
         if log.topic is None:
             raise LogDirectoryError(

@@ -270,7 +270,7 @@ def decode_frame(frame: DataFrame, column: str = "value", *, keep: Sequence[str]
     keep : sequence of str
         Columns to pass through.
     **options
-        Those of `decode_in_arrow`.
+        Options of `decode_in_arrow`.
 
     Returns
     -------

@@ -195,7 +195,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return transformed_batches(tables, self.columns, self.options.read, self.values)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the state is only what the next batch needs."""
+        """Do nothing: the reader keeps no state of committed batches."""
 
     def stop(self) -> None:
         """Drop the state."""

@@ -73,7 +73,7 @@ class StreamReadOptions:
         spark="maxBytesPerTrigger",
         help="approximate maximum number of bytes that a micro-batch reads",
     )
-    # The default is that of Spark's Kafka source.
+    # Spark's Kafka source has the same default.
     max_delay: float = option(
         ValueKind(opts.parse_duration, "1m", _check_delay, metavar="TIME", show=lambda value: f"{value / 60:g}m"),
         15 * 60.0, spark="maxTriggerDelay",

@@ -59,24 +59,24 @@ def test_byte_for_byte_what_kafka_prints(path: Path, run: Any) -> None:
     """DMP-1 to DMP-6, CLI-R1; the exception of Kafka's tool at a preallocated end is the one difference."""
     packed = path.suffix == ".gz"
     stem, kind = path.name.removesuffix(".gz").rsplit(".", 1)
-    wanted = (gzip.decompress(path.read_bytes()) if packed else path.read_bytes()).decode()
+    expected = (gzip.decompress(path.read_bytes()) if packed else path.read_bytes()).decode()
     data = ["--print-data-log"] if kind == "records" else []
     status, out, _ = run("dump", "--format", "kafka", *data, LOGS / path.parent.name / stem)
     out = out.replace(f"{LOGS}/", "")
     if path.parent.name == "prealloc-0":
         # Kafka's last line stands without its end there: it is in the middle of ending.
-        wanted = wanted.rstrip("\n") + f"\nFound 65139 invalid bytes at the end of {stem}\n"
-    assert out == wanted
+        expected = expected.rstrip("\n") + f"\nFound 65139 invalid bytes at the end of {stem}\n"
+    assert out == expected
     assert status == 0
 
 
 def test_deep_iteration_without_data_and_gaps_on_standard_error(run: Any) -> None:
     """DMP-4, DMP-7: `--records` is --deep-iteration."""
     name = "compact-pass1-0"
-    wanted = (GOLDEN / "dump" / name / f"{0:020d}.log.records").read_text()
+    expected = (GOLDEN / "dump" / name / f"{0:020d}.log.records").read_text()
     status, out, err = run("dump", "--format", "kafka", "--records", LOGS / name / f"{0:020d}.log")
     assert status == 0
-    assert [line.partition(" key: ")[0].partition(" payload: ")[0] for line in wanted.splitlines()[2:]] == (
+    assert [line.partition(" key: ")[0].partition(" payload: ")[0] for line in expected.splitlines()[2:]] == (
         out.splitlines()[2:]
     )
     kafka = (GOLDEN / "dump" / name / f"{0:020d}.log.err").read_text().splitlines()
@@ -120,7 +120,7 @@ def test_records_are_those_of_the_log(name: str, run: Any) -> None:
     for control in (False, True):
         status, out, _ = run("dump", "--records", *(["--control"] if control else []), LOGS / name)
         assert status == 0
-        told = iter(lines(out))
+        reported = iter(lines(out))
         for table in kbatch.Log(LOGS / name).tables(include_control=control):
             headers: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(len(table))]
             for row in table.headers:
@@ -128,7 +128,7 @@ def test_records_are_those_of_the_log(name: str, run: Any) -> None:
                 at, size = row["value_pos"], row["value_len"]
                 headers[row["record"]].append((key, None if size < 0 else table.data[at : at + size].tobytes()))
             for row, key_, value, pairs in zip(table.records, table.keys(), table.values(), headers, strict=True):
-                line = next(told)
+                line = next(reported)
                 assert line["offset"] == row["offset"]
                 assert line["timestamp"] == (None if row["timestamp"] == -1 else row["timestamp"])
                 assert (back(line["key"]), back(line["value"])) == (key_, value)
@@ -138,19 +138,19 @@ def test_records_are_those_of_the_log(name: str, run: Any) -> None:
                     control and table.batches["magic"][row["batch"]] == 2
                     and table.batches["attributes"][row["batch"]] & 0x20
                 )  # fmt: skip
-        assert next(told, None) is None
+        assert next(reported, None) is None
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
 def test_batches_are_those_of_kafka(name: str, run: Any) -> None:
     status, out, _ = run("dump", LOGS / name)
     assert status == 0
-    told = lines(out)
+    shown = lines(out)
     truth = []
     for path in sorted((LOGS / name).glob("*.expected.jsonl")):
         truth += [row for row in map(json.loads, path.read_text().splitlines()) if "magic" in row]
-    assert [line["position"] for line in told] == [row["position"] for row in truth]
-    for line, row in zip(told, truth, strict=True):
+    assert [line["position"] for line in shown] == [row["position"] for row in truth]
+    for line, row in zip(shown, truth, strict=True):
         assert (line["magic"], line["size"], line["count"]) == (row["magic"], row["size"], row["records"])
         assert line["last_offset"] == row["lastOffset"]
         if row["magic"] == 2:
@@ -230,9 +230,9 @@ def test_index_files_as_json(run: Any) -> None:
         _, out, _ = run("dump", directory / f"{186:020d}{suffix}")
         assert {key: lines(out)[0][key] for key in first} == first
     _, out, _ = run("dump", directory / f"{0:020d}.txnindex", directory / f"{186:020d}.snapshot")
-    told = lines(out)
-    assert (told[0]["producer_id"], told[0]["first_offset"], told[0]["last_offset"]) == (1001, 15, 30)
-    assert [line["producer_id"] for line in told[6:]] == [
+    shown = lines(out)
+    assert (shown[0]["producer_id"], shown[0]["first_offset"], shown[0]["last_offset"]) == (1001, 15, 30)
+    assert [line["producer_id"] for line in shown[6:]] == [
         int(line.split()[1])
         for line in (GOLDEN / "dump/txn-0" / f"{186:020d}.snapshot.entries").read_text().splitlines()[1:]
     ]
@@ -256,7 +256,7 @@ def test_filters_choose_what_a_scan_of_all_would(run: Any) -> None:
     def producer(offset: int) -> int | None:
         return producers[max(first for first in base if first <= offset)]
 
-    for arguments, wanted in (
+    for arguments, expected in (
         (["--offsets", "100:203"], lambda line: 100 <= line["offset"] < 203),
         (["--offsets", ":3"], lambda line: line["offset"] < 3),
         (["--offsets", "360:"], lambda line: line["offset"] >= 360),
@@ -273,13 +273,13 @@ def test_filters_choose_what_a_scan_of_all_would(run: Any) -> None:
     ):
         status, out, err = run("dump", "--records", "--control", *arguments, path)
         assert (status, err) == (0, "")
-        assert lines(out) == [line for line in everything if wanted(line)], arguments
-        chosen = {line["position"] for line in everything if wanted(line)}
+        assert lines(out) == [line for line in everything if expected(line)], arguments
+        chosen = {line["position"] for line in everything if expected(line)}
         _, out, _ = run("dump", *arguments, path)
         assert {line["position"] for line in lines(out)} == chosen
         _, out, _ = run("dump", "--format", "kafka", "--records", *arguments, path)
-        told = [int(line.split()[2]) for line in out.splitlines() if line.startswith("|")]
-        assert told == [line["offset"] for line in everything if wanted(line)]
+        shown = [int(line.split()[2]) for line in out.splitlines() if line.startswith("|")]
+        assert shown == [line["offset"] for line in everything if expected(line)]
 
 
 @pytest.mark.parametrize("most", [0, 1, 7, 1000])
@@ -329,9 +329,9 @@ def test_one_bad_batch_is_told_and_the_rest_listed(how: list[str], run: Any, tmp
     _, whole, _ = run("dump", *how, LOGS / "txn-0")
     status, out, err = run("dump", *how, path.parent)
     assert status == 3
-    told = [line for line in err.splitlines() if line.startswith("kbatch dump: ") and "Non-consecutive" not in line]
-    assert len(told) == 1
-    assert told[0].startswith(f"kbatch dump: {path}: byte 2966: base offset 232: ")
+    shown = [line for line in err.splitlines() if line.startswith("kbatch dump: ") and "Non-consecutive" not in line]
+    assert len(shown) == 1
+    assert shown[0].startswith(f"kbatch dump: {path}: byte 2966: base offset 232: ")
     whole_lines, out_lines = whole.replace(str(LOGS), str(tmp_path)).splitlines(), out.splitlines()
     if "kafka" in how:
         differ = [(a, b) for a, b in zip(whole_lines, out_lines, strict=False) if a != b and a.startswith("base")]

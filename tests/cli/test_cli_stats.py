@@ -32,7 +32,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Any:
 def test_against_the_tables(name: str, run: Any) -> None:
     status, out, _ = run("--json", LOGS / name)
     assert status == 0
-    (told,) = json.loads(out)["logs"]
+    (shown,) = json.loads(out)["logs"]
     log = kbatch.Log(LOGS / name)
     tables = list(log.tables(include_control=True))
     batches = np.concatenate([table.batches for table in tables])
@@ -41,35 +41,35 @@ def test_against_the_tables(name: str, run: Any) -> None:
         for table in tables
     ]
     records = np.concatenate([table.records[~mask] for table, mask in zip(tables, control, strict=True)])
-    assert told["segments"] == len(log.segments)
-    assert told["bytes"] == log.size
-    assert told["batches"] == len(batches)
-    assert told["records"] == sum(map(len, tables))
-    assert told["control_records"] == sum(int(mask.sum()) for mask in control)
-    assert (told["first_offset"], told["last_offset"]) == (batches["base_offset"].min(), batches["last_offset"].max())
+    assert shown["segments"] == len(log.segments)
+    assert shown["bytes"] == log.size
+    assert shown["batches"] == len(batches)
+    assert shown["records"] == sum(map(len, tables))
+    assert shown["control_records"] == sum(int(mask.sum()) for mask in control)
+    assert (shown["first_offset"], shown["last_offset"]) == (batches["base_offset"].min(), batches["last_offset"].max())
     times = records["timestamp"][records["timestamp"] != -1]
-    assert told["first_timestamp"] == (times.min() if len(times) else None)
-    assert told["last_timestamp"] == (times.max() if len(times) else None)
-    assert told["null_keys"] == (records["key_len"] < 0).sum()
-    assert told["null_values"] == (records["value_len"] < 0).sum()
-    assert told["tombstones"] == ((records["value_len"] < 0) & (records["key_len"] >= 0)).sum()
-    assert told["headers"] == records["header_count"].sum()
-    assert sum(entry["batches"] for entry in told["codecs"].values()) == len(batches)
-    assert sum(told["magics"].values()) == len(batches)
-    assert told["producers"] == len({int(one) for one in batches["producer_id"] if one >= 0})
+    assert shown["first_timestamp"] == (times.min() if len(times) else None)
+    assert shown["last_timestamp"] == (times.max() if len(times) else None)
+    assert shown["null_keys"] == (records["key_len"] < 0).sum()
+    assert shown["null_values"] == (records["value_len"] < 0).sum()
+    assert shown["tombstones"] == ((records["value_len"] < 0) & (records["key_len"] >= 0)).sum()
+    assert shown["headers"] == records["header_count"].sum()
+    assert sum(entry["batches"] for entry in shown["codecs"].values()) == len(batches)
+    assert sum(shown["magics"].values()) == len(batches)
+    assert shown["producers"] == len({int(one) for one in batches["producer_id"] if one >= 0})
     sizes = np.maximum(records["key_len"], 0) + np.maximum(records["value_len"], 0)
     if len(sizes):
-        wanted = np.percentile(sizes, [50, 90, 99], method="inverted_cdf").tolist()
-        assert [told["record_bytes"][name] for name in ("p50", "p90", "p99")] == wanted
+        expected = np.percentile(sizes, [50, 90, 99], method="inverted_cdf").tolist()
+        assert [shown["record_bytes"][name] for name in ("p50", "p90", "p99")] == expected
 
 
 @pytest.mark.parametrize("how", [[], ["--headers-only"]])
 def test_transactions(how: list[str], run: Any) -> None:
     """TXI-R5: 13 aborted, 20 committed, 2 open, also where nothing is decoded."""
     _, out, _ = run("--json", *how, LOGS / "txn-0")
-    (told,) = json.loads(out)["logs"]
-    assert told["transactions"] == {"committed": 20, "aborted": 13, "open": 2}
-    assert (told["name"], told["topic"], told["partition"]) == ("txn-0", "txn", 0)
+    (shown,) = json.loads(out)["logs"]
+    assert shown["transactions"] == {"committed": 20, "aborted": 13, "open": 2}
+    assert (shown["name"], shown["topic"], shown["partition"]) == ("txn-0", "txn", 0)
 
 
 def test_headers_only_says_what_it_does_not_know(run: Any) -> None:
@@ -99,8 +99,8 @@ def test_plain_bytes_are_nearly_right(run: Any) -> None:
                 payload = data[row["position"] + 61 : row["position"] + row["size"]]
                 exact += decompress(number, memoryview(payload), Arena(), 1 << 30)
         _, out, _ = run("--json", log.path)
-        (told,) = json.loads(out)["logs"]
-        entry = told["codecs"][codec]
+        (shown,) = json.loads(out)["logs"]
+        entry = shown["codecs"][codec]
         assert entry["plain_bytes"] == pytest.approx(exact, rel=0.01)
         assert entry["ratio"] == pytest.approx(exact / entry["payload_bytes"], rel=0.02)
 
@@ -128,8 +128,8 @@ def test_damage_is_counted(how: list[str], run: Any, tmp_path: Path) -> None:
     path.write_bytes(data)
     status, out, _ = run("--json", *how, directory)
     assert status == 3
-    (told,) = json.loads(out)["logs"]
-    assert (told["losses"], told["lost_bytes"], told["batches"]) == (1, 119, 164)
+    (shown,) = json.loads(out)["logs"]
+    assert (shown["losses"], shown["lost_bytes"], shown["batches"]) == (1, 119, 164)
 
 
 def test_an_empty_log_and_one_of_empty_batches(run: Any, tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_distribution_is_exact_below_and_close_above() -> None:
     assert (found.count, found.smallest, found.largest) == (len(numbers), 0, 2**31 - 1)
     assert found.mean == pytest.approx(numbers.mean())
     for percent in (1, 10, 40, 50, 90, 99, 100):
-        wanted = int(np.percentile(numbers, percent, method="inverted_cdf"))
-        if wanted < 4096:
-            assert found.percentile(percent) == wanted
+        expected = int(np.percentile(numbers, percent, method="inverted_cdf"))
+        if expected < 4096:
+            assert found.percentile(percent) == expected
         else:
-            assert wanted <= (found.percentile(percent) or 0) <= wanted * 1.01
+            assert expected <= (found.percentile(percent) or 0) <= expected * 1.01

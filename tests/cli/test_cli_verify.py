@@ -62,10 +62,10 @@ def test_json(run: Any, txn: Path) -> None:
     patch(segment_path(txn, 186), 3000, b"\0\0")
     status, out, _ = run("--json", txn, LOGS / "prealloc-0")
     assert status == 3
-    told = json.loads(out)
-    assert told["damaged"]
-    assert [log["damaged"] for log in told["logs"]] == [True, False]
-    first, second = told["logs"]
+    shown = json.loads(out)
+    assert shown["damaged"]
+    assert [log["damaged"] for log in shown["logs"]] == [True, False]
+    first, second = shown["logs"]
     assert (first["topic"], first["partition"], first["segments"], first["batches"]) == ("txn", 0, 3, 165)
     assert [(one["file"], one["position"]) for one in first["findings"]] == [(str(segment_path(txn, 186)), 2966)]
     assert [one["position"] for one in second["notes"]] == [397]
@@ -167,10 +167,10 @@ def test_timestamps_and_records_against_the_header(run: Any, tmp_path: Path) -> 
     )  # fmt: skip
     status, out, _ = run(path)
     assert status == 3
-    told = sorted(findings(out))
-    assert len(told) == 2
-    assert "byte 0: base offset 0: a record's timestamp, 9, is later than the batch's max_timestamp" in told[0]
-    assert "base offset 3: record offset 4 is outside the batch" in told[1]
+    shown = sorted(findings(out))
+    assert len(shown) == 2
+    assert "byte 0: base offset 0: a record's timestamp, 9, is later than the batch's max_timestamp" in shown[0]
+    assert "base offset 3: record offset 4 is outside the batch" in shown[1]
 
 
 def test_ends_of_segments(run: Any, tmp_path: Path) -> None:

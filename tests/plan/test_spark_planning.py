@@ -44,8 +44,8 @@ def bytes_read() -> Callable[[], int]:
 
     def since() -> int:
         now = storage.bytes_read()
-        told, before[0] = now - before[0], now
-        return told
+        shown, before[0] = now - before[0], now
+        return shown
 
     return since
 
@@ -103,9 +103,9 @@ def test_an_hour_of_a_topic_opens_only_its_bytes(days: Path, bytes_read: Callabl
         first, stop = (int(records["offset"][np.argmax(records["timestamp"] >= at)]) for at in (since, until))
         want += list(range(first, stop))
     assert rows == want
-    wanted = sum(sizes_of(tasks))
-    assert wanted < 1.1 * 2 * (1 << 20)
-    assert of_rows <= 1.01 * wanted
+    expected = sum(sizes_of(tasks))
+    assert expected < 1.1 * 2 * (1 << 20)
+    assert of_rows <= 1.01 * expected
     # A few windows of headers for each bound of each partition, and of every segment before it the last batches.
     assert planned <= 2 * (700_000 + hour * 6 * BATCH)
 
@@ -183,12 +183,12 @@ def test_a_wrong_time_index_loses_no_record(tmp_path: Path, index: str) -> None:
             stored = np.frombuffer(segment_path(tmp_path / "t-0", 0, ".timeindex").read_bytes(), stored.dtype)
         path.write_bytes(stored.tobytes())
     (log,) = open_selected([str(tmp_path)])
-    for wanted in range(BEGIN - 50_000, BEGIN + 650_000, 7_000):
-        late = [i for i, at in enumerate(times) if at >= wanted]
-        assert log.offset_for_timestamp(wanted) == (late[0] if late else None)
+    for expected in range(BEGIN - 50_000, BEGIN + 650_000, 7_000):
+        late = [i for i, at in enumerate(times) if at >= expected]
+        assert log.offset_for_timestamp(expected) == (late[0] if late else None)
         for start in (0, 99, 100, 333):
-            late = [i for i, at in enumerate(times) if at >= wanted and i >= start]
-            assert log.offset_for_timestamp(wanted, start_offset=start) == (late[0] if late else None)
+            late = [i for i, at in enumerate(times) if at >= expected and i >= start]
+            assert log.offset_for_timestamp(expected, start_offset=start) == (late[0] if late else None)
 
 
 @pytest.mark.parametrize("damage", ["header", "payload", "cut"])
@@ -206,10 +206,10 @@ def test_damage_before_a_timestamp_is_not_passed_over_silently(tmp_path: Path, d
             else:
                 del data[at + 100 :]
             path.write_bytes(data)
-    wanted = BEGIN + 1000 * 50
+    expected = BEGIN + 1000 * 50
     with pytest.raises(kbatch.KbatchError, match=r"00000000000000000000\.log, byte"):
-        plan(open_selected([str(tmp_path)]), ReadOptions(starting=Bound(timestamp=wanted)))
-    options = ReadOptions(starting=Bound(timestamp=wanted), on_error="skip")
+        plan(open_selected([str(tmp_path)]), ReadOptions(starting=Bound(timestamp=expected)))
+    options = ReadOptions(starting=Bound(timestamp=expected), on_error="skip")
     everything = ReadOptions(on_error="skip")
     logs = open_selected([str(tmp_path)])
     rows = offsets_of(plan(logs, everything), everything)

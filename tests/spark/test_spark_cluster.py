@@ -85,8 +85,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(home, symlinks=True, with_pip=False)
     path = home / "bin" / "python3"
     code = "import importlib.util as u; print([m for m in ('kbatch', 'numpy', 'pyarrow', 'pyspark') if u.find_spec(m)])"
-    said = subprocess.run([path, "-Pc", code], env={}, capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "[]"
+    output = subprocess.run([path, "-Pc", code], env={}, capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"
     return path
 
 
@@ -213,18 +213,18 @@ def busy_worker(cluster: Cluster, root: Path, process: subprocess.Popen[str]) ->
 
 
 def assert_rows(out: Path, offsets: dict[int, np.ndarray[Any, Any]]) -> None:
-    for partition, wanted in offsets.items():
+    for partition, expected in offsets.items():
         files = sorted((out / "topic=events" / f"partition={partition}").glob("*.parquet"))
         found = np.concatenate([pq.ParquetFile(file).read(["offset"])["offset"].to_numpy() for file in files])
-        np.testing.assert_array_equal(np.sort(found), wanted)
+        np.testing.assert_array_equal(np.sort(found), expected)
 
 
 def test_without_the_archive_the_error_says_what_to_do(driver: Driver, golden: Path, tmp_path: Path) -> None:
     driver.conf["spark.cores.max"] = "1"
     logs = str(golden / "logs" / "codec-lz4-0")
-    said = driver.run(EXPORT, without="spark.archives", logs=logs, out=str(tmp_path / "out"))
-    assert said.startswith("KbatchError: the Python of Spark's workers does not have kbatch")
-    assert "`pip install --target`" in said
+    output = driver.run(EXPORT, without="spark.archives", logs=logs, out=str(tmp_path / "out"))
+    assert output.startswith("KbatchError: the Python of Spark's workers does not have kbatch")
+    assert "`pip install --target`" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -238,7 +238,7 @@ def test_the_archive_brings_kbatch_to_the_executors(
     assert line, process.communicate()
     rows, paths = json.loads(line)
     assert {partition: (n, total) for partition, n, total in rows} == {
-        partition: (len(wanted), int(wanted.sum())) for partition, wanted in offsets.items()
+        partition: (len(expected), int(expected.sum())) for partition, expected in offsets.items()
     }
     works = tuple(f"{work}/" for work in driver.cluster.workers.values())
     assert paths
@@ -268,6 +268,6 @@ def test_when_all_machines_die_the_export_ends(driver: Driver, tmp_path: Path) -
     busy_worker(driver.cluster, tmp_path, process)
     for number in list(driver.cluster.workers):
         driver.cluster.kill_worker(number)
-    said = driver.result(process)
-    assert said.startswith(f"ExecutorsLostError: {driver.cluster.master} has had no executor for this job for ")
+    output = driver.result(process)
+    assert output.startswith(f"ExecutorsLostError: {driver.cluster.master} has had no executor for this job for ")
     assert list(tmp_path.iterdir()) == []

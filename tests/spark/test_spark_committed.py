@@ -162,8 +162,8 @@ def test_a_lost_marker_leaves_its_transaction_undecided(spark: Any, tmp_path: Pa
     assert [(loss.position, loss.length, loss.base_offset) for loss in losses] == [(len(txn(3, 7)), len(bad), 4)]
     assert offsets(spark, log, onError="skip", splitBytes=str(split_bytes)) == [0, 1, 5, 6, 8]
     states = load(spark, log, table="transactions", onError="skip").collect()
-    wanted = [(7, 3, 4, "undecided", None)]
-    assert [(r.producer_id, r.first_offset, r.last_offset, r.state, r.last_stable_offset) for r in states] == wanted
+    expected = [(7, 3, 4, "undecided", None)]
+    assert [(r.producer_id, r.first_offset, r.last_offset, r.state, r.last_stable_offset) for r in states] == expected
     (row,) = load(spark, log, table="losses", isolationLevel="read_committed").collect()
     assert (row.position, row.length) == (len(txn(3, 7)), len(bad))
     with pytest.raises(kbatch.CrcMismatchError):
@@ -442,8 +442,8 @@ def test_text_of_what_is_left_out(
         f"  withheld   t-1: 1 open transaction from offset 2 on (producer 9): {size} bytes in 4 batches"
     ]
     size = len(txn(0, 7, 3)) + len(txn(3, 8, 2))
-    assert f"  aborted    {size} bytes in 2 batches left out" in text.splitlines()
-    # By default nothing of it is told, since nothing is left out.
+    assert f"  aborted    {size} bytes in 2 batches omitted" in text.splitlines()
+    # By default nothing is omitted, so the summary has no such lines.
     status, text = run_export(capsys, several, tmp_path / "all")
     assert status == 0
     assert "withheld" not in text
@@ -462,7 +462,7 @@ def test_lists_of_open_transactions_are_bounded(spark: Any, tmp_path: Path, caps
     )
     assert len(lines) == 21
     assert lines[-1].endswith(
-        f" in 250 batches of 5 more topic-partitions; {tmp_path / 'out'}/_manifest.json has all of them"
+        f" in 250 batches of 5 more topic-partitions; {tmp_path / 'out'}/_manifest.json lists all"
     )
     manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     assert [(part["open_count"], len(part["open_transactions"])) for part in manifest["partitions"]] == [(50, 20)] * 25

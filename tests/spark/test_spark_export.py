@@ -124,18 +124,18 @@ def test_spark_reads_it(spark: Any, exported: tuple[Path, Any]) -> None:
 
 def test_duckdb_polars_and_pyarrow_read_it(exported: tuple[Path, Any]) -> None:
     out, summary = exported
-    wanted = {part.topic: part.records for part in summary.partitions}
+    expected = {part.topic: part.records for part in summary.partitions}
     duckdb = pytest.importorskip("duckdb")
     query = f"select topic, count(*) from read_parquet('{out}/**/*.parquet', hive_partitioning=true) group by topic"
     with duckdb.connect() as connection:
-        assert dict(connection.execute(query).fetchall()) == wanted
+        assert dict(connection.execute(query).fetchall()) == expected
     polars = pytest.importorskip("polars")
     frame = polars.scan_parquet(f"{out}/**/*.parquet", hive_partitioning=True).group_by("topic").len().collect()
-    assert dict(frame.rows()) == wanted
+    assert dict(frame.rows()) == expected
     import pyarrow.dataset
 
     table = pyarrow.dataset.dataset(out, format="parquet", partitioning="hive").to_table(columns=["topic"])
-    assert {row["values"]: row["counts"] for row in table["topic"].value_counts().to_pylist()} == wanted
+    assert {row["values"]: row["counts"] for row in table["topic"].value_counts().to_pylist()} == expected
 
 
 def test_a_failure_leaves_nothing(spark: Any, golden: Path, tmp_path: Path) -> None:

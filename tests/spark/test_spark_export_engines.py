@@ -521,7 +521,7 @@ def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: 
     stamps = [int(stamp) for table in log.tables(isolation="read_committed") for stamp in table.records["timestamp"]]
     since = sorted(stamps)[len(stamps) // 2]
     first = log.offset_for_timestamp(since)
-    wanted = [
+    expected = [
         int(offset)
         for table in log.tables(isolation="read_committed", start_offset=first)
         for offset in table.records["offset"]
@@ -531,15 +531,15 @@ def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: 
     assert status == (4 if log.transactions().pending else 0)
     shown = capsys.readouterr()
     manifest = client.get_object(Bucket="bucket", Key="copied/_manifest.json")["Body"].read().decode()
-    assert json.loads(manifest)["records"] == len(wanted)
+    assert json.loads(manifest)["records"] == len(expected)
     assert "very-secret" not in shown.out + shown.err + manifest
     fs = pyarrow.fs.S3FileSystem(**options)
     found = pyarrow.dataset.dataset("bucket/copied", filesystem=fs, format="parquet").to_table(columns=["offset"])
-    assert sorted(found.column("offset").to_pylist()) == wanted
+    assert sorted(found.column("offset").to_pylist()) == expected
     # From a bucket to a mounted file system.
     local = tmp_path / "local"
     assert main(["export", "s3://bucket/logs", str(local), *flags, *given]) == status
-    assert pq.ParquetDataset(local).read(["offset"]).num_rows == len(wanted)
+    assert pq.ParquetDataset(local).read(["offset"]).num_rows == len(expected)
     shown = capsys.readouterr()
     assert "very-secret" not in shown.out + shown.err + (local / "_manifest.json").read_text()
 

@@ -49,13 +49,13 @@ def run(
 ) -> list[Path]:
     """Do all tasks of an export here, without Spark; return the files by the order of their names in the output."""
     chosen = options or ReadOptions()
-    wanted = WriteOptions(**writing)
+    expected = WriteOptions(**writing)
     tasks = plan(open_selected([str(root)]), chosen)
     out.mkdir()
-    job = ExportJob(tasks, chosen, OutputPlace(str(out)), wanted, limits=limits)
+    job = ExportJob(tasks, chosen, OutputPlace(str(out)), expected, limits=limits)
     (rows,) = ([row for batch in job([pa.record_batch({"id": [i]})]) for row in batch.column(0).to_pylist()]
                for i in [0] if len(tasks) == 1)  # fmt: skip
-    committed = _data_files(reports_of(rows), "", wanted.suffix)
+    committed = _data_files(reports_of(rows), "", expected.suffix)
     for file in committed:
         (out / file.name).parent.mkdir(parents=True, exist_ok=True)
         (out / file.written.name).rename(out / file.name)
@@ -118,14 +118,14 @@ def test_readers_take_every_option(spark: Any, golden: Path, tmp_path: Path) -> 
             dictionary=("value", "offset") if i % 2 else ("key",),
             by_day=True,
         )
-        wanted = ["offset", "timestamp", "value"]
-        expected = pq.read_table(out, partitioning=None).sort_by("offset").select(wanted)
+        expected_rows = ["offset", "timestamp", "value"]
+        expected = pq.read_table(out, partitioning=None).sort_by("offset").select(expected_rows)
         rows = [tuple(row.values()) for row in expected.to_pylist()]
         with duckdb.connect() as connection:
             query = f"""select "offset", epoch_us(timestamp), value from '{out}/**/*.parquet' order by "offset\""""
             found = connection.execute(query).fetchall()
         assert found == [(row[0], int(row[1].timestamp() * 1000) * 1000, row[2]) for row in rows]
-        frame = polars.scan_parquet(f"{out}/**/*.parquet").sort("offset").select(wanted).collect()
+        frame = polars.scan_parquet(f"{out}/**/*.parquet").sort("offset").select(expected_rows).collect()
         assert frame["offset"].to_list() == [row[0] for row in rows]
         assert frame["value"].to_list() == [row[2] for row in rows]
         by_spark = spark.read.parquet(str(out)).orderBy("offset").select("offset", "value").collect()

@@ -203,8 +203,8 @@ def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path,
         options = ReadOptions(on_error="skip", split_bytes=split_bytes)
         tasks = plan([log], options)
         assert [offset for _, offset, _ in rows_of(tasks, options)] == want
-        told = [(split.path, loss) for task in tasks for split, t in task_tables(task, options) for loss in t.losses]
-        assert told == lost
+        shown = [(split.path, loss) for task in tasks for split, t in task_tables(task, options) for loss in t.losses]
+        assert shown == lost
         with pytest.raises(kbatch.KbatchError) as whole:
             list(log.tables())
         options = ReadOptions(split_bytes=split_bytes)

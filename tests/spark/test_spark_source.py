@@ -157,10 +157,10 @@ def test_a_projection_is_the_whole_relation_restricted(spark: Any, logs: str, co
         options = {"subscribe": topics, "isolationLevel": isolation}
         whole = load(spark, logs, **options)
         some = load(spark, logs, schema, **options)
-        wanted = sorted(map(tuple, whole.select(*columns).collect()), key=repr)
-        assert wanted
-        assert sorted(map(tuple, some.collect()), key=repr) == wanted
-        assert some.count() == len(wanted)
+        expected_rows = sorted(map(tuple, whole.select(*columns).collect()), key=repr)
+        assert expected_rows
+        assert sorted(map(tuple, some.collect()), key=repr) == expected_rows
+        assert some.count() == len(expected_rows)
 
 
 @pytest.mark.parametrize(
@@ -393,13 +393,13 @@ def test_errors_of_planning(spark: Any, logs: str, tmp_path: Path) -> None:
 def test_message_sets_are_read_like_batches(spark: Any, logs: str) -> None:
     rows = load(spark, logs, topics="magic0,magic1").orderBy("topic", "offset").collect()
     have = [(row.topic, row.offset, row.timestampType, row.timestamp is None) for row in rows]
-    wanted = []
+    expected_rows = []
     for topic in ("magic0", "magic1"):
         for table in kbatch.Log(f"{logs}/{topic}-0").tables():
             types = np.where(table.batches["magic"] == 0, -1, table.batches["attributes"] >> 3 & 1)
             for offset, timestamp, batch in table.records[["offset", "timestamp", "batch"]].tolist():
-                wanted.append((topic, offset, int(types[batch]), timestamp == -1))
-    assert have == wanted
+                expected_rows.append((topic, offset, int(types[batch]), timestamp == -1))
+    assert have == expected_rows
     assert len(have) > 20
 
 

@@ -197,10 +197,10 @@ def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path) -> None:
             ]
             for i, log in enumerate(logs):
                 start, stop = (None, None) if ranges is None else ranges[i]
-                wanted = follow_transactions(log.segments, follow, start_offset=start, stop_offset=stop)
+                expected = follow_transactions(log.segments, follow, start_offset=start, stop_offset=stop)
                 for each in found:
                     got = each[i]
                     assert got is not None
-                    assert got.aborted.tolist() == wanted.aborted.tolist()
-                    assert got.pending == wanted.pending
+                    assert got.aborted.tolist() == expected.aborted.tolist()
+                    assert got.pending == expected.pending
     assert following.log_transactions(logs, ReadOptions(), None, segment_walker(spark)) == [None] * 3

@@ -58,7 +58,7 @@ def there(partition: int, of_key: bytes | None = None) -> list[int]:
     return [n for n in range(BATCHES * PER_BATCH) if n not in hit and of_key in (None, key(n))]
 
 
-WANTED = [(partition, offset) for partition in range(2) for offset in there(partition, b"k3")]
+EXPECTED = [(partition, offset) for partition in range(2) for offset in there(partition, b"k3")]
 OPTIONS = {"key": "k3", "onError": "skip", "valueFormat": "json", "topics": "orders"}
 
 
@@ -68,7 +68,7 @@ def rows_of(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
 
 def check_values(frame: Any) -> None:
     rows = rows_of(frame, "value.id", "value_bad")
-    assert [row[:2] for row in rows] == WANTED
+    assert [row[:2] for row in rows] == EXPECTED
     for _, offset, number, bad in rows:
         assert number == (None if offset % 10 in (3, 5) else offset)
         assert bad == (b"no json" if offset % 10 == 3 else None)
@@ -78,9 +78,9 @@ def test_a_key_with_values_damage_and_any_columns(spark: Any, logs: Path) -> Non
     reader = spark.read.format("kbatch").options(**OPTIONS)
     check_values(reader.load(str(logs)))
     for schema in ("partition int, offset long", "offset long, value_bad binary, partition int", "offset long"):
-        assert spark.read.format("kbatch").options(**OPTIONS).schema(schema).load(str(logs)).count() == len(WANTED)
+        assert spark.read.format("kbatch").options(**OPTIONS).schema(schema).load(str(logs)).count() == len(EXPECTED)
     only = spark.read.format("kbatch").options(**{**OPTIONS, "valueFormat": "binary"}).schema("partition int")
-    assert only.load(str(logs)).count() == len(WANTED)
+    assert only.load(str(logs)).count() == len(EXPECTED)
 
 
 def test_a_stream_of_one_keys_values(spark: Any, logs: Path, tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_parsed_values_are_exported(
     out = tmp_path / "out"
     flags = ["--key", "k3", "--values", "json", "--topic", "orders", "--on-error", "skip", "--format", written]
     assert main(["export", str(logs), str(out), *flags, "--by-day"]) == 3
-    bad = sum(offset % 10 == 3 for _, offset in WANTED)
-    assert f"unparsed   {bad} values: null here, with their bytes in value_bad\n" in capsys.readouterr().out
+    bad = sum(offset % 10 == 3 for _, offset in EXPECTED)
+    assert f"unparsed   {bad} values: null in the output, their bytes are in value_bad\n" in capsys.readouterr().out
     if written == "delta":
         table = pytest.importorskip("deltalake").DeltaTable(str(out)).to_pyarrow_table()
     else:
@@ -115,7 +115,7 @@ def test_parsed_values_are_exported(
     rows = sorted(
         table.select(["partition", "offset", "value", "value_bad"]).to_pylist(), key=lambda row: (*row.values(),)[:2]
     )
-    assert [(int(row["partition"]), row["offset"]) for row in rows] == WANTED
+    assert [(int(row["partition"]), row["offset"]) for row in rows] == EXPECTED
     for row in rows:
         parsed = {"id": row["offset"], "of": {"day": "x"}}
         assert row["value"] == (None if row["offset"] % 10 in (3, 5) else parsed)

@@ -181,7 +181,7 @@ def test_choice_of_topics(tmp_path: Path) -> None:
     for name in ("a-0", "a-1", "b-0"):
         Writer(tmp_path, name).records()
     everything = {"startingOffsets": "earliest"}
-    for options, wanted in (
+    for options, expected in (
         ({"subscribe": "a"}, {("a", 0), ("a", 1)}),
         ({"subscribePattern": "b|c"}, {("b", 0)}),
         ({"assign": '{"a": [1], "c": [0]}'}, {("a", 1)}),
@@ -189,7 +189,7 @@ def test_choice_of_topics(tmp_path: Path) -> None:
     ):
         query = Query(tmp_path, **everything, **options)
         query.drain()
-        assert {row[:2] for row in query.rows} == wanted
+        assert {row[:2] for row in query.rows} == expected
     # One partition's directory.
     query = Query(tmp_path / "b-0", **everything)
     assert query.drain() == [0, 1, 2]
@@ -329,12 +329,12 @@ def test_limits_for_spark_without_admission_control(tmp_path: Path) -> None:
     for _ in range(4):
         writer.records()
     query = Query(tmp_path, reports_seen=True, startingOffsets="earliest", maxOffsetsPerTrigger="5")
-    told = query.reader.latestOffset
+    shown = query.reader.latestOffset
     rows = []
     for restart in (False, True, False):
         if restart:
             query.restart()
-        query.reader.latestOffset = lambda *_: told.__func__(query.reader)  # type: ignore[assignment, attr-defined]
+        query.reader.latestOffset = lambda *_: shown.__func__(query.reader)  # type: ignore[assignment, attr-defined]
         rows.append(query.batch())
     assert rows == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
     assert query.batch() is None
@@ -467,13 +467,13 @@ def test_exactly_once_over_restarts(tmp_path: Path, on_error: str) -> None:
             for pid in still:
                 writer.marker(pid, COMMIT)
         query.drain()
-        wanted = [
+        expected = [
             ("t", log.partition, offset)
             for log in kbatch.find_logs(root)
             for table in log.tables(isolation="read_committed" if committed else "read_uncommitted")
             for offset in table.records["offset"].tolist()
         ]
-        assert sorted(query.rows) == wanted
+        assert sorted(query.rows) == expected
 
 
 def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -123,7 +123,7 @@ def test_the_command_line_tells(
     (source / SNAPSHOT).write_bytes(b"")
     assert main([*arguments, str(source), str(tmp_path / "out-0")]) == 3
     said = capsys.readouterr().out
-    assert "left out: " in said
+    assert "skipped: " in said
     assert f"{source / SNAPSHOT}, byte 0: ends within" in said
     assert main(["verify", str(tmp_path / "out-0")]) == 0
     if arguments[0] == "compact":

@@ -196,7 +196,7 @@ def test_what_is_not_copied_of_a_logs_end_is_told(
     assert (report.tail_bytes, report.damage, report.batches) == (len(tail), [], 3)
     assert main(["convert", str(tmp_path / "t-0"), str(tmp_path / "v-0")]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not copied")]
-    assert said == ([f"not copied: {len(tail)} bytes after the last whole batch"] if tail else [])
+    assert said == ([f"not copied: {len(tail)} bytes after the last complete batch"] if tail else [])
     assert kbatch.Log(tmp_path / "v-0").end_offset == 9
 
 
@@ -237,7 +237,7 @@ def test_memory_does_not_depend_on_the_size(codec: str, tmp_path: Path) -> None:
 def test_the_commands(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = golden / "logs"
     assert main(["recompress", f"{logs}/txn-0", f"{tmp_path}/txn-0", "--codec", "zstd:9"]) == 0
-    assert "165 batches, 21.9 KiB, to 165" in capsys.readouterr().out
+    assert "165 batches (21.9 KiB) -> 165" in capsys.readouterr().out
     assert rows_of(tmp_path / "txn-0", isolation="read_committed") == rows_of(
         logs / "txn-0", isolation="read_committed"
     )
@@ -292,7 +292,7 @@ def test_a_whole_log_directory(golden: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["recompress", str(source), f"{tmp_path}/two", "--codec", "gzip", "--on-error", "skip"]) == 3
     last = kbatch.scan(path.read_bytes())[-1]
     said = capsys.readouterr().out
-    assert f"left out: byte {last['position']}, {last['size']} bytes: {path}: " in said
+    assert f"skipped: byte {last['position']}, {last['size']} bytes: {path}: " in said
 
 
 @pytest.mark.parametrize(
