@@ -247,7 +247,7 @@ def test_no_loss_no_side_table(exported: tuple[Path, Any]) -> None:
 
 
 def test_the_table_of_losses_is_not_exported(golden: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an export writes records, and losses beside them"):
+    with pytest.raises(ValueError, match="an export writes records and a side table of losses"):
         kbatch.spark.export(golden / "logs", tmp_path / "out", options=options(table="losses", on_error="skip"))
 
 
