@@ -364,7 +364,7 @@ def test_transactions_that_damage_hides_are_an_error_unless_passed_over(spark: A
     got = transactions(spark, log, onError="skip")
     assert [row[2:6] for row in got] == [(7, 0, 2, "aborted"), (7, 3, None, "open")]
     cut = write_log(tmp_path / "cut-0", (0, [txn(0, 7), data(1)[:-3]]), (2, [marker(2, 7, ABORT)]))
-    with pytest.raises(Exception, match="only the last segment of a log may end so"):
+    with pytest.raises(Exception, match="only the last segment of a log may end with an incomplete batch"):
         transactions(spark, cut)
     assert [row[2:6] for row in transactions(spark, cut, onError="skip")] == [(7, 0, 2, "aborted")]
     # The end of a log that is being written is no damage.
@@ -494,7 +494,7 @@ def test_help_says_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["export", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "By default every record is written" in text
+    assert "By default all records are written" in text
     assert "--isolation {read_uncommitted,read_committed}" in text
     with pytest.raises(SystemExit) as done:
         main(["export", "a", "b", "--isolation", "serializable"])
