@@ -189,7 +189,7 @@ def test_losses_of_a_column(spark: Any, segments: list[bytes], caplog: pytest.Lo
     assert len(lines) == 6
     assert lines[0].startswith(f"row 1 of the partition, column 'value', byte {skipped[0][0]}: ")
     assert lines[-1] == "5 losses in this task; table='losses' returns all of them as rows"
-    with pytest.raises(ValueError, match="for on_error='skip' or 'stop'"):
+    with pytest.raises(ValueError, match="requires on_error='skip' or 'stop'"):
         kbatch.spark.decode_in_arrow(table="losses", on_error="raise")
     with pytest.raises(ValueError, match="table must be one of 'records', 'losses'"):
         kbatch.spark.decode_batches(table="loss")  # type: ignore[arg-type]

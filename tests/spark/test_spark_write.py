@@ -300,7 +300,7 @@ def test_abort_removes_everything(tmp_path: Path) -> None:
         assert tree(tmp_path)
         writer.abort([message, None])
         assert tree(tmp_path) == {}
-        with pytest.raises(LogDirectoryError, match=r"the directory of this write does not exist\. The write was aborted"):
+        with pytest.raises(LogDirectoryError, match=r"directory of this write does not exist\. The write was aborted"):
             writer.write(iter(batches(30)))
         # What comes too late finds nothing to put in place.
         with pytest.raises(LogDirectoryError, match="a task wrote this file, but it can't be opened"):
