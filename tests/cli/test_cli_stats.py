@@ -1,4 +1,4 @@
-"""``kbatch stats``: counts against what the golden files are known to hold."""
+"""``kbatch stats``: counts against the known contents of the golden files."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_transactions(how: list[str], run: Any) -> None:
     assert (shown["name"], shown["topic"], shown["partition"]) == ("txn-0", "txn", 0)
 
 
-def test_headers_only_says_what_it_does_not_know(run: Any) -> None:
-    """LEG-R23: compressed message sets don't say in their headers how many records they hold."""
+def test_headers_only_reports_unknown_counts(run: Any) -> None:
+    """LEG-R23: headers of compressed message sets have no record count."""
     _, out, _ = run("--json", "--headers-only", LOGS / "magic1-0", LOGS / "codec-zstd-0")
     old, new = json.loads(out)["logs"]
     assert old["uncounted_batches"] > 0

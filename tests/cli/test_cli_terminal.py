@@ -1,4 +1,4 @@
-"""What commands show on a terminal while they work, and that a pipe gets none of it."""
+"""The progress line of commands on a terminal; a pipe gets none."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_pipe_gets_none(name: str, log: Path) -> None:
 def test_an_interrupt_leaves_nothing(
     name: str, single: bool, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C after all was read, and nothing has its name."""
+    """Ctrl-C after the last read: the output does not exist."""
     arguments = command(name, log)[3:]
     if single:
         segment = next(log.glob("t-0/*.log"))

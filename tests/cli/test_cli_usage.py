@@ -1,4 +1,4 @@
-"""Numbers on the command line: what can't be one is wrong usage, said by the parser with the option's name."""
+"""Numbers on the command line: an invalid one is wrong usage, and the parser's error names the option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kbatch verify``: what is sound is silent, and each kind of damage is told where it is."""
+"""``kbatch verify``: sound files have no findings, and each kind of damage is reported with its position."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def patch(path: Path, position: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_all_that_kafka_has_written_is_sound(run: Any) -> None:
-    """Every log of the golden files, with all files beside it."""
+def test_kafkas_files_are_sound(run: Any) -> None:
+    """Every log of the golden files, with all its auxiliary files."""
     status, out, err = run(LOGS)
     assert (status, err) == (0, "")
     assert findings(out) == []
@@ -73,7 +73,7 @@ def test_json(run: Any, txn: Path) -> None:
 
 @pytest.mark.parametrize("position", range(0, 3600, 97))
 def test_a_flipped_bit_is_that_batch_only(position: int, run: Any, txn: Path) -> None:
-    """CRC-R1, CRC-R2: what the checksum covers costs one finding, at its batch; what it doesn't may cost none."""
+    """CRC-R1, CRC-R2: a flipped bit under the checksum is one finding, at its batch; elsewhere there may be none."""
     path = segment_path(txn, 186)
     data = path.read_bytes()
     start = 0
@@ -148,7 +148,7 @@ def test_sequences_of_kafkas_logs_are_sound(run: Any) -> None:
 
 
 def test_segments_that_overlap(run: Any, tmp_path: Path) -> None:
-    """DSK-R13: an overlap is damage, told once; a gap isn't."""
+    """DSK-R13: an overlap is damage, reported once; a gap is not."""
     write_segment(tmp_path / "t-0", 0, [batch(0, [1, 2, 3])])
     second = write_segment(tmp_path / "t-0", 2, [batch(2, [1]), batch(3, [1])])
     write_segment(tmp_path / "t-0", 100, [batch(100, [1])])
@@ -241,7 +241,7 @@ def test_time_index(run: Any, txn: Path) -> None:
 
 
 def test_transaction_index(run: Any, txn: Path) -> None:
-    """TXI-R1, TXI-R5: what is missing, or begins too late, would hand out aborted records."""
+    """TXI-R1, TXI-R5: an entry that is missing or begins too late would return aborted records."""
     path = segment_path(txn, 0, ".txnindex")
     data = path.read_bytes()
     for content, text in (
@@ -264,8 +264,8 @@ def test_transaction_index(run: Any, txn: Path) -> None:
     assert len(findings(out)) == len(data) // 34
 
 
-def test_a_log_of_which_the_beginning_was_deleted(run: Any, txn: Path) -> None:
-    """TXI-R6, TXI-R7: the snapshot says which transactions were open there."""
+def test_a_log_whose_beginning_was_deleted(run: Any, txn: Path) -> None:
+    """TXI-R6, TXI-R7: the snapshot lists which transactions were open there."""
     for path in txn.glob(f"{0:020d}.*"):
         path.unlink()
     assert run(txn)[0] == 0

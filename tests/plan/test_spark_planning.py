@@ -1,4 +1,4 @@
-"""Which bytes a read opens, and how they are shared out: pruning, even tasks, thousands of segments."""
+"""The bytes that a read opens, and how they are divided among tasks: pruning, even tasks, thousands of segments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(**options: str) -> ReadOptions:
 
 @pytest.fixture
 def bytes_read() -> Callable[[], int]:
-    """Say how many bytes of files were read since the last time, of logs and of indexes."""
+    """Return the number of bytes read from logs and from indexes since the last call."""
     before = [storage.bytes_read()]
 
     def since() -> int:
@@ -161,7 +161,7 @@ def test_a_path_that_is_a_log_is_chosen_by_its_name_too(days: Path) -> None:
 
 @pytest.mark.parametrize("index", ["missing", "cut", "low", "high", "random", "of another segment"])
 def test_a_wrong_time_index_loses_no_record(tmp_path: Path, index: str) -> None:
-    """DSK-R3, DSK-R5: timestamps descend now and then, and the first record is found whatever the .timeindex says."""
+    """DSK-R3, DSK-R5: timestamps may descend, and the first record is found with any .timeindex."""
     draw = random.Random(3)
     times = [BEGIN + 1000 * i + draw.choice([0, 0, 0, -30_000, 40_000]) for i in range(600)]
     for segment in range(6):
@@ -224,7 +224,7 @@ def keyed(offset: int, keys: list[bytes | None]) -> bytes:
 
 
 def test_only_the_records_of_a_key(tmp_path: Path) -> None:
-    """COL-R1: null is no key, and the empty key is one."""
+    """COL-R1: null is not a key; the empty key is one."""
     draw = random.Random(5)
     pool = [None, b"", b"a", b"b", b"user-1", b"user-17", b"user-18", bytes(range(256)), "schlüssel".encode()]
     keys = [draw.choice(pool) for _ in range(2000)]
@@ -245,7 +245,7 @@ def test_only_the_records_of_a_key(tmp_path: Path) -> None:
     options = ReadOptions(key=b"a")
     (task,) = plan(open_selected([str(tmp_path)]), options)
     ((_, table),) = task_tables(task, options, ("offset",))
-    # Batches and losses are those of the whole, as an export counts them.
+    # Batches and losses include all batches, as an export counts them.
     assert len(table.batches) == 200
     assert set(table.keys()) == {b"a"}
 
@@ -270,7 +270,7 @@ def test_keys_equal_trusts_no_row() -> None:
         equal(np.concatenate([rows, rows]))
 
 
-def test_the_partition_of_a_key_is_that_of_kafkas_partitioner() -> None:
+def test_the_partition_of_a_key_equals_kafkas() -> None:
     # Kafka's own UtilsTest.
     for key, want in (
         (b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536),
@@ -300,7 +300,7 @@ def test_the_partition_of_a_key_is_that_of_kafkas_partitioner() -> None:
         ({"key": "a", "table": "losses"}, "key chooses records; table losses has none"),
     ],
 )
-def test_bad_options_say_what_is_wrong(options: dict[str, str], message: str) -> None:
+def test_errors_of_bad_options(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(**options)
 
@@ -339,7 +339,7 @@ def test_tasks_are_even_when_partitions_are_not(tmp_path: Path, shape: str, inde
 
 
 def test_a_batch_is_never_divided(tmp_path: Path) -> None:
-    """Sizes may not permit what is wanted: then a task has one batch, and the others still share the rest."""
+    """If a batch exceeds the task size, a task has one batch, and the others share the rest."""
     large = batch(0, [BEGIN], value=b"v" * 500_000)
     write_segment(tmp_path / "t-0", 0, [large, *uniform(1, 100_000)])
     tasks = plan(open_selected([str(tmp_path)]), ReadOptions(split_bytes=10_000))
@@ -353,9 +353,9 @@ def test_a_batch_is_never_divided(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("most", [1, 9, 10, 25, 1000])
-def test_at_most_so_many_records_a_task(tmp_path: Path, most: int, indexed: bool) -> None:
+def test_maximum_number_of_records_per_task(tmp_path: Path, most: int, indexed: bool) -> None:
     write_segment(tmp_path / "a-0", 0, uniform(0, 40_000), indexes=indexed)
-    # Compaction has left a gap, and one batch has more than is wanted.
+    # Compaction has left a gap, and one batch exceeds the limit.
     batches = [*uniform(1000, 20_000), batch(5000, [BEGIN] * 60), *uniform(5060, 20_000)]
     write_segment(tmp_path / "b-0", 1000, batches, indexes=indexed)
     write_segment(tmp_path / "b-0", 6000, uniform(6000, 20_000), indexes=indexed)
@@ -476,7 +476,7 @@ def test_no_payload_is_decoded_in_planning(many: Path, monkeypatch: pytest.Monke
 
 def test_offsets_of_remote_logs_are_looked_for_together() -> None:
     class Remote:
-        """A log of which a look takes until others are looked at too."""
+        """A log whose lookup blocks until the others are looked up too."""
 
         together = threading.Barrier(8, timeout=60)
 
@@ -497,7 +497,7 @@ def test_offsets_of_remote_logs_are_looked_for_together() -> None:
 
 
 def test_what_is_withheld_is_not_read(golden: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """LSO-R2: nothing from the last stable offset on, and the log says so."""
+    """LSO-R2: nothing from the last stable offset on, and a warning is logged."""
     (log,) = open_selected([str(golden / "logs" / "txn-0")])
     stable = log.transactions().last_stable_offset
     assert stable is not None

@@ -1,4 +1,4 @@
-"""Options of different kinds in one read, stream or export: each does what it does alone."""
+"""Options of different kinds in one read, stream or export: each has the same effect as alone."""
 
 from __future__ import annotations
 

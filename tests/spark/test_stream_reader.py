@@ -142,7 +142,7 @@ def test_partial_batches_and_zeros_are_the_end(tmp_path: Path) -> None:
 
 
 def test_preallocated_file_goes_on(tmp_path: Path) -> None:
-    """FRM-R7: the size of the file tells nothing then."""
+    """FRM-R7: the file size does not show changes then."""
     writer = Writer(tmp_path)
     writer.file.write_bytes(bytes(4096))
     query = Query(tmp_path, startingOffsets="earliest")
@@ -240,7 +240,7 @@ def test_partition_that_vanishes(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     query.drain()
     writer.path.rename(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
     lossy(query, caplog, "t-0: the log no longer exists")
-    # Created anew, it is a new one.
+    # A log that is created again is a new one.
     shutil.rmtree(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
     Writer(tmp_path).records()
     assert query.drain() == [0, 1, 2]
@@ -324,7 +324,7 @@ def test_rate_limits_are_shared_in_proportion(tmp_path: Path) -> None:
 
 
 def test_limits_for_spark_without_admission_control(tmp_path: Path) -> None:
-    """Before PySpark 4.2 `latestOffset()` isn't told where the batch begins."""
+    """Before PySpark 4.2 `latestOffset()` does not get the start of the batch."""
     writer = Writer(tmp_path)
     for _ in range(4):
         writer.records()
