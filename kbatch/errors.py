@@ -240,12 +240,12 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.BAD_MAGIC: (
         CorruptBatchError,
         BatchStatus.INVALID,
-        "magic is {found}, known are 0, 1 and 2; nothing after it can be framed",
+        "magic is {found}, expected 0, 1 or 2; nothing after it can be framed",
     ),
     Fault.LEGACY_CODEC: (
         UnsupportedFormatError,
         BatchStatus.UNSUPPORTED,
-        "codec id is {found}, known in messages of magic {expected} are 0 to 3 (none, gzip, snappy, lz4)",
+        "codec id is {found}, messages of magic {expected} allow 0 to 3 (none, gzip, snappy, lz4)",
     ),
     Fault.BATCH_TOO_SHORT: (
         CorruptBatchError,
@@ -261,7 +261,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.COUNT_TOO_LARGE: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "record count is {found}, the payload can hold {expected} at most",
+        "record count is {found}, the payload can hold at most {expected}",
     ),
     Fault.VARINT_TOO_LONG: (
         InvalidRecordError,
@@ -271,7 +271,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.VARINT_CUT: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "variable-length integer is cut by the end of its record or payload",
+        "variable-length integer extends beyond the end of its record or payload",
     ),
     Fault.RECORD_LENGTH: (
         InvalidRecordError,
@@ -296,7 +296,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.HEADER_COUNT: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "header count is {found}, the rest of the record can hold {expected} at most",
+        "header count is {found}, the rest of the record can hold at most {expected}",
     ),
     Fault.HEADER_KEY_LENGTH: (
         InvalidRecordError,
@@ -322,7 +322,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.UNKNOWN_CODEC: (
         UnsupportedFormatError,
         BatchStatus.UNSUPPORTED,
-        "codec id is {found}, known are 0 to 4 (none, gzip, snappy, lz4, zstd)",
+        "codec id is {found}, expected 0 to 4 (none, gzip, snappy, lz4, zstd)",
     ),
     Fault.OVER_LIMIT: (
         LimitExceededError,
@@ -332,7 +332,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.WRAPPER_VALUE: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "compressed message has no value, or its key or value reaches beyond it",
+        "compressed message has no value, or its key or value extends beyond it",
     ),
     Fault.WRAPPER_EMPTY: (InvalidRecordError, BatchStatus.INVALID, "compressed message holds no messages"),
     Fault.WRAPPER_OFFSET: (
@@ -343,17 +343,17 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.INNER_LENGTH: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "length field of an inner message is {found}, one of its magic needs at least {expected}",
+        "length field of an inner message is {found}, its magic needs at least {expected}",
     ),
     Fault.INNER_CUT: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "inner message is cut: it takes {expected} bytes, {found} remain",
+        "inner message is incomplete: it takes {expected} bytes, {found} remain",
     ),
     Fault.INNER_MAGIC: (
         InvalidRecordError,
         BatchStatus.INVALID,
-        "inner message has magic {found}, allowed are 0 and 1",
+        "inner message has magic {found}, expected 0 or 1",
     ),
     Fault.INNER_COMPRESSED: (
         InvalidRecordError,
@@ -363,7 +363,7 @@ _TEXTS: dict[Fault, tuple[type[KbatchError], BatchStatus, str]] = {
     Fault.BATCH_TOO_LARGE: (
         LimitExceededError,
         BatchStatus.OVER_LIMIT,
-        "header claims a batch of {found} bytes, above the limit of {expected}; raise Limits(max_batch_bytes=...) if "
+        "header declares a batch of {found} bytes, above the limit of {expected}; raise Limits(max_batch_bytes=...) if "
         "such batches are valid",
     ),
 }

@@ -1,6 +1,6 @@
 """The record format as data: sizes, attribute bits, sentinels and the dtypes of the three tables.
 
-The layouts are those of Apache Kafka's ``DefaultRecordBatch`` (magic 2) and ``LegacyRecord`` (magic 0 and 1).
+Apache Kafka defines these layouts in ``DefaultRecordBatch`` (magic 2) and ``LegacyRecord`` (magic 0 and 1).
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ BytesLike: TypeAlias = Buffer | npt.NDArray[Any]
 # The largest values of the wire's signed integers.
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-# Timestamps are milliseconds since then.
+# Timestamps count milliseconds from this time.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Every entry of a log, whatever its magic, begins with int64 offset and int32 length (FRM-R1) ...
+# Every entry of a log, of any magic, begins with int64 offset and int32 length (FRM-R1) ...
 LOG_OVERHEAD = 12
-# ... and has its magic at byte 16, so that 17 bytes are needed to know what follows.
+# ... and has its magic at byte 16, so that the first 17 bytes determine the layout.
 MAGIC_AT = 16
 MIN_ENTRY_SIZE = 17
-# The shortest entry there is: a message of magic 0 with neither key nor value (LEG-R1).
+# The shortest valid entry: a message of magic 0 with neither key nor value (LEG-R1).
 SHORTEST_ENTRY = 26
 # The fixed part of a batch of magic 2:
 #
@@ -85,7 +85,7 @@ BATCH_HEADER_SIZE = 61
 LEADER_EPOCH_AT = 12
 ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
-# The first byte that the CRC of a batch covers, and of a message of magic 0 or 1 (CRC-R1, CRC-R7).
+# The first byte that the CRC covers, in a batch and in a message of magic 0 or 1 (CRC-R1, CRC-R7).
 CRC_START = 21
 CRC_START_LEGACY = 16
 
@@ -129,9 +129,9 @@ class Codec(enum.IntEnum):
 
 
 class TimestampType(enum.IntEnum):
-    """What a record's timestamp means: bit 3 of the batch's attributes; -1 for magic 0, which has none.
+    """The meaning of a record's timestamp: bit 3 of the batch's attributes; -1 for magic 0, which has no timestamps.
 
-    The numbers are those of Kafka's ``TimestampType`` and of Spark's ``timestampType`` column.
+    Kafka's ``TimestampType`` and Spark's ``timestampType`` column have the same numbers.
 
     Examples
     --------
@@ -154,14 +154,14 @@ class TimestampType(enum.IntEnum):
 
 
 class BatchStatus(enum.IntEnum):
-    """What decoding made of a batch: the ``status`` column of ``BATCH_DTYPE``.
+    """The result of decoding a batch: the ``status`` column of ``BATCH_DTYPE``.
 
-    Anything but `OK` means that the batch gave no records, with two exceptions: `BAD_CRC` under ``crc="mark"``, and
-    `BAD_INNER_CRC`: the checksum of a compressed message of magic 0 or 1 holds, but not that of a message in it. Kafka
-    hands those out too; only a consumer with ``check.crcs`` looks at inner checksums.
+    A batch with any status but `OK` has no records in the table, with two exceptions: `BAD_CRC` under ``crc="mark"``,
+    and `BAD_INNER_CRC`, where a compressed message of magic 0 or 1 has a good checksum, but a message inside of it has
+    a bad one. Kafka returns these messages too; only a consumer with ``check.crcs`` verifies inner checksums.
 
-    `ABORTED` and `UNDECIDED` are no damage: read_committed leaves out the batches of aborted transactions, of those
-    whose marker is lost, and everything from the last stable offset on.
+    `ABORTED` and `UNDECIDED` do not mean damage: read_committed leaves out the batches of aborted transactions, the
+    batches of transactions whose marker is lost, and everything from the last stable offset on.
 
     Examples
     --------
@@ -185,15 +185,15 @@ class BatchStatus(enum.IntEnum):
 
     @staticmethod
     def sound(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        """Tell which batches are whole and hold their checksum, whether they gave records or not."""
+        """Return for each batch whether it is complete with a good checksum; it need not have records."""
         sound: npt.NDArray[np.bool_] = (status == BatchStatus.OK) | (status >= BatchStatus.ABORTED)
         return sound
 
 
 class ControlType(enum.IntEnum):
-    """What a control record says: the type in its key (CTL-R1, CTL-R2).
+    """The type of a control record, as stored in its key (CTL-R1, CTL-R2).
 
-    There may be more than these: an id that isn't listed is one that a later Kafka has added, and no error.
+    An id that is not listed here is not an error: later versions of Kafka may add types.
 
     Examples
     --------
@@ -228,8 +228,8 @@ RECORD_DTYPE = np.dtype(
     align=True,
 )
 
-# The columns that a decode may be asked for, and the fields of RECORD_DTYPE that each of them needs. Every row has its
-# batch besides, which knows the type of its timestamp.
+# The columns that can be decoded, and the fields of RECORD_DTYPE that each of them needs. Every row also has the field
+# `batch`: the batch determines the type of the timestamp.
 COLUMN_FIELDS: dict[str, tuple[str, ...]] = {
     "offset": ("offset",),
     "timestamp": ("timestamp",),
@@ -243,7 +243,7 @@ COLUMNS = tuple(COLUMN_FIELDS)
 
 @functools.cache
 def record_dtype(columns: tuple[str, ...]) -> np.dtype[np.void]:
-    """Return RECORD_DTYPE with only the fields that some of `COLUMN_FIELDS` need: 4 to 56 bytes a row."""
+    """Return RECORD_DTYPE with only the fields that these columns need: 4 to 56 bytes per row."""
     fields = {"batch"}.union(*(COLUMN_FIELDS[name] for name in columns))
     if fields == set(RECORD_DTYPE.names or ()):
         return RECORD_DTYPE
@@ -284,7 +284,7 @@ HEADER_DTYPE = np.dtype(
     align=True,
 )
 
-# A control record, its key and marker value read; -1 stands for what can't be read.
+# A control record with its parsed key and marker value; fields that cannot be read are -1.
 CONTROL_DTYPE = np.dtype(
     [
         ("record", "<i8"),
@@ -301,7 +301,7 @@ CONTROL_DTYPE = np.dtype(
     align=True,
 )
 
-# An aborted transaction: an entry of a .txnindex without its version (TXI-R1). `last_offset` is that of the marker.
+# An aborted transaction: an entry of a .txnindex without its version (TXI-R1). `last_offset` is the marker's offset.
 ABORTED_DTYPE = np.dtype(
     [
         ("producer_id", "<i8"),
@@ -313,7 +313,7 @@ ABORTED_DTYPE = np.dtype(
 )
 
 # The state of an idempotent producer in a partition: an entry of a .snapshot (DSK-R6). `last_sequence`, `last_offset`
-# and `offset_delta` (its last offset less its first) are of its last batch, -1, -1 and 0 where there is none.
+# and `offset_delta` (last offset minus first) describe its last batch; without one they are -1, -1 and 0.
 PRODUCER_DTYPE = np.dtype(
     [
         ("producer_id", "<i8"),
@@ -331,20 +331,20 @@ PRODUCER_DTYPE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what hostile or damaged input may cost.
+    """Limits on the memory and time that hostile or damaged input can cost.
 
     Parameters
     ----------
     max_decompressed_bytes : int
-        The largest payload, in bytes, that one batch may decompress to. It is checked while decompressing, so a
-        batch that would pass it never gets the memory (COD-R8). The default is far above what brokers accept
-        (``message.max.bytes`` is 1 MiB before decompression) and far below what would hurt.
+        The largest payload, in bytes, that one batch may decompress to. It is checked while decompressing, so that
+        no memory is allocated for output beyond it (COD-R8). The default is far above the batches that brokers
+        accept (``message.max.bytes`` is 1 MiB before decompression) and far below the memory of a machine.
     max_batch_bytes : int, optional
-        The largest batch, in bytes as stored: a header that claims more is damage (FRM-R14), except that of an
-        incomplete last batch in a fetch response or a file that is being written, after which no valid batch follows.
-        For sockets, where a wrong length makes a reader wait for what never comes, the ``message.max.bytes`` of the
-        topic and some more is a good choice.
-        None stands for the larger of `max_decompressed_bytes` and 64 MiB.
+        The largest batch, in bytes as stored. A header with a larger size is damage (FRM-R14), unless it belongs to an
+        incomplete last batch in a fetch response or a file that is being written, and no valid batch follows.
+        For sockets, where a wrong length makes a reader wait for bytes that never come, choose a little more than the
+        ``message.max.bytes`` of the topic.
+        None means the larger of `max_decompressed_bytes` and 64 MiB.
 
     Examples
     --------
@@ -361,7 +361,7 @@ class Limits:
             raise ValueError(f"max_decompressed_bytes must not be negative, got {self.max_decompressed_bytes}")
         if self.max_batch_bytes is not None and self.max_batch_bytes < BATCH_HEADER_SIZE:
             raise ValueError(
-                f"max_batch_bytes must be {BATCH_HEADER_SIZE} at least, which the header of a batch takes, "
+                f"max_batch_bytes must be at least {BATCH_HEADER_SIZE}, the size of a batch header, "
                 f"got {self.max_batch_bytes}"
             )
 

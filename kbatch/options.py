@@ -1,9 +1,9 @@
-"""What an option is. Each option is defined once, as a field of a dataclass, and every place that offers it uses that.
+"""Options. Each option is defined once, as a field of a dataclass, and every interface derives it from there.
 
-A field that `option` makes has a default, a kind of value, and the names under which Spark (`Option.spark`) and the
-command line (`Option.flags`) know it. From that come the parser of Spark's strings (`from_strings`), the flags
-(`add_flags`, `from_flags`), the check of values (`check_options`), and the documentation (`documented`,
-`table_of`). The dataclasses stay in the modules that use their values.
+A field that `option` makes has a default, a kind of value, and names for Spark (`Option.spark`) and the command line
+(`Option.flags`). The parser of Spark's strings (`from_strings`), the flags (`add_flags`, `from_flags`), the check of
+values (`check_options`) and the documentation (`documented`, `table_of`) are derived from it. The dataclasses stay in
+the modules that use their values.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ C = TypeVar("C", bound=type)
 
 
 class OptionError(ValueError):
-    """An option that is not valid. Its text has ``{field}`` for names of options, so that each place can use its own.
+    """An option is invalid. The text has ``{field}`` in place of option names, so that each interface inserts its own.
 
     Parameters
     ----------
@@ -78,12 +78,12 @@ class _Names(dict[str, str]):
 
 @dataclass(frozen=True)
 class ValueKind:
-    """A kind of value: how it is written as text, and which values are allowed.
+    """A kind of value: its form as text, and the allowed values.
 
     Attributes
     ----------
     parse : callable
-        Text to value. A `ValueError` reads as what follows the name of the option: "must be ..., got ...".
+        Text to value. The message of a `ValueError` continues after the name of the option: "must be ..., got ...".
     example : str
         A valid text.
     check : callable
@@ -91,13 +91,13 @@ class ValueKind:
     choices : tuple of str
         All texts, if there are only a few.
     metavar : str
-        Stands for the text in the help of the command line.
+        Placeholder for the text in the help of the command line.
     help : str
-        What the name means, where an option has names of several kinds.
+        The meaning of the name, where an option has names of several kinds.
     show : callable
         Value to text, for defaults.
     repeated : bool
-        Whether a flag may be given more than once; the text is then all of them with commas between.
+        Whether a flag may be repeated; the text is then all its values, separated by commas.
     """
 
     parse: Callable[[str], Any]
@@ -120,10 +120,10 @@ class Option:
         The field's name.
     kind : ValueKind
     spark, flags : dict of str to ValueKind
-        Names that Spark and the command line have for it, and how each is written; the first is the usual one.
+        Names of the option in Spark and on the command line, and the kind of each; the first is the usual one.
     help : str
     first_wins : bool
-        Whether several names may be given, of which the first in `spark` counts. Otherwise they exclude each other.
+        Whether several names may be given; the first in `spark` takes precedence. Otherwise they exclude each other.
     default : object
     """
 
@@ -169,7 +169,7 @@ def option(
 
 
 def options_of(cls: type[Any], **prefixes: str) -> list[Option]:
-    """Return the options that a dataclass declares; `prefixes` are put into names such as ``{side}Format``."""
+    """Return the options that a dataclass declares; `prefixes` are inserted in names such as ``{side}Format``."""
 
     def filled(text: str) -> str:
         for name, prefix in prefixes.items():
@@ -205,7 +205,7 @@ def check_options(options: Any) -> None:
 
 
 def as_named(make: Callable[[], Any], names: Mapping[str, str]) -> Any:
-    """Call `make`; the message of an `OptionError` gets these names of options."""
+    """Call `make`; in the message of an `OptionError`, options have these names."""
     try:
         return make()
     except OptionError as error:
@@ -216,25 +216,25 @@ def as_named(make: Callable[[], Any], names: Mapping[str, str]) -> Any:
 
 
 def from_strings(options: Sequence[Option], given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Parse what Spark hands over.
+    """Parse options from Spark.
 
     Parameters
     ----------
     options : sequence of Option
     given : mapping of str to str
-        By name in lower case. Other names are ignored; `refuse_unknown` is for them.
+        By name in lower case. Unknown names are ignored; `refuse_unknown` reports them.
 
     Returns
     -------
     values : dict
-        The values that were given, by field.
+        The given values, by field.
     names : dict of str to str
-        The Spark name of each option, by field: the one that was given, or the usual one.
+        The Spark name of each option, by field: the given name, or the usual one.
 
     Raises
     ------
     ValueError
-        For a text that is not valid, and for two names of one option.
+        For an invalid text, and for two names of one option.
     """
     texts = {name: given[name.lower()] for each in options for name in each.spark if name.lower() in given}
     return _parse([(each, each.spark, each.first_wins) for each in options], texts)
@@ -261,7 +261,7 @@ def _parse(
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `ValueError` for names, in lower case, that no option has; the message has the nearest name and all."""
+    """Raise `ValueError` for unknown names (in lower case); the message suggests the nearest name and lists all."""
     from difflib import get_close_matches
 
     names = {name.lower(): name for name in known}
@@ -304,7 +304,7 @@ def from_flags(options: Iterable[Option], arguments: argparse.Namespace) -> tupl
 
 
 def documented(cls: C) -> C:
-    """Put the options into the docstring of a dataclass, in place of ``{options}``."""
+    """Insert the options in the docstring of a dataclass, in place of ``{options}``."""
     lines = []
     for each in options_of(cls):
         lines += [f"{each.name} : {each.kind.metavar}, default {each.shown}", f"    {each.help}"]
@@ -313,7 +313,7 @@ def documented(cls: C) -> C:
 
 
 def table_of(options: Iterable[Option]) -> str:
-    """Return a table in Markdown: names, default and meaning of options."""
+    """Return a Markdown table of the names, default and meaning of options."""
     rows = ["| Spark | flag | default | |", "|---|---|---|---|"]
     for each in options:
         spark, flags = (", ".join(f"`{name}`" for name in names) for names in (each.spark, each.flags))
@@ -331,12 +331,12 @@ def whole_number(minimum: int = 0, maximum: int = INT64_MAX, metavar: str = "N")
 
 
 def size(minimum: int = 1, maximum: int = INT64_MAX) -> ValueKind:
-    """Return the kind of numbers of bytes within these bounds."""
+    """Return the kind of sizes in bytes within these bounds."""
     return ValueKind(parse_size, "64k", _between(minimum, maximum), metavar="SIZE", show=_show_size)
 
 
 def choice(*names: str) -> ValueKind:
-    """Return the kind of these words, in any case."""
+    """Return the kind of these words, case-insensitive."""
 
     def test(value: Any) -> None:
         if value not in names:
@@ -404,7 +404,7 @@ def parse_duration(text: str) -> float:
 def parse_compression(text: str) -> tuple[str, int | None]:
     """Return codec and level of a text such as ``zstd`` or ``zstd:3``; the level is None for the codec's default.
 
-    Which codecs and levels there are depends on what is written.
+    The caller checks codec and level: Parquet and Kafka support different ones.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a decode gives: three tables and one buffer, and the views of them."""
+"""`RecordTable`, the result of decoding: three tables and one buffer, and the views of them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["RecordTable"]
 class RecordTable(TableData):
     """Decoded records as columns: `records`, `batches` and `headers`, with positions into `data`.
 
-    Tables are made by `kbatch.decode` and `kbatch.Log.tables`. A table owns its buffers or holds the one it was decoded
-    from; every array and view taken from it keeps that memory alive.
+    `kbatch.decode` and `kbatch.Log.tables` return tables. A table owns its buffers or holds the buffer that it was
+    decoded from; every array and view taken from it keeps that memory alive.
 
-    A table is complete when it is made: its attributes can't be set.
+    A table is immutable: its attributes cannot be set.
 
     Examples
     --------
@@ -50,10 +50,10 @@ class RecordTable(TableData):
         Parameters
         ----------
         dtype : dtype
-            What each value is, in the byte order of the bytes: Java's ``LongSerializer`` writes ``">i8"``. Structured
-            dtypes and subarrays will do.
+            The type of a value, with the byte order of the stored bytes: Java's ``LongSerializer`` writes ``">i8"``.
+            Structured dtypes and subarrays are allowed.
         fill : scalar, optional
-            What stands for a null value (a tombstone). Without it a null is an error.
+            The replacement for a null value (a tombstone). Without it a null is an error.
 
         Returns
         -------
@@ -65,7 +65,7 @@ class RecordTable(TableData):
         TypeError
             If `dtype` holds Python objects or has no size.
         ValueError
-            Naming the first offset whose value is null, or isn't of the dtype's size.
+            If a value is null or does not have the dtype's size; the message names the first such offset.
 
         Examples
         --------
@@ -75,10 +75,10 @@ class RecordTable(TableData):
         """
         dtype = np.dtype(dtype)
         if dtype.hasobject or dtype.itemsize == 0:
-            raise TypeError(f"dtype {dtype} has no bytes that a value could hold")
+            raise TypeError(f"dtype {dtype} must have a fixed size and no Python objects")
         self.require("value")
         rows = self._records
-        # Through a structured dtype, so that a subarray is one element, and any dtype is bytes.
+        # In a structured dtype a subarray is one element, and any dtype can be viewed as bytes.
         out = np.empty(len(rows), [("value", dtype)])
         pattern = None
         if fill is not None:
@@ -88,9 +88,9 @@ class RecordTable(TableData):
         bad = gather_fixed(rows, self.data, dtype.itemsize, out.view(np.uint8), pattern)
         if bad >= 0:
             length = int(rows["value_len"][bad])
-            found = "null; fill= gives something to stand for it" if length < 0 else f"{length} bytes"
+            found = "null; fill= gives a value to replace it" if length < 0 else f"{length} bytes"
             where = self._where(bad)
-            raise ValueError(f"{where}: dtype {dtype} wants values of {dtype.itemsize} bytes, found {found}")
+            raise ValueError(f"{where}: dtype {dtype} needs values of {dtype.itemsize} bytes, found {found}")
         return out["value"]
 
     def values_json(
@@ -100,17 +100,17 @@ class RecordTable(TableData):
         on: On = "value",
         unknown: Unknown | None = None,
     ) -> ParsedValues[RecordTable]:
-        """Return values, or keys, that are JSON as an Arrow column; bad ones are named and kept.
+        """Parse values, or keys, as JSON to an Arrow column; bad values are reported and kept.
 
         Parameters
         ----------
         schema : pyarrow.Schema or DataType, optional
-            Fields of the objects, or the type of any JSON (`kbatch.values.JsonParser` tells which). Default is what
-            most of a sample of the table have (`kbatch.values.infer_json`).
+            Fields of the objects, or the type of any JSON value; `kbatch.values.JsonParser` lists the types. Default
+            is inferred from a sample of the table (`kbatch.values.infer_json`).
         on : {"value", "key"}
         unknown : {"ignore", "bad"}, optional
-            What becomes of a value with a field that the schema doesn't have: it is left out; or the value is bad.
-            Default is to ignore such fields with a schema that is given, and "bad" with one from a sample.
+            How to treat a field that the schema does not have: leave it out, or report the value as bad. Default is
+            "ignore" with a given schema, and "bad" with an inferred one.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class RecordTable(TableData):
         MissingDependencyError
             Without pyarrow.
         TypeError
-            If the schema has a type that no JSON is read as.
+            If the schema has a type that JSON cannot be parsed to.
 
         Examples
         --------
@@ -146,19 +146,18 @@ class RecordTable(TableData):
         reader_schema: Schema | os.PathLike[str] | None = None,
         on: On = "value",
     ) -> ParsedValues[RecordTable]:
-        """Return values, or keys, that are Avro datums as an Arrow column; bad ones are named and kept.
+        """Parse values, or keys, as Avro datums to an Arrow column; bad values are reported and kept.
 
         Parameters
         ----------
         schema : str, path, dict, list or mapping of int
-            The writer's schema: itself (JSON text or what that is in Python), or an ``.avsc`` file. With
-            ``"confluent"`` also the schema of each id: a mapping, or a directory with files ``<id>.avsc``. Nothing is
-            fetched.
+            The writer's schema, as JSON text, as the parsed JSON or as the path of an ``.avsc`` file. With
+            ``"confluent"`` also the schema of each id: a mapping, or a directory with files ``<id>.avsc``. Schemas are
+            not fetched from a registry.
         framing : {"none", "confluent"}
-            Whether Confluent's five bytes stand before each datum.
+            Whether each datum has Confluent's prefix of five bytes.
         reader_schema : str, path, dict or list, optional
-            What values are to look like, by Avro's schema resolution. Default is the schema, of several that of the
-            highest id.
+            The schema of the result, by Avro's schema resolution. Default is `schema`, or the one with the highest id.
         on : {"value", "key"}
 
         Returns
@@ -170,7 +169,7 @@ class RecordTable(TableData):
         MissingDependencyError
             Without pyarrow.
         ValueError
-            If a schema is none, contains itself, or can't be read as the reader's.
+            If a schema is invalid, contains itself, or cannot be resolved to the reader's schema.
         """
         from kbatch.values.avro import AvroParser, read_schema, read_schemas
         from kbatch.values.parsed import ParsedValues
@@ -186,17 +185,17 @@ class RecordTable(TableData):
         framing: Framing = "none",
         on: On = "value",
     ) -> ParsedValues[RecordTable]:
-        """Return values, or keys, that are Protobuf messages as an Arrow column; bad ones are named and kept.
+        """Parse values, or keys, as Protobuf messages to an Arrow column; bad values are reported and kept.
 
         Parameters
         ----------
         descriptors : bytes or path
-            What ``protoc --include_imports --descriptor_set_out=FILE`` writes, or that file; or a ``.proto`` file, if
-            grpcio-tools is installed.
+            The output of ``protoc --include_imports --descriptor_set_out=FILE``, as bytes or a path; or a ``.proto``
+            file, if grpcio-tools is installed.
         message : str, optional
             Full name of the message. Default is the first one of the file.
         framing : {"none", "confluent"}
-            Whether Confluent's prefix with the message's path stands before each.
+            Whether each message has Confluent's prefix with the path of its type.
         on : {"value", "key"}
 
         Returns
@@ -208,7 +207,7 @@ class RecordTable(TableData):
         MissingDependencyError
             Without pyarrow or protobuf.
         ValueError
-            If there is no such message, or it contains itself.
+            If the message is unknown, or contains itself.
         """
         from kbatch.values.parsed import ParsedValues
         from kbatch.values.protobuf import ProtobufParser, read_descriptors
@@ -216,12 +215,12 @@ class RecordTable(TableData):
         return ParsedValues.of(self, on, ProtobufParser(read_descriptors(descriptors), message, framing))
 
     def values_struct(self, dtype: npt.DTypeLike, *, on: On = "value") -> ParsedValues[RecordTable]:
-        """Return values, or keys, of a fixed width as an Arrow column; those of another length are bad, and kept.
+        """Return values, or keys, of a fixed width as an Arrow column; values of another length are bad, and kept.
 
         Parameters
         ----------
         dtype : dtype or str
-            As for `values_as`, which gives a NumPy array and takes no bad ones; also ``"id:>i8,price:>f8"``.
+            As for `values_as`, which returns a NumPy array and rejects bad values; also ``"id:>i8,price:>f8"``.
         on : {"value", "key"}
 
         Returns
@@ -233,7 +232,7 @@ class RecordTable(TableData):
         MissingDependencyError
             Without pyarrow.
         TypeError, ValueError
-            If `dtype` is none, or one that no bytes could be.
+            If `dtype` is invalid, or has no fixed size.
 
         Examples
         --------
@@ -247,7 +246,7 @@ class RecordTable(TableData):
         return ParsedValues.of(self, on, FixedParser(dtype))
 
     def values_text(self, *, on: On = "value") -> ParsedValues[RecordTable]:
-        """Return values, or keys, as strings; those that aren't UTF-8 are bad, and kept.
+        """Return values, or keys, as strings; values that are not UTF-8 are bad, and kept.
 
         Parameters
         ----------
@@ -282,7 +281,7 @@ class RecordTable(TableData):
         return arrow.to_polars(self, columns=columns)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Give the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...)."""
+        """Export the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...)."""
         from kbatch.records import arrow
 
         return arrow.c_stream(self, requested_schema)

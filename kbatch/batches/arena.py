@@ -93,6 +93,6 @@ class Arena:
         Returns
         -------
         ndarray of uint8, shape (used,)
-            Read-only, without a copy. It keeps the memory alive after the arena has grown or is gone.
+            Read-only, without a copy. It keeps the memory alive after the arena has grown or been deleted.
         """
         return np.frombuffer(self.view[: self.used].toreadonly(), np.uint8)

@@ -23,8 +23,8 @@ __all__ = ["decompress_carefully"]
 # Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
 
-# The least that an arena grows to, and the output that is asked of a library at a time where it can't write to the
-# arena itself.
+# The smallest capacity that an arena grows to, and the output requested at a time from a library that cannot write to
+# the arena.
 _STEP = 256 << 10
 # The compressed bytes that zlib gets at a time. It copies the input that it does not use, which would take quadratic
 # time if it got the whole payload.
@@ -43,7 +43,7 @@ _LZ4_HAS_SIZE = 0x08  # the flag, and the bytes that the content size takes
 _LZ4_INDEPENDENT = 0x20
 _LZ4_CHECKSUMS = 0x14
 _LZ4_STORED = 0x80000000
-# Every byte of a block adds 255 bytes to a length at most.
+# Every byte of a block adds at most 255 bytes to a length.
 _LZ4_MAX_RATIO = 255
 
 _ZSTD_MAGIC = 0xFD2FB528
@@ -179,7 +179,7 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_MAX_RATIO * len(block):
-            _refuse_payload(f"snappy: a block of {len(block)} bytes claims to hold {size}")
+            _refuse_payload(f"snappy: a block of {len(block)} bytes declares a size of {size}")
         if size > limit - produced:
             _refuse_size(limit)
         arena.reserve(produced + size)
@@ -188,7 +188,7 @@ def _decompress_snappy_block(block: memoryview, arena: Arena, produced: int, lim
     except cramjam.DecompressionError as error:
         _refuse_payload(f"snappy: {error}")
     if written != size:
-        _refuse_payload(f"snappy: a block claims to hold {size} bytes and holds {written}")
+        _refuse_payload(f"snappy: a block declares a size of {size} bytes and contains {written}")
     return size
 
 
@@ -227,7 +227,7 @@ def _lz4_header_checksum(header: bytes) -> bytes:
 
 
 def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
-    # Block by block into the arena is the fastest there is from Python: per 1 MiB of 64 KiB blocks 240 us, where
+    # Decompressing each block into the arena is the fastest way from Python: 1 MiB of 64 KiB blocks takes 240 us, where
     # lz4.frame.decompress takes 290 and a copy of its bytes 60 more, LZ4FrameDecompressor 310 with the copy,
     # lz4.block.decompress for each block 320, and cramjam's frame decoder 300 (and 4 us at every call for its context).
     end = len(payload)
@@ -243,7 +243,8 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
         position += 4
         if length == 0:
             if has_size and _uint64_le(payload, 6)[0] != produced:
-                _refuse_payload(f"lz4: the frame claims to hold {_uint64_le(payload, 6)[0]} bytes and holds {produced}")
+                size = _uint64_le(payload, 6)[0]
+                _refuse_payload(f"lz4: the frame declares a size of {size} bytes and contains {produced}")
             return produced  # bytes after the first frame are ignored (L4-R1, L4-R11)
         stored = length & _LZ4_STORED
         length &= ~_LZ4_STORED
@@ -262,7 +263,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
             except cramjam.DecompressionError:
                 if fits:
                     _refuse_payload(f"lz4: the block at payload byte {position} is malformed")
-                # Either malformed or beyond the limit: the stream decoder, which stops at any byte, decides.
+                # It is malformed or exceeds the limit: the stream decoder, which stops at any byte, determines which.
                 return _decompress_lz4_stream(payload, arena, limit, check_header)
         elif fits:
             arena.view[start : start + length] = block
@@ -276,18 +277,18 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
 def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_header: bool) -> int:
     """Decompress a frame with linked blocks (L4-R2) or checksums, which the library verifies (L4-R7)."""
     if not check_header:
-        # The library insists on it.
+        # The library requires it.
         at = 6 + (payload[4] & _LZ4_HAS_SIZE)
         checksum = _lz4_header_checksum(bytes(payload[:at]))
         payload = memoryview(b"".join((payload[:at], checksum, payload[at + 1 :])))
-    # The context is kept only after a whole frame: resetting one that was left within a frame doesn't clear what
-    # remains of its content size (liblz4 1.9.4), and the next frame would be refused for it (COD-R9).
+    # The context is kept only after a whole frame: resetting it within a frame does not clear its remaining content
+    # size (liblz4 1.9.4), and the library would then reject the next frame (COD-R9).
     context = _python_contexts.lz4 or lz4.frame.create_decompression_context()
     _python_contexts.lz4 = None
     position = produced = 0
     while True:
-        # In steps, because the library allocates as much as it may put out. A kept context and steps of 256 KiB take
-        # 315 to 410 us for 1 MiB, as lz4.frame.decompress does; a copy of all of its output would add 80.
+        # In steps, because the library allocates the maximum output of a call. A kept context and steps of 256 KiB take
+        # 315 to 410 us for 1 MiB, as lz4.frame.decompress does; a copy of all of its output would add 80 us.
         step = min(_STEP, limit - produced + 1)
         try:
             chunk, taken, at_end = lz4.frame.decompress_chunk(context, payload[position:], max_length=step)
@@ -308,7 +309,7 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
     bound = min(_zstd_bound(payload), limit) + 1
     base = arena.used
     produced = 0
-    # The first capacity suffices for any ordinary batch; larger ones get more step by step.
+    # The first capacity suffices for any ordinary batch; for larger ones it grows in steps.
     step = max(_ZSTD_STEP, 8 * len(payload))
     reader = _python_contexts.zstd.stream_reader(payload, read_across_frames=True)
     try:
@@ -329,7 +330,7 @@ def _decompress_zstd(payload: memoryview, arena: Arena, limit: int) -> int:
 
 
 def _zstd_bound(payload: memoryview) -> int:
-    """Walk over frames and blocks; return the most bytes they can decompress to.
+    """Walk over frames and blocks; return the maximum number of bytes they can decompress to.
 
     The stream reader takes a cut frame for the end of the input, so that the walk is what finds it (COD-R2). It is an
     index over blocks of 128 KiB each, and looks at no byte within them.
@@ -342,7 +343,7 @@ def _zstd_bound(payload: memoryview) -> int:
         _refuse_payload("zstd: the payload is empty")
     while position < end:
         if end - position < 8:  # the shortest frame has 9 bytes, the shortest skippable one has 8
-            _refuse_payload(f"zstd: {end - position} bytes at payload byte {position} are no frame")
+            _refuse_payload(f"zstd: {end - position} bytes at payload byte {position} are too few for a frame")
         magic, descriptor = _frame_start(payload, position)
         if magic != _ZSTD_MAGIC:
             if magic & 0xFFFFFFF0 != _ZSTD_SKIPPABLE_MAGIC:
@@ -375,11 +376,11 @@ def _zstd_bound(payload: memoryview) -> int:
         position += descriptor & 4  # the checksum's bit has the value of its size
         if position > end:
             _refuse_payload("zstd: the stream is cut short")
-        # The library checks the content size that a frame declares, but not where the last block is empty (ZS-R6).
-        # Sizes of one or two bytes claim nothing that could matter.
+        # The library checks the content size that a frame declares, unless the last block is empty (ZS-R6).
+        # Content sizes stored in one or two bytes are too small to matter.
         if descriptor >= 0x80:
             blocks_at = start + _ZSTD_HEADER_SIZES[descriptor]
             claim = int.from_bytes(payload[blocks_at - (8 if descriptor >= 0xC0 else 4) : blocks_at], "little")
             if claim > bound - before:
-                _refuse_payload(f"zstd: a frame claims to hold {claim} bytes, its blocks can hold {bound - before}")
+                _refuse_payload(f"zstd: a frame declares {claim} bytes, its blocks can contain {bound - before}")
     return bound

@@ -15,7 +15,7 @@ codec  after the stream                        a further stream
 gzip   ignored unless they begin a member      continues the output
 snappy xerial: 1 to 3 bytes ignored; raw: none xerial: continues the output; raw: no
 lz4    ignored                                 ignored
-zstd   refused                                 continues the output
+zstd   rejected                                continues the output
 ====== ======================================= =====================================
 
 Ordinary payloads are decompressed by C functions of the libraries (`kbatch.kernels.codecs`), and all others, slower, by
@@ -26,7 +26,7 @@ difference:
 If the extra "fast" is installed, ISA-L decompresses ordinary gzip. It accepts streams with incomplete codes, which zlib
 and Kafka reject and no writer produces. The member's checksum and size must be right in any case.
 
-`compress` writes the same as Kafka's own producer, which every other client reads: one gzip member; xerial
+`compress` writes the same format as Kafka's own producer, which all clients read: one gzip member; xerial
 snappy in blocks of 32 KiB (SN-R9); an lz4 frame of independent blocks of 64 KiB without content size and checksums
 (L4-R12); one zstd frame.
 """
@@ -120,7 +120,7 @@ def check_level(codec: int, level: int | None) -> None:
     least, most = _LEVEL_RANGES[codec]
     if isinstance(level, bool) or not isinstance(level, int):
         raise TypeError(f"level must be an int, got {type(level).__name__}")
-    # zlib takes 0, which stores; Kafka doesn't.
+    # zlib accepts level 0 (no compression), Kafka does not.
     if not least <= level <= most or (codec == Codec.GZIP and level == 0):
         span = "1 to 9, or -1 for the default" if codec == Codec.GZIP else f"{least} to {most}"
         raise ValueError(f"level of {Codec(codec).name.lower()} must be {span}, got {level}")
@@ -142,7 +142,7 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
         Contiguous bytes.
     level : int, optional
         A level that `check_level` accepts. Default is the library's: 6 for gzip, 3 for zstd, and for lz4 the fast
-        compressor. Kafka's producer has the same defaults, but calls that of lz4 level 9.
+        compressor. Kafka's producer has the same defaults, but calls the one of lz4 level 9.
     magic : int
         The magic of the batch. Readers of magic 0 expect the wrong lz4 header checksum that Kafka once wrote (L4-R5).
 

@@ -62,7 +62,7 @@ def byte_array(data: BytesLike) -> npt.NDArray[np.uint8]:
         return np.frombuffer(memoryview(cast("Buffer", data)).toreadonly(), np.uint8)
     except TypeError:
         raise TypeError(
-            f"data must have the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
+            f"data must support the buffer protocol (bytes, memoryview, mmap, ...), got {type(data)}"
         ) from None
     except (ValueError, BufferError) as error:
         raise ValueError(f"data must be a contiguous buffer: {error}") from None
@@ -155,7 +155,7 @@ def scan_whole(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
     if scan.consumed != len(data):
         left = len(data) - scan.consumed
         raise TruncatedBatchError(
-            f"byte {scan.consumed}: the batch isn't whole, of {left} bytes", position=scan.consumed
+            f"byte {scan.consumed}: the batch is incomplete, {left} bytes remain", position=scan.consumed
         )
     return scan.batches
 
@@ -186,7 +186,7 @@ def scan(data: BytesLike) -> npt.NDArray[np.void]:
     Raises
     ------
     CorruptBatchError
-        At bytes that no batch can begin with.
+        At bytes that cannot be the beginning of a batch.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def scan(data: BytesLike) -> npt.NDArray[np.void]:
 
 
 def first_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Return the base offset of each batch; of compressed message sets, whose headers hide it, the last (LEG-R23)."""
+    """Return the base offset of each batch, or the last offset of a compressed message set (LEG-R23)."""
     hidden = (rows["magic"] < 2) & (rows["base_offset"] < 0)
     return np.where(hidden, rows["last_offset"], rows["base_offset"])
 
@@ -221,7 +221,7 @@ def plausible_size(data: npt.NDArray[np.uint8], position: int) -> int | None:
 
 
 def max_entry_size(limits: Limits) -> int:
-    """Return the largest size of a batch, in bytes, that is accepted from its length field: more is damage.
+    """Return the largest size of a batch, in bytes, that is accepted from its length field; a larger size is damage.
 
     The default is the limit on decompressed bytes, and at least the largest batches that brokers accept.
     """

@@ -19,22 +19,22 @@ zlib       zlib                 >=1.2, <2    inflateInit2_, inflateReset, inflat
 isal       isal.isal_zlib       >=1.7, <1.10 isal_inflate_init, isal_inflate_stateless
 ========== ==================== ============ ===========================================================
 
-zlib is Python's own module; its version is that of the C library. isal comes with the extra "fast". Snappy is not in
+zlib is Python's own module; its version is the C library's. isal comes with the extra "fast". Snappy is not in
 the table: cramjam exports no C functions and is called by its Python functions.
 
 Why this is safe
 ----------------
-- All functions are public in the headers of their libraries, and those of lz4, zstd and zlib are declared stable there.
+- All functions are public in the headers of their libraries; lz4, zstd and zlib declare them stable.
   `kbatch/kernels/codecs.pxd` repeats the declarations.
 - Two libraries read structs of kbatch. lz4 ignores the reserved fields of ``LZ4F_preferences_t``, which are zero. zlib
   compares the size of ``z_stream`` with its own.
 - ISA-L does not declare the layout of ``struct inflate_state`` stable. Only the fields at its beginning are used,
   256 KiB are allocated for its 87 KiB, and the range of versions ends with the latest minor version that was tested.
-- A function writes only to the output that it is given. The kernels check sizes and checksums like those of any other
+- A function writes only to the output that it is given. The kernels check sizes and checksums as for any other
   input; payloads that are not ordinary are left to `kbatch.batches.careful.decompress_carefully`.
 
-What is checked at the start
-----------------------------
+Checks at import
+----------------
 1. ``KBATCH_NATIVE_CODECS`` is not ``0`` in the environment.
 2. The version of the package is in its range. The tests of the codecs pass with the oldest and the newest release in
    the range: lz4 4.3.0 and 4.4.5, zstandard 0.23.0 and 0.25.0, isal 1.7.0 and 1.9.1; and with zlib 1.2.13.
@@ -122,7 +122,7 @@ def addresses() -> dict[str, int]:
     if os.environ.get("KBATCH_NATIVE_CODECS") == "0":
         return found
     for functions in _FUNCTIONS:
-        # Whatever error prevents the use of a library, the package's Python functions remain.
+        # After any error, the package's Python functions are used instead.
         with contextlib.suppress(Exception):
             first, end = functions.versions
             if first <= _version(functions.package) < end:

@@ -1,4 +1,4 @@
-"""Growing structured arrays over memory that is used again."""
+"""Growing structured arrays over reused memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["PooledRows"]
 
 
 class PooledRows:
-    """Rows that kernels fill: an array with room to spare, over a block of `kbatch.kernels.buffers`.
+    """Rows that kernels fill: an array with spare capacity, over a block of `kbatch.kernels.buffers`.
 
-    A fresh page costs more than filling it, so the memory of one table becomes that of a later one.
+    Allocating a new page costs more than filling it, so that a later table reuses the memory of an earlier one.
 
     Parameters
     ----------
     dtype : dtype
-        Of a row.
+        The dtype of a row.
     capacity : int
-        Rows to begin with.
+        The initial number of rows.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class PooledRows:
         self._memory, self.array = _pooled_rows(dtype, capacity) if capacity else _no_rows(dtype)
 
     def reserve(self, count: int) -> None:
-        """Make room for `count` more rows after the used ones."""
+        """Ensure capacity for `count` more rows after the used ones."""
         if count > len(self.array) - self.used:
             dtype = self.array.dtype
             # Doubling keeps the rows copied in proportion to the rows filled.

@@ -108,7 +108,7 @@ class TableBuilder:
         self.decoded = 0
         # The last row of a batch that is good.
         self._last_good = -1
-        # Without positions in the rows, the table needs no bytes.
+        # If the rows have no positions, the table does not use any bytes.
         self._columns = options.record_columns
         self._keeps_data = options.framing_only or not _POINTERS.isdisjoint(self._columns)
         self.trimmed = options.start_offset is not None or options.stop_offset is not None
@@ -210,7 +210,7 @@ class TableBuilder:
             rows.reserve(count + later if limit is None else min(count + later, limit))
 
     def mark_bad(self, row: int, status: BatchStatus) -> None:
-        """Let the batch at `row`, which `decode` has reported, have this status and no records."""
+        """Give the batch at `row`, which `decode` has reported, this status and no records."""
         self.batches.array["status"][row] = status
         self.batches.array["first_record"][row] = self._records.used
         self.decoded = row + 1
@@ -295,7 +295,7 @@ class TableBuilder:
             self._arena.used = outcome.arena_used
 
     def _resolve(self, outcome: Outcome) -> Finding | None:
-        """Do what the next batch needs before the pipeline can resume, and return its fault, if any."""
+        """Prepare the pipeline for the next batch, and return the fault of that batch, if any."""
         if outcome.cause == Cause.RECORDS:
             self._records.reserve(outcome.needed)
         elif outcome.cause == Cause.ARENA:

@@ -1,4 +1,4 @@
-"""read_committed: how the transactions of an input are followed before it is decoded, and what is then left out."""
+"""read_committed: transactions are followed in a pass before the decoding, which then leaves out aborted batches."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Aborted = Iterable[tuple[int, int]] | npt.NDArray[np.void]
 
 
 def tracking_options(options: DecodeOptions) -> DecodeOptions:
-    """Make the options of a pass that only follows transactions, over the batches that `options` would decode.
+    """Return the options of a pass that only follows transactions, over the batches that `options` would decode.
 
-    Under ``on_error="skip"`` it does not depend on the offsets that are asked for: damage outside of them may hide
-    markers, and is passed over as anywhere else. With "raise" and "stop" only damage within them ends the pass.
+    Under ``on_error="skip"`` the pass ignores the requested offsets: damage outside of them may hide markers, and is
+    skipped like any other. Under "raise" and "stop" only damage within the requested offsets ends the pass.
     """
     options = replace(options, aborted=None, undecided=None, stable_offset=None, framing_only=True)
     return replace(options, start_offset=None, stop_offset=None) if options.on_error == "skip" else options
@@ -41,13 +41,13 @@ def tracking_options(options: DecodeOptions) -> DecodeOptions:
 def counts_for_transactions(
     batches: npt.NDArray[np.void], options: DecodeOptions
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Tell which batches of a framing pass count for transactions.
+    """Return the batches of a framing pass that count for transactions.
 
     Returns
     -------
     good, lost : ndarray of bool, shape (batches,)
-        Those whose checksum holds, if that is asked for; and the markers whose doesn't, where damage is passed over:
-        with "raise" and "stop" it ends what is known.
+        The batches with a good checksum, and, under ``on_error="skip"``, the markers with a bad one. Under "raise" and
+        "stop" damage ends the pass.
     """
     good: npt.NDArray[np.bool_] = batches["status"] == BatchStatus.OK
     bad = batches["status"] == BatchStatus.BAD_CRC
@@ -59,14 +59,14 @@ def counts_for_transactions(
 
 
 def _aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
-    """Take the aborted transactions as a caller gives them, with the markers of the input."""
+    """Return the ranges of the aborted transactions that the caller lists, which end at the markers of the input."""
     if isinstance(aborted, np.ndarray) and aborted.dtype.names is not None:
         return AbortedRanges.from_rows(aborted)
     return AbortedRanges.from_list(aborted, tracker.abort_markers)
 
 
 def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptions:
-    """Make `options` leave out what read_committed does, given what is known of the whole source."""
+    """Return `options` that leave out the batches withheld by read_committed, given all transactions of the source."""
     return replace(
         options,
         aborted=AbortedRanges.from_transactions(transactions),
@@ -78,7 +78,7 @@ def committed(options: DecodeOptions, transactions: Transactions) -> DecodeOptio
 def decide(
     data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None
 ) -> tuple[DecodeOptions, Transactions | None]:
-    """Make `options` leave out of `data` what read_committed does.
+    """Return `options` that leave out the batches of `data` that read_committed withholds.
 
     Parameters
     ----------
@@ -93,12 +93,12 @@ def decide(
     DecodeOptions
         For `decode_part` over any part of `data`.
     Transactions or None
-        What the markers in `data` say, where they decided: without a list.
+        The transactions of `data`, if no list was given and its markers decided.
     """
     if options.isolation == "read_uncommitted":
-        # A list is of no effect there, as in Kafka's consumer (TXN-R12).
+        # The list is ignored, as in Kafka's consumer (TXN-R12).
         return options, None
-    # Under "raise" nothing at or after damage is returned, and so nothing there decides.
+    # Under "raise" no batch at or after damage is returned, so that markers there are not needed.
     reader = BatchReader(tracking_options(options))
     table = reader.read(BufferWindows(data))
     batches = table.batches
@@ -108,7 +108,7 @@ def decide(
     tracker.add(data, batches[chosen], lost=lost[chosen])
     is_sound = reader.position == len(data) and bool((good & (batches["magic"] == 2)).all()) and not table.losses
     if options.crc == "verify" and is_sound:
-        # This pass has verified all checksums. Those of messages inside of compressed ones it has not.
+        # This pass has verified all checksums. It does not verify inner messages, which only magic 0 and 1 have.
         options = replace(options, crc="skip")
     if aborted is not None:
         return replace(options, aborted=_aborted_ranges(aborted, tracker)), None
@@ -117,12 +117,12 @@ def decide(
 
 
 def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:
-    """Return `table` with what of its source is withheld."""
+    """Return `table` with the transactions of its source that are withheld."""
     return table._with(pending=transactions.pending, last_stable_offset=transactions.last_stable_offset)
 
 
 def decode_committed(data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None) -> RecordTable:
-    """Follow the transactions of `data`, then decode it; parameters are those of `decide`."""
+    """Follow the transactions of `data`, then decode it; the parameters are as for `decide`."""
     options, transactions = decide(data, options, aborted)
     table = decode_part(data, options)
     return table if transactions is None else with_pending(table, transactions)

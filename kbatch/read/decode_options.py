@@ -29,7 +29,7 @@ CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), c
 class DecodeOptions:
     """The options of decoding. `decode` documents most of them; these are the others.
 
-    `columns` is in the order of `kbatch.format.COLUMN_FIELDS`, whatever order the caller gives; None is all columns.
+    `columns` is sorted in the order of `kbatch.format.COLUMN_FIELDS`; None means all columns.
 
     Readers that decode a larger source in parts set `aborted`, `undecided` and `stable_offset`. read_committed leaves
     out the aborted transactions of the whole source, the transactions whose marker is lost, and all batches at or after

@@ -78,7 +78,7 @@ def decode(
         At bytes that no batch can begin with. The zeros at the end of a preallocated segment file are such bytes;
         `kbatch.Log` distinguishes them from damage (FRM-R7).
     CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
-        At a batch that cannot be read. None of its records is returned.
+        At a batch that cannot be read; it gives no records.
 
     Notes
     -----

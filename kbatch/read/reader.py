@@ -142,7 +142,7 @@ class BatchReader:
         following : int or None
             Where an entry begins after it, if one does: then its length is damaged.
         reason, hint : str
-            The reason of the loss otherwise, and what the message adds to it.
+            The reason of the loss otherwise, and an addition to it in the message.
 
         Raises
         ------
@@ -486,7 +486,7 @@ def decode_tables(
     is_bounded: bool = False,
     max_bytes: int,
 ) -> Generator[RecordTable, None, BatchReader]:
-    """Decode the batches of `data` to tables of about `max_bytes`; the other parameters are those of `decode_part`.
+    """Decode the batches of `data` to tables of about `max_bytes`; the other parameters are as for `decode_part`.
 
     Yields
     ------

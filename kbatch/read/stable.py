@@ -1,4 +1,4 @@
-"""How far the transactions of a stream are decided, and which of its batches read_committed leaves out."""
+"""The transactions of a stream: the position up to which they are decided, and the batches to leave out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Ended:
     def __init__(self) -> None:
         self._rows = np.empty(64, ABORTED_DTYPE)
         self._first = self._stop = 0
-        # Before which positions the data of how many lies.
+        # Pairs of a position and the number of rows whose data ends before it.
         self._counts: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class _Ended:
         return self._rows[self._first : self._stop]
 
     def add(self, rows: npt.NDArray[np.void], end: int) -> None:
-        """Add rows whose data lies before position `end`."""
+        """Add rows whose data ends before position `end`."""
         if not len(rows):
             return
         if self._stop + len(rows) > len(self._rows):
@@ -50,7 +50,7 @@ class _Ended:
         self._counts.append((end, len(rows)))
 
     def release(self, position: int) -> None:
-        """Drop the rows whose data lies before `position`."""
+        """Drop the rows whose data ends before `position`."""
         while self._counts and self._counts[0][0] <= position:
             self._first += self._counts.popleft()[1]
 
@@ -58,20 +58,20 @@ class _Ended:
 class StableFront:
     """Follows the transactions of a stream, ahead of its decoding.
 
-    What it keeps is in proportion to what was followed and not released, to open transactions, and, for `finish`, to
-    those whose marker was lost.
+    Its memory is proportional to the number of batches not released yet, of open transactions, and, for `finish`, of
+    transactions whose marker was lost.
 
     Parameters
     ----------
     options : DecodeOptions
-        Those of the decoding.
+        The options of the decoding.
     aborted : iterable of (producer id, first offset), optional
-        What a fetch response lists as aborted. Then nothing is undecided, and of the markers only those count that end
-        what is listed.
+        The aborted transactions of a fetch response. With this list nothing is undecided, and only the markers that
+        end a listed transaction are used.
     source : str, optional
         Name of the stream, for errors.
     position : int
-        Where in the stream the first batch begins.
+        Position of the first batch in the stream.
 
     Attributes
     ----------
@@ -88,23 +88,23 @@ class StableFront:
         position: int = 0,
     ) -> None:
         self.reader = BatchReader(tracking_options(options), source=source, position=position)
-        # The batches have been checked by the reader, as far as the options ask for it.
+        # The reader has verified the checksums that the options require.
         self._tracker = TransactionTracker(check_crc=False, limits=options.limits)
         self._transactions = self._tracker.result()
         self._listed = None if aborted is None else ListedAborts(aborted)
-        # Of the batches that are not released, from number `_first` on: where they begin, and the greatest offset up to
-        # each.
+        # The batches that are not released begin at number `_first`. For each: its position, and the greatest offset
+        # up to it.
         self._positions = array("q")
         self._reach = array("q")
         self._first = 0
-        # Of what was not released: the aborted transactions, and those whose markers are lost.
+        # The transactions that are not released: the aborted ones, and the ones whose markers are lost.
         self._aborted = _Ended()
         self._undecided = _Ended()
-        # Producer ids and first offsets of all whose markers are lost.
+        # Producer id and first offset of every transaction whose marker is lost.
         self._all_undecided = array("q")
 
     def follow(self, windows: Windows) -> None:
-        """Follow the transactions over the batches that are complete by now."""
+        """Follow the transactions in all batches that are complete so far."""
         reader = self.reader
         while reader.error is None and not reader.stopped and reader.position < windows.end:
             if reader.waits(windows):
@@ -119,8 +119,8 @@ class StableFront:
             self._add(windows.window(start, windows.end), table.batches[chosen], start, reader.position, lost[chosen])
 
     def restrict(self, options: DecodeOptions, *, is_final: bool) -> DecodeOptions:
-        """Return `options` that leave out what is known to be aborted, and what stays undecided."""
-        # Before the end of what is decided no batch is undecided, unless that is the end of the stream.
+        """Return `options` that leave out aborted transactions, and transactions that remain undecided."""
+        # No batch before the decided position is undecided, except at the end of the stream.
         stable = self.last_stable_offset if self._returns_all(is_final) else None
         if self._listed is not None:
             return replace(options, aborted=self._listed.ranges(), undecided=None, stable_offset=stable)
@@ -128,20 +128,20 @@ class StableFront:
         return replace(options, aborted=self._ranges(self._aborted), undecided=undecided, stable_offset=stable)
 
     def _returns_all(self, is_final: bool) -> bool:
-        """Whether what is undecided by now stays so, and gets rows with that status."""
+        """Whether undecided transactions remain undecided, so that their batches are returned with that status."""
         return (is_final and self.reader.error is None) or self.reader.stopped
 
     def decided_end(self, windows: Windows) -> int:
-        """Return the position up to which the batches are to be decoded by now."""
+        """Return the position up to which batches can be decoded now."""
         if self._returns_all(windows.is_final):
             return windows.end
         cut = self._cut()
         return self.reader.position if cut is None else min(cut, self.reader.position)
 
     def pending(self, *, is_finished: bool = False) -> dict[str, Any]:
-        """Return what is withheld by now, as arguments of RecordTable.
+        """Return the transactions withheld so far, as arguments of RecordTable.
 
-        Of transactions whose markers are lost these are the ones that have not been released, or all at the end.
+        Transactions whose markers are lost are included until they are released, and all of them at the end.
         """
         if self._listed is not None:
             return {}
@@ -154,7 +154,7 @@ class StableFront:
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The first offset of the first transaction that is open by now; None if none is, or a list decides."""
+        """The first offset of the first open transaction; None without one, or if a list decides."""
         return None if self._listed is not None else self._transactions.last_stable_offset
 
     def _add(
@@ -174,12 +174,12 @@ class StableFront:
         origin : int
             Position of ``data[0]`` in the stream.
         end : int
-            A position after all of these batches, and before those that come.
+            A position after all of these batches, and before all later ones.
         lost : ndarray of bool, shape (batches,)
-            Which of them are markers that were damaged.
+            The damaged markers among them.
         """
         self._tracker.add(data, batches, origin, lost)
-        # What else their headers say isn't believed.
+        # The other fields in the headers of damaged markers are not used.
         batches = batches[~lost]
         ended = self._tracker.drain()
         if self._listed is not None:
@@ -198,7 +198,7 @@ class StableFront:
             self._reach.frombytes(reach.tobytes())
 
     def _cut(self) -> int | None:
-        """Return the position before which everything is decided; None if all that was followed is."""
+        """Return the position before which everything is decided; None if every transaction so far is."""
         stable = self.last_stable_offset
         if stable is None:
             return None
@@ -206,12 +206,12 @@ class StableFront:
         return self._positions[at] if at < len(self._positions) else None
 
     def _ranges(self, ended: _Ended) -> AbortedRanges:
-        """Return the offsets of transactions that are decided and not released."""
+        """Return the offset ranges of transactions that are decided and not released."""
         rows, stable = ended.rows(), self.last_stable_offset
         return AbortedRanges.from_rows(rows if stable is None else rows[rows["first_offset"] < stable])
 
     def release(self, position: int) -> None:
-        """Forget what lies before `position`: it has been handed out."""
+        """Forget the batches before `position`, which have been returned."""
         self._first = bisect_left(self._positions, position, self._first)
         if 2 * self._first >= len(self._positions):
             del self._positions[: self._first], self._reach[: self._first]

@@ -56,7 +56,7 @@ class _Readable(Protocol):
 
 
 class StreamDecoder:
-    """Decode batches from chunks of any size, such as those of a socket, a pipe or an object store.
+    """Decode batches from chunks of any size, such as reads from a socket, a pipe or an object store.
 
     `feed` takes a chunk, `flush` returns a table of everything that is complete, and `finish` ends the stream. The
     result does not depend on the chunks and the flushes: all tables together have the records, batches and losses that
@@ -320,7 +320,7 @@ class StreamDecoder:
         return table
 
     def finish(self) -> RecordTable:
-        """End the stream and return the remaining batches, including those that only the end of the stream decides.
+        """End the stream and return the remaining batches, including batches that only the end of the stream decides.
 
         Under ``on_error="stop"`` and ``"skip"`` an incomplete batch at the end is a loss. Under read_committed, batches
         that no marker has decided have a row and no records.

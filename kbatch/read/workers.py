@@ -15,15 +15,15 @@ from kbatch.kernels.pipeline import Pipeline
 
 __all__ = ["run_pipeline", "thread_count"]
 
-# More never pay, and a number that comes from elsewhere should not bring a machine down.
+# More threads are never faster, and a huge number from a configuration must not exhaust the machine.
 _MAX_THREADS = 256
 
-# How long a fork waits for threads to end, in seconds: those that wait for work take a fraction of a millisecond.
+# The maximum time, in seconds, that a fork waits for threads to end; idle threads end within a millisecond.
 _FORK_TIMEOUT = 0.02
 
 
 class _Pool:
-    """An executor, and the threads that it has started, as they are needed."""
+    """An executor and the threads that it has started."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -31,7 +31,7 @@ class _Pool:
         self.executor = ThreadPoolExecutor(size, "kbatch", lambda: self.threads.append(threading.current_thread()))
 
     def end(self, timeout: float) -> None:
-        """Let the threads end, those at work when they are done; wait for that so many seconds at most."""
+        """Let the threads end, busy ones after their work; wait at most `timeout` seconds for that."""
         self.executor.shutdown(wait=False)
         deadline = time.monotonic() + timeout
         for thread in self.threads:

@@ -3,7 +3,7 @@
 `VIEW_COLUMNS` lists the columns in their order. The rules of every view, including Spark's (`kafka_columns`):
 
 - A null key, value or header value is null, an empty one is empty (COL-R1, REC-R1, HDR-R3).
-- A timestamp of -1 is null, and nothing else is (COL-R2). Timestamps are ``timestamp("ms", UTC)``.
+- A timestamp of -1 is null, any other is not (COL-R2). Timestamps are ``timestamp("ms", UTC)``.
 - The timestamp type is taken from the batch, even if a message and its wrapper differ in magic (LEG-R16), as in Kafka's
   consumer (``CompletedFetch.fetchRecords``) and therefore in Spark.
 - Headers are a list of (key, value) pairs, in their order, with duplicates (HDR-R5); keys are bytes (HDR-R4).
@@ -41,7 +41,7 @@ __all__ = [
 
 Binary: TypeAlias = Literal["binary", "large_binary", "binary_view"]
 
-# The columns of every view, in their order. The last two are there by default if the table came from a log.
+# The columns of every view, in their order. The last two are included by default if the table came from a log.
 VIEW_COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers", "topic", "partition")
 
 
@@ -64,7 +64,7 @@ def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binar
     Raises
     ------
     ValueError
-        If a column or `binary` isn't one of those above, or a column is named twice.
+        If a column or `binary` is unknown, or a column is repeated.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def to_arrow(
     table : RecordTable
     columns : sequence of str, optional
         Some of `VIEW_COLUMNS`, in the order of the result. Default is all that the table has, topic and partition only
-        if it came from a log. A topic or partition asked for that isn't known is null.
+        if it came from a log. A requested topic or partition is null if it is unknown.
     binary : {"binary", "large_binary", "binary_view"}
         The type of keys and values, also in headers. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
         copy the bytes one after the other; ``"binary_view"`` copies only values of up to 12 bytes, and keeps
@@ -117,7 +117,7 @@ def to_arrow(
     Returns
     -------
     pyarrow.Table
-        One chunk, or several where int32 offsets wouldn't reach (2 GiB of keys or values).
+        One chunk, or several if keys or values exceed the range of int32 offsets (2 GiB).
 
     Raises
     ------
@@ -153,8 +153,8 @@ def c_stream(table: TableData, requested_schema: object | None = None) -> object
     ----------
     table : RecordTable
     requested_schema : PyCapsule, optional
-        An ``arrow_schema``. Its names choose the columns and its types are given where they can be had by a cast.
-        Default is all columns with ``binary_view``, so that nothing is copied.
+        An ``arrow_schema``. Its names select the columns, which are cast to its types.
+        Default is all columns with ``binary_view``, which copies only values of up to 12 bytes.
 
     Returns
     -------
@@ -166,8 +166,7 @@ def c_stream(table: TableData, requested_schema: object | None = None) -> object
     MissingDependencyError
         Without pyarrow.
     ValueError
-        If the requested schema has a column that isn't one of `VIEW_COLUMNS`, or a type that
-        the column can't be cast to.
+        If the requested schema has a column that is not in `VIEW_COLUMNS`, or a type that the column cannot be cast to.
     """
     pa = require("pyarrow", "arrow", "the Arrow C stream")
     if requested_schema is None:
@@ -199,7 +198,7 @@ def to_pandas(
     dtype_backend : {"numpy", "pyarrow"}
         ``"numpy"``: keys and values are `bytes` or None, timestamps ``datetime64[ms, UTC]``, and headers a tuple of
         (key, value) tuples, empty where a record has none. ``"pyarrow"``: every column is a ``pandas.ArrowDtype``,
-        no Python object is made, and headers are lists of structs.
+        no Python objects are created, and headers are lists of structs.
 
     Returns
     -------
@@ -237,7 +236,7 @@ def to_pandas(
         frame = pandas.DataFrame(index=pandas.RangeIndex(len(table)))
     for place, name in enumerate(names):
         if name in objects:
-            # pyarrow looks for equal ones among the bytes that it makes objects of: four times the time.
+            # By default pyarrow deduplicates the bytes objects that it creates, which takes four times as long.
             array = np.fromiter(objects[name](), np.object_, len(table))
             frame.insert(place, name, pandas.Series(array, frame.index, np.object_, copy=False))
     return frame

@@ -32,7 +32,7 @@ __all__ = ["INT32_REACH", "Reach", "checked_schema", "view_batches", "view_colum
 
 
 class Reach(NamedTuple):
-    """How far the int32 offsets of a column and the int32 positions of a view reach.
+    """The maximum of the int32 offsets in a column, and of the int32 positions in a view.
 
     A buffer over the data starts every ``2**view_shift`` bytes.
     """
@@ -45,7 +45,7 @@ INT32_REACH = Reach()
 
 
 def checked_schema(pa: Any, columns: Sequence[str], types: dict[str, Any]) -> pa.Schema:
-    """Return the schema of some columns, given all types by name; raise for a name that is unknown or there twice."""
+    """Return the schema of some columns, given all types by name; raise for an unknown or repeated name."""
     if isinstance(columns, str):
         raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
     unknown = [name for name in columns if name not in types]
@@ -77,7 +77,7 @@ def view_batches(
     raise_overflow: bool = True,
     reach: Reach = INT32_REACH,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the table as batches of `schema`, as large as offsets and bounds allow."""
+    """Yield the table as batches of `schema`, each as large as offsets and bounds allow."""
     names = schema.names
     # Only the requested fields are measured and count towards the bounds.
     rows = _row_fields(table.records, names)
@@ -87,8 +87,8 @@ def view_batches(
     max_column_bytes = INT64_MAX if views else reach.offset
     view = _View(pa, table, schema, null_headers, raise_overflow, reach.view_shift)
     headers = None
-    # Many rows are not measured first, which would read all of them twice. Spark's batches of a few thousand rows are:
-    # they are still in the cache when their columns are filled.
+    # Large batches are not measured first, because that would read all rows twice. Spark's batches of a few thousand
+    # rows are measured: they are still in the cache when their columns are filled.
     if 0 < len(rows) <= max_rows and max_bytes == INT64_MAX:
         likely = estimate_extent(rows, len(table.data))
         if "headers" in names and likely.header_count:
@@ -127,7 +127,7 @@ def _raise_overflow(rows: npt.NDArray[np.void], limit: int, source: str | None) 
         where += f"offset {int(row['offset'])}: "
     raise OverflowError(
         f"{where}timestamp {int(row['timestamp'])} ms doesn't fit timestamp[us]; "
-        "ask for nulls in such places, or for columns without timestamp"
+        "request nulls for such timestamps, or columns without timestamp"
     )
 
 
@@ -196,7 +196,7 @@ class _Column:
         self._kind = kind
         self._rows = rows
         end = (rows if slots is None else slots) * width
-        # Arrow wants buffers to begin at multiples of 64 bytes.
+        # Arrow recommends buffers that begin at multiples of 64 bytes.
         after = -(-end // 64) * 64
         memory = _memory(after + (rows + 7) // 8 if bitmap else end, np.uint8)
         self.slots = memory[:end]
@@ -225,7 +225,7 @@ class _BinaryColumn:
         if self._content is not None:
             content = [pa.py_buffer(self._content[: self.sink.nbytes])]
         else:
-            # Each reaches to the end of the data, so that a value may cross the place where the next one starts.
+            # Each buffer reaches to the end of the data, so that a value may extend beyond the start of the next one.
             content = [pa.py_buffer(data[start:]) for start in range(0, max(1, len(data)), 1 << self._view_shift)]
         return self._column.array(self.sink.nulls, *content)
 
@@ -243,7 +243,7 @@ def _header_lists(
     if not extent.header_count or headers is None:
         if null_headers:
             return pa.nulls(n, kind)
-        # Zeroed memory that nobody writes costs nothing before it is read.
+        # Untouched pages of zeroed memory are never allocated.
         pairs = pa.nulls(0, kind.value_type)
         return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(np.zeros(n + 1, np.int32))], 0, children=[pairs])
     rows = headers[extent.header_start : extent.header_stop]
@@ -276,7 +276,7 @@ def _header_lists(
     )
 
 
-# Java takes an encoded surrogate, also one cut short, for one bad sequence, Python each of its bytes.
+# Java replaces an encoded surrogate, also a truncated one, as one bad sequence; Python replaces each of its bytes.
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
@@ -290,7 +290,7 @@ def _java_text(pa: Any, keys: pa.Array) -> pa.Array:
 
 
 class _Constants:
-    """The columns that have one value in all rows of a table: made once, for as many rows as the largest batch has."""
+    """The columns with one value for the whole table: made once, with the number of rows of the largest batch."""
 
     def __init__(self, pa: Any, table: TableData, names: Sequence[str]) -> None:
         self._pa = pa
@@ -342,6 +342,6 @@ class _Constants:
 
 
 def _memory(length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an array to be filled, from the free list: a fresh page costs more than filling it."""
+    """Return an uninitialized array from the free list: allocating a new page costs more than filling it."""
     nbytes = length * np.dtype(dtype).itemsize
     return np.frombuffer(memoryview(allocate(max(1, nbytes))), np.uint8)[:nbytes].view(dtype)

@@ -60,14 +60,14 @@ class Loss(NamedTuple):
 
 
 def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return columns that a decode may be asked for, in their order.
+    """Return the names of columns to decode, in the order of `kbatch.format.COLUMN_FIELDS`.
 
     Raises
     ------
     TypeError
-        If `columns` is one string.
+        If `columns` is a string.
     ValueError
-        For a name that isn't one of `kbatch.format.COLUMN_FIELDS`.
+        For a name that is not in `kbatch.format.COLUMN_FIELDS`.
     """
     if isinstance(columns, str):
         raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
@@ -84,10 +84,10 @@ def decoded_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 class TableData:
-    """The rows and bytes of a table, without views of them; `kbatch.RecordTable` adds those.
+    """The rows and bytes of a table; `kbatch.RecordTable` adds the views.
 
-    It owns its buffers or holds the one that was decoded; every array taken from it keeps that memory alive. It is
-    complete when it is made: its attributes can't be set.
+    It owns its buffers or holds the buffer that was decoded; every array taken from it keeps that memory alive. It is
+    immutable: its attributes cannot be set.
     """
 
     __slots__ = (
@@ -169,13 +169,13 @@ class TableData:
     def columns(self) -> tuple[str, ...]:
         """The columns that were decoded: offset, timestamp, timestampType, key, value and headers, or some of them.
 
-        Views have these; a view of any other raises `MissingColumnError`.
+        Views have these columns; requesting another one raises `MissingColumnError`.
         """
         return self._columns
 
     @property
     def consumed(self) -> int:
-        """Bytes of the input that whole batches take; an incomplete batch may follow."""
+        """The number of bytes of the input up to the end of the last complete batch."""
         return self._consumed
 
     @property
@@ -185,16 +185,16 @@ class TableData:
 
     @property
     def pending(self) -> list[tuple[int, int]]:
-        """Under read_committed the transactions that no marker decides, as (producer id, first offset), by offset.
+        """Under read_committed, the transactions without a marker, as (producer id, first offset), sorted by offset.
 
-        Their records are withheld, as is everything from `last_stable_offset` on (LSO-R1): from the first that has no
-        marker. One whose marker is lost to damage holds back nothing else.
+        Their records are withheld, and so is everything from `last_stable_offset` on, where the first open transaction
+        begins (LSO-R1). A transaction whose marker is lost to damage withholds only its own records.
         """
         return self._pending
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The offset from which on everything is withheld because of open transactions; None if nothing is."""
+        """The first offset that is withheld because of open transactions; None if there are none."""
         return self._last_stable_offset
 
     @property
@@ -259,8 +259,7 @@ class TableData:
             if n != len(headers):
                 where = f"{self._where(-1 - n)}: " if n < 0 else ""
                 raise InvalidRecordError(
-                    f"{where}the headers are no longer where they were when the table was decoded; "
-                    "was the buffer written to?",
+                    f"{where}the headers have moved since the table was decoded; was the buffer modified?",
                     source=self.source,
                 )
             headers.flags.writeable = False
@@ -272,17 +271,17 @@ class TableData:
 
     def __repr__(self) -> str:
         where = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
-        losses = f", {len(self.losses)} losses" if self.losses else ""
+        losses = f", losses: {len(self.losses)}" if self.losses else ""
         return f"<RecordTable{where}: {len(self)} records in {len(self._batches)} batches{losses}>"
 
     def __getitem__(self, rows: slice | npt.NDArray[Any] | Sequence[int]) -> Self:
         """Select records by a slice, a boolean mask or row numbers; batches and bytes are shared.
 
-        `batches` counts on the order of records: row numbers have to ascend.
+        Row numbers must ascend, because `batches` relies on the order of records.
         """
         if isinstance(rows, slice):
             if rows.step is not None and rows.step < 0:
-                raise ValueError("a table is not read backwards: the step of a slice must be positive")
+                raise ValueError("the step of a slice must be positive: a table cannot be reversed")
         elif isinstance(rows, np.ndarray | list):
             rows = np.asarray(rows, None if len(rows) else np.intp)
             if rows.ndim != 1 or rows.dtype.kind not in "biu":
@@ -293,7 +292,7 @@ class TableData:
                     raise ValueError("row numbers must ascend")
         else:
             raise TypeError(
-                f"a table takes a slice, a mask or row numbers, got {type(rows).__name__}; one record is "
+                f"a table takes a slice, a mask or row numbers, got {type(rows).__name__}; for one record use "
                 "table.records[i], table.key(i) and table.value(i)"
             )
         records = self._records[rows]
@@ -308,7 +307,7 @@ class TableData:
         Parameters
         ----------
         columns : sequence of str
-            Some of `columns`; their order doesn't matter.
+            Some of `columns`, in any order.
 
         Raises
         ------
@@ -333,7 +332,7 @@ class TableData:
         return self._with(records=records, columns=columns)
 
     def _by_record(self, items: list[T]) -> Iterator[list[T]]:
-        """Yield the items of each record, given one for each row of `headers`."""
+        """Yield the list of items of each record, given one item for each row of `headers`."""
         counts = self._records["header_count"]
         ends = np.cumsum(counts, dtype=np.int64).tolist()
         for end, count in zip(ends, counts.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""A table's rows -> the columns of Spark's own Kafka source, as Arrow batches. No PySpark in here."""
+"""A table's rows -> the columns of Spark's own Kafka source, as Arrow batches. This module does not need PySpark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SPARK_COLUMNS", "Overflow", "spark_batches", "spark_schema"]
 
 Overflow: TypeAlias = Literal["raise", "null"]
 
-# The columns of Spark's own Kafka source, in its order; headers only where they are asked for (`includeHeaders`).
+# The columns of Spark's own Kafka source, in its order; headers only on request (`includeHeaders`).
 SPARK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
@@ -26,7 +26,7 @@ def spark_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     Parameters
     ----------
     columns : sequence of str, optional
-        Some of `SPARK_COLUMNS`, in the order of the result. Default is all of them but headers.
+        Some of `SPARK_COLUMNS`, in the order of the result. Default is all of them except headers.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def spark_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     Raises
     ------
     ValueError
-        If a column isn't one of `SPARK_COLUMNS`, or is named twice.
+        If a column is not in `SPARK_COLUMNS`, or is repeated.
     """
     pa = require("pyarrow", "arrow", "Spark")
     types = {
@@ -60,27 +60,27 @@ def spark_batches(
     *,
     overflow: Overflow = "raise",
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a table's records as the Arrow batches that a Spark data source must give.
+    """Yield a table's records as the Arrow batches that a Spark data source must return.
 
     Parameters
     ----------
     table : RecordTable
     columns : sequence of str, optional
-        Some of `SPARK_COLUMNS`, in the order of the result. Default is all that the table has, but headers. Topic and
-        partition are null if the table doesn't know them.
+        Some of `SPARK_COLUMNS`, in the order of the result. Default is all that the table has, except headers. Topic
+        and partition are null if the table has none.
     max_rows : int
         Maximum rows of a batch. Spark is slower with more than 16,000, and with fewer than 8,000.
     max_bytes : int
         Maximum bytes of the requested keys, values and headers of a batch; a single record may have more.
     overflow : {"raise", "null"}
-        What to do with a timestamp that as microseconds is beyond int64 (about the year 294247, so a producer that
-        sends nanoseconds reaches it). Spark's own source fails on it.
+        How to treat a timestamp that exceeds int64 in microseconds (about the year 294247, which a producer reaches
+        that sends nanoseconds). Spark's own source fails on it.
 
     Yields
     ------
     pyarrow.RecordBatch
-        Of `spark_schema`, in the order of the records. Headers are null where a record has none, and bytes of a header
-        key that aren't UTF-8 become U+FFFD as in Java.
+        Batches of `spark_schema`, in the order of the records. The headers of a record without any are null, and bytes
+        of a header key that are not UTF-8 become U+FFFD as in Java.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def spark_batches(
     MissingColumnError
         For a column that the table was decoded without.
     OverflowError
-        For such a timestamp, with ``overflow="raise"``.
+        Under ``overflow="raise"``, for a timestamp that exceeds int64 in microseconds.
     IndexError
         As `to_arrow`.
 

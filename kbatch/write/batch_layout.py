@@ -119,7 +119,7 @@ class BatchLayout:
                 if getattr(self, name) != unset:
                     raise ValueError(f"{name} needs magic 2, got magic {self.magic}")
         if self.timestamp_type not in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME):
-            raise ValueError("timestamp_type must be CREATE_TIME or LOG_APPEND_TIME; in magic 0 it says nothing")
+            raise ValueError("timestamp_type must be CREATE_TIME or LOG_APPEND_TIME; magic 0 ignores it")
         if self.magic == 0 and self.timestamp_type == TimestampType.LOG_APPEND_TIME:
             raise ValueError("magic 0 has no timestamps, and so no log_append_time")
         if self.producer_id < 0:
@@ -182,7 +182,7 @@ def append_time_of(layout: BatchLayout, append_time: Any) -> int | None:
     """Return the append time of batches, by default the time of this call; None for create_time."""
     if layout.timestamp_type != TimestampType.LOG_APPEND_TIME:
         if append_time is not None:
-            raise ValueError("append_time goes with timestamp_type='log_append_time'")
+            raise ValueError("append_time needs timestamp_type='log_append_time'")
         return None
     appended = now() if append_time is None else millisecond(append_time)
     check_range("append_time", appended, -1, INT64_MAX)

@@ -41,7 +41,7 @@ class BatchWriter:
 
     Records are cut into batches as by Kafka's producers, regardless of how they are appended: a batch is closed when
     the next record would make it larger than `batch_size`. Only whole batches are written, many in one call of
-    ``file.write``. After an error of the file the writer can't be used any more; a partly written batch is truncated
+    ``file.write``. After an error of the file the writer cannot be used again; a partly written batch is truncated
     if the file can seek.
 
     As a context manager the writer is closed at the end of the block; after an exception nothing more is written.
@@ -185,11 +185,11 @@ class BatchWriter:
         if not -1 <= stamp <= INT64_MAX:
             raise ValueError(f"timestamp must be -1 to {INT64_MAX}, got {stamp}")
         if self.next_offset > INT64_MAX:
-            raise ValueError("there is no offset after 2**63 - 1")
+            raise ValueError("the next offset would exceed 2**63 - 1")
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         size += sum(_HEADER_OVERHEAD + len(name) + len(data or b"") for name, data in pairs)
         if size > INT32_MAX - 2 * _RECORD_OVERHEAD:
-            raise ValueError(f"a record of {size} bytes is more than a batch holds")
+            raise ValueError(f"a record of {size} bytes exceeds the maximum size of a batch")
         offset = self.next_offset
         self._single.append((offset, stamp, key, value, pairs))
         self._single_bytes += size
@@ -340,7 +340,7 @@ class BatchWriter:
             self._write(out)
 
     def _complete(self, batches: BatchRows) -> None:
-        # In magic 1 every message holds the append time, so the measured maximum is right already.
+        # In magic 1 every message holds the append time, so that the measured maximum is correct.
         appended = self._appended() if self._layout.magic == 2 else None
         self.next_sequence = self._layout.complete(batches, self.next_sequence, appended)
 

@@ -29,7 +29,7 @@ from kbatch.kernels.growing import Growing
 from kbatch.kernels.sizes import Plan, cut_batches
 from kbatch.kernels.source import Column, RecordColumns
 from kbatch.write.batch_layout import BatchLayout, BatchRows, check_range, now
-from kbatch.write.inputs import byte_column, header_column, milliseconds, offsets_array
+from kbatch.write.inputs import byte_column, check_length, header_column, milliseconds, offsets_array
 
 __all__ = [
     "compose",
@@ -46,11 +46,11 @@ __all__ = [
 _FAULTS = {
     1: "its key, value or headers reach outside of their buffer: the column is not valid",
     2: "a header has no key; only its value may be null",
-    3: "timestamp is {found}; no timestamp is -1, and no other negative one is allowed",
-    4: "offset is {found}; offsets must rise strictly",
-    5: "offset is {found} after the batch's first, which is more than an int32 holds; give batch_size= or max_records=",
-    6: "it takes {found} bytes or more, and no record may take more than 2147483647",
-    7: "the batch would take {found} bytes, and none may take more than 2147483647; give batch_size= or max_records=",
+    3: "timestamp is {found}; it must not be negative, except for -1, which means no timestamp",
+    4: "offset is {found}; offsets must be strictly increasing",
+    5: "offset is {found} above the first of its batch, more than an int32 holds; give batch_size= or max_records=",
+    6: "the record takes at least {found} bytes; the maximum is 2147483647",
+    7: "the batch would take {found} bytes; the maximum is 2147483647; give batch_size= or max_records=",
     8: "its columns were changed while they were encoded",
 }
 
@@ -72,21 +72,21 @@ def record_columns(
     layout: BatchLayout,
     append_time: int | None,
 ) -> RecordColumns:
-    """Return the columns of records, checked except for what measuring finds; see `encode` for the parameters.
+    """Return the columns of records; measuring completes the checks. See `encode` for the parameters.
 
-    Without `offsets` they count from `next_offset`; otherwise they must not be below it.
+    Without `offsets` they are consecutive from `next_offset` on; otherwise they must not be below it.
     """
     key_column: Column | None
     if values is None:
         if keys is None:
-            raise TypeError("values=None needs keys, to say how many")
+            raise TypeError("values=None needs keys, which determine the number of records")
         value_column = Column()
         value_column.add_nulls((key_column := byte_column(keys, "keys")).length)
     else:
         value_column = byte_column(values, "values")
         key_column = None if keys is None else byte_column(keys, "keys")
-        if key_column is not None and key_column.length != value_column.length:
-            raise ValueError(f"keys must be as many as values, got {key_column.length} for {value_column.length}")
+        if key_column is not None:
+            check_length("keys", key_column.length, value_column.length)
     count = value_column.length
     if layout.magic < 2 and headers is not None:
         raise ValueError(f"headers need magic 2, got magic {layout.magic}")
@@ -109,7 +109,7 @@ def record_columns(
     if offsets is not None:
         columns["offsets"] = array = offsets_array(offsets, count)
         if count and array[0] < next_offset:
-            raise ValueError(f"offset of the first record must be {next_offset} at least, got {array[0]}")
+            raise ValueError(f"offset of the first record must be at least {next_offset}, got {array[0]}")
     elif count > INT64_MAX - next_offset + 1:
         raise ValueError(f"offsets must be below 2**63, got {count} from {next_offset} on")
     return RecordColumns(
@@ -130,7 +130,7 @@ def plan_batches(records: RecordColumns, plan: Plan, open_batch: BatchRows | Non
         raise_fault(fault, row, found)
         if row == records.count:
             return batches[:used]
-        # As many as extrapolated from the records so far, plus a margin, and at least twice as many as before.
+        # The number extrapolated from the records so far, plus a margin, and at least twice the previous number.
         expected = used * records.count // max(row, 1)
         grown = np.zeros(min(max(2 * used, expected + expected // 16 + 8), used + records.count - row), BATCH_DTYPE)
         grown[:used] = batches[:used]

@@ -45,11 +45,12 @@ def encode(
     ----------
     values : sequence of bytes and None, ndarray, Arrow array, pandas or Polars column, or RecordTable
         One per record; None and null are a null value (a tombstone in a compacted topic). In a NumPy array the bytes of
-        each item in memory are a value (dtype ``S`` without trailing NUL bytes, which are padding; of two-dimensional
-        ``uint8`` each row). Arrow columns may be chunked, of binary, strings (as UTF-8), their
-        large and view types, fixed-size binary, integers and floats (little-endian), or a dictionary of those. Values
-        are not copied, and no Python object is made per value. A `RecordTable` is passed to `encode_table`, and only
-        `codec` and `level` may then be given. None means a null value for each of `keys`.
+        each item in memory are a value (dtype ``S`` without trailing NUL bytes, which are padding), and in a
+        two-dimensional array of ``uint8`` each row. Arrow columns may be chunked, of binary, strings (as UTF-8), their
+        large and view types, fixed-size binary, integers and floats (little-endian), or a dictionary of such values.
+        Array values are not copied, and no Python object is made per value. A `RecordTable` is passed to
+        `encode_table`, with `codec` and `level` as the only other arguments. None means a null value for each of
+        `keys`.
     keys : as `values`, optional
         Default is null for all.
     timestamps : int, datetime, ndarray, sequence of int or datetime, Arrow, pandas or Polars column, optional
@@ -94,17 +95,17 @@ def encode(
     Returns
     -------
     bytes
-        Whole batches; empty if there are no records.
+        Whole batches; empty without records.
 
     Raises
     ------
     TypeError
-        If a column is of a type that has no bytes, or that can't be timestamps, offsets or headers.
+        If the type of a column cannot be converted to bytes, timestamps, offsets or headers.
     ValueError
-        If columns are not equally long, and for what the format forbids: headers, producer fields, delete horizon or
-        zstd below magic 2, timestamps in magic 0, a header without a key, a negative timestamp but -1, offsets that
-        don't rise, a transactional batch without producer id, an id without epoch and sequence (ATT-R6); a batch of
-        more than 2147483647 bytes, or offsets over more than that in one batch.
+        If columns differ in length, or the format forbids an argument: headers, producer fields, delete horizon or
+        zstd below magic 2, timestamps in magic 0, a header without a key, a negative timestamp other than -1, offsets
+        that are not strictly increasing, a transactional batch without producer id, an id without epoch and sequence
+        (ATT-R6), a batch of more than 2147483647 bytes, or offsets in one batch that are further apart than that.
 
     See Also
     --------
@@ -130,7 +131,7 @@ def encode(
         given = (keys, timestamps, headers, offsets, append_time, delete_horizon, batch_size, max_records)
         fields = (base_offset, magic, leader_epoch, producer_id, producer_epoch, base_sequence, transactional)
         if any(v is not None for v in given) or fields != (0, 2, -1, -1, -1, -1, False) or timestamp_type != 0:
-            raise ValueError("a RecordTable brings its own fields: only codec and level go with it")
+            raise ValueError("with a RecordTable, only codec and level may be given: the table has all other fields")
         return encode_table(values, codec=codec, level=level)
     layout = BatchLayout.of(
         magic=magic,
@@ -157,7 +158,7 @@ def encode(
         append_time=appended,
     )
     if offsets is not None and base_offset:
-        raise ValueError("base_offset is where offsets= begin: give one of them")
+        raise ValueError("base_offset and offsets exclude each other")
     batches = plan_batches(records, plan)
     layout.complete(batches, base_sequence, appended)
     return compose(records, batches, level)

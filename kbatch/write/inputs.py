@@ -1,8 +1,9 @@
-"""What users hand in to be encoded -> columns of the encode kernel, without an object per value where there was none.
+"""Arguments of `encode` -> columns of the encode kernel, without a Python object per value for array input.
 
-Keys, values and what is in headers may be a sequence of bytes and None; a NumPy array, of which each item's bytes are a
-value; an Arrow array, chunked or not, of bytes, strings or fixed-width numbers; or a column of pandas or Polars.
-Everything Arrow comes in through ``__arrow_c_array__`` and ``__arrow_c_stream__``. Buffers are borrowed, not copied.
+Keys, values and the keys and values of headers may be a sequence of bytes and None; a NumPy array, where the bytes of
+each item are a value; an Arrow array, chunked or not, of bytes, strings or fixed-width numbers; or a column of pandas
+or Polars. Arrow data is taken through ``__arrow_c_array__`` and ``__arrow_c_stream__``. Buffers are borrowed, not
+copied.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "Headers",
     "byte_column",
     "check_bytes",
+    "check_length",
     "header_column",
     "header_pairs",
     "millisecond",
@@ -33,13 +35,13 @@ __all__ = [
     "offsets_array",
 ]
 
-_NUMBER_ADVICE = "a number has no bytes of its own; use NumPy arrays for numbers of a fixed width"
+_NUMBER_ADVICE = "use NumPy arrays for numbers of a fixed width"
 _ADVICE = {
-    str: "str has no bytes of its own; encode it, as in [v.encode() if isinstance(v, str) else v for v in values]",
+    str: "encode the strings, as in [v.encode() if isinstance(v, str) else v for v in values]",
     int: _NUMBER_ADVICE,
     float: _NUMBER_ADVICE,
 }
-_ADVICE_FOR_ONE = {str: "encode it, as in text.encode()", int: "pack it, as in number.to_bytes(8)"}
+_ADVICE_FOR_ONE = {str: "encode it, as in text.encode()", int: "convert it, as in number.to_bytes(8)"}
 
 
 class Headers(NamedTuple):
@@ -52,12 +54,12 @@ class Headers(NamedTuple):
 
 
 def byte_column(values: Any, what: str) -> Column:
-    """Make the column of `values`; `what` says in errors what they are ("values", "keys").
+    """Make the column of `values`; `what` is their name in errors ("values", "keys").
 
     Raises
     ------
     TypeError
-        If they are of a type that has no bytes.
+        If their type has no defined conversion to bytes.
     """
     column = Column()
     if isinstance(values, np.ndarray):
@@ -65,7 +67,7 @@ def byte_column(values: Any, what: str) -> Column:
     elif _is_pandas(values):
         _add_pandas(column, values, what)
     elif _is_polars_object(values):
-        # As Arrow it would be the addresses of the objects.
+        # Its Arrow export would contain the addresses of the objects.
         _add_objects(column, values.to_list(), what)
     elif hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         for chunk in _arrow_chunks(values, what):
@@ -73,7 +75,7 @@ def byte_column(values: Any, what: str) -> Column:
     elif isinstance(values, str | bytes | bytearray | memoryview | Mapping) or not isinstance(values, Iterable):
         raise TypeError(
             f"{what} must be a sequence of bytes or None, or a NumPy, Arrow, pandas or Polars column, "
-            f"got one {type(values).__name__}"
+            f"got {type(values).__name__}"
         )
     else:
         _add_objects(column, list(values), what)
@@ -81,7 +83,7 @@ def byte_column(values: Any, what: str) -> Column:
 
 
 def check_bytes(value: Any, what: str) -> bytes | None:
-    """Return one key or value as bytes; `TypeError` with advice if it has none."""
+    """Return one key or value as bytes, or raise `TypeError` with advice."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -106,7 +108,7 @@ def _add_numpy(column: Column, values: npt.NDArray[Any], what: str) -> None:
         return
     if values.ndim != 1:
         raise TypeError(
-            f"{what} must be an array of one dimension, or of two and uint8, a row a value; "
+            f"{what} must be a one-dimensional array, or a two-dimensional one of uint8 with one row per value; "
             f"got {values.ndim} dimensions of {values.dtype}"
         )
     valid: Any = None
@@ -117,12 +119,12 @@ def _add_numpy(column: Column, values: npt.NDArray[Any], what: str) -> None:
         valid = np.packbits(~np.ma.getmaskarray(values), bitorder="little")
         values = values.data
     if kind in "UT":
-        raise TypeError(f"{what} is an array of {values.dtype}: {_ADVICE[str]}")
+        raise TypeError(f"{what} must not be an array of {values.dtype}: {_ADVICE[str]}")
     elif values.dtype.hasobject:
-        raise TypeError(f"{what} is an array of {values.dtype}, whose items hold Python objects")
+        raise TypeError(f"{what} must not be an array of {values.dtype}, whose items contain Python objects")
     else:
         width = values.dtype.itemsize
-        # As raw bytes, since NumPy doesn't lend out buffers of every dtype. Of `S` the NULs at the end are padding.
+        # As raw bytes, since NumPy does not export buffers of every dtype. NULs at the end of `S` items are padding.
         column.add_items(np.asarray(values).view(f"V{width}"), width, kind == "S", valid)
 
 
@@ -147,7 +149,7 @@ def _add_pandas(column: Column, values: Any, what: str) -> None:
 
 
 def _objects_of_pandas(values: Any) -> npt.NDArray[Any]:
-    """Return a column that has a type of NumPy's; None where pandas takes an object for missing: None, NaN, NA, NaT."""
+    """Return a column with a NumPy dtype; objects that pandas treats as missing (None, NaN, NA, NaT) become None."""
     array: npt.NDArray[Any] = values.to_numpy()
     if array.dtype.kind == "O":
         missing = np.asarray(values.isna())
@@ -159,7 +161,7 @@ def _objects_of_pandas(values: Any) -> npt.NDArray[Any]:
 
 def _arrow_chunks(values: Any, what: str) -> list[pa.Array]:
     if (columns := getattr(values, "columns", None)) is not None:
-        raise TypeError(f"{what} must be one column, got a {type(values).__name__} of {len(columns)}")
+        raise TypeError(f"{what} must be one column, got a {type(values).__name__} with {len(columns)}")
     pa = require("pyarrow", "arrow", f"{what} of type {type(values).__name__}")
     if isinstance(values, pa.Array):
         return [values]
@@ -182,7 +184,7 @@ def _add_arrow(column: Column, array: pa.Array, what: str) -> None:
     if types.is_dictionary(kind):
         dictionary = array.dictionary
         if types.is_binary_view(dictionary.type) or types.is_string_view(dictionary.type):
-            # pyarrow can't pick rows out of views.
+            # pyarrow cannot take rows from views.
             dictionary = dictionary.cast(pa.large_binary())
         array = dictionary.take(array.indices)
         kind = array.type
@@ -208,7 +210,7 @@ def _add_arrow(column: Column, array: pa.Array, what: str) -> None:
             rows = rows[first * width : (first + count) * width].reshape(count, width)
         column.add_items(rows, width, False, valid, first)
     else:
-        raise TypeError(f"{what} is an Arrow column of {kind}, which has no bytes of its own; {_arrow_advice(kind)}")
+        raise TypeError(f"{what} must not be an Arrow column of {kind}; {_arrow_advice(kind)}")
 
 
 def _arrow_advice(kind: pa.DataType) -> str:
@@ -224,7 +226,7 @@ def _arrow_advice(kind: pa.DataType) -> str:
         return f"cast it to {number} for a number of fixed width, or to string for text"
     if types.is_decimal(kind):
         return "cast it to string for text"
-    return "make bytes of each value, as in [None if v is None else json.dumps(v).encode() for v in values.to_pylist()]"
+    return "encode each value, as in [None if v is None else json.dumps(v).encode() for v in values.to_pylist()]"
 
 
 def offsets_array(offsets: Any, count: int) -> npt.NDArray[np.int64]:
@@ -233,10 +235,10 @@ def offsets_array(offsets: Any, count: int) -> npt.NDArray[np.int64]:
     if not count and not array.size:
         return np.empty(0, np.int64)
     if array.ndim != 1:
-        raise TypeError(f"offsets must be an array of one dimension, got {array.ndim}")
+        raise TypeError(f"offsets must be a one-dimensional array, got {array.ndim} dimensions")
     if array.dtype.kind not in "iu":
         raise TypeError(f"offsets must be integers, got an array of {array.dtype}")
-    _check_length("offsets", len(array), count)
+    check_length("offsets", len(array), count)
     if np.ma.is_masked(array):
         raise ValueError("offsets must not be null")
     return _as_int64(np.ma.getdata(array), "offsets")
@@ -249,9 +251,10 @@ def _as_int64(array: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-def _check_length(what: str, found: int, expected: int) -> None:
+def check_length(what: str, found: int, expected: int) -> None:
+    """Raise `ValueError` unless a column is as long as the values."""
     if found != expected:
-        raise ValueError(f"{what} must be as many as values, got {found} for {expected}")
+        raise ValueError(f"{what} and values must have the same length, got {found} and {expected}")
 
 
 def _is_arrow(column: Any) -> bool:
@@ -285,7 +288,7 @@ def _arrow_numbers(column: Any, what: str, null: int | None) -> npt.NDArray[np.i
 
 
 def _rounded_down(times: npt.NDArray[np.datetime64], *, missing: bool = True) -> npt.NDArray[np.int64]:
-    """Return datetime64 of any unit in milliseconds; NaT is -1, if any is `missing`."""
+    """Return datetime64 of any unit in milliseconds; NaT becomes -1, unless `missing` rules it out."""
     array = times.astype("datetime64[ms]", copy=False).view(np.int64)
     if missing and (absent := np.isnat(times)).any():
         return np.where(absent, np.int64(NO_TIMESTAMP), array)
@@ -302,7 +305,7 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
     if _is_pandas(timestamps):
         dtype = timestamps.dtype
         if getattr(dtype, "kind", "") == "M" and not hasattr(dtype, "pyarrow_dtype"):
-            # Also of those with a time zone, which are else objects.
+            # With a unit, times with a time zone do not become objects.
             unit = dtype.unit if hasattr(dtype, "unit") else np.datetime_data(dtype)[0]
             timestamps = timestamps.to_numpy(f"datetime64[{unit}]")
         elif isinstance(dtype, np.dtype):
@@ -314,7 +317,7 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
     else:
         array = timestamps if isinstance(timestamps, np.ndarray) else _number_array(list(timestamps))
     if array.ndim != 1:
-        raise TypeError(f"timestamps must be an array of one dimension, got {array.ndim}")
+        raise TypeError(f"timestamps must be a one-dimensional array, got {array.ndim} dimensions")
     if not len(array):
         array = np.empty(0, np.int64)
     if array.dtype.kind == "O":
@@ -325,13 +328,13 @@ def milliseconds(timestamps: Any, count: int) -> tuple[npt.NDArray[np.int64] | N
         array = _rounded_down(array)
     if array.dtype.kind not in "iu":
         raise _bad_timestamps(timestamps)
-    _check_length("timestamps", len(array), count)
+    check_length("timestamps", len(array), count)
     array = _as_int64(array, "timestamps")
     return array if missing is None else np.where(missing, np.int64(NO_TIMESTAMP), array), NO_TIMESTAMP
 
 
 def _number_array(values: list[Any]) -> npt.NDArray[Any]:
-    """Make an array of numbers or times; of objects, where they have no type of NumPy's in common."""
+    """Make an array of numbers or times, or of objects if they have no common NumPy dtype."""
     try:
         return np.asarray(values)
     except ValueError:
@@ -341,7 +344,7 @@ def _number_array(values: list[Any]) -> npt.NDArray[Any]:
 
 
 def _each_millisecond(values: npt.NDArray[np.object_]) -> npt.NDArray[np.int64]:
-    """Return times that are Python objects: int, datetime, or None, NaN and NaT for none."""
+    """Convert times that are Python objects: int, datetime, or None, NaN and NaT for a missing timestamp."""
     out = np.empty(len(values), np.int64)
     for i, value in enumerate(values.tolist()):
         try:
@@ -357,7 +360,7 @@ def _bad_timestamps(found: Any) -> TypeError:
     kind = f"an array of {found.dtype}" if isinstance(found, np.ndarray) else type(found).__name__
     return TypeError(
         "timestamps must be milliseconds since the epoch as integers, datetime, datetime64, an Arrow column of "
-        f"timestamps or one of these for all records (-1 is none), got {kind}"
+        f"timestamps, or one of these for all records (-1 means no timestamp), got {kind}"
     )
 
 
@@ -373,7 +376,7 @@ def millisecond(timestamp: Any) -> int:
         if timestamp != timestamp:  # pandas.NaT
             return NO_TIMESTAMP
         if timestamp.tzinfo is None:
-            raise TypeError("a datetime without a time zone is no point in time; give it one, as datetime.UTC")
+            raise TypeError("a datetime must have a time zone, such as datetime.UTC")
         return (timestamp - EPOCH) // datetime.timedelta(milliseconds=1)
     raise _bad_timestamps(timestamp)
 
@@ -387,11 +390,9 @@ def header_column(headers: Any, count: int) -> Headers | None:
     if _is_arrow(headers) or _is_pandas(headers):
         return _arrow_headers(headers, count)
     if isinstance(headers, str | bytes | Mapping) or not isinstance(headers, Iterable):
-        raise TypeError(
-            f"headers must be a list of (key, value) pairs for each record, got one {type(headers).__name__}"
-        )
+        raise TypeError(f"headers must be a list of (key, value) pairs for each record, got {type(headers).__name__}")
     rows = [header_pairs(row, f"headers[{i}]") for i, row in enumerate(headers)]
-    _check_length("headers", len(rows), count)
+    check_length("headers", len(rows), count)
     counts = np.fromiter(map(len, rows), np.int32, count)
     if not counts.any():
         return None
@@ -404,7 +405,7 @@ def _header_columns(counts: npt.NDArray[np.int32], keys: Any, values: Any) -> He
 
 
 def header_pairs(headers: Any, what: str) -> list[tuple[bytes, bytes | None]]:
-    """Return the headers of one record; keys may be str, which Kafka takes for UTF-8.
+    """Return the headers of one record; keys may be str and are encoded as UTF-8, as in Kafka.
 
     A pair may also be a mapping, as in pandas columns converted from Arrow.
     """
@@ -426,7 +427,7 @@ def header_pairs(headers: Any, what: str) -> list[tuple[bytes, bytes | None]]:
             try:
                 key = key.encode()
             except UnicodeEncodeError as error:
-                raise ValueError(f"{what}: a header key is no UTF-8: {error}") from None
+                raise ValueError(f"{what}: a header key cannot be encoded as UTF-8: {error}") from None
         pairs.append((check_bytes(key, f"{what}: a header key") or b"", check_bytes(value, f"{what}: a header value")))
     return pairs
 
@@ -440,7 +441,7 @@ def _arrow_headers(headers: Any, count: int) -> Headers | None:
     from pyarrow import types
 
     chunks = _arrow_chunks(headers, "headers")
-    _check_length("headers", sum(map(len, chunks)), count)
+    check_length("headers", sum(map(len, chunks)), count)
     if not count:
         return None
     array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)

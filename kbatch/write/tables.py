@@ -35,10 +35,10 @@ def encode_table(
 ) -> bytes:
     """Encode decoded batches as they were: with every field of their headers, gaps of offsets, and empty batches.
 
-    Uncompressed batches as Kafka writes them come out byte for byte; of compressed ones the payloads are the same after
-    decompression. Where writers have a choice, the ordinary one is taken: lengths are in their shortest form, the
-    attributes of records, which nothing reads, are 0, as are the timestamp deltas that log-append time hides, and empty
-    batches have no codec (EMP-R3).
+    Uncompressed batches as Kafka writes them are reproduced byte for byte; compressed payloads are the same after
+    decompression. Where the format leaves a choice, the batches are as Kafka writes them: lengths are in their shortest
+    form, the unused attributes of records and the timestamp deltas hidden by log-append time are 0, and empty batches
+    have no codec (EMP-R3).
 
     The batches of a slice or selection contain its records and keep their fields, as after compaction (OFF-R4); batches
     without selected records are not written.
@@ -46,9 +46,9 @@ def encode_table(
     Parameters
     ----------
     table : RecordTable
-        Control batches have to be in it if they are in the input: decode with ``include_control=True``.
+        It must contain the control batches of the input: decode with ``include_control=True``.
     codec : {"none", "gzip", "snappy", "lz4", "zstd"}, or kbatch.Codec, optional
-        For all batches but control batches (ATT-R5). Default is each one's own.
+        For all batches except control batches (ATT-R5). Default is the codec of each batch.
     level : int, optional
         As for `encode`.
     omitted : {"raise", "drop"}
@@ -62,8 +62,9 @@ def encode_table(
     Raises
     ------
     ValueError
-        If the table has only some columns; if the decode left out batches and that isn't `omitted`; if records are of
-        a batch with a bad checksum, which a new one would hide; if magic and codec, or magic and timestamps, don't fit.
+        If the table has only some columns; if the decode left out batches, unless `omitted` is "drop"; if records come
+        from a batch with a bad checksum, which a new one would hide; if the magic does not allow the codec or the
+        timestamps.
 
     Examples
     --------
@@ -89,7 +90,7 @@ def encode_table(
     if codec is not None:
         chosen = parse_codec(codec)
         change = attributes & ATTRIBUTE_CONTROL == 0
-        change |= legacy  # where the bit means nothing
+        change |= legacy  # which have no control bit
         attributes[change] = attributes[change] & ~ATTRIBUTE_CODEC | int(chosen)
     attributes[counts == 0] &= ~ATTRIBUTE_CODEC
     for used in np.unique(attributes & ATTRIBUTE_CODEC).tolist():
@@ -109,15 +110,17 @@ def encode_table(
 
 
 def _check_message_times(batches: BatchRows, times: npt.NDArray[np.int64]) -> None:
-    """Raise for timestamps that the magic of the compressed message around a message cannot express (LEG-R16)."""
+    """Raise for timestamps that the magic of the surrounding compressed message cannot express (LEG-R16)."""
     counts = batches["record_count"]
     times = times[_record_rows(batches)]
     without = np.repeat(batches["magic"] == 0, counts)
     if (times[without] != NO_TIMESTAMP).any():
-        raise ValueError("messages of magic 1 in a compressed one of magic 0 have timestamps, which that hasn't")
+        raise ValueError("a compressed message of magic 0 cannot keep the timestamps of messages of magic 1 in it")
     appended = np.repeat((batches["magic"] == 1) & (batches["attributes"] & ATTRIBUTE_LOG_APPEND_TIME != 0), counts)
     if (times != np.repeat(batches["max_timestamp"], counts))[appended].any():
-        raise ValueError("messages of magic 0 in a compressed one with an append time have none, and can't be kept so")
+        raise ValueError(
+            "a compressed message with an append time cannot keep messages of magic 0, which have no timestamps"
+        )
 
 
 def _record_rows(batches: BatchRows) -> npt.NDArray[np.int64]:
@@ -128,7 +131,7 @@ def _record_rows(batches: BatchRows) -> npt.NDArray[np.int64]:
 
 
 def _kept_batches(table: RecordTable, omitted: str) -> BatchRows:
-    """Return the batches to write, with the records that the table has of them."""
+    """Return the batches to write; `first_record` and `record_count` refer to the rows of the table."""
     batches = table.batches.copy()
     here = np.bincount(table.records["batch"], minlength=len(batches))
     status = batches["status"]

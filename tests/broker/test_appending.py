@@ -111,7 +111,7 @@ def test_gaps_between_offsets_are_kept() -> None:
             "aren't numbered 0, 1, 2",
         ),
         (changed(batch([b"a"]), 23, "i", -1), kbatch.InvalidRecordError, "last offset delta is -1"),
-        (batch([b"a"])[:-1], kbatch.TruncatedBatchError, "isn't whole"),
+        (batch([b"a"])[:-1], kbatch.TruncatedBatchError, "is incomplete"),
         (batch([b"a"]) + b"\xff" * 20, kbatch.CorruptBatchError, "length field is -1"),
         (changed(batch([b"a"], 1, "gzip"), 34, "i", 5, seal=False), kbatch.CodecError, "gzip"),
     ],

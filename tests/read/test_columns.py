@@ -235,7 +235,7 @@ def test_columns_are_names(mixed: bytes) -> None:
 def test_errors_name_a_row_where_there_is_no_offset() -> None:
     data = oracle.build_batch([oracle.encode_record(0, 2**62, b"k", b"abc")])
     table = kbatch.decode(data, columns=["value", "timestamp"])
-    with pytest.raises(ValueError, match=r"^record row 0: dtype int64 wants values of 8 bytes, found 3"):
+    with pytest.raises(ValueError, match=r"^record row 0: dtype int64 needs values of 8 bytes, found 3"):
         table.values_as("i8")
     with pytest.raises(OverflowError, match=r"^timestamp \d+ ms doesn't fit"):
         list(spark_batches(table, ["timestamp"]))

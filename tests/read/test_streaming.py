@@ -244,7 +244,7 @@ def test_a_header_that_claims_too_much_is_not_waited_for(on_error: str) -> None:
     assert decoder.feed(A + HUGE_B[:17]) == 2
     assert len(decoder.flush()) == 3
     if on_error == "raise":
-        with pytest.raises(kbatch.LimitExceededError, match="claims a batch of 2147483659 bytes") as caught:
+        with pytest.raises(kbatch.LimitExceededError, match="declares a batch of 2147483659 bytes") as caught:
             decoder.flush()
         assert caught.value.position == len(A)
         return
@@ -299,7 +299,7 @@ def test_the_limit_of_a_claim_is_the_callers() -> None:
         table = kbatch.decode(long_bad + large + C, on_error="skip", limits=kbatch.Limits(max_batch_bytes=most))
         assert offsets_of(table) == offsets
     for wrong in (-1, 60):
-        with pytest.raises(ValueError, match="max_batch_bytes must be 61 at least"):
+        with pytest.raises(ValueError, match="max_batch_bytes must be at least 61"):
             kbatch.Limits(max_batch_bytes=wrong)
 
 

@@ -298,7 +298,7 @@ def test_claims_of_records_get_no_memory(monkeypatch, threads):
     reserve = PooledRows.reserve
     monkeypatch.setattr(PooledRows, "reserve", lambda self, count: asked.append(count) or reserve(self, count))
     table = decode_by_threads(b"".join([*parts, large]), crc="skip", on_error="skip", threads=threads)
-    assert [loss.reason for loss in table.losses] == ["record count is 25000, the payload can hold 4287 at most"]
+    assert [loss.reason for loss in table.losses] == ["record count is 25000, the payload can hold at most 4287"]
     assert max(asked, default=0) < 25_000
 
 

@@ -332,7 +332,7 @@ def test_levels_that_kafka_does_not_know(codec: str, level: int) -> None:
         ({"magic": 3}, "magic must be 0, 1 or 2"),
         ({"timestamp_type": "now"}, "timestamp_type must be"),
         ({"timestamp_type": kbatch.TimestampType.NO_TIMESTAMP_TYPE}, "timestamp_type must be"),
-        ({"append_time": 5}, "append_time goes with"),
+        ({"append_time": 5}, "append_time needs"),
         ({"timestamp_type": "log_append_time", "append_time": -2}, "append_time must be -1 to"),
         ({"codec": "lzo"}, "codec must be one of 'none', 'gzip'"),
         ({"codec": 5}, "codec must be one of"),
@@ -341,12 +341,12 @@ def test_levels_that_kafka_does_not_know(codec: str, level: int) -> None:
         ({"headers": [[(None, b"v")]]}, r"headers\[0\]: a header needs a key"),
         ({"timestamps": [-2]}, "record 0: timestamp is -2"),
         ({"timestamps": -2}, "timestamps must be -1 to"),
-        ({"timestamps": [1, 2]}, "timestamps must be as many as values, got 2 for 1"),
-        ({"keys": [b"a", b"b"]}, "keys must be as many as values, got 2 for 1"),
-        ({"headers": [None, None]}, "headers must be as many as values"),
-        ({"offsets": [1, 2]}, "offsets must be as many as values"),
-        ({"offsets": [-1]}, "must be 0 at least, got -1"),
-        ({"offsets": [5], "base_offset": 3}, "give one of them"),
+        ({"timestamps": [1, 2]}, "timestamps and values must have the same length, got 2 and 1"),
+        ({"keys": [b"a", b"b"]}, "keys and values must have the same length, got 2 and 1"),
+        ({"headers": [None, None]}, "headers and values must have the same length"),
+        ({"offsets": [1, 2]}, "offsets and values must have the same length"),
+        ({"offsets": [-1]}, "must be at least 0, got -1"),
+        ({"offsets": [5], "base_offset": 3}, "exclude each other"),
         ({"base_offset": -1}, "base_offset must be 0 to"),
         ({"base_offset": 2**63}, "base_offset must be 0 to"),
         ({"leader_epoch": -2}, "leader_epoch must be -1 to"),
@@ -369,7 +369,7 @@ def test_refused(options: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize("batch_size", [None, 1])
 def test_offsets_have_to_rise(offsets: list[int], batch_size: int | None) -> None:
     """REC-R8."""
-    with pytest.raises(ValueError, match=f"record {len(offsets) - 1}: offset is .*must rise strictly"):
+    with pytest.raises(ValueError, match=f"record {len(offsets) - 1}: offset is .*must be strictly increasing"):
         kbatch.encode([b"a"] * len(offsets), offsets=offsets, batch_size=batch_size)
 
 
@@ -377,7 +377,7 @@ def test_offsets_too_far_apart_for_one_batch() -> None:
     """REC-R8: a delta is an int32; where records may be cut, that is where they are."""
     near = kbatch.encode([b"a", b"b"], offsets=[7, 7 + INT32_MAX])
     assert kbatch.decode(near).records["offset"].tolist() == [7, 7 + INT32_MAX]
-    with pytest.raises(ValueError, match="record 1: offset is 2147483648 after the batch's first"):
+    with pytest.raises(ValueError, match="record 1: offset is 2147483648 above the first of its batch"):
         kbatch.encode([b"a", b"b"], offsets=[7, 8 + INT32_MAX])
     cut = kbatch.encode([b"a", b"b"], offsets=[7, 8 + INT32_MAX], max_records=10)
     assert kbatch.scan(cut)["base_offset"].tolist() == [7, 8 + INT32_MAX]

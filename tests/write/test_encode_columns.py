@@ -96,7 +96,7 @@ def test_other_arrow_types() -> None:
 )
 def test_advice_for_arrow_types_without_bytes(array: pa.Array) -> None:
     """Following it gives bytes, and nulls stay null."""
-    with pytest.raises(TypeError, match="which has no bytes of its own; ") as caught:
+    with pytest.raises(TypeError, match=r"must not be an Arrow column of .*; ") as caught:
         kbatch.encode(array)
     casts = re.findall(r"\bto (\w+) for", str(caught.value))
     for name in casts:
@@ -123,7 +123,7 @@ def test_advice_for_arrow_types_without_bytes(array: pa.Array) -> None:
     ],
 )
 def test_advice_for_text(values: Any) -> None:
-    with pytest.raises(TypeError, match="str has no bytes of its own; encode it, as in ") as caught:
+    with pytest.raises(TypeError, match="encode the strings, as in ") as caught:
         kbatch.encode(values)
     code = re.search(r"as in (\[.*\])$", str(caught.value))
     assert code is not None
@@ -139,7 +139,7 @@ def test_objects_of_polars_are_not_written_as_their_addresses() -> None:
 
 @pytest.mark.parametrize("kind", [pa.table, pd.DataFrame, pl.DataFrame, lambda of: pa.record_batch(of)])
 def test_frames_are_not_columns(kind: Any) -> None:
-    with pytest.raises(TypeError, match=r"values must be one column, got a (Table|DataFrame|RecordBatch) of 2"):
+    with pytest.raises(TypeError, match=r"values must be one column, got a (Table|DataFrame|RecordBatch) with 2"):
         kbatch.encode(kind({"a": [b"a"], "b": [b"b"]}))
 
 
@@ -163,19 +163,19 @@ def test_bytes_like_items() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (["a"], r"values\[0\] must be bytes or None, got str: str has no bytes of its own; encode it"),
-        ([b"a", 5], r"values\[1\] must be bytes or None, got int: a number has no bytes"),
-        ([b"a", 1.5], r"values\[1\] must be bytes or None, got float: a number has no bytes"),
-        (b"abc", "values must be a sequence of bytes or None, .* got one bytes"),
-        ("abc", "got one str"),
-        ({"a": b"b"}, "got one dict"),
-        (7, "got one int"),
-        (np.array(["a"]), "an array of <U1: str has no bytes"),
+        (["a"], r"values\[0\] must be bytes or None, got str: encode the strings"),
+        ([b"a", 5], r"values\[1\] must be bytes or None, got int: use NumPy arrays"),
+        ([b"a", 1.5], r"values\[1\] must be bytes or None, got float: use NumPy arrays"),
+        (b"abc", "values must be a sequence of bytes or None, .* got bytes"),
+        ("abc", "got str"),
+        ({"a": b"b"}, "got dict"),
+        (7, "got int"),
+        (np.array(["a"]), "must not be an array of <U1: encode the strings"),
         (np.array(["a"], object), r"values\[0\] must be bytes or None, got str"),
         (np.zeros((2, 2)), "2 dimensions of float64"),
         (np.zeros((2, 2, 2), np.uint8), "3 dimensions of uint8"),
         (np.array(5), "0 dimensions"),
-        (np.zeros(2, [("a", object)]), "hold Python objects"),
+        (np.zeros(2, [("a", object)]), "contain Python objects"),
         (None, "values=None needs keys"),
         (pd.Series(["a"], dtype=object), r"values\[0\] must be bytes or None, got str"),
     ],
@@ -376,7 +376,7 @@ def test_timestamps_that_no_int64_holds() -> None:
             stamps(many)
     with pytest.raises(ValueError, match=r"timestamps\[1\] must be below 2\*\*63"):
         stamps([1, 2**70])
-    with pytest.raises(ValueError, match="timestamps must be as many as values, got 0 for 2"):
+    with pytest.raises(ValueError, match="timestamps and values must have the same length, got 0 and 2"):
         stamps([])
 
 
@@ -387,7 +387,7 @@ def test_finer_times_are_rounded_down() -> None:
 
 
 def test_naive_datetimes_are_no_time() -> None:
-    with pytest.raises(TypeError, match="without a time zone"):
+    with pytest.raises(TypeError, match="must have a time zone"):
         stamps(TIME.replace(tzinfo=None))
 
 
@@ -409,7 +409,7 @@ def test_what_are_no_offsets() -> None:
         kbatch.encode([b"", b""], offsets=np.ma.array([1, 2], mask=[False, True]))
     with pytest.raises(TypeError, match="offsets must be integers"):
         kbatch.encode([b""], offsets=pa.array([1], pa.timestamp("ms")))
-    with pytest.raises(TypeError, match="one dimension"):
+    with pytest.raises(TypeError, match="one-dimensional"):
         kbatch.encode([b""], offsets=[[1]])
 
 
