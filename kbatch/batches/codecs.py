@@ -39,9 +39,7 @@ from kbatch.batches.arena import Arena
 from kbatch.batches.careful import append_uncompressed, decompress_carefully
 from kbatch.batches.native import addresses
 from kbatch.format import Codec
-from kbatch.kernels.codecs import Codecs
-from kbatch.kernels.codecs import packed as _packed
-from kbatch.kernels.codecs import plain as _plain
+from kbatch.kernels.codecs import Codecs, compress_to_bytes, decompress_into
 
 __all__ = ["check_level", "compress", "decompress", "level_of", "own_codecs"]
 
@@ -104,7 +102,7 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
         return decompress_carefully(codec, payload, arena, limit, magic)
     # The kernels only accept payloads of an ordinary shape and size; any other is decompressed from its beginning.
     arena.reserve(min(limit, max(_MIN_RESERVED, _ORDINARY_RATIO * len(payload))))
-    size = _plain(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
+    size = decompress_into(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
     if size < 0:
         return decompress_carefully(codec, payload, arena, limit, magic)
     arena.used += size
@@ -159,4 +157,4 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     """
     if codec == 0:
         return bytes(plain)
-    return _packed(_contexts.codecs, codec, level_of(codec, level), magic, plain)
+    return compress_to_bytes(_contexts.codecs, codec, level_of(codec, level), magic, plain)

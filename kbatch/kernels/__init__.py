@@ -1,7 +1,7 @@
 """Compiled kernels: no policy, no Python object in a loop, no GIL."""
 
 try:
-    from kbatch.kernels import spans as spans  # what most kernels stand on
+    from kbatch.kernels import spans as spans  # most kernels need it
 except ImportError:
     raise ImportError(
         f"the kernels in {__path__[0]} are not compiled: this is kbatch's source tree, not an installation; "

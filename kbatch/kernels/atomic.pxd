@@ -15,7 +15,7 @@ cdef extern from "atomic.h":
 
 
 cdef inline void pass_time(int64_t* tries) noexcept nogil:
-    """Wait for a moment, which is longer the more `tries` there were."""
+    """Wait for a moment, which becomes longer with the number of `tries`."""
     tries[0] += 1
     if tries[0] < WAIT_PAUSES:
         kb_pause()

@@ -1,7 +1,7 @@
-"""What is done with a batch: checksum, decompression and parsing, each while the cache has its bytes. Without the GIL.
+"""Decoding of one batch: checksum, decompression and parsing while its bytes are in the cache, without the GIL.
 
-This module knows no policy. A batch is done, or it is as if it had not been looked at and there is a cause: a fault, no
-capacity for it, or a payload that the C functions don't decompress.
+This module implements no policy. A batch is either decoded completely, or left unchanged with a cause: a fault, missing
+capacity, or a payload that the C functions do not decompress.
 """
 
 from collections import namedtuple
@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 
 from kbatch.kernels.buffers import allocate
 from kbatch.kernels.checksum cimport crc32_legacy, crc32c_after
-from kbatch.kernels.codecs cimport Codecs, plain_payload
+from kbatch.kernels.codecs cimport Codecs, decompress_payload
 from kbatch.kernels.decode cimport count_records, gives_rows, read_rows, read_uncompressed
 from kbatch.kernels.messages cimport wrapper_value
 from kbatch.kernels.rows cimport PayloadState
@@ -48,51 +48,53 @@ Outcome = namedtuple("Outcome", "row used arena_used cause needed fault record a
 
 
 class Cause(IntEnum):
-    """Why a pipeline ended: all is done or the table is full, or why the next batch isn't."""
+    """Why a pipeline ended: all batches are decoded, the table is full, or the next batch could not be decoded."""
 
     DONE = 0
-    # There is no capacity for so many records, or for so many bytes of the arena.
+    # The remaining record rows, or the remaining arena bytes, do not suffice.
     RECORDS = 1
     ARENA = 2
-    # Its payload has an unusual shape, is damaged, or is larger than the limit or than there is capacity for.
+    # The payload has an unusual form, is damaged, or exceeds the limit or the capacity.
     PAYLOAD = 3
     FAULT = 4
-    # It has other records than its header states, so that one thread has to do it.
+    # The records of the batch contradict its header, so that a single thread must decode it.
     ORDER = 5
 
 
-cdef void follow(void* context, int64_t read, int64_t written) noexcept nogil:
-    cdef Follower* it = <Follower*>context
+cdef void parse_block(void* context, int64_t read, int64_t written) noexcept nogil:
+    cdef BlockParser* parser = <BlockParser*>context
     cdef FaultReport report
-    if it.covered != NULL:
-        read += it.before
-        it.crc = crc32c_after(it.crc, it.covered + it.summed, read - it.summed)
-        it.summed = read
-    read_rows(it.base, it.position, written, it.row, it.index, it.into, &it.state, it.options, &report)
+    if parser.checksummed != NULL:
+        read += parser.payload_start
+        parser.crc = crc32c_after(parser.crc, parser.checksummed + parser.summed, read - parser.summed)
+        parser.summed = read
+    read_rows(parser.base, parser.position, written, parser.row, parser.index, parser.into, &parser.state,
+              parser.options, &report)
 
 
 cdef class Config:
-    """What decoding has in common for all batches of a table.
+    """The settings for decoding the batches of a table.
 
     Parameters
     ----------
     data : ndarray of uint8
         The bytes that hold the batches; `origin` is their position in the source.
     crc : int
-        0 to skip checksums, 1 to end at a bad one, 2 to mark its batch.
+        0 to skip checksums, 1 to end at an invalid one, 2 to mark its batch.
     check_inner : bool
-        Whether to look at the checksums of the messages in wrappers.
+        Whether to verify the checksums of the messages in wrappers.
     framing_only : bool
-        Whether nothing but checksums is looked at.
+        Whether to verify only the checksums, without decoding payloads.
     keep : bool
-        If False, rows have no positions, and nothing has to stay decompressed.
+        If False, rows have no positions, and decompressed payloads are not kept.
     max_bytes : int
-        Everything ends after the batch with which rows, batches and bytes come to this.
+        Decoding ends after the batch that brings record rows, batch rows and data to this size.
     limit : int
-        The most bytes that a compressed payload may come to.
+        Maximum decompressed size of a payload.
     include_control : bool
+        Whether control batches give rows.
     trimmed : bool
-        Whether only records from `first_offset` to `last_offset` stay.
+        Whether to keep only records with offsets from `first_offset` to `last_offset`.
     """
 
     def __init__(self, data not None, *, int64_t origin, int crc, bint check_inner, bint framing_only, bint keep,
@@ -113,13 +115,13 @@ cdef class Config:
 
 
 cdef class Scratch:
-    """What a thread needs of its own."""
+    """The codecs and the scratch memory of one thread."""
 
     def __init__(self, Codecs codecs not None):
         self.codecs = codecs
 
     cdef bint grow(self, int64_t used, int64_t needed) noexcept with gil:
-        """Have capacity for `needed` bytes, of which `used` stay."""
+        """Grow the scratch to at least `needed` bytes and keep the first `used`; return whether that succeeded."""
         cdef Span span
         cdef int64_t size = max(self.capacity, FIRST_SCRATCH)
         while size < needed:
@@ -139,18 +141,18 @@ cdef class Scratch:
 
 
 cdef class BatchDecoder:
-    """The batches `lo` to `hi`, and where they go.
+    """Decodes the batches from `lo` to `hi`.
 
-    Record rows go to `records`, from row `used` on, and payloads to `arena`, from byte `arena_used` on. If that is
-    None, no batch is compressed, and positions are those in the data.
+    Record rows are written to `records` from row `used` on, and payloads to `arena` from byte `arena_used` on. If
+    `arena` is None, no batch is compressed, and positions are those in the data.
 
-    The caller guarantees that the rows come from `scan`, one after the other, and that no other thread touches what is
-    written to. What decodes returns an `Outcome`: the batch after the last one that is done, the rows and bytes of the
-    arena that are filled then, and why it ended; the other fields belong to that cause.
+    The caller guarantees that the rows come from `scan`, in order and without gaps, and that no other thread accesses
+    the memory that is written. Methods that decode return an `Outcome`: the batch after the last decoded one, the
+    numbers of rows and arena bytes that are filled, and the cause of the end, to which the other fields belong.
     """
 
-    def __init__(self, Config config not None, batches not None, int64_t lo, int64_t hi, records not None,
-                 int64_t used, arena, int64_t arena_used):
+    def __init__(self, Config config not None, batches not None, int64_t lo, int64_t hi, records not None, int64_t used,
+                 arena, int64_t arena_used):
         self.config = config
         self._data = Span(config.data, 1, False)
         self._batches = Span(batches, sizeof(BatchRow), True)
@@ -169,7 +171,7 @@ cdef class BatchDecoder:
             raise ValueError("records must be contiguous")
         self.lo = lo
         self.hi = hi
-        self.place = Place(used, arena_used)
+        self.cursor = OutputCursor(used, arena_used)
         self.base = <const uint8_t*>self._data.items
         self.length = self._data.length
         self.rows = <BatchRow*>self._batches.items
@@ -191,40 +193,40 @@ cdef class BatchDecoder:
         self.max_bytes = config.max_bytes
 
     def resume(self, int64_t size):
-        """Parse the payload of batch `lo`, which the caller has checked and decompressed.
+        """Parse the payload of batch `lo`, which the caller has verified and decompressed.
 
-        It is `size` bytes of the arena from byte `arena_used` on.
+        The payload is the `size` bytes of the arena from byte `arena_used` on.
         """
-        cdef Ending ending = no_ending()
+        cdef Ending ending = new_ending()
         cdef BatchRow* row = &self.rows[self.lo]
         cdef PayloadState state
-        cdef int64_t position = self.place.arena_used
+        cdef int64_t position = self.cursor.arena_used
         if size < 0 or size > self.arena_capacity - position or self.lo == self.hi:
             raise IndexError("payload out of range")
-        row.first_record = self.place.used
+        row.first_record = self.cursor.used
         with nogil:
             if count_records(self.arena + position, size, row, self.options.check_crc, &state, &ending.report):
-                ending.cause = self.parse(&self.place, self.lo, self.arena, position, size, &state, &ending)
+                ending.cause = self.parse(&self.cursor, self.lo, self.arena, position, size, &state, &ending)
             else:
                 ending.cause = FAULT
         if ending.cause == DONE and self.keep:
-            self.place.arena_used += size
-        return outcome(self.lo + (ending.cause == DONE), &self.place, &ending)
+            self.cursor.arena_used += size
+        return outcome(self.lo + (ending.cause == DONE), &self.cursor, &ending)
 
-    cdef inline int64_t cost(self, int64_t i, const Place* place) noexcept nogil:
-        """Bytes that a table of the batches before `i` takes."""
-        cdef int64_t size = place.arena_used
-        # Without an arena a table holds the data as far as its batches reach.
+    cdef inline int64_t cost(self, int64_t i, const OutputCursor* cursor) noexcept nogil:
+        """Return the size in bytes of a table of the batches before `i`."""
+        cdef int64_t size = cursor.arena_used
+        # Without an arena a table holds the data up to the end of its last batch.
         if self.keep and not self.copies:
             size = self.rows[i - 1].position + self.rows[i - 1].size - self.origin
-        return place.used * self.options.fields.itemsize + size + i * <int64_t>sizeof(BatchRow)
+        return cursor.used * self.options.fields.itemsize + size + i * <int64_t>sizeof(BatchRow)
 
     cdef inline bint is_in_range(self, const BatchRow* row) noexcept nogil:
         cdef int64_t at = row.position - self.origin
         return at >= 0 and row.size >= CRC_START and row.size <= self.length - at
 
     cdef inline bint crc_holds(self, BatchRow* row, int64_t summed, uint32_t crc, FaultReport* report) noexcept nogil:
-        """Whether the checksum holds or is marked; of magic 2, `summed` bytes of what it covers come to `crc`."""
+        """Whether the checksum is valid or only marked; for magic 2, `crc` covers the first `summed` bytes."""
         cdef const uint8_t* p = self.base + (row.position - self.origin)
         cdef uint32_t found
         if self.crc == SKIP:
@@ -235,15 +237,15 @@ cdef class BatchDecoder:
             found = crc32_legacy(p + CRC_START_LEGACY, row.size - CRC_START_LEGACY)
         if kb_likely(found == row.crc):
             return True
-        if self.crc == MARK or self.framing_only and self.is_outside(row):
+        if self.crc == MARK or self.framing_only and self.is_trimmed(row):
             if row.status == 0:
                 row.status = BAD_CRC
             return True
         report[0] = FaultReport(FAULT_BAD_CRC, -1, -1, row.crc, found)
         return False
 
-    cdef bint is_outside(self, const BatchRow* row) noexcept nogil:
-        """Whether by its header all of a batch would be trimmed, so that damage in it is not reported."""
+    cdef bint is_trimmed(self, const BatchRow* row) noexcept nogil:
+        """Whether all records of a batch are trimmed according to its header; damage in it is not reported then."""
         if (not self.options.trimmed or row.last_offset < row.base_offset
                 or row.base_offset < 0 and row.last_offset == 0):
             return False
@@ -253,7 +255,7 @@ cdef class BatchDecoder:
         return (row.attributes & CODEC) <= (MAX_CODEC if row.magic == 2 else MAX_CODEC_LEGACY)
 
     cdef inline const uint8_t* payload(self, const BatchRow* row, int64_t* size) noexcept nogil:
-        """Where the payload of a batch begins, and its size; NULL where a wrapper has none."""
+        """Return the address of a batch's payload and set `size`; return NULL for a wrapper without a value."""
         cdef const uint8_t* p = self.base + (row.position - self.origin)
         cdef int64_t at = header_size(row.magic)
         if row.magic != 2 and row.attributes & CODEC:
@@ -266,33 +268,33 @@ cdef class BatchDecoder:
 
     cdef int64_t to_scratch(self, Scratch worker, const BatchRow* row, const uint8_t* p, int64_t size,
                             int64_t used) noexcept nogil:
-        """Decompress to the scratch, from byte `used` on; how many bytes, or -1."""
+        """Decompress to the scratch, from byte `used` on; return the decompressed size, or -1."""
         cdef int64_t written
         cdef int64_t capacity
-        # No library gets a pointer to nothing.
+        # A library must not get a null pointer.
         if worker.scratch == NULL and not worker.grow(0, 1):
             return -1
         while True:
             capacity = worker.capacity - used
-            written = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
-                                    worker.scratch + used, capacity, self.limit)
-            # Whether the capacity was the reason can't be told.
+            written = decompress_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, size,
+                                         worker.scratch + used, capacity, self.limit)
+            # The result does not show whether the capacity was too small, so every failure is retried with more.
             if written >= 0 or capacity >= self.limit or not worker.grow(used, worker.capacity + 1):
                 return written
 
-    cdef int64_t plain_run(self, Place* place, int64_t lo) noexcept nogil:
-        """Do messages of magic 0 and 1 that stand alone, from batch `lo` on; how many.
+    cdef int64_t decode_messages(self, OutputCursor* cursor, int64_t lo) noexcept nogil:
+        """Decode uncompressed messages of magic 0 and 1 from batch `lo` on; return their number.
 
-        They end before one with anything unusual about it, and after the one with which the table is full.
+        Ends before a message that needs `decode_batch`, and after the message that fills the table.
         """
         cdef const BatchRow* row
-        cdef Place after = place[0]
+        cdef OutputCursor after = cursor[0]
         cdef int64_t hi = min(self.hi, lo + <int64_t>MESSAGE_RUN)
         cdef int64_t i = lo
         if self.copies or self.options.trimmed:
             return 0
         if not self.framing_only:
-            hi = min(hi, lo + self.capacity - place.used)
+            hi = min(hi, lo + self.capacity - cursor.used)
         while i < hi:
             row = &self.rows[i]
             if row.magic == 2 or row.attributes & CODEC or row.status or not self.is_in_range(row):
@@ -307,14 +309,14 @@ cdef class BatchDecoder:
         if self.framing_only:
             return i - lo
         hi = lo + read_uncompressed(self.base, self.rows + lo, i - lo, self.origin, <int32_t>lo,
-                                    self.out + place.used * self.options.fields.itemsize, &self.options)
+                                    self.out + cursor.used * self.options.fields.itemsize, &self.options)
         for i in range(lo, hi):
-            self.rows[i].first_record = place.used + i - lo
-        place.used += hi - lo
+            self.rows[i].first_record = cursor.used + i - lo
+        cursor.used += hi - lo
         return hi - lo
 
-    cdef int step(self, Scratch worker, Place* place, int64_t i, Ending* ending) noexcept nogil:
-        """Do batch `i`, when all before it are done; the cause if that can't be."""
+    cdef int decode_batch(self, Scratch worker, OutputCursor* cursor, int64_t i, Ending* ending) noexcept nogil:
+        """Decode batch `i` after all batches before it; return the cause if that fails, else DONE."""
         cdef BatchRow* row = &self.rows[i]
         cdef const uint8_t* base = self.base
         cdef const uint8_t* p
@@ -323,40 +325,40 @@ cdef class BatchDecoder:
         cdef int64_t added = 0
         cdef int cause
         cdef PayloadState state
-        # A long batch is summed as it is parsed.
+        # The checksum of a long batch is computed as it is parsed.
         cdef bint is_long = row.size >= LONG_BATCH and row.magic == 2 and not self.copies and not self.framing_only
         ending.report = FaultReport(FAULT_NONE, -1, -1, 0, 0)
         if kb_unlikely(not self.is_in_range(row)):
             return RANGE
         if row.attributes & CODEC and not self.framing_only:
-            return self.step_compressed(worker, place, i, ending)
+            return self.decode_compressed(worker, cursor, i, ending)
         if not is_long and kb_unlikely(not self.crc_holds(row, 0, 0, &ending.report)):
             return FAULT
         if self.framing_only:
             return DONE
-        row.first_record = place.used
+        row.first_record = cursor.used
         if not gives_rows(row, self.include_control):
             return DONE if not is_long or self.crc_holds(row, 0, 0, &ending.report) else FAULT
         p = self.payload(row, &size)
         position = p - base
         if is_long:
-            return self.do_long(place, i, position, size, ending)
+            return self.decode_long(cursor, i, position, size, ending)
         if self.copies and self.keep:
-            if size > self.arena_capacity - place.arena_used:
+            if size > self.arena_capacity - cursor.arena_used:
                 ending.needed = size
                 return ARENA
-            memcpy(self.arena + place.arena_used, p, size)
+            memcpy(self.arena + cursor.arena_used, p, size)
             base = self.arena
-            position = place.arena_used
+            position = cursor.arena_used
             added = size
         if not count_records(base + position, size, row, self.options.check_crc, &state, &ending.report):
             return FAULT
-        cause = self.parse(place, i, base, position, size, &state, ending)
+        cause = self.parse(cursor, i, base, position, size, &state, ending)
         if kb_likely(cause == DONE):
-            place.arena_used += added
+            cursor.arena_used += added
         return cause
 
-    cdef int step_compressed(self, Scratch worker, Place* place, int64_t i, Ending* ending) noexcept nogil:
+    cdef int decode_compressed(self, Scratch worker, OutputCursor* cursor, int64_t i, Ending* ending) noexcept nogil:
         cdef BatchRow* row = &self.rows[i]
         cdef const uint8_t* base = worker.scratch
         cdef const uint8_t* p
@@ -365,27 +367,28 @@ cdef class BatchDecoder:
         cdef int64_t position = 0
         cdef int cause
         cdef PayloadState state
-        # What a library is to read is summed behind it, when it lies in the first levels of the cache. Before it, the
-        # sum waits for memory: that took 4 ns for a record of 130 bytes, now 2. Libraries are safe whatever they read.
-        cdef Follower follower
-        follower.summed = follower.crc = 0
-        follower.state.done = follower.state.done_at = 0
-        row.first_record = place.used
-        if self.is_refused(row, &ending.report) or not gives_rows(row, self.include_control):
+        # The checksum is computed after decompression, when the payload is in the first levels of the cache: 2 ns for a
+        # record of 130 bytes. Before decompression it would wait for memory: 4 ns. The libraries accept invalid bytes
+        # safely.
+        cdef BlockParser parser
+        parser.summed = parser.crc = 0
+        parser.state.done = parser.state.done_at = 0
+        row.first_record = cursor.used
+        if self.has_header_fault(row, &ending.report) or not gives_rows(row, self.include_control):
             if not self.crc_holds(row, 0, 0, &ending.report):
                 return FAULT
             return FAULT if ending.report.fault else DONE
         p = self.payload(row, &stored)
         if self.keep:
             base = self.arena
-            position = place.arena_used
-            if row.magic == 2 and row.record_count <= self.capacity - place.used:
-                self.follow_with(&follower, place, row, i, base, position)
-                worker.codecs.follow_context = &follower
-                worker.codecs.follow = follow
-            size = plain_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, stored,
-                                 self.arena + position, self.arena_capacity - position, self.limit)
-            worker.codecs.follow = NULL
+            position = cursor.arena_used
+            if row.magic == 2 and row.record_count <= self.capacity - cursor.used:
+                self.begin_blocks(&parser, cursor, row, i, base, position)
+                worker.codecs.block_context = &parser
+                worker.codecs.on_block = parse_block
+            size = decompress_payload(worker.codecs, row.attributes & CODEC, row.magic > 0, p, stored,
+                                      self.arena + position, self.arena_capacity - position, self.limit)
+            worker.codecs.on_block = NULL
         else:
             size = self.to_scratch(worker, row, p, stored, 0)
             base = worker.scratch
@@ -393,24 +396,24 @@ cdef class BatchDecoder:
             ending.report.at = p - self.base
             ending.needed = stored
             return PAYLOAD if self.crc_holds(row, 0, 0, &ending.report) else FAULT
-        if kb_unlikely(not self.crc_holds(row, follower.summed, follower.crc, &ending.report)):
+        if kb_unlikely(not self.crc_holds(row, parser.summed, parser.crc, &ending.report)):
             return FAULT
         if not count_records(base + position, size, row, self.options.check_crc, &state, &ending.report):
             return FAULT
-        state.done = follower.state.done
-        state.done_at = follower.state.done_at
-        cause = self.parse(place, i, base, position, size, &state, ending)
+        state.done = parser.state.done
+        state.done_at = parser.state.done_at
+        cause = self.parse(cursor, i, base, position, size, &state, ending)
         if kb_likely(cause == DONE) and self.keep:
-            place.arena_used += size
+            cursor.arena_used += size
         return cause
 
-    cdef bint is_refused(self, const BatchRow* row, FaultReport* report) noexcept nogil:
-        """Whether a compressed batch can't be decompressed, whatever its payload is, and why."""
+    cdef bint has_header_fault(self, const BatchRow* row, FaultReport* report) noexcept nogil:
+        """Whether the header of a compressed batch has a fault that excludes decompression; the fault is reported."""
         cdef int64_t size
         if row.status > BAD_CRC:
             return False
         if not self.supported(row):
-            # Also of batches without records (ATT-R3).
+            # Also for batches without records (ATT-R3).
             report[0] = FaultReport(FAULT_UNKNOWN_CODEC if row.magic == 2 else FAULT_LEGACY_CODEC, -1, -1,
                                     0 if row.magic == 2 else row.magic, row.attributes & CODEC)
         elif gives_rows(row, self.include_control):
@@ -420,65 +423,66 @@ cdef class BatchDecoder:
                 report[0] = FaultReport(FAULT_WRAPPER_VALUE, -1, -1, 0, 0)
         return report.fault != FAULT_NONE
 
-    cdef inline int parse(self, Place* place, int64_t i, const uint8_t* base, int64_t position, int64_t size,
+    cdef inline int parse(self, OutputCursor* cursor, int64_t i, const uint8_t* base, int64_t position, int64_t size,
                           PayloadState* state, Ending* ending) noexcept nogil:
-        """Read a payload to rows, if there is capacity for them; the cause if that can't be."""
+        """Parse a payload to rows; return the cause if that fails or the capacity does not suffice, else DONE."""
         cdef int64_t count
-        if kb_unlikely(state.count > self.capacity - place.used):
+        if kb_unlikely(state.count > self.capacity - cursor.used):
             ending.needed = state.count
             return RECORDS
         count = read_rows(base, position, size, &self.rows[i], <int32_t>i,
-                          self.out + place.used * self.options.fields.itemsize, state, &self.options, &ending.report)
+                          self.out + cursor.used * self.options.fields.itemsize, state, &self.options, &ending.report)
         if kb_unlikely(count < 0):
             return FAULT
-        place.used += count
+        cursor.used += count
         return DONE
 
-    cdef inline void follow_with(self, Follower* follower, const Place* place, BatchRow* row, int64_t i,
-                                 const uint8_t* base, int64_t position) noexcept nogil:
-        """Prepare for a batch of magic 2 whose payload is at `position`, and there is capacity for its rows.
+    cdef inline void begin_blocks(self, BlockParser* parser, const OutputCursor* cursor, BatchRow* row, int64_t i,
+                                  const uint8_t* base, int64_t position) noexcept nogil:
+        """Initialize `parser` for a batch of magic 2 whose payload is at `position` and whose rows have capacity.
 
-        Whether its checksum holds, and whether its header tells the truth, is seen in the end.
+        The checksum and the counts of the header are verified after the last block.
         """
-        follower.row = row
-        follower.index = <int32_t>i
-        follower.covered = NULL
+        parser.row = row
+        parser.index = <int32_t>i
+        parser.checksummed = NULL
         if self.crc != SKIP:
-            follower.covered = self.base + (row.position - self.origin) + CRC_START
-        follower.before = header_size(row.magic) - CRC_START
-        follower.base = base
-        follower.position = position
-        follower.into = self.out + place.used * self.options.fields.itemsize
-        follower.options = &self.options
-        follower.state.is_part = True
+            parser.checksummed = self.base + (row.position - self.origin) + CRC_START
+        parser.payload_start = header_size(row.magic) - CRC_START
+        parser.base = base
+        parser.position = position
+        parser.into = self.out + cursor.used * self.options.fields.itemsize
+        parser.options = &self.options
+        parser.state.is_part = True
 
-    cdef int do_long(self, Place* place, int64_t i, int64_t position, int64_t size, Ending* ending) noexcept nogil:
-        """Do batch `i`, which is long and has its payload at `position`, as `step` does."""
+    cdef int decode_long(self, OutputCursor* cursor, int64_t i, int64_t position, int64_t size,
+                         Ending* ending) noexcept nogil:
+        """Decode the long batch `i`, whose payload is at `position`, as `decode_batch` does."""
         cdef BatchRow* row = &self.rows[i]
         cdef int64_t at = 0
-        cdef Place after = place[0]
+        cdef OutputCursor after = cursor[0]
         cdef int cause
-        cdef Follower it
-        it.summed = it.crc = 0
-        if not count_records(self.base + position, size, row, self.options.check_crc, &it.state, &ending.report):
+        cdef BlockParser parser
+        parser.summed = parser.crc = 0
+        if not count_records(self.base + position, size, row, self.options.check_crc, &parser.state, &ending.report):
             cause = FAULT
         else:
-            if it.state.count <= self.capacity - place.used:
-                self.follow_with(&it, place, row, i, self.base, position)
+            if parser.state.count <= self.capacity - cursor.used:
+                self.begin_blocks(&parser, cursor, row, i, self.base, position)
                 while at < size:
                     at = min(at + LONG_STRIDE, size)
-                    follow(&it, at, at)
-                it.state.is_part = False
-            cause = self.parse(&after, i, self.base, position, size, &it.state, ending)
-        # Of several faults, a bad checksum is the one that is reported.
-        if not self.crc_holds(row, it.summed, it.crc, &ending.report):
+                    parse_block(&parser, at, at)
+                parser.state.is_part = False
+            cause = self.parse(&after, i, self.base, position, size, &parser.state, ending)
+        # If there are several faults, the invalid checksum is reported.
+        if not self.crc_holds(row, parser.summed, parser.crc, &ending.report):
             return FAULT
         if cause == DONE:
-            place[0] = after
+            cursor[0] = after
         return cause
 
 
-cdef Ending no_ending() noexcept nogil:
+cdef Ending new_ending() noexcept nogil:
     cdef Ending ending
     ending.cause = DONE
     ending.needed = 0
@@ -486,9 +490,9 @@ cdef Ending no_ending() noexcept nogil:
     return ending
 
 
-cdef object outcome(int64_t row, const Place* place, const Ending* ending):
+cdef object outcome(int64_t row, const OutputCursor* cursor, const Ending* ending):
     cdef const FaultReport* report = &ending.report
     if ending.cause == RANGE:
         raise IndexError("batch out of range")
-    return Outcome(row, place.used, place.arena_used, ending.cause, ending.needed, report.fault, report.record,
+    return Outcome(row, cursor.used, cursor.arena_used, ending.cause, ending.needed, report.fault, report.record,
                    report.at, report.expected, report.found)

@@ -32,7 +32,7 @@ def crc32c(const uint8_t[::1] data not None, int level=2):
 
 
 def crc32(const uint8_t[::1] data not None, int level=2):
-    """Return the CRC-32 of `data`, as `zlib.crc32` does; the arguments are those of `crc32c`."""
+    """Return the CRC-32 of `data`, as `zlib.crc32` does; the arguments are as for `crc32c`."""
     cdef size_t n = data.shape[0]
     cdef uint32_t crc
     with nogil:
@@ -53,7 +53,7 @@ cdef uint32_t crc32_legacy(const uint8_t* data, int64_t size) noexcept nogil:
 
 
 cpdef uint32_t crc32c_shift(uint32_t crc, uint64_t nbytes) noexcept nogil:
-    """Return the share of A in the CRC-32C of A || B, where `crc` is the CRC-32C of A, and B has `nbytes` bytes:
+    """Return the share of A in the CRC-32C of A || B, where `crc` is the CRC-32C of A and B has `nbytes` bytes:
 
     crc32c(A || B) == crc32c_shift(crc32c(A), len(B)) ^ crc32c(B).
     """

@@ -1,8 +1,8 @@
 /* CRC-32C (magic 2) and CRC-32 (magic 0 and 1). Bits are reflected: the highest bit of a word is x^0.
 
    x86-64: CRC-32C by the instruction of SSE4.2, or from AVX-512 on by folding; CRC-32 by carry-less multiplication.
-   arm64: both by the instructions of the CRC extension. What the processor has is checked when the module is imported;
-   without instructions, tables are used. The code for arm64 has been tested under emulation only; its speed has never
+   arm64: both by the instructions of the CRC extension. The instructions of the processor are detected at import;
+   without them, tables are used. The code for arm64 has been tested under emulation only; its speed has never
    been measured. */
 #ifndef KBATCH_CRC_H
 #define KBATCH_CRC_H
@@ -13,7 +13,7 @@
 
 enum { KB_CRC32C, KB_CRC32 };
 
-/* What computes a checksum; each level includes those before it. */
+/* The implementations; each level includes the lower ones. */
 enum { KB_TABLES, KB_INSTRUCTIONS, KB_WIDE };
 
 static const uint32_t kb_polynomials[2] = {0x82f63b78u, 0xedb88320u};
@@ -22,7 +22,7 @@ static const uint32_t kb_polynomials[2] = {0x82f63b78u, 0xedb88320u};
 
 /* kb_by_x4[which][b]: the bits b, times x^4. */
 static uint32_t kb_by_x4[2][16];
-/* kb_powers[which][i][d]: x^(8 * d * 16^i), what d * 16^i bytes multiply a checksum by. */
+/* kb_powers[which][i][d]: x^(8 * d * 16^i), the factor by which d * 16^i bytes multiply a checksum. */
 static uint32_t kb_powers[2][16][16];
 
 static inline uint32_t kb_times_x(int which, uint32_t a) {
@@ -43,8 +43,8 @@ static uint32_t kb_multiply(int which, uint32_t a, uint32_t b) {
 }
 
 /* The share of A in the checksum of A || B, from the checksum of A and the length of B; one multiplication for each
-   hexadecimal digit of the length that is not 0. crc(A || B) = shift(crc(A), length of B) ^ crc(B), because what a
-   checksum is inverted with at its beginning and end cancels out. */
+   hexadecimal digit of the length that is not 0. crc(A || B) = shift(crc(A), length of B) ^ crc(B), because the
+   inversions of a checksum at its beginning and end cancel out. */
 static uint32_t kb_crc_shift(int which, uint32_t crc, uint64_t nbytes) {
     for (int i = 0; nbytes; i++, nbytes >>= 4)
         if (nbytes & 15)
@@ -70,7 +70,7 @@ static void kb_init_powers(int which) {
 
 /* -- tables */
 
-/* kb_byte_tables[which][i][b]: the remainder of the byte b with i bytes behind it. */
+/* kb_byte_tables[which][i][b]: the remainder of the byte b followed by i zero bytes. */
 static uint32_t kb_byte_tables[2][8][256];
 
 static inline uint64_t kb_word(const uint8_t *p) {
@@ -166,8 +166,8 @@ static void kb_init_byte_tables(int which) {
 #define KB_FOLD_WIDE(x, k, next) _mm512_ternarylogic_epi64( \
     _mm512_clmulepi64_epi128(x, k, 0x00), _mm512_clmulepi64_epi128(x, k, 0x11), next, 0x96)
 
-/* Folding replaces sixteen bytes by the product of each half with a power of x, added to the bytes that stand a distance
-   behind them (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"). The powers for CRC-32C at
+/* Folding replaces sixteen bytes by the product of each half with a power of x, added to the bytes at a fixed distance
+   after them (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"). The powers for CRC-32C at
    distances of 256, 64 and 16 bytes: */
 static uint64_t kb_fold_powers[3][2];
 
@@ -175,7 +175,7 @@ static void kb_init_fold_powers(void) {
     static const int distances[3] = {256, 64, 16};
     for (int i = 0; i < 3; i++) {
         /* x^(8 * distance + 31) and x^(8 * distance - 33): the product of two reflected words is short of one bit, a
-           power is in the lower half of its word, and the first half has 64 bits more to go. */
+           power is in the lower half of its word, and the first half is 64 bits further from the target. */
         kb_fold_powers[i][0] = kb_crc_shift(KB_CRC32C, 1, distances[i]);
         kb_fold_powers[i][1] = kb_crc_shift(KB_CRC32C, 0x80000000u >> 7, distances[i] - 5);
     }
@@ -240,7 +240,7 @@ static uint32_t kb_crc32_folded(uint32_t crc, const uint8_t *p, size_t n) {
     }
     for (; end - p >= 16; p += 16)
         x = KB_FOLD(x, by_16, KB_LOAD(p));
-    /* Of the sixteen, as many as there are bytes left are folded into sixteen: the rest of them, and what is left. */
+    /* The first `left` bytes of x are folded into the sixteen bytes after them: the rest of x and of the input. */
     left = (size_t)(end - p);
     back = KB_LOAD(shifts + 16 + left);
     y = _mm_shuffle_epi8(x, KB_LOAD(shifts + left));
@@ -259,8 +259,8 @@ static uint32_t kb_crc32_folded(uint32_t crc, const uint8_t *p, size_t n) {
 #endif
 
 #ifdef KB_CRC_TARGET
-/* The instruction takes three cycles, but one can begin in every cycle: so three lanes next to each other, which are put
-   together by kb_lane_tables[which][i]: what as many bytes as a lane has multiply each byte of a remainder by. */
+/* The instruction has a latency of three cycles and a throughput of one per cycle, so three adjacent lanes are computed
+   at once. kb_lane_tables[which][i] combines them: each byte of a remainder, multiplied by the factor of a lane. */
 enum { KB_LONG_LANE = 4096, KB_SHORT_LANE = 256 };
 static uint32_t kb_lane_tables[2][2][4][256];
 
@@ -321,7 +321,7 @@ static inline uint32_t kb_crc_words(int which, uint32_t crc, const uint8_t *p, s
 }
 #endif
 
-/* -- the two checksums, of bytes that follow others with the checksum `before`, or 0 */
+/* -- the two checksums, continued from `before`: the checksum of the preceding bytes, or 0 */
 
 static int kb_level;
 

@@ -10,7 +10,7 @@ cdef inline bint gives_rows(const BatchRow* batch, bint include_control) noexcep
             and (include_control or not batch.attributes & CONTROL))
 
 
-# Begin with the payload of a batch that `gives_rows`: initialize `state` with the number of records. Returns whether
+# Start parsing the payload of a batch that `gives_rows`: initialize `state` with the number of records. Returns whether
 # the payload can hold them; for a wrapper all of its messages are checked, except their keys and values.
 cdef bint count_records(const uint8_t* payload, int64_t size, const BatchRow* batch, bint check_crc,
                         PayloadState* state, FaultReport* report) noexcept nogil
@@ -22,7 +22,7 @@ cdef bint count_records(const uint8_t* payload, int64_t size, const BatchRow* ba
 cdef int64_t read_rows(const uint8_t* base, int64_t position, int64_t size, BatchRow* batch, int32_t index, char* into,
                        PayloadState* state, const ParseOptions* options, FaultReport* report) noexcept nogil
 
-# Read `count` uncompressed messages of magic 0 and 1, the first of which is batch `index`, to rows; return how many
-# come before the first with a fault.
+# Read `count` uncompressed messages of magic 0 and 1, starting at batch `index`, to rows; return the number of messages
+# before the first fault.
 cdef int64_t read_uncompressed(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin,
                                int32_t index, char* into, const ParseOptions* options) noexcept nogil

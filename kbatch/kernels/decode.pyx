@@ -1,4 +1,4 @@
-"""Payload to record rows and header rows, whatever the magic: `records` and `messages` parse the payloads."""
+"""Payload to record rows and header rows, for every magic: `records` and `messages` parse the payloads."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy

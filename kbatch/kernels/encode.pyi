@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.kernels.codecs import Codecs
-from kbatch.kernels.sizes import Outcome
+from kbatch.kernels.sizes import WriteOutcome
 from kbatch.kernels.source import RecordColumns
 
 def payload(
@@ -17,6 +17,6 @@ def write(
     codecs: Codecs,
     levels: Sequence[int],
     out: memoryview,
-) -> Outcome: ...
+) -> WriteOutcome: ...
 def max_encoded_size(batches: npt.NDArray[np.void]) -> int: ...
 def write_headers(batches: npt.NDArray[np.void], out: memoryview) -> None: ...

@@ -11,9 +11,9 @@ from libc.stdint cimport INT32_MAX, int64_t, uint8_t, uint32_t, uint64_t, uintpt
 from libc.string cimport memmove
 
 from kbatch.kernels.buffers import allocate
-from kbatch.kernels.sizes import Outcome
+from kbatch.kernels.sizes import WriteOutcome
 from kbatch.kernels.checksum cimport crc32_legacy
-from kbatch.kernels.codecs cimport Codecs, packed_bound, packed_payload
+from kbatch.kernels.codecs cimport Codecs, compressed_bound, compress_payload
 from kbatch.kernels.sizes cimport (
     BATCH_SIZE,
     CHANGED,
@@ -331,7 +331,7 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
     On entry the `size` of a batch is its uncompressed size, and `out` has `max_encoded_size` bytes. Sets size, position
     and crc.
 
-    Returns an `Outcome` of bytes.
+    Returns a `WriteOutcome` of bytes.
     """
     cdef Span batch_span = Span(batches, sizeof(BatchRow), True)
     cdef Span out_span = Span(out, 1, True)
@@ -342,7 +342,7 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
     cdef uint8_t* start = <uint8_t*>out_span.items
     cdef uint8_t* p = start
     cdef const uint8_t* end = p + out_span.length
-    cdef uint8_t* plain
+    cdef uint8_t* uncompressed
     cdef uint8_t* into
     cdef Failure failure = Failure(fault=NONE, row=-1, found=0)
     cdef const Source* source = NULL
@@ -360,7 +360,7 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
         if is_compressed(rows + i):
             largest = max(largest, rows[i].size - overhead(rows + i))
     scratch = Span(allocate(largest), 1, True)
-    plain = <uint8_t*>scratch.items
+    uncompressed = <uint8_t*>scratch.items
     if records is not None:
         source = &records.source
     with nogil:
@@ -369,8 +369,8 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
             before = overhead(row)
             size = row.size - before
             codec = row.attributes & CODEC if is_compressed(row) else 0
-            into = plain if codec else p + before
-            if (size < 0 or (packed_bound(size) if codec else size) > end - p - before
+            into = uncompressed if codec else p + before
+            if (size < 0 or (compressed_bound(size) if codec else size) > end - p - before
                     or row.first_record < 0 or row.record_count < 0
                     or row.record_count > total - row.first_record or (row.record_count == 0 and size)):
                 failure.fault = CHANGED
@@ -380,8 +380,8 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
                 break
             if codec:
                 unchecked += size
-                size = packed_payload(codecs, codec, level_of[codec], row.magic, plain, size, p + before,
-                                      end - p - before)
+                size = compress_payload(codecs, codec, level_of[codec], row.magic, uncompressed, size, p + before,
+                                        end - p - before)
                 if size > INT32_MAX - before:
                     failure.fault = BATCH_SIZE
                     failure.row = row.first_record
@@ -396,7 +396,7 @@ def write(RecordColumns records, batches not None, Codecs codecs not None, level
             if before:
                 write_header(row, p)
             p += row.size
-    return Outcome(p - start, failure.row, failure.fault, failure.found)
+    return WriteOutcome(p - start, failure.row, failure.fault, failure.found)
 
 
 cdef inline bint is_compressed(const BatchRow* row) noexcept nogil:
@@ -412,7 +412,7 @@ def max_encoded_size(batches not None):
     cdef int64_t i
     for i in range(span.length):
         before = overhead(rows + i)
-        capacity += before + packed_bound(rows[i].size - before) if is_compressed(rows + i) else rows[i].size
+        capacity += before + compressed_bound(rows[i].size - before) if is_compressed(rows + i) else rows[i].size
     return capacity
 
 

@@ -133,7 +133,7 @@ cdef class KeyOffsets:
         return &self.slots[i]
 
     cdef int ensure_slot(self) noexcept nogil:
-        """Make room for one more key; return 1, 0 if the table is full, or -1 if memory is exhausted."""
+        """Ensure capacity for one more key; return 1, 0 if the table is full, or -1 if memory is exhausted."""
         cdef uint64_t i, before = self.slot_count
         cdef Slot* old = self.slots
         cdef Slot* slot

@@ -178,7 +178,7 @@ cdef inline int read_message(const uint8_t* base, int64_t position, int64_t size
 
 cdef inline int64_t read_run(const uint8_t* base, const BatchRow* batches, int64_t count, int64_t origin, int32_t index,
                              row_t* into, const Fields* row_fields) noexcept nogil:
-    """Read `count` uncompressed messages, each a batch; return how many come before the first with a fault."""
+    """Read `count` uncompressed messages, each a batch; return the number before the first fault."""
     cdef char* row = <char*>into
     cdef const Fields* fields = row_fields
     cdef Fields whole
@@ -204,7 +204,7 @@ cdef inline int64_t read_run(const uint8_t* base, const BatchRow* batches, int64
 cdef inline int64_t wrapper_value(const uint8_t* p, int64_t size, int8_t magic, int64_t* value_size) noexcept nogil:
     """Return the position of the value in the wrapper at `p`, or -1 if it has none; set `value_size` to its length.
 
-    `magic` is that of the wrapper's row, for which `size` was found to suffice: the bytes may have changed since.
+    `magic` comes from the wrapper's row, and `size` suffices for it; the byte in the data may have changed since.
     """
     cdef int64_t at = header_size(magic)
     cdef int64_t length = <int32_t>load_be32(p + at)

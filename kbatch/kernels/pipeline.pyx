@@ -1,13 +1,13 @@
-"""Decoding of framed batches by one thread or by several at once, without the GIL.
+"""Decoding of framed batches by one thread or by several, without the GIL.
 
-One thread goes from batch to batch: each is checked, decompressed to the arena and parsed while it is in the first
-level of the cache. Several threads take groups of consecutive batches. A thread checks a group and decompresses it to a
-buffer of its own, waits for its turn, in which it only reserves the group's place in the rows and in the arena, and
-parses and copies it there while others go on. Batches whose rows can't be counted beforehand are done in that turn. So
-the result is the same for any number of threads.
+A single thread decodes batch by batch: each is verified, decompressed to the arena and parsed while it is in the first
+level of the cache. Several threads claim groups of consecutive batches. A thread verifies the batches of its group and
+decompresses them to its scratch, waits for its turn, reserves the group's rows and arena bytes in that turn, and then
+parses the batches and copies them to the arena while other threads continue. Batches whose rows cannot be counted
+beforehand are decoded during the turn. Therefore the result is the same for any number of threads.
 
-A pipeline ends at the first batch that isn't done, and reports which it is and why: the batches before it are done, it
-and those after it are as if they had not been looked at.
+A pipeline ends at the first batch that cannot be decoded, and reports its row and the cause. All batches before it are
+decoded; it and all batches after it are unchanged.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -23,9 +23,9 @@ from kbatch.kernels.batch_decoder cimport (
     RECORDS,
     BatchDecoder,
     Ending,
-    Place,
+    OutputCursor,
     Scratch,
-    no_ending,
+    new_ending,
     outcome,
 )
 from kbatch.kernels.buffers import allocate
@@ -37,31 +37,31 @@ from kbatch.kernels.tuning cimport GROUP_BYTES, LAST_GROUP_BYTES, SIGNAL_BYTES
 from kbatch.kernels.wire cimport BAD_INNER_CRC, CODEC, FAULT_NONE, BatchRow, FaultReport, kb_unlikely
 
 cdef enum:
-    # The value of `stop` before all rows: the results are discarded.
+    # A value of `stop` below all rows: the results are discarded.
     ABORTED = -1
 
 
-# Batches `lo` to `hi`, for one thread.
+# The batches from `lo` to `hi`, which one thread claims.
 cdef struct Group:
     int64_t number
     int64_t lo
     int64_t hi
 
 
-# A batch of a group, between decompression and parsing.
+# A batch of a group after decompression, before parsing.
 cdef struct Item:
     int64_t row
-    # Its payload: in the data; or where this is NULL, in the thread's scratch, from byte `at` on.
+    # The payload in the data; if NULL, the payload is in the thread's scratch from byte `at` on.
     const uint8_t* payload
     int64_t at
     int64_t size
-    # Where in the arena it belongs, or in the data if that isn't copied.
-    int64_t place
+    # The position of the payload in the arena, or in the data if payloads are not copied.
+    int64_t position
     PayloadState state
 
 
 cdef class Worker(Scratch):
-    """With the batches that are between decompression and parsing."""
+    """The scratch of one thread, and the decompressed batches of its group."""
 
     cdef Span _items
     cdef Item* items
@@ -69,7 +69,7 @@ cdef class Worker(Scratch):
     cdef int64_t count
 
     cdef bint reserve(self, int64_t count) noexcept with gil:
-        """Have capacity for `count` items; those that are there are lost."""
+        """Replace the items by memory for `count` items; return whether that succeeded."""
         try:
             self._items = Span(allocate(count * sizeof(Item)), sizeof(Item), True)
         except MemoryError:
@@ -80,27 +80,27 @@ cdef class Worker(Scratch):
 
 
 cdef class Pipeline(BatchDecoder):
-    """A `BatchDecoder` that one thread can run, or several."""
+    """A `BatchDecoder` that one or several threads run."""
 
-    # What threads write to has cache lines of its own, by who does: for batches of 100 bytes, two threads are no faster
-    # than one if they share theirs.
+    # Fields that different threads write are in different cache lines: if they shared one, two threads would be no
+    # faster than one for batches of 100 bytes.
     cdef int64_t _line_1[8]
-    # By the thread whose turn it is, with `place`. When everything has ended, no wrapper from row `placed` on has been
-    # read.
-    cdef int64_t placed
+    # Written by the thread whose turn it is, like `cursor`. After the end, no wrapper from row `assigned` on has been
+    # parsed.
+    cdef int64_t assigned
     cdef int64_t turn
     cdef int64_t _line_2[8]
-    # By the thread that takes a group.
+    # Written by the thread that claims a group, under the lock.
     cdef int64_t lock
     cdef int64_t claimed
     cdef int64_t taken
     cdef int64_t _line_3[8]
-    # The first row that is left, once one is known, why, and what is filled before it. With the lock.
+    # The first row that is not decoded, the rows and bytes filled before it, and the cause. Written under the lock.
     cdef int64_t stop
-    cdef Place stop_place
+    cdef OutputCursor stop_cursor
     cdef Ending ending
     cdef int64_t _line_4[8]
-    # Threads at work, and whether no more may begin.
+    # The number of threads in `work`, and whether no other may enter.
     cdef int64_t inside
     cdef int64_t closed
 
@@ -110,46 +110,46 @@ cdef class Pipeline(BatchDecoder):
     # -- running
 
     def run(self, Codecs codecs not None):
-        """Do all of it in this thread, which looks for signals: where one raises, so does this."""
+        """Decode all batches in this thread. Checks for signals; an exception of a handler propagates."""
         cdef Worker worker = Worker(codecs)
-        cdef Ending ending = no_ending()
+        cdef Ending ending = new_ending()
         cdef int64_t i = self.lo
-        cdef int64_t looked
+        cdef int64_t unchecked
         cdef int64_t count
         while i < self.hi and ending.cause == DONE:
             PyErr_CheckSignals()
-            looked = 0
+            unchecked = 0
             with nogil:
-                while i < self.hi and looked < SIGNAL_BYTES:
-                    count = self.plain_run(&self.place, i) if self.rows[i].magic != 2 else 0
+                while i < self.hi and unchecked < SIGNAL_BYTES:
+                    count = self.decode_messages(&self.cursor, i) if self.rows[i].magic != 2 else 0
                     if not count:
-                        ending.cause = self.step(worker, &self.place, i, &ending)
+                        ending.cause = self.decode_batch(worker, &self.cursor, i, &ending)
                         if ending.cause != DONE:
                             break
                         count = 1
                     i += count
-                    looked += self.rows[i - 1].size * count
-                    if self.cost(i, &self.place) >= self.max_bytes:
+                    unchecked += self.rows[i - 1].size * count
+                    if self.cost(i, &self.cursor) >= self.max_bytes:
                         break
-            if i > self.lo and self.cost(i, &self.place) >= self.max_bytes:
+            if i > self.lo and self.cost(i, &self.cursor) >= self.max_bytes:
                 break
-        return outcome(i, &self.place, &ending)
+        return outcome(i, &self.cursor, &ending)
 
     def run_shared(self, Codecs codecs not None):
-        """Do all of it in this thread and those that `help`: none of them is at it any more then.
+        """Decode all batches in this thread and the threads in `help`, and return when all have finished.
 
-        This thread looks for signals. Where one raises, so does this: then the caller has to `abandon` all.
+        Checks for signals. An exception of a handler propagates; the caller must then call `abandon`.
         """
         cdef Worker worker = Worker(codecs)
         with nogil:
             self.work(worker, True)
         self.close()
         if self.stop == INT64_MAX:
-            return outcome(self.hi, &self.place, &self.ending)
-        return outcome(self.stop, &self.stop_place, &self.ending)
+            return outcome(self.hi, &self.cursor, &self.ending)
+        return outcome(self.stop, &self.stop_cursor, &self.ending)
 
     def help(self, Codecs codecs not None):
-        """Take part until there is no more to do; for other threads, at any time."""
+        """Decode groups until none remain. Called by other threads, at any time."""
         cdef Worker worker = Worker(codecs)
         with nogil:
             kb_add(&self.inside, 1)
@@ -158,13 +158,13 @@ cdef class Pipeline(BatchDecoder):
             kb_add(&self.inside, -1)
 
     def abandon(self):
-        """Let all stop, at any time, and wait until none is at it; what is written to is undefined then."""
-        cdef Ending ending = no_ending()
-        self.end_at(ABORTED, &self.place, &ending)
+        """Stop all threads and wait for them; the contents of the output are then undefined."""
+        cdef Ending ending = new_ending()
+        self.end_at(ABORTED, &self.cursor, &ending)
         self.close()
 
     cdef void close(self):
-        """Let no thread begin, wait until none is at it, and release the arrays."""
+        """Let no further thread enter, wait until all have left, and release the arrays."""
         cdef int64_t tries = 0
         if kb_swap(&self.closed, True):
             return
@@ -172,14 +172,14 @@ cdef class Pipeline(BatchDecoder):
             while kb_get(&self.inside):
                 pass_time(&tries)
         if self.stop != ABORTED:
-            self.forget()
-        # A thread that was asked to help and hasn't begun holds this object.
+            self.reset_wrappers()
+        # A helper that has not started yet keeps a reference to this object.
         self.config = self._data = self._batches = self._arena = self._out = None
 
-    cdef void forget(self) noexcept nogil:
-        """Let the rows of wrappers that were read too early be as `scan` made them."""
+    cdef void reset_wrappers(self) noexcept nogil:
+        """Restore the rows of wrappers after the end, which threads may have completed, to the state after `scan`."""
         cdef int64_t i
-        for i in range(self.stop, self.placed):
+        for i in range(self.stop, self.assigned):
             if self.rows[i].magic != 2 and self.rows[i].attributes & CODEC:
                 self.rows[i].base_offset = self.rows[i].record_count = -1
                 self.rows[i].last_offset_delta = 0
@@ -188,22 +188,22 @@ cdef class Pipeline(BatchDecoder):
 
     # -- groups
 
-    cdef int work(self, Worker worker, bint looks) except -1 nogil:
-        """Take groups until there are none, or everything ends; `looks` is whether to look for signals."""
+    cdef int work(self, Worker worker, bint checks_signals) except -1 nogil:
+        """Decode groups until none remain or the pipeline stops."""
         cdef Group group
-        cdef int64_t looked = 0
+        cdef int64_t unchecked = 0
         while self.claim(&group):
-            if looked >= SIGNAL_BYTES and looks:
-                looked = 0
+            if unchecked >= SIGNAL_BYTES and checks_signals:
+                unchecked = 0
                 with gil:
                     PyErr_CheckSignals()
-            looked += self.rows[group.hi - 1].position + self.rows[group.hi - 1].size - self.rows[group.lo].position
-            if not self.do_group(worker, &group):
+            unchecked += self.rows[group.hi - 1].position + self.rows[group.hi - 1].size - self.rows[group.lo].position
+            if not self.decode_group(worker, &group):
                 break
         return 0
 
     cdef bint claim(self, Group* group) noexcept nogil:
-        """Take the next group; False if there is none."""
+        """Claim the next group; return whether one remains."""
         cdef int64_t above = self.hi
         cdef int64_t middle
         cdef int64_t end
@@ -225,10 +225,10 @@ cdef class Pipeline(BatchDecoder):
         self.release()
         return group.lo < group.hi
 
-    cdef bint do_group(self, Worker worker, const Group* group) noexcept nogil:
-        """Do a group; whether to go on after it."""
+    cdef bint decode_group(self, Worker worker, const Group* group) noexcept nogil:
+        """Decode a group; return whether to continue after it."""
         cdef int64_t tries = 0
-        cdef int64_t ready = self.prepare(worker, group)
+        cdef int64_t ready = self.prepare_group(worker, group)
         cdef bint more
         while kb_get(&self.turn) != group.number:
             if kb_get(&self.stop) <= group.lo:
@@ -236,16 +236,16 @@ cdef class Pipeline(BatchDecoder):
             pass_time(&tries)
         if kb_get(&self.stop) <= group.lo:
             return False
-        more = self.settle(worker, group.lo, &ready)
+        more = self.assign_output(worker, group.lo, &ready)
         if more and ready < group.hi:
-            more = self.finish(worker) and self.do_in_order(worker, ready, group.hi)
+            more = self.finish_group(worker) and self.decode_in_order(worker, ready, group.hi)
             worker.count = 0
         if more:
             kb_set(&self.turn, group.number + 1)
-        return self.finish(worker) and more
+        return self.finish_group(worker) and more
 
-    cdef int64_t prepare(self, Worker worker, const Group* group) noexcept nogil:
-        """Check and decompress a group, and count its records; the first batch that is left for its turn."""
+    cdef int64_t prepare_group(self, Worker worker, const Group* group) noexcept nogil:
+        """Verify and decompress a group and count its records; return the first batch that must wait for the turn."""
         cdef BatchRow* row
         cdef Item* item
         cdef const uint8_t* p
@@ -263,13 +263,13 @@ cdef class Pipeline(BatchDecoder):
             row = &self.rows[i]
             if not self.is_in_range(row):
                 return i
-            if row.attributes & CODEC and not self.framing_only and self.is_refused(row, &report):
+            if row.attributes & CODEC and not self.framing_only and self.has_header_fault(row, &report):
                 return i
             if self.framing_only or not gives_rows(row, self.include_control):
                 if not self.crc_holds(row, 0, 0, &report):
                     return i
                 continue
-            if not self.is_counted(i):
+            if not self.keeps_all_records(i):
                 return i
             p = self.payload(row, &size)
             item = &worker.items[worker.count]
@@ -281,8 +281,9 @@ cdef class Pipeline(BatchDecoder):
                 item.at = used
                 p = worker.scratch + used
                 used += size
-            # Behind the library, as in `step_compressed`. What is parsed where it lies is summed behind the parser, in
-            # `finish`: summed first, it waits for memory twice (32 MB of small records, two threads: 3.8 ms, else 1.9).
+            # The checksum is computed after decompression, as in `decode_compressed`. `finish_group` computes it for
+            # payloads that are parsed in place: computed here, the data would be loaded from memory twice (32 MB of
+            # small records, two threads: 3.8 ms instead of 1.9).
             if size < 0 or not self.is_parsed_in_place(row) and not self.crc_holds(row, 0, 0, &report):
                 return i
             item.size = size
@@ -294,73 +295,73 @@ cdef class Pipeline(BatchDecoder):
     cdef inline bint is_parsed_in_place(self, const BatchRow* row) noexcept nogil:
         return row.magic == 2 and not row.attributes & CODEC and not self.copies
 
-    cdef bint is_counted(self, int64_t i) noexcept nogil:
-        """Whether by its header no record of batch `i` is trimmed. `finish` finds out whether that is true."""
+    cdef bint keeps_all_records(self, int64_t i) noexcept nogil:
+        """Whether no record of batch `i` is trimmed according to its header, which `finish_group` verifies."""
         cdef const BatchRow* row = &self.rows[i]
         if not self.options.trimmed:
             return True
         if row.last_offset > self.options.last_offset:
             return False
         if row.magic != 2 and row.attributes & CODEC:
-            # The offset of the first message isn't known; sets don't overlap.
+            # The offset of the first message is not known, but message sets do not overlap.
             return i > self.lo and self.rows[i - 1].last_offset >= self.options.first_offset
         return row.base_offset >= self.options.first_offset
 
-    cdef bint settle(self, Worker worker, int64_t lo, int64_t* ready) noexcept nogil:
-        """Give the batches from `lo` to `ready` their place; whether everything goes on after them.
+    cdef bint assign_output(self, Worker worker, int64_t lo, int64_t* ready) noexcept nogil:
+        """Assign rows and arena bytes to the batches from `lo` to `ready`; return whether to continue after them.
 
-        `ready` becomes the first batch that has none.
+        Sets `ready` to the first batch to which none are assigned.
         """
         cdef Item* item
-        cdef Ending ending = no_ending()
-        cdef Place place = self.place
+        cdef Ending ending = new_ending()
+        cdef OutputCursor cursor = self.cursor
         cdef int64_t n = 0
         cdef int64_t i = lo
         cdef bint more = True
         while more and i < ready[0]:
-            self.rows[i].first_record = place.used
+            self.rows[i].first_record = cursor.used
             if n < worker.count and worker.items[n].row == i:
                 item = &worker.items[n]
-                item.place = place.arena_used if self.copies else item.payload - self.base
-                if item.state.count > self.capacity - place.used:
+                item.position = cursor.arena_used if self.copies else item.payload - self.base
+                if item.state.count > self.capacity - cursor.used:
                     ending.cause = RECORDS
                     ending.needed = item.state.count
-                elif self.copies and self.keep and item.size > self.arena_capacity - place.arena_used:
+                elif self.copies and self.keep and item.size > self.arena_capacity - cursor.arena_used:
                     ending.cause = ARENA
                     ending.needed = item.size
                 if ending.cause != DONE:
                     more = False
                     break
-                place.used += item.state.count
+                cursor.used += item.state.count
                 if self.copies and self.keep:
-                    place.arena_used += item.size
+                    cursor.arena_used += item.size
                 n += 1
             i += 1
-            more = self.cost(i, &place) < self.max_bytes
-        self.place = place
+            more = self.cost(i, &cursor) < self.max_bytes
+        self.cursor = cursor
         if not more:
-            self.end_at(i, &place, &ending)
+            self.end_at(i, &cursor, &ending)
         worker.count = n
         ready[0] = i
-        self.placed = max(self.placed, i)
+        self.assigned = max(self.assigned, i)
         return more
 
-    cdef bint do_in_order(self, Worker worker, int64_t lo, int64_t hi) noexcept nogil:
-        """Do the batches from `lo` to `hi` of a group whose turn it is; whether to go on after them."""
-        cdef Ending ending = no_ending()
+    cdef bint decode_in_order(self, Worker worker, int64_t lo, int64_t hi) noexcept nogil:
+        """Decode the batches from `lo` to `hi` of the group whose turn it is; return whether to continue."""
+        cdef Ending ending = new_ending()
         cdef int64_t i = lo
         while i < hi:
-            ending.cause = self.step(worker, &self.place, i, &ending)
+            ending.cause = self.decode_batch(worker, &self.cursor, i, &ending)
             if ending.cause == DONE:
                 i += 1
-                self.placed = i
-            if ending.cause != DONE or self.cost(i, &self.place) >= self.max_bytes:
-                self.end_at(i, &self.place, &ending)
+                self.assigned = i
+            if ending.cause != DONE or self.cost(i, &self.cursor) >= self.max_bytes:
+                self.end_at(i, &self.cursor, &ending)
                 return False
         return True
 
-    cdef bint finish(self, Worker worker) noexcept nogil:
-        """Parse what has its place; False at a batch that can't be parsed."""
+    cdef bint finish_group(self, Worker worker) noexcept nogil:
+        """Parse the batches to which output is assigned; return False at a batch that cannot be parsed."""
         cdef Item* item
         cdef BatchRow* row
         cdef const uint8_t* p
@@ -368,8 +369,8 @@ cdef class Pipeline(BatchDecoder):
         cdef int64_t n = worker.count
         cdef int64_t i
         cdef bint valid
-        cdef Place place
-        cdef Ending ending = no_ending()
+        cdef OutputCursor cursor
+        cdef Ending ending = new_ending()
         worker.count = 0
         for i in range(n):
             item = &worker.items[i]
@@ -377,35 +378,35 @@ cdef class Pipeline(BatchDecoder):
                 return False
             row = &self.rows[item.row]
             p = item.payload if item.payload != NULL else <const uint8_t*>worker.scratch + item.at
-            # Read where the cache has it; positions are those in the arena.
-            count = read_rows(p - item.place, item.place, item.size, row, <int32_t>item.row,
+            # The payload is parsed in the scratch, which is in the cache; positions are those in the arena.
+            count = read_rows(p - item.position, item.position, item.size, row, <int32_t>item.row,
                               self.out + row.first_record * self.options.fields.itemsize, &item.state, &self.options,
                               &ending.report)
-            # Of several faults, a bad checksum is the one that is reported.
+            # If there are several faults, the invalid checksum is reported.
             valid = not self.is_parsed_in_place(row) or self.crc_holds(row, 0, 0, &ending.report)
             if kb_unlikely(count != item.state.count or not valid):
                 ending.cause = FAULT if count < 0 or not valid else ORDER
-                place = Place(row.first_record, item.place if self.copies else 0)
-                self.end_at(item.row, &place, &ending)
+                cursor = OutputCursor(row.first_record, item.position if self.copies else 0)
+                self.end_at(item.row, &cursor, &ending)
                 return False
             if self.copies and self.keep:
-                memcpy(self.arena + item.place, p, item.size)
+                memcpy(self.arena + item.position, p, item.size)
         return True
 
     cdef inline void acquire(self) noexcept nogil:
         cdef int64_t tries = 0
         while kb_swap(&self.lock, 1):
-            # Who has it may have to wait for this processor.
+            # The thread that holds the lock may be waiting for this processor.
             pass_time(&tries)
 
     cdef inline void release(self) noexcept nogil:
         kb_set(&self.lock, 0)
 
-    cdef void end_at(self, int64_t row, const Place* place, const Ending* ending) noexcept nogil:
-        """Leave the batches from `row` on: why, and what is filled before it. Of several, the first one counts."""
+    cdef void end_at(self, int64_t row, const OutputCursor* cursor, const Ending* ending) noexcept nogil:
+        """Stop before batch `row`, and record the cause and the filled output; the lowest row counts."""
         self.acquire()
         if row < self.stop:
-            self.stop_place = place[0]
+            self.stop_cursor = cursor[0]
             self.ending = ending[0]
             kb_set(&self.stop, row)
         self.release()

@@ -55,7 +55,7 @@ cdef struct RecordContext:
     uint64_t delta_mask
     # The fields `header_count`, here 0, and `batch`, which are adjacent in a row.
     int32_t no_headers[2]
-    # How far ahead of a record bytes are prefetched.
+    # The distance in bytes from a record to the bytes that are prefetched.
     int64_t ahead
 
 
@@ -71,7 +71,7 @@ cdef inline int64_t unzigzag(uint64_t raw) noexcept nogil:
 
 
 cdef inline Varint varint_tail(const uint8_t* p, const uint8_t* end, bint wide) noexcept nogil:
-    """Read a varint of up to 5 bytes, or if `wide` a varlong of up to 10, whatever its length.
+    """Read a varint of up to 5 bytes, or if `wide` a varlong of up to 10, of any length.
 
     Bits beyond 32 or 64 are dropped, as Kafka does (VAR-R2).
     """
@@ -248,7 +248,7 @@ cdef inline bint ordinary_bytes(const uint8_t* base, int64_t* position, int64_t 
             return False
         length = (length & 0x7F) >> 1 | <uint32_t>base[at] << 6
         at += 1
-        # A value's end is compared with that of the record.
+        # The end of a value is compared with the end of the record later.
         if bounded and kb_unlikely(length > end - at):
             return False
         put_int32(row, len_field, length)
@@ -277,7 +277,7 @@ cdef inline bint ordinary_headers(const uint8_t* base, int64_t at, int64_t end, 
 cdef inline int64_t read_ordinary(const uint8_t* base, int64_t* position, int64_t limit, int64_t count,
                                   const RecordContext* context, char* row, const row_t* _, const Fields* row_fields,
                                   FaultReport* report) noexcept nogil:
-    """Read up to `count` records like nearly all: shorter than 8 KiB, with numbers in their shortest form.
+    """Read up to `count` ordinary records: shorter than 8 KiB, with numbers in their shortest form.
 
     Returns how many were read, and moves `position` to the next one, which `read_record` has to parse: it is not
     ordinary, it has a fault, or it ends after `limit`, `RECORD_SLACK` bytes before the end of the payload. The distance
@@ -440,7 +440,7 @@ cdef inline const uint8_t* read_record(const uint8_t* p, const uint8_t* end, con
 
 cdef inline int read_batch(const uint8_t* base, int64_t position, int64_t size, const BatchRow* batch, int32_t index,
                            row_t* rows, const Fields* fields, PayloadState* state, FaultReport* report) noexcept nogil:
-    """Read the records of a payload that have not been read, or of the part of one those that are ordinary.
+    """Read the remaining records of a payload, or the ordinary ones if only a part of the payload is known.
 
     At a fault the rows of the payload are undefined.
     """

@@ -8,7 +8,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT32_MAX, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbatch.kernels.codecs cimport Codecs, packed_bound, packed_payload, plain_payload
+from kbatch.kernels.codecs cimport Codecs, compressed_bound, compress_payload, decompress_payload
 from kbatch.kernels.messages cimport wrapper_value
 from kbatch.kernels.spans cimport Span
 from kbatch.kernels.wire cimport BATCH_HEADER_SIZE, CODEC, BatchRow
@@ -119,10 +119,11 @@ cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, cons
     if before > out.size:
         return -1
     if own and codec:
-        size = plain_payload(target.codecs, own, row.magic > 0, p, size, scratch.items, scratch.size, target.limit)
+        size = decompress_payload(target.codecs, own, row.magic > 0, p, size, scratch.items, scratch.size, target.limit)
         p = scratch.items
     elif own:
-        size = plain_payload(target.codecs, own, True, p, size, out.items + before, out.size - before, target.limit)
+        size = decompress_payload(target.codecs, own, True, p, size, out.items + before, out.size - before,
+                                  target.limit)
     elif not codec:
         if size > out.size - before:
             return -1
@@ -131,8 +132,8 @@ cdef int64_t repacked(Target target, const uint8_t* p, const BatchRow* row, cons
         return -1
     unchecked[0] += size
     if codec:
-        if packed_bound(size) > out.size - before:
+        if compressed_bound(size) > out.size - before:
             return -1
-        size = packed_payload(target.codecs, codec, target.level, row.magic, p, size, out.items + before,
-                              out.size - before)
+        size = compress_payload(target.codecs, codec, target.level, row.magic, p, size, out.items + before,
+                                out.size - before)
     return -1 if size > INT32_MAX - before else before + size

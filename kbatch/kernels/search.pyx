@@ -62,7 +62,7 @@ Lengths = namedtuple("Lengths", "last position holds used")
 
 
 cdef inline bint plausible_v2(const uint8_t* p, int64_t left, int64_t length, int64_t max_size) noexcept nogil:
-    """Whether the record count is possible: bounded by the bytes, or by what a payload may decompress to."""
+    """Whether the record count is possible: bounded by the bytes, or by the maximum decompressed size."""
     cdef int32_t count
     cdef int codec
     if left < BATCH_HEADER_SIZE:
@@ -114,8 +114,8 @@ cdef inline bint plausible(const uint8_t* p, int64_t left, int64_t max_size) noe
 
 
 cdef inline bint barren(const uint8_t* p, uint8_t top) noexcept nogil:
-    """Whether an entry can begin at none of the next `SEARCH_BLOCK` positions, by the magic and the length: at least
-    14, with a first byte up to `top`. The loops have no branches, so that the compiler vectorizes them.
+    """Whether magic and length rule out an entry at each of the next `SEARCH_BLOCK` positions: the length must be at
+    least 14, with a first byte up to `top`. The loops have no branches, so that the compiler vectorizes them.
     """
     cdef uint8_t hits = 0
     cdef int i

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from kbatch.kernels.source import RecordColumns
 
-class Outcome(NamedTuple):
+class WriteOutcome(NamedTuple):
     used: int
     row: int
     fault: int
@@ -24,5 +24,7 @@ class Plan:
         horizon: int | None = None,
     ) -> None: ...
 
-def cut_batches(records: RecordColumns, plan: Plan, row: int, batches: npt.NDArray[np.void], used: int) -> Outcome: ...
-def measure_batches(records: RecordColumns, batches: npt.NDArray[np.void]) -> Outcome: ...
+def cut_batches(
+    records: RecordColumns, plan: Plan, row: int, batches: npt.NDArray[np.void], used: int
+) -> WriteOutcome: ...
+def measure_batches(records: RecordColumns, batches: npt.NDArray[np.void]) -> WriteOutcome: ...

@@ -20,7 +20,7 @@ from kbatch.kernels.wire cimport CODEC, BatchRow, kb_likely, kb_unlikely
 from kbatch.kernels.wire_out cimport overhead, zigzag
 
 
-class Outcome(NamedTuple):
+class WriteOutcome(NamedTuple):
     """The number of batches or bytes done; if that is not all, the row with a `WriteFault`, and the value found."""
 
     used: int
@@ -329,7 +329,7 @@ def cut_batches(RecordColumns records not None, Plan plan not None, int64_t row,
     The last used row is continued. Sets magic, attributes, the fields that depend on the records, and `size`, which is
     that of the whole uncompressed batch.
 
-    Returns an `Outcome` of batches. Its row is the first that no batch has; it is before the end of the records if
+    Returns a `WriteOutcome` of batches. Its row is the first that no batch has; it is before the end of the records if
     `batches` is full or that row has a fault.
     """
     cdef Span span = Span(batches, sizeof(BatchRow), True)
@@ -339,7 +339,7 @@ def cut_batches(RecordColumns records not None, Plan plan not None, int64_t row,
     with nogil:
         row = measure_rows(&records.source, plan, row, records.count, <BatchRow*>span.items, &used, span.length,
                            &failure)
-    return Outcome(used, row, failure.fault, failure.found)
+    return WriteOutcome(used, row, failure.fault, failure.found)
 
 
 cdef int measure_batch(const Source* source, BatchRow* batch, Failure* failure) noexcept nogil:
@@ -384,7 +384,7 @@ cdef int measure_batch(const Source* source, BatchRow* batch, Failure* failure) 
 
 
 def measure_batches(RecordColumns records not None, batches not None):
-    """Set the size of each batch, whose other fields are given; return an `Outcome` of batches."""
+    """Set the size of each batch, whose other fields are given; return a `WriteOutcome` of batches."""
     cdef Span span = Span(batches, sizeof(BatchRow), True)
     cdef BatchRow* rows = <BatchRow*>span.items
     cdef Failure failure = Failure(fault=NONE, row=0, found=0)
@@ -400,4 +400,4 @@ def measure_batches(RecordColumns records not None, batches not None):
             if failure.fault:
                 break
             i += 1
-    return Outcome(i, failure.row, failure.fault, failure.found)
+    return WriteOutcome(i, failure.row, failure.fault, failure.found)

@@ -1,4 +1,4 @@
-"""The constants that decide how fast kernels are, not what they return, each with its measurement."""
+"""The constants that decide the speed of kernels but not their results, each with its measurement."""
 
 cdef enum:
     # -- scanning
@@ -8,7 +8,7 @@ cdef enum:
     HEADERS_AHEAD = 2 << 10
     FAR_BATCH_MIN = 3 << 10
     FAR_BATCH_MAX = 64 << 10
-    # Estimate, below what is usual, of the compressed bytes per record.
+    # A low estimate of the compressed bytes per record.
     COMPRESSED_RECORD = 8
 
     # -- parsing
@@ -16,7 +16,8 @@ cdef enum:
     # Prefetch the bytes this far ahead: 10 % off decoding lz4 batches of 130-byte records.
     PAYLOAD_AHEAD = 1024
     # For uncompressed batches up to this size, prefetch the next batch instead: its checksum then reads the cache,
-    # which takes 4.3 instead of 5.3 ns per record of 48 bytes. Prefetching larger ones would evict what is being read.
+    # which takes 4.3 instead of 5.3 ns per record of 48 bytes. Prefetching larger ones would evict the bytes that the
+    # parser is reading.
     NEXT_BATCH_MAX = 128 << 10
     # Prefetch the rows this far ahead: 5 % off decoding records of 130 bytes.
     ROWS_AHEAD = 2048
@@ -31,7 +32,7 @@ cdef enum:
     # Batches of this size exceed most caches: their checksum and records are computed LONG_STRIDE bytes at a time.
     LONG_BATCH = 2 << 20
     LONG_STRIDE = 64 << 10
-    # Stored bytes of a group of batches that a thread takes. Decompressed it is about four times that, which fits into
+    # Stored bytes of a group of batches that a thread claims. Decompressed it is about four times that, which fits into
     # the L2 cache together with its destination. With lz4 batches of 16 KiB two threads are 1.82 times as fast as one,
     # with twice as much 1.74 times.
     GROUP_BYTES = 256 << 10

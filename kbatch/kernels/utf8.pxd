@@ -1,10 +1,10 @@
-"""Whether bytes are UTF-8, as Unicode has it: no overlong forms, no surrogates, nothing beyond U+10FFFF."""
+"""Validation of UTF-8 as Unicode defines it: no overlong forms, no surrogates, no code point above U+10FFFF."""
 
 from libc.stdint cimport int64_t, uint8_t
 
 
 cdef inline int64_t kb_utf8_step(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Return the length of the sequence at `p`, which begins with a byte from 0x80 on; 0 if it is none."""
+    """Return the length of the sequence at `p`, whose first byte is 0x80 or above; 0 if it is invalid."""
     cdef uint8_t lead = p[0]
     cdef uint8_t low = 0x80
     cdef uint8_t high = 0xBF

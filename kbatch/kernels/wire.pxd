@@ -1,6 +1,6 @@
-"""What every kernel that reads or writes batches shares: the layout of the format, the row structs, faults, and loads.
+"""The layout of the format, the row structs, faults and loads, for all kernels that read or write batches.
 
-All of it is inline C over a pointer and an end pointer. A length from the input is compared as `n > end - p`,
+The functions are inline C over a pointer and an end pointer. A length from the input is compared as `n > end - p`,
 never as `p + n > end`, which can overflow (REC-R4).
 """
 
@@ -21,7 +21,7 @@ cdef extern from "platform.h":
 # The layout of batches and messages. `kbatch.format` describes it and has the same constants for Python;
 # `spans.wire_constants` lists these for the test that compares both.
 cdef enum:
-    # Every entry, whatever its magic.
+    # Entries of every magic.
     LENGTH_AT = 8
     LOG_OVERHEAD = 12
     MAGIC_AT = 16
@@ -59,7 +59,7 @@ cdef enum:
     # Bytes of the longest numbers of 32 and of 64 bits (VAR-R1).
     MAX_VARINT = 5
     MAX_VARLONG = 10
-    # Bits of the attributes. Of those of a message of magic 1, only the lower four have a meaning (LEG-R3).
+    # Bits of the attributes. In a message of magic 1, only the lower four have a meaning (LEG-R3).
     CODEC = 0x07
     LOG_APPEND_TIME = 0x08
     CONTROL = 0x20
@@ -149,7 +149,7 @@ cdef enum Fault:
     FAULT_BATCH_TOO_LARGE = 29
 
 
-# A fault, the record that has it (-1 if no single one has), its position in the payload (-1 if it has none), and the
+# A fault, its record (-1 if it concerns no single record), its position in the payload (-1 if it has none), and the
 # numbers of its message.
 cdef struct FaultReport:
     int fault
@@ -161,7 +161,7 @@ cdef struct FaultReport:
 
 cdef inline int fault_at(FaultReport* report, int fault, const uint8_t* at, int64_t expected,
                          int64_t found) noexcept nogil:
-    """Report a fault at the address `at`. The caller makes that relative to the payload."""
+    """Report a fault at the address `at`, from which the caller computes the position in the payload."""
     report.fault = fault
     report.at = <int64_t>at
     report.expected = expected

@@ -1,4 +1,4 @@
-"""What every kernel that writes batches shares: numbers, contents and headers of the format.
+"""Shared code of the kernels that write batches: numbers, contents and headers of the format.
 
 All of it is inline C over a pointer. The caller guarantees the capacity.
 """

@@ -88,7 +88,9 @@ def outcome(way, codec, payload, limit=LIMIT, magic=2, arena=None) -> bytes | Fi
 def kernel(codec, payload, capacity=8 << 20, limit=LIMIT, magic=2, by=NATIVE) -> bytes | None:
     """Return what the kernel makes of a payload, None if it leaves it; and check that it keeps to its room."""
     memory = np.full(capacity + 2 * GUARD, 0xA5, np.uint8)
-    size = codecs.plain(by, codec, magic > 0, memoryview(payload), memory[GUARD : capacity + GUARD].data, limit)
+    size = codecs.decompress_into(
+        by, codec, magic > 0, memoryview(payload), memory[GUARD : capacity + GUARD].data, limit
+    )
     assert (memory[:GUARD] == 0xA5).all()
     assert (memory[capacity + GUARD :] == 0xA5).all()
     assert size <= min(limit, capacity)

@@ -51,7 +51,7 @@ def functions_of(package):
 def gunzipped(member, by):
     """Return what the kernel makes of a gzip member, None if it leaves it."""
     memory = np.empty(1 << 20, np.uint8)
-    size = codecs_kernel.plain(by, Codec.GZIP, True, memoryview(member), memory.data, LIMIT)
+    size = codecs_kernel.decompress_into(by, Codec.GZIP, True, memoryview(member), memory.data, LIMIT)
     return None if size < 0 else memory[:size].tobytes()
 
 
@@ -273,15 +273,16 @@ def by_package(codec, level, data):
 @both_compressors
 def test_cod_r10_compressed_is_what_the_package_writes(codecs, codec, level):
     for data in TEXTS:
-        assert codecs_kernel.packed(codecs, codec, level, 2, memoryview(data)) == by_package(codec, level, data)
+        found = codecs_kernel.compress_to_bytes(codecs, codec, level, 2, memoryview(data))
+        assert found == by_package(codec, level, data)
 
 
 @both_compressors
 def test_l4_r5_the_header_checksum_of_magic_0(codecs):
     for data in TEXTS:
         frame = by_package(Codec.LZ4, 0, data)
-        assert codecs_kernel.packed(codecs, 3, 0, 1, memoryview(data)) == frame
-        assert codecs_kernel.packed(codecs, 3, 0, 0, memoryview(data)) == frame[:6] + b"\x1a" + frame[7:]
+        assert codecs_kernel.compress_to_bytes(codecs, 3, 0, 1, memoryview(data)) == frame
+        assert codecs_kernel.compress_to_bytes(codecs, 3, 0, 0, memoryview(data)) == frame[:6] + b"\x1a" + frame[7:]
 
 
 @every_ordinary
@@ -290,8 +291,8 @@ def test_every_length_has_room_for_what_it_is_compressed_to(codec, write):
     arena = Arena()
     for length in [*range(300), *(size + more for size in (32 << 10, 64 << 10, 128 << 10) for more in (-1, 0, 1))]:
         data = (NOISE * 2)[:length]
-        packed = codecs_kernel.packed(CODECS, codec, 1, 2, memoryview(data))
-        assert codecs_kernel.packed(PACKAGES, codec, 1, 2, memoryview(data)) == packed
+        packed = codecs_kernel.compress_to_bytes(CODECS, codec, 1, 2, memoryview(data))
+        assert codecs_kernel.compress_to_bytes(PACKAGES, codec, 1, 2, memoryview(data)) == packed
         arena.used = 0
         decompress_carefully(codec, memoryview(packed), arena, LIMIT)
         assert arena.array().tobytes() == data
@@ -327,13 +328,13 @@ def test_what_a_package_raises_is_raised(name, codec, monkeypatch):
 
 def test_a_package_that_writes_more_than_there_is_room_for(monkeypatch):
     monkeypatch.setattr(codecs_kernel, "lz4_compress", lambda *_, **__: bytes(200))
-    with pytest.raises(RuntimeError, match="has made 200 bytes"):
-        codecs_kernel.packed(PACKAGES, 3, 0, 2, memoryview(b"plain"))
+    with pytest.raises(RuntimeError, match="has compressed to 200 bytes"):
+        codecs_kernel.compress_to_bytes(PACKAGES, 3, 0, 2, memoryview(b"plain"))
     monkeypatch.setattr(codecs_kernel, "lz4_compress", lambda *_, **__: b"\x04\x22\x4d\x18\x60\x40")
     for magic in (1, 2):
-        assert len(codecs_kernel.packed(PACKAGES, 3, 0, magic, memoryview(b"plain"))) == 6
-    with pytest.raises(RuntimeError, match="a frame of another kind: 04224d186040"):
-        codecs_kernel.packed(PACKAGES, 3, 0, 0, memoryview(b"plain"))
+        assert len(codecs_kernel.compress_to_bytes(PACKAGES, 3, 0, magic, memoryview(b"plain"))) == 6
+    with pytest.raises(RuntimeError, match="an unexpected frame header: 04224d186040"):
+        codecs_kernel.compress_to_bytes(PACKAGES, 3, 0, 0, memoryview(b"plain"))
 
 
 # -- rewriting by the same functions
