@@ -14,7 +14,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbatch.kernels.atomic cimport kb_add, kb_get, kb_set, kb_swap, pass_time
+from kbatch.kernels.atomic cimport kb_set
 from kbatch.kernels.batch_decoder cimport (
     ARENA,
     DONE,
@@ -32,20 +32,26 @@ from kbatch.kernels.buffers import allocate
 from kbatch.kernels.codecs cimport Codecs
 from kbatch.kernels.decode cimport count_records, gives_rows, read_rows
 from kbatch.kernels.rows cimport PayloadState
+from kbatch.kernels.schedule cimport (
+    Group,
+    Schedule,
+    acquire,
+    claim_group,
+    close_entry,
+    enter,
+    has_stopped,
+    leave,
+    pass_turn,
+    release,
+    wait_for_turn,
+)
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.tuning cimport GROUP_BYTES, LAST_GROUP_BYTES, SIGNAL_BYTES
+from kbatch.kernels.tuning cimport SIGNAL_BYTES
 from kbatch.kernels.wire cimport BAD_INNER_CRC, CODEC, FAULT_NONE, BatchRow, FaultReport, kb_unlikely
 
 cdef enum:
     # A value of `stop` below all rows: the results are discarded.
     ABORTED = -1
-
-
-# The batches from `lo` to `hi`, which one thread claims.
-cdef struct Group:
-    int64_t number
-    int64_t lo
-    int64_t hi
 
 
 # A batch of a group after decompression, before parsing.
@@ -82,30 +88,16 @@ cdef class Worker(Scratch):
 cdef class Pipeline(BatchDecoder):
     """A `BatchDecoder` that one or several threads run."""
 
-    # Fields that different threads write are in different cache lines: if they shared one, two threads would be no
-    # faster than one for batches of 100 bytes.
-    cdef int64_t _line_1[8]
     # Written by the thread whose turn it is, like `cursor`. After the end, no wrapper from row `assigned` on has been
     # parsed.
     cdef int64_t assigned
-    cdef int64_t turn
-    cdef int64_t _line_2[8]
-    # Written by the thread that claims a group, under the lock.
-    cdef int64_t lock
-    cdef int64_t claimed
-    cdef int64_t taken
-    cdef int64_t _line_3[8]
-    # The first row that is not decoded, the rows and bytes filled before it, and the cause. Written under the lock.
-    cdef int64_t stop
+    cdef Schedule schedule
+    # The rows and bytes filled before the batch at which the schedule stops, and the cause. Written under the lock.
     cdef OutputCursor stop_cursor
     cdef Ending ending
-    cdef int64_t _line_4[8]
-    # The number of threads in `work`, and whether no other may enter.
-    cdef int64_t inside
-    cdef int64_t closed
 
     def __cinit__(self):
-        self.stop = INT64_MAX
+        self.schedule.stop = INT64_MAX
 
     # -- running
 
@@ -144,18 +136,17 @@ cdef class Pipeline(BatchDecoder):
         with nogil:
             self.work(worker, True)
         self.close()
-        if self.stop == INT64_MAX:
+        if self.schedule.stop == INT64_MAX:
             return outcome(self.hi, &self.cursor, &self.ending)
-        return outcome(self.stop, &self.stop_cursor, &self.ending)
+        return outcome(self.schedule.stop, &self.stop_cursor, &self.ending)
 
     def help(self, Codecs codecs not None):
         """Decode groups until none remain. Called by other threads, at any time."""
         cdef Worker worker = Worker(codecs)
         with nogil:
-            kb_add(&self.inside, 1)
-            if not kb_get(&self.closed):
+            if enter(&self.schedule):
                 self.work(worker, False)
-            kb_add(&self.inside, -1)
+            leave(&self.schedule)
 
     def abandon(self):
         """Stop all threads and wait for them; the contents of the output are then undefined."""
@@ -165,13 +156,12 @@ cdef class Pipeline(BatchDecoder):
 
     cdef void close(self):
         """Let no further thread enter, wait until all have left, and release the arrays."""
-        cdef int64_t tries = 0
-        if kb_swap(&self.closed, True):
-            return
+        cdef bint closed
         with nogil:
-            while kb_get(&self.inside):
-                pass_time(&tries)
-        if self.stop != ABORTED:
+            closed = close_entry(&self.schedule)
+        if not closed:
+            return
+        if self.schedule.stop != ABORTED:
             self.reset_wrappers()
         # A helper that has not started yet keeps a reference to this object.
         self.config = self._data = self._batches = self._arena = self._out = None
@@ -179,7 +169,7 @@ cdef class Pipeline(BatchDecoder):
     cdef void reset_wrappers(self) noexcept nogil:
         """Restore the rows of wrappers after the end, which threads may have completed, to the state after `scan`."""
         cdef int64_t i
-        for i in range(self.stop, self.assigned):
+        for i in range(self.schedule.stop, self.assigned):
             if self.rows[i].magic != 2 and self.rows[i].attributes & CODEC:
                 self.rows[i].base_offset = self.rows[i].record_count = -1
                 self.rows[i].last_offset_delta = 0
@@ -192,7 +182,7 @@ cdef class Pipeline(BatchDecoder):
         """Decode groups until none remain or the pipeline stops."""
         cdef Group group
         cdef int64_t unchecked = 0
-        while self.claim(&group):
+        while claim_group(&self.schedule, self.rows, self.lo, self.hi, &group):
             if unchecked >= SIGNAL_BYTES and checks_signals:
                 unchecked = 0
                 with gil:
@@ -202,46 +192,18 @@ cdef class Pipeline(BatchDecoder):
                 break
         return 0
 
-    cdef bint claim(self, Group* group) noexcept nogil:
-        """Claim the next group; return whether one remains."""
-        cdef int64_t above = self.hi
-        cdef int64_t middle
-        cdef int64_t end
-        self.acquire()
-        group.number = self.claimed
-        group.lo = group.hi = self.lo + self.taken
-        if group.lo < self.hi and self.stop > group.lo:
-            end = self.rows[above - 1].position - self.rows[group.lo].position
-            end = self.rows[group.lo].position + min(max(end // 4, <int64_t>LAST_GROUP_BYTES), <int64_t>GROUP_BYTES)
-            group.hi += 1
-            while group.hi < above:
-                middle = group.hi + (above - group.hi) // 2
-                if self.rows[middle].position < end:
-                    group.hi = middle + 1
-                else:
-                    above = middle
-            self.claimed += 1
-            self.taken = group.hi - self.lo
-        self.release()
-        return group.lo < group.hi
-
     cdef bint decode_group(self, Worker worker, const Group* group) noexcept nogil:
         """Decode a group; return whether to continue after it."""
-        cdef int64_t tries = 0
         cdef int64_t ready = self.prepare_group(worker, group)
         cdef bint more
-        while kb_get(&self.turn) != group.number:
-            if kb_get(&self.stop) <= group.lo:
-                return False
-            pass_time(&tries)
-        if kb_get(&self.stop) <= group.lo:
+        if not wait_for_turn(&self.schedule, group):
             return False
         more = self.assign_output(worker, group.lo, &ready)
         if more and ready < group.hi:
             more = self.finish_group(worker) and self.decode_in_order(worker, ready, group.hi)
             worker.count = 0
         if more:
-            kb_set(&self.turn, group.number + 1)
+            pass_turn(&self.schedule, group)
         return self.finish_group(worker) and more
 
     cdef int64_t prepare_group(self, Worker worker, const Group* group) noexcept nogil:
@@ -258,7 +220,7 @@ cdef class Pipeline(BatchDecoder):
         if group.hi - group.lo > worker.item_capacity and not worker.reserve(group.hi - group.lo):
             return group.lo
         for i in range(group.lo, group.hi):
-            if kb_get(&self.stop) <= group.lo:
+            if has_stopped(&self.schedule, group.lo):
                 return i
             row = &self.rows[i]
             if not self.is_in_range(row):
@@ -374,7 +336,7 @@ cdef class Pipeline(BatchDecoder):
         worker.count = 0
         for i in range(n):
             item = &worker.items[i]
-            if kb_get(&self.stop) <= item.row:
+            if has_stopped(&self.schedule, item.row):
                 return False
             row = &self.rows[item.row]
             p = item.payload if item.payload != NULL else <const uint8_t*>worker.scratch + item.at
@@ -393,20 +355,11 @@ cdef class Pipeline(BatchDecoder):
                 memcpy(self.arena + item.position, p, item.size)
         return True
 
-    cdef inline void acquire(self) noexcept nogil:
-        cdef int64_t tries = 0
-        while kb_swap(&self.lock, 1):
-            # The thread that holds the lock may be waiting for this processor.
-            pass_time(&tries)
-
-    cdef inline void release(self) noexcept nogil:
-        kb_set(&self.lock, 0)
-
     cdef void end_at(self, int64_t row, const OutputCursor* cursor, const Ending* ending) noexcept nogil:
         """Stop before batch `row`, and record the cause and the filled output; the lowest row counts."""
-        self.acquire()
-        if row < self.stop:
+        acquire(&self.schedule)
+        if row < self.schedule.stop:
             self.stop_cursor = cursor[0]
             self.ending = ending[0]
-            kb_set(&self.stop, row)
-        self.release()
+            kb_set(&self.schedule.stop, row)
+        release(&self.schedule)
