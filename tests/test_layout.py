@@ -17,6 +17,7 @@ PACKAGE = Path(kbatch.__file__).parent
 # and ``kbatch/__init__.py`` offer what is below them.
 LAYERS = [
     "format",
+    "tuning",
     "error_codes",
     "errors",
     "extras",

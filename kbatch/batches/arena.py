@@ -8,14 +8,12 @@ import numpy as np
 
 from kbatch.errors import Finding
 from kbatch.kernels.buffers import allocate
+from kbatch.tuning import ARENA_MIN_GROWTH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Arena", "PayloadError"]
-
-# The smallest capacity that an arena grows to.
-_MIN_GROWTH = 256 << 10
 
 
 class PayloadError(Exception):
@@ -82,7 +80,7 @@ class Arena:
         needed = self.used + n
         if needed > len(self.view):
             # Doubling keeps the bytes copied in proportion to the bytes written.
-            view = memoryview(allocate(max(needed, 2 * len(self.view), _MIN_GROWTH)))
+            view = memoryview(allocate(max(needed, 2 * len(self.view), ARENA_MIN_GROWTH)))
             # Copy the whole capacity: a payload in progress has its first bytes after the used ones.
             view[: len(self.view)] = self.view
             self.view = view

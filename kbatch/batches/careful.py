@@ -17,20 +17,13 @@ import zstandard
 from kbatch.batches.arena import Arena, PayloadError
 from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
+from kbatch.tuning import CAREFUL_STEP, GZIP_FEED, GZIP_STEP
 
 __all__ = ["decompress_carefully"]
 
 # Plain integers: comparing with a member of an enum takes 100 ns, and there may be three of them for a small batch.
 _NONE, _GZIP, _SNAPPY, _LZ4, _ZSTD = map(int, Codec)
 
-# The smallest capacity that an arena grows to, and the output requested at a time from a library that cannot write to
-# the arena.
-_STEP = 256 << 10
-# The compressed bytes that zlib gets at a time. It copies the input that it does not use, which would take quadratic
-# time if it got the whole payload.
-_GZIP_FEED = 256 << 10
-# And as much output: with smaller pieces, 1 MiB takes up to a tenth longer.
-_GZIP_STEP = 1 << 20
 _GZIP_MEMBER = b"\x1f\x8b\x08"
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -136,9 +129,9 @@ def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
     while True:
         member = zlib.decompressobj(wbits=31)
         while not member.eof:
-            feed = payload[position : position + _GZIP_FEED]
+            feed = payload[position : position + GZIP_FEED]
             try:
-                chunk = member.decompress(feed, min(_GZIP_STEP, limit - produced + 1))
+                chunk = member.decompress(feed, min(GZIP_STEP, limit - produced + 1))
             except zlib.error as error:
                 _refuse_payload(f"gzip: {error}")
             taken = len(feed) - len(member.unconsumed_tail) - len(member.unused_data)
@@ -289,7 +282,7 @@ def _decompress_lz4_stream(payload: memoryview, arena: Arena, limit: int, check_
     while True:
         # In steps, because the library allocates the maximum output of a call. A kept context and steps of 256 KiB take
         # 315 to 410 us for 1 MiB, as lz4.frame.decompress does; a copy of all of its output would add 80 us.
-        step = min(_STEP, limit - produced + 1)
+        step = min(CAREFUL_STEP, limit - produced + 1)
         try:
             chunk, taken, at_end = lz4.frame.decompress_chunk(context, payload[position:], max_length=step)
         except RuntimeError as error:

@@ -40,13 +40,10 @@ from kbatch.batches.careful import append_uncompressed, decompress_carefully
 from kbatch.batches.native import addresses
 from kbatch.format import Codec
 from kbatch.kernels.codecs import Codecs, compress_to_bytes, decompress_into
+from kbatch.tuning import MIN_RESERVED, ORDINARY_RATIO
 
 __all__ = ["check_level", "compress", "decompress", "level_of", "own_codecs"]
 
-# The largest ratio of an ordinary payload's decompressed and compressed size: the capacity that is reserved.
-_ORDINARY_RATIO = 8
-# The smallest capacity that is reserved for a payload, in bytes.
-_MIN_RESERVED = 256 << 10
 
 # The levels of Kafka's `compression.*.level` (COD-R10).
 _LEVEL_RANGES: dict[int, tuple[int, int]] = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
@@ -101,7 +98,7 @@ def decompress(codec: int, payload: memoryview, arena: Arena, limit: int, magic:
     if not addresses():
         return decompress_carefully(codec, payload, arena, limit, magic)
     # The kernels only accept payloads of an ordinary shape and size; any other is decompressed from its beginning.
-    arena.reserve(min(limit, max(_MIN_RESERVED, _ORDINARY_RATIO * len(payload))))
+    arena.reserve(min(limit, max(MIN_RESERVED, ORDINARY_RATIO * len(payload))))
     size = decompress_into(_contexts.codecs, codec, magic > 0, payload, arena.view[arena.used :], limit)
     if size < 0:
         return decompress_carefully(codec, payload, arena, limit, magic)

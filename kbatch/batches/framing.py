@@ -20,6 +20,7 @@ from kbatch.format import (
     Limits,
 )
 from kbatch.kernels import scan as _kernel
+from kbatch.tuning import FRAMING_MIN_ROWS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -39,7 +40,6 @@ __all__ = [
     "size_by_fields",
 ]
 
-_MIN_ROWS = 1024
 _MAX_ENTRY_SIZE = 64 << 20
 # The smallest size of an entry, by magic.
 _MIN_ENTRY_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
@@ -87,7 +87,7 @@ def frame_batches(
         The fault there, if no batch can begin there.
     """
     first, begun = rows.used, position
-    rows.reserve(_MIN_ROWS if max_batches is None else max_batches)
+    rows.reserve(FRAMING_MIN_ROWS if max_batches is None else max_batches)
     finding = None
     while True:
         end = len(rows.array) if max_batches is None else first + max_batches
@@ -98,7 +98,7 @@ def frame_batches(
         if fault or rows.used < end or max_batches is not None:
             break
         # The rest probably has batches of the same average size.
-        rows.reserve(int(1.1 * (rows.used - first) * (len(data) - position) / (position - begun)) + _MIN_ROWS)
+        rows.reserve(int(1.1 * (rows.used - first) * (len(data) - position) / (position - begun)) + FRAMING_MIN_ROWS)
     if max_size is not None:
         if len(data) > max_size:
             larger = np.flatnonzero(rows.filled()["size"][first:] > max_size)

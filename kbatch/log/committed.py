@@ -31,6 +31,7 @@ from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import OpenTransaction, TransactionRecorder, Transactions, TransactionTracker
+from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = [
     "SegmentTransactions",
@@ -42,7 +43,6 @@ __all__ = [
     "within_offsets",
 ]
 
-_FOLLOWED_BYTES = 16 << 20
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
 
 # An action before a row: apply an entry of a .txnindex as an ABORT marker (producer id, first and last offset), or
@@ -277,7 +277,7 @@ def segment_transactions(
     reached = -1 if segment.base_offset is None else segment.base_offset - 1
     tracking = tracking_options(replace(options, on_error="skip", crc="skip" if headers_only else options.crc))
     end, is_damaged, ends_damaged = start, False, False
-    for table in read_tables(segment, start, segment.size, tracking, _FOLLOWED_BYTES):
+    for table in read_tables(segment, start, segment.size, tracking, SMALL_TABLE_BYTES):
         good, lost = counts_for_transactions(table.batches, tracking)
         is_damaged |= bool(table.losses) or not good.all()
         if is_damaged and start:

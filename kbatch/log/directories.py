@@ -10,11 +10,9 @@ from kbatch.errors import LogDirectoryError
 from kbatch.log.names import is_remote_name, name_of_log, parse_segment_name, segment_names
 from kbatch.log.segment import Segment
 from kbatch.log.storage import Entry, Storage
+from kbatch.tuning import LISTED_AT_ONCE
 
 __all__ = ["ListedDirectory", "is_log_name", "list_directories", "list_path", "listed_segments"]
-
-# Concurrent listings of a remote filesystem: each is a round trip.
-_LISTED_AT_ONCE = 16
 
 
 class ListedDirectory(NamedTuple):
@@ -81,7 +79,7 @@ def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDi
 
     if not storage.remote or len(names) < 2:
         return [listed(name) for name in names]
-    with ThreadPoolExecutor(_LISTED_AT_ONCE, "kbatch-list") as pool:
+    with ThreadPoolExecutor(LISTED_AT_ONCE, "kbatch-list") as pool:
         return list(pool.map(listed, names))
 
 

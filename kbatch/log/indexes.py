@@ -17,6 +17,7 @@ import numpy.typing as npt
 from kbatch.errors import LogDirectoryError
 from kbatch.format import SHORTEST_ENTRY
 from kbatch.log.storage import Storage, locate
+from kbatch.tuning import LOCAL_INDEX_BLOCK, REMOTE_INDEX_BLOCK
 
 __all__ = [
     "OFFSET_INDEX_DTYPE",
@@ -37,9 +38,6 @@ STORED_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 STORED_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 # Far above what brokers allocate (segment.index.bytes, 10 MiB).
 _MAX_INDEX_BYTES = 1 << 30
-# Entries per read: about a page of a local file, and enough of a remote one to be worth a request.
-_LOCAL_BLOCK = 512
-_REMOTE_BLOCK = 8192
 
 
 class OffsetEntry(NamedTuple):
@@ -68,7 +66,7 @@ class _Entries:
         self._storage = storage
         self._size: int | None = None
         self._kept: dict[int, npt.NDArray[np.void]] = {}
-        self._rows = _REMOTE_BLOCK if storage.remote else _LOCAL_BLOCK
+        self._rows = REMOTE_INDEX_BLOCK if storage.remote else LOCAL_INDEX_BLOCK
 
     @contextlib.contextmanager
     def _opened(self, log_size: int) -> Iterator[tuple[int, Callable[[int, int], npt.NDArray[np.void]]]]:

@@ -14,11 +14,9 @@ from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.table import RecordTable
+from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = ["first_offset_since", "range_tables"]
-
-# Limit on a table, in bytes, when a segment is decoded to find the batches after damage.
-_DAMAGED_TABLE_BYTES = 16 << 20
 
 
 def range_tables(
@@ -88,7 +86,7 @@ def first_offset_since(
             tail = file.tail_at(end)
         if tail.kind == "damaged" or (tail.kind != "none" and not segment.live):
             # Decoding finds the batches after the damage; it raises the error or lists the losses of a read.
-            for table in read_tables(segment, end, segment.size, options, _DAMAGED_TABLE_BYTES):
+            for table in read_tables(segment, end, segment.size, options, SMALL_TABLE_BYTES):
                 if (found := _first_at_or_after(table, timestamp)) is not None:
                     return found
     return None

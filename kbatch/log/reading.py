@@ -13,15 +13,13 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
+from kbatch.tuning import MIN_WINDOW, TABLE_BYTES
 
 __all__ = ["NOT_REACHED", "TABLE_BYTES", "lost_table", "read_tables"]
 
 # The reason of the losses after damage that ended the read of a log.
 NOT_REACHED = "not read: on_error='stop' ended the read at earlier damage"
 
-# Default limit on a table, in bytes, when a whole log is decoded and tables are dropped at once.
-TABLE_BYTES = 32 << 20
-_MIN_WINDOW = 64 << 10
 # A window that the damage engine requests may begin this many bytes before the table's window, since `DamageEngine`
 # resumes its checksums there.
 _OVERLAP = 128
@@ -49,8 +47,8 @@ class FileWindows:
         self.is_bounded = end < file.size
         self.may_be_cut = file.live and not self.is_bounded
         # Tables of compressed batches are at least twice as large, and decompression needs memory too.
-        self._max_size = max(max_bytes * 3 // 8, _MIN_WINDOW)
-        self._max_compressed_size = max(self._max_size // 2, _MIN_WINDOW)
+        self._max_size = max(max_bytes * 3 // 8, MIN_WINDOW)
+        self._max_compressed_size = max(self._max_size // 2, MIN_WINDOW)
         self._size = self._max_compressed_size
         # The window kept for the next request, and whether a request made it larger than `_size`. Small windows
         # elsewhere in the file are not kept.
@@ -70,7 +68,7 @@ class FileWindows:
         if begin <= start and expected <= end:
             return self._held[start - begin : expected - begin if is_table and not self._is_large else None]
         is_near = begin - _OVERLAP <= start <= end
-        if not is_table and not is_near and stop - start <= _MIN_WINDOW:
+        if not is_table and not is_near and stop - start <= MIN_WINDOW:
             return self._read(start, min(stop, self.end))
         self._is_large = stop - start > self._size
         if self._is_large:
@@ -98,7 +96,7 @@ class FileWindows:
         Few sizes are used, so that windows reuse the same memory.
         """
         self._size = self._max_compressed_size if is_compressed else self._max_size
-        while self._size // 2 >= max(_MIN_WINDOW, consumed + consumed // 4):
+        while self._size // 2 >= max(MIN_WINDOW, consumed + consumed // 4):
             self._size //= 2
 
 

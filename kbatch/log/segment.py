@@ -18,16 +18,13 @@ from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, Tim
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, RemoteFile, Storage, locate
+from kbatch.tuning import FIRST_WALK_WINDOW, WALK_WINDOW, ZERO_BLOCK
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["Segment", "SegmentFile", "Tail", "check_order", "inode_of", "last_offset"]
 
-# Window of a walk over headers, in bytes. It starts small, since the walk may end soon, and doubles up to the limit.
-_FIRST_WINDOW = 64 << 10
-_WALK_WINDOW = 4 << 20
-_ZERO_BLOCK = 1 << 16
 _MAX_MANIFEST_BYTES = 16 << 20
 
 
@@ -122,7 +119,7 @@ class SegmentFile:
     ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
         """Walk as `walk` does, and yield with each array the bytes from its first batch on."""
         end = self.size if stop is None else min(stop, self.size)
-        step = size = _FIRST_WINDOW
+        step = size = FIRST_WALK_WINDOW
         while position < end:
             window = self.window(position, min(position + size, end))
             scan = scan_part(window, origin=position)
@@ -136,7 +133,7 @@ class SegmentFile:
             position += scan.consumed
             if scan.finding is not None or scan.consumed == 0:
                 return
-            step = size = min(2 * step, _WALK_WINDOW)
+            step = size = min(2 * step, WALK_WINDOW)
 
     def tail_at(self, position: int) -> Tail:
         """Return the kind of the bytes from `position` on, the end of the last whole batch."""
@@ -160,7 +157,7 @@ class SegmentFile:
     def _find_zeros(self) -> int:
         end = self.size
         while end > 0:
-            start = max(0, end - _ZERO_BLOCK)
+            start = max(0, end - ZERO_BLOCK)
             block = self.window(start, end)
             used = np.flatnonzero(block)
             if len(used):
@@ -379,7 +376,7 @@ class Segment:
             if row is None or not has_good_batch(file, row):
                 return self.size
             end = int(row["position"] + row["size"])
-            following = next(file.walk(end, end + _WALK_WINDOW), None)
+            following = next(file.walk(end, end + WALK_WINDOW), None)
             if following is not None and first_offsets(following[:1])[0] <= row["last_offset"]:
                 return self.size
             # The base offset of a compressed message set is unknown (-1), so the set may begin below `offset`.
@@ -494,7 +491,7 @@ class Segment:
             return self._is_batch(file, OffsetEntry(offset, position))
 
     def _is_batch(self, file: SegmentFile, entry: OffsetEntry) -> bool:
-        rows = next(file.walk(entry.position, entry.position + _WALK_WINDOW), None)
+        rows = next(file.walk(entry.position, entry.position + WALK_WINDOW), None)
         if rows is None or not (self.base_offset or 0) <= first_offsets(rows[:1])[0] <= entry.offset:
             return False
         return has_good_batch(file, rows[0])

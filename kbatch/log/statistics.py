@@ -20,11 +20,12 @@ from kbatch.format import (
     Codec,
     Limits,
 )
-from kbatch.log.reading import TABLE_BYTES, read_tables
+from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
 from kbatch.transactions import TransactionTracker
+from kbatch.tuning import TABLE_BYTES
 
 __all__ = ["PERCENTILES", "Distribution", "LogStatistics", "log_statistics"]
 

@@ -25,6 +25,7 @@ from kbatch.batches.framing import byte_array
 from kbatch.errors import LogDirectoryError, MissingDependencyError
 from kbatch.extras import require
 from kbatch.kernels.buffers import allocate
+from kbatch.tuning import MIN_REQUEST
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -53,8 +54,6 @@ _S3_NUMBERS = {"request_timeout", "connect_timeout"}
 # its window, so a caller that keeps many tables would otherwise run out of descriptors.
 MOST_MAPPED = 64
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-# Smallest request to a remote file, in bytes: the request itself costs more than the transfer of this many bytes.
-_LEAST_REQUEST = 64 << 10
 
 _lock = threading.Lock()
 _bytes_read = 0
@@ -525,7 +524,7 @@ class RemoteFile:
         end = self._start + len(self._held)
         if not (self._start <= start and stop <= end):
             begin = end if self._start <= start < end else start
-            new = byte_array(self.read(begin, max(min(max(stop - begin, _LEAST_REQUEST), self.size - begin), 0)))
+            new = byte_array(self.read(begin, max(min(max(stop - begin, MIN_REQUEST), self.size - begin), 0)))
             kept = self._held[start - self._start :] if begin > start else byte_array(b"")
             self._held = np.concatenate([kept, new]) if len(kept) else new
             self._held.flags.writeable = False

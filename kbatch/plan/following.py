@@ -24,6 +24,7 @@ from kbatch.log.segment import inode_of
 from kbatch.plan.read_options import ReadOptions
 from kbatch.read.decode_options import Crc, DecodeOptions
 from kbatch.transactions import OpenTransaction, Transactions
+from kbatch.tuning import FOLLOW_AHEAD, FOLLOW_JOB_BYTES, SMALL_TABLE_BYTES
 
 __all__ = [
     "FollowedLog",
@@ -39,13 +40,6 @@ SegmentWalker: TypeAlias = Callable[
     [Sequence[tuple[Segment, int | None]], DecodeOptions], Sequence[SegmentTransactions]
 ]
 
-# A Spark job is worth its start from this number of bytes: a fraction of a second of work for a core if the files are
-# in memory, seconds if a disk has to read them.
-_JOB_BYTES = 1 << 30
-# Segments per thread that are followed before their results are joined.
-_AHEAD = 2
-_WINDOW_BYTES = 16 << 20
-
 
 def follow_options(options: ReadOptions) -> DecodeOptions:
     """Return the options of a read that matter for following transactions."""
@@ -58,7 +52,7 @@ def log_transactions(
     ranges: Sequence[tuple[int | None, int | None]] | None = None,
     walk_job: SegmentWalker | None = None,
     *,
-    job_bytes: int = _JOB_BYTES,
+    job_bytes: int = FOLLOW_JOB_BYTES,
 ) -> list[Transactions | None]:
     """Follow the transactions of logs through their batches.
 
@@ -102,7 +96,7 @@ def log_transactions(
                     for number in remaining:
                         ready = known.get(log.segments[number].path)
                         ahead.append(pool.submit(one, number) if ready is None else ready)
-                        if len(ahead) >= _AHEAD * threads:
+                        if len(ahead) >= FOLLOW_AHEAD * threads:
                             break
                     if not ahead:
                         return
@@ -145,7 +139,7 @@ def raise_damage(log: Log, crc: Crc) -> None:
     """Raise the first error in the framing of a log, and in its checksums with ``crc="verify"``."""
     framing = DecodeOptions(crc=crc, framing_only=True)
     for segment in log.segments:
-        for _ in read_tables(segment, 0, segment.size, framing, _WINDOW_BYTES):
+        for _ in read_tables(segment, 0, segment.size, framing, SMALL_TABLE_BYTES):
             pass
 
 

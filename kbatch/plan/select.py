@@ -11,11 +11,10 @@ from typing import TypeVar
 from kbatch.log import Log, find_logs
 from kbatch.log.storage import identity, is_url, locate
 from kbatch.plan.read_options import ReadOptions
+from kbatch.tuning import REMOTE_THREADS
 
 __all__ = ["Selection", "choose_logs", "first_names", "map_logs", "open_selected"]
 
-# Remote logs that are examined at the same time: each needs round trips.
-_REMOTE_THREADS = 16
 
 ItemT = TypeVar("ItemT")
 FoundT = TypeVar("FoundT")
@@ -130,7 +129,7 @@ def map_logs(logs: Sequence[Log], function: Callable[[ItemT], FoundT], items: Se
     """Apply a function to the items, one for each log: in threads if a log is remote, since each read is a request."""
     if not any(is_url(log.path) for log in logs):
         return [function(item) for item in items]
-    with ThreadPoolExecutor(_REMOTE_THREADS, "kbatch-plan") as pool:
+    with ThreadPoolExecutor(REMOTE_THREADS, "kbatch-plan") as pool:
         return list(pool.map(function, items))
 
 

@@ -27,14 +27,10 @@ from kbatch.plan.following import check_markers, log_transactions
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import map_logs
 from kbatch.transactions import AbortedRanges, Transactions
+from kbatch.tuning import MAX_OPENED, OPEN_COST, SHARE_SLACK
 
 __all__ = ["LogRange", "Split", "good_row", "plan", "plan_logs", "plan_ranges"]
 
-# Opening a file counts as reading this number of bytes, and a task opens at most this number of tiny files.
-_OPEN_COST = 1 << 20
-_MAX_OPENED = 128
-# A task may exceed the even share by this fraction (one part in ...), which avoids a tiny rest.
-_SLACK = 16
 
 PartT = TypeVar("PartT")
 
@@ -213,7 +209,7 @@ def _divide(units: Iterable[_Unit[PartT]], options: ReadOptions) -> list[tuple[P
     task_bytes = options.split_bytes
     if options.min_partitions is not None:
         task_bytes = min(task_bytes, size // options.min_partitions)
-    open_cost = min(_OPEN_COST, task_bytes // _MAX_OPENED)
+    open_cost = min(OPEN_COST, task_bytes // MAX_OPENED)
     remaining = size + open_cost * sum(len(unit.parts) for unit in queue)
     max_cost = options.split_bytes + open_cost
     max_offsets = options.max_records_per_partition or INT64_MAX
@@ -225,10 +221,10 @@ def _divide(units: Iterable[_Unit[PartT]], options: ReadOptions) -> list[tuple[P
         unit = queue.popleft()
         # The remaining tasks share the remaining bytes evenly, which compensates for units that could not be cut.
         count = max(
-            (options.min_partitions or 1) - len(tasks), math.ceil((remaining + cost) / max_cost - 1 / _SLACK), 1
+            (options.min_partitions or 1) - len(tasks), math.ceil((remaining + cost) / max_cost - 1 / SHARE_SLACK), 1
         )
         share = (remaining + cost) / count
-        slack = share / _SLACK
+        slack = share / SHARE_SLACK
         capacity = share + slack - cost
         if unit.size + open_cost * len(unit.parts) > capacity and share - cost > slack:
             halves = cutter.cut(unit, max(1, int(share - cost) - open_cost), int(slack))

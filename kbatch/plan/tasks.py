@@ -16,11 +16,9 @@ from kbatch.plan.split import Split
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import decoded_columns
 from kbatch.table import RecordTable
+from kbatch.tuning import TABLE_BYTES
 
 __all__ = ["task_tables"]
-
-# The size of a task's tables in bytes: large enough for speed, small compared with a worker's other memory.
-_TASK_TABLE_BYTES = 32 << 20
 
 
 def task_tables(
@@ -77,7 +75,7 @@ def _split_tables(
         stable_offset=split.stable_offset,
         columns=None if columns is None else decoded_columns(columns),
     )
-    return read_tables(segment, split.start, split.end, decode, _TASK_TABLE_BYTES)
+    return read_tables(segment, split.start, split.end, decode, TABLE_BYTES)
 
 
 def _with_key(table: RecordTable, key: bytes) -> RecordTable:

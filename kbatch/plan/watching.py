@@ -17,6 +17,7 @@ from kbatch.log.state import start_offsets
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import Selection
 from kbatch.read.decode_options import DecodeOptions
+from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = ["LogState", "TopicPartition", "WatchedLogs", "open_log"]
 
@@ -24,7 +25,6 @@ TopicPartition = tuple[str, int]
 
 # A directory's modification time is reliable only once it is this old: file systems keep it in steps.
 _SETTLED_NS = 2_000_000_000
-_POLL_TABLE_BYTES = 16 << 20
 # A broker renames segments one by one, so a listing may see only some of the new names.
 _OPEN_ATTEMPTS = 5
 _PAUSE = 0.05
@@ -207,7 +207,7 @@ class WatchedLogs:
             if tail.kind in ("none", "zeros"):
                 return
             size = file.size
-        for table in read_tables(segment, state.position, size, options, _POLL_TABLE_BYTES):
+        for table in read_tables(segment, state.position, size, options, SMALL_TABLE_BYTES):
             good = table.batches[BatchStatus.sound(table.batches["status"])]
             if len(good):
                 state.position = int(good["position"][-1] + good["size"][-1])

@@ -22,6 +22,16 @@ from kbatch.read import workers
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
+from kbatch.tuning import (
+    MAX_ARENA_BYTES,
+    MAX_EXPECTED_RATIO,
+    MIN_ARENA_BYTES,
+    SAMPLE_BATCHES,
+    SERIAL_BYTES,
+    THREAD_BYTES,
+    THREAD_BYTES_COMPRESSED,
+    USUAL_RATIO,
+)
 
 __all__ = ["BadBatch", "TableBuilder"]
 
@@ -31,24 +41,6 @@ _POINTERS = frozenset(("key", "value", "headers"))
 _CRC_STEPS = {"skip": 0, "verify": 1, "mark": 2}
 
 check_layouts(np.empty(0, BATCH_DTYPE), np.empty(0, RECORD_DTYPE), np.empty(0, HEADER_DTYPE))
-
-# The first capacity of an arena is this many times the size of its input, within bounds. Untouched pages are never
-# allocated.
-_USUAL_RATIO = 5
-_MIN_ARENA_BYTES = 64 << 10
-_MAX_ARENA_BYTES = 256 << 20
-# The stored bytes that one thread decodes after an unusual batch: if there are many such batches, the work of other
-# threads would be discarded.
-_SERIAL_BYTES = 1 << 20
-# The stored bytes per thread, for uncompressed and compressed batches. Starting a thread takes 50 us: two threads are
-# as fast as one for 1 MiB of uncompressed batches, and 1.4 to 1.7 times as fast for 256 KiB of compressed batches.
-_THREAD_BYTES = 512 << 10
-_THREAD_BYTES_COMPRESSED = 128 << 10
-# The number of batches from which the size of the following ones is estimated.
-_SAMPLE_BATCHES = 64
-# The largest estimated ratio of decompressed and stored bytes, which bounds the capacity that a hostile first batch can
-# make an arena reserve.
-_MAX_EXPECTED_RATIO = 6
 
 
 class BadBatch(NamedTuple):
@@ -186,7 +178,7 @@ class TableBuilder:
         records, compressed = (0, 0) if self._options.framing_only else survey(batches, self._options.include_control)
         end = self._end_of(self.batches.used - 1) - self._origin
         # The batches that are not framed yet are assumed to be like these, if these are many.
-        rest = len(self._data) - end if count >= _SAMPLE_BATCHES else 0
+        rest = len(self._data) - end if count >= SAMPLE_BATCHES else 0
         more = 1.1 * rest / size
         self._reserve(self.batches, 0, int(count * more))
         self._reserve(
@@ -214,7 +206,7 @@ class TableBuilder:
         self.batches.array["status"][row] = status
         self.batches.array["first_record"][row] = self._records.used
         self.decoded = row + 1
-        self._serial_bytes = _SERIAL_BYTES
+        self._serial_bytes = SERIAL_BYTES
 
     def drop_batches_from(self, row: int) -> None:
         """Remove the rows from `row` on, which have no records."""
@@ -267,7 +259,7 @@ class TableBuilder:
         size = self._end_of(hi - 1) - int(self.batches.array["position"][lo])
         least = self._options.thread_bytes
         if least is None:
-            least = _THREAD_BYTES if self._arena is None else _THREAD_BYTES_COMPRESSED
+            least = THREAD_BYTES if self._arena is None else THREAD_BYTES_COMPRESSED
         outcome = workers.run_pipeline(self._pipeline(hi), min(threads, max(1, size // least)))
         self._accept(outcome)
         if self.decoded == hi:
@@ -301,7 +293,7 @@ class TableBuilder:
         elif outcome.cause == Cause.ARENA:
             self._reserve_arena(outcome.needed)
         elif outcome.cause == Cause.ORDER:
-            self._serial_bytes = _SERIAL_BYTES
+            self._serial_bytes = SERIAL_BYTES
         elif outcome.cause == Cause.PAYLOAD:
             return self._decompress(outcome.at, outcome.needed)
         elif outcome.cause == Cause.FAULT:
@@ -329,18 +321,18 @@ class TableBuilder:
             self._records.reserve(outcome.needed)
         self._accept(outcome)
         if len(arena.view) == capacity:
-            self._serial_bytes = _SERIAL_BYTES
+            self._serial_bytes = SERIAL_BYTES
         return self._resolve(outcome)
 
     # -- capacity
 
     def _usual_arena(self, size: int) -> int:
-        usual = _USUAL_RATIO * size
+        usual = USUAL_RATIO * size
         if self._max_bytes is not None:
             usual = min(usual, self._max_bytes)
         if self._expected is not None:
             usual = min(usual, self._expected[1])
-        return min(max(usual, _MIN_ARENA_BYTES), _MAX_ARENA_BYTES)
+        return min(max(usual, MIN_ARENA_BYTES), MAX_ARENA_BYTES)
 
     def _reserve_arena(self, needed: int) -> None:
         """Reserve capacity for `needed` bytes and for the rest of the data, by the ratio of the payloads so far.
@@ -349,10 +341,10 @@ class TableBuilder:
         """
         assert self._arena is not None
         at = int(self.batches.array["position"][self.decoded]) - self._origin
-        ratio = min(self._arena.used / max(at, 1), _MAX_EXPECTED_RATIO)
-        expected = int(1.1 * ratio * (len(self._data) - at)) + _MIN_ARENA_BYTES
+        ratio = min(self._arena.used / max(at, 1), MAX_EXPECTED_RATIO)
+        expected = int(1.1 * ratio * (len(self._data) - at)) + MIN_ARENA_BYTES
         if self._max_bytes is not None:
-            expected = min(expected, max(self._max_bytes - self.cost, 0) + _MIN_ARENA_BYTES)
+            expected = min(expected, max(self._max_bytes - self.cost, 0) + MIN_ARENA_BYTES)
         self._arena.reserve(max(expected, needed))
 
     def _row_after(self, row: int, size: int) -> int:

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.kernels.buffers import allocate
+from kbatch.tuning import CHUNKS_MIN_CAPACITY
 
 __all__ = ["ChunkBuffer"]
-
-_MIN_CAPACITY = 16 << 10
 
 
 class ChunkBuffer:
@@ -59,7 +58,7 @@ class ChunkBuffer:
         used = self.end - self.start
         if self._begin + used + size > len(self._memory):
             # Doubling keeps the bytes copied in proportion to the bytes that came.
-            self._move(max(used + size, expected, 2 * used, _MIN_CAPACITY))
+            self._move(max(used + size, expected, 2 * used, CHUNKS_MIN_CAPACITY))
         at = self._begin + used
         return self._memory[at : at + size]
 

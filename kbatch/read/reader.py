@@ -26,16 +26,9 @@ from kbatch.read.windows import BufferWindows, Windows
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import lost_markers
+from kbatch.tuning import FEW_FRAMED, FIRST_FRAMED, MAX_FRAMED, MAX_SHARED_FRAMED
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]
-
-# The number of batches that are framed at a time: few right after damage, since batches framed after a bad one are
-# discarded, then twice as many each time. The headers and rows of 4,096 stay in the cache until they are decoded.
-# Several threads decode larger groups, and finally everything.
-_FEW_FRAMED = 16
-_FIRST_FRAMED = 1 << 10
-_MAX_FRAMED = 4 << 10
-_MAX_SHARED_FRAMED = 1 << 16
 
 
 class BatchReader:
@@ -186,7 +179,7 @@ class _TableReader:
         self.expected = expected
         self.begin = reader.position
         self.losses: list[Loss] = []
-        self.scan_size: int | None = _FIRST_FRAMED if options.threads <= 1 else None
+        self.scan_size: int | None = FIRST_FRAMED if options.threads <= 1 else None
         self._open(0)
 
     def _open(self, size: int) -> None:
@@ -244,8 +237,8 @@ class _TableReader:
         if self.scan_size is not None:
             self.scan_size *= 2
             if self.options.threads <= 1:
-                self.scan_size = min(self.scan_size, _MAX_FRAMED)
-            elif self.scan_size > _MAX_SHARED_FRAMED:
+                self.scan_size = min(self.scan_size, MAX_FRAMED)
+            elif self.scan_size > MAX_SHARED_FRAMED:
                 self.scan_size = None
         if builder.trimmed and not self.options.framing_only and rows.used > first:
             self._drop_outside(first)
@@ -431,7 +424,7 @@ class _TableReader:
         if found.loss is None:
             return False
         self.losses.append(found.loss)
-        self.scan_size = _FEW_FRAMED
+        self.scan_size = FEW_FRAMED
         if self.options.framing_only:
             markers = found.markers[lost_markers(found.markers)]
             markers["status"] = BatchStatus.BAD_CRC

@@ -21,14 +21,12 @@ from kbatch.read.stable import StableFront
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges
+from kbatch.tuning import STREAM_FRAMED, STREAM_READ_BYTES
 
 __all__ = ["StreamDecoder", "StreamOptions", "decode_stream"]
 
-# The number of batches that are framed at a time to count them, so that their rows stay in the cache.
-_FRAMED_AT_A_TIME = 1024
 # The maximum number of bytes allocated in advance for a batch because of its length field.
 _MAX_TRUSTED = 1 << 20
-_READ_BYTES = 1 << 20
 _NEVER = 1 << 62
 _NOT_READY = "the source has nothing to read now; wait for it, or make it blocking"
 
@@ -211,7 +209,7 @@ class StreamDecoder:
         self._count()
         return self._ready
 
-    def read_from(self, readinto: Callable[[memoryview], int | None], size: int = _READ_BYTES) -> int:
+    def read_from(self, readinto: Callable[[memoryview], int | None], size: int = STREAM_READ_BYTES) -> int:
         """Take the next bytes from a function that writes them to a buffer, without a copy.
 
         Parameters
@@ -278,7 +276,7 @@ class StreamDecoder:
         start = self._counted
         while True:
             scan = scan_part(
-                data, position=self._counted - start, max_batches=_FRAMED_AT_A_TIME, max_size=first.damage.max_size
+                data, position=self._counted - start, max_batches=STREAM_FRAMED, max_size=first.damage.max_size
             )
             self._ready += len(scan.batches)
             self._counted = start + scan.consumed
@@ -286,7 +284,7 @@ class StreamDecoder:
                 self._ready += 1
                 self._needed = _NEVER
                 return
-            if len(scan.batches) < _FRAMED_AT_A_TIME:
+            if len(scan.batches) < STREAM_FRAMED:
                 break
         self._needed = self._counted + _known_size(data[scan.consumed :])
 
@@ -488,7 +486,7 @@ def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[BytesLike]) -> I
         while count := decoder.read_from(readinto):
             yield count
     elif isinstance(stream, _Readable):
-        while (chunk := stream.read(_READ_BYTES)) != b"":
+        while (chunk := stream.read(STREAM_READ_BYTES)) != b"":
             if chunk is None:
                 raise BlockingIOError(_NOT_READY)
             yield decoder.feed(chunk)

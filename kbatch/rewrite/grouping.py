@@ -24,14 +24,13 @@ from kbatch.kernels.sizes import measure_batches
 from kbatch.read.reader import decode_tables
 from kbatch.rewrite.rewriter import Memory, Rewriter, Run
 from kbatch.table import RecordTable
+from kbatch.tuning import GROUPING_TABLE_BYTES
 from kbatch.write.composing import compose_view, raise_fault
 
 __all__ = ["grouped", "non_monotonic", "reencoded"]
 
 # The approximate size of a record of magic 2 without its key and value.
 _TYPICAL_OVERHEAD = 16
-# The approximate size of a table of decoded records.
-_DECODED_BYTES = 8 << 20
 
 
 def reencoded(
@@ -69,7 +68,7 @@ def reencoded(
     options = replace(rewriter.decoding, crc="skip" if verified.all() else "verify")
     after, left = -1, len(run.data)
     for decoded in decode_tables(
-        run.data, options, origin=run.origin, source=run.source, max_bytes=_DECODED_BYTES, is_bounded=True
+        run.data, options, origin=run.origin, source=run.source, max_bytes=GROUPING_TABLE_BYTES, is_bounded=True
     ):
         left -= decoded.consumed
         rewriter.add_damage(decoded.losses, run.source)

@@ -29,12 +29,11 @@ from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, RaiseOrSkip, Rewriter, RewriteReport, Run, rewrite_bytes
+from kbatch.tuning import RECOMPRESS_GROWTH
 from kbatch.write.composing import frame_payload
 
 __all__ = ["Recompression", "recompress"]
 
-# Buffers have the capacity for a batch that grows by this factor; larger ones are rewritten one by one.
-_ORDINARY_GROWTH = 8
 # How a batch is rewritten: 1 compresses its payload again; 2 (magic 0) and 3 (magic 1) encode its records again.
 _PAYLOAD, _RECORDS = 1, 2
 
@@ -138,7 +137,7 @@ class Recompression(Rewriter):
         """Compress payloads again, one block at a time."""
         rows, report = run.batches, self.report
         made = rows.copy()
-        largest = min(_ORDINARY_GROWTH * int(rows["size"].max()), self.ordinary_bytes)
+        largest = min(RECOMPRESS_GROWTH * int(rows["size"].max()), self.ordinary_bytes)
         scratch = allocate(max(self.block_bytes, largest))
         level, limit = level_of(self.codec, self.level), self.limits.max_decompressed_bytes
         target = _repack.Target(own_codecs(), self.codec, level, limit)

@@ -25,6 +25,7 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
+from kbatch.tuning import REWRITE_MAX_GROWTH
 from kbatch.write.batch_layout import check_range, parse_codec
 from kbatch.write.composing import new_memory
 
@@ -45,8 +46,6 @@ RaiseOrSkip = Literal["raise", "skip"]
 # A function that returns memory of at least the given size for a piece of the output.
 Memory = Callable[[int], memoryview]
 
-# The size of the output is estimated as at most this multiple of the input.
-_MAX_GROWTH = 8
 
 # Descriptions of the losses, by the field of the report that counts them.
 LOST_TEXTS = {
@@ -141,7 +140,9 @@ class Output:
             # not be representative, so the size of the input limits the estimate.
             pieces = list(pieces)
             made = sum(map(len, pieces))
-            self.expected = made + min(int(1.02 * made * self.total / max(consumed, 1)), _MAX_GROWTH * self.total)
+            self.expected = made + min(
+                int(1.02 * made * self.total / max(consumed, 1)), REWRITE_MAX_GROWTH * self.total
+            )
         for piece in pieces:
             self._bytes.append(piece, self.expected)
         self.consumed = consumed

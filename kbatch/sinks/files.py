@@ -23,6 +23,7 @@ from kbatch.errors import KbatchError
 from kbatch.options import parse_compression
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.sinks.write_options import DEFAULT_FILE_BYTES, WriteOptions
+from kbatch.tuning import PAGE_BYTES, PAGE_ROWS
 
 __all__ = ["HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
 
@@ -30,9 +31,6 @@ __all__ = ["HIVE_NULL", "DataFiles", "FileLimits", "WrittenFile", "day_name"]
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 _DAY_MICROSECONDS = 86_400_000_000
-# Limits of a page of Parquet.
-_PAGE_BYTES = 1 << 20
-_PAGE_ROWS = 16_384
 
 
 @dataclass(frozen=True)
@@ -369,7 +367,7 @@ def _parquet_file(
         write_statistics=[each.name for each in schema if _is_small(each.type)],
         write_page_index=True,
         # The number of rows after which it checks whether a page is full: few calls for small rows, no huge pages.
-        write_batch_size=min(max(_PAGE_BYTES // max(1, row_bytes), 1), _PAGE_ROWS),
+        write_batch_size=min(max(PAGE_BYTES // max(1, row_bytes), 1), PAGE_ROWS),
         **settings,
     )
     return _ParquetFile(writer, schema)

@@ -20,14 +20,13 @@ from types import TracebackType
 from kbatch.errors import LogDirectoryError
 from kbatch.log.write.staging import move_all, remove_stage
 from kbatch.sinks.outputs import OutputPlace
+from kbatch.tuning import COPY_THREADS
 
 __all__ = ["SUCCESS", "Staging"]
 
 SUCCESS = "_SUCCESS"
 # Files that another run may have written to the same output meanwhile.
 _FOREIGN = re.compile(r"\.(parquet|arrow)$|/_temporary-")
-# Concurrent copies within an object store.
-_COPY_THREADS = 16
 
 
 class Staging:
@@ -98,7 +97,7 @@ class Staging:
             for source, name in files:
                 self._move(source, name)
             return
-        with ThreadPoolExecutor(_COPY_THREADS) as pool:
+        with ThreadPoolExecutor(COPY_THREADS) as pool:
             moves = [pool.submit(self._move, source, name) for source, name in files]
             try:
                 for move in moves:

@@ -42,6 +42,7 @@ from kbatch.spark.driver.session import spark_session
 from kbatch.spark.values import value_columns
 from kbatch.spark.walk_job import segment_walker
 from kbatch.transactions import Transactions
+from kbatch.tuning import MIN_SPLIT_BYTES
 
 __all__ = ["LOSSES", "MANIFEST", "TRANSACTIONS", "export"]
 
@@ -52,8 +53,6 @@ TRANSACTIONS = "_transactions"
 # The number of losses that the summary lists; the side table has all of them.
 _MAX_LOSSES = 100
 
-# Each task has about 0.1 s of overhead, so small logs are not cut into smaller splits than this.
-_MIN_SPLIT_BYTES = 16 << 20
 # The characters that Spark escapes in names of partition directories (ExternalCatalogUtils.escapePathName).
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 
@@ -258,7 +257,7 @@ def _split_bytes(spark: SparkSession, logs: Sequence[Log], options: ReadOptions,
     # The same number of tasks for each core: three equal tasks on two cores would take as long as four.
     turns = max(1, -(-size // (cores * limit)))
     share = size // (cores * turns) + 1
-    return min(limit, max(share, _MIN_SPLIT_BYTES))
+    return min(limit, max(share, MIN_SPLIT_BYTES))
 
 
 @contextlib.contextmanager

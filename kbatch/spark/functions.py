@@ -26,6 +26,7 @@ from kbatch.records.data import Loss, decoded_columns
 from kbatch.records.kafka_columns import spark_batches
 from kbatch.spark.schema import LOSS_COLUMNS, RECORD_COLUMNS, table_schema
 from kbatch.table import RecordTable
+from kbatch.tuning import ARROW_BYTES, ARROW_ROWS, SMALL_TABLE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,10 +38,6 @@ RowTable = Literal["records", "losses"]
 # The names of the two fields in a list of aborted transactions: in SQL, and in Kafka.
 _ABORTED_FIELDS = (("producer_id", "first_offset"), ("producerId", "firstOffset"))
 
-# Larger Arrow batches slow Spark down, and smaller ones too (see `kbatch.records.kafka_columns.spark_batches`).
-_ARROW_ROWS = 16_000
-_ARROW_BYTES = 4 << 20
-_ROW_TABLE_BYTES = 16 << 20
 
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -71,7 +68,7 @@ class _RowDecoder:
     partial: str
     table: RowTable
     aborted_column: str | None
-    table_bytes: int = _ROW_TABLE_BYTES
+    table_bytes: int = SMALL_TABLE_BYTES
 
     @property
     def schema(self) -> StructType:
@@ -108,12 +105,12 @@ class _RowDecoder:
                 yield from self._losses(table.losses)
                 continue
             log.add(table.source or "", table.losses)
-            yield from spark_batches(table, self.columns, _ARROW_ROWS, _ARROW_BYTES)
+            yield from spark_batches(table, self.columns, ARROW_ROWS, ARROW_BYTES)
 
     def _losses(self, losses: list[Loss]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([LOSS_SCHEMA.field(name) for name in self.columns])
-        for i in range(0, len(losses), _ARROW_ROWS):
-            columns = zip(*losses[i : i + _ARROW_ROWS], strict=True)
+        for i in range(0, len(losses), ARROW_ROWS):
+            columns = zip(*losses[i : i + ARROW_ROWS], strict=True)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -128,7 +125,7 @@ class _Gatherer:
     size: int = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        if self.held and (self.rows + batch.num_rows > _ARROW_ROWS or self.size + batch.nbytes > _ARROW_BYTES):
+        if self.held and (self.rows + batch.num_rows > ARROW_ROWS or self.size + batch.nbytes > ARROW_BYTES):
             yield from self.flush()
         self.held.append(batch)
         self.rows += batch.num_rows

@@ -10,11 +10,9 @@ from kbatch.log import Segment
 from kbatch.log.committed import SegmentTransactions, segment_transactions
 from kbatch.plan.following import SegmentWalker
 from kbatch.read.decode_options import DecodeOptions
+from kbatch.tuning import WALK_TASK_BYTES
 
 __all__ = ["segment_walker"]
-
-# Bytes of segments per task.
-_WALK_TASK_BYTES = 1 << 30
 
 
 def segment_walker(spark: SparkSession) -> SegmentWalker:
@@ -22,7 +20,7 @@ def segment_walker(spark: SparkSession) -> SegmentWalker:
 
     def walk(segments: Sequence[tuple[Segment, int | None]], options: DecodeOptions) -> list[SegmentTransactions]:
         context = spark.sparkContext
-        tasks = max(1, sum(segment.size for segment, _ in segments) // _WALK_TASK_BYTES, context.defaultParallelism)
+        tasks = max(1, sum(segment.size for segment, _ in segments) // WALK_TASK_BYTES, context.defaultParallelism)
         walked = context.parallelize(segments, min(len(segments), tasks))
         return walked.map(lambda each: segment_transactions(*each, options)).collect()
 

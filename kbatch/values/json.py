@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kbatch.extras import require
 from kbatch.kernels.jsontext import check_texts, join
+from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 
 if TYPE_CHECKING:
@@ -31,11 +32,6 @@ MAX_DEPTH = 256
 Unknown = Literal["ignore", "bad"]
 
 _PREFIX, _SUFFIX = b'{"v":', b"}\n"
-# Rows that Arrow refuses are parsed again in this number of parts. Arrow takes 50 us for a few rows, Python 10 us per
-# row.
-_PARTS = 16
-# Arrow parses blocks of a buffer in parallel.
-_BLOCK_BYTES = 2 << 20
 
 # The maximum number of fields of an inferred schema: every field takes memory for every value.
 _MAX_FIELDS = 1000
@@ -144,7 +140,7 @@ class JsonParser:
             text = str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
         # Rows that Python refuses get its error, so that the text does not depend on the rows around them.
         found = {}
-        if len(rows) <= _PARTS:
+        if len(rows) <= JSON_PARTS:
             found = {row: reason for row in rows.tolist() if (reason := self._screen(pa, slices.row(row)))}
             if len(rows) == 1 and not found:
                 found[int(rows[0])] = _FIELD.sub(r"field '\1'", text)
@@ -152,7 +148,7 @@ class JsonParser:
         if found:
             self._parse(pa, slices, rows[[row not in found for row in rows.tolist()]], good, bad)
             return
-        for part in np.array_split(rows, min(_PARTS, len(rows))):
+        for part in np.array_split(rows, min(JSON_PARTS, len(rows))):
             self._parse(pa, slices, part, good, bad)
 
     def _parse_lines(self, lines: Any, wire: pa.DataType) -> pa.Table:
@@ -161,8 +157,8 @@ class JsonParser:
 
         buffer = pa.py_buffer(lines)
         # A line must fit into a block. Threads do not pay off for small buffers.
-        small = buffer.size <= _BLOCK_BYTES
-        block = max(1, buffer.size) if small else _BLOCK_BYTES
+        small = buffer.size <= JSON_BLOCK_BYTES
+        block = max(1, buffer.size) if small else JSON_BLOCK_BYTES
         options = pyarrow.json.ParseOptions(
             explicit_schema=pa.schema([("v", wire)]),
             unexpected_field_behavior="ignore" if self.unknown == "ignore" else "error",

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from kbatch.extras import require
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
+from kbatch.tuning import VALUES_PART_BYTES, VALUES_PART_ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,9 +39,6 @@ TableT = TypeVar("TableT", bound=TableData, default=Any)
 # Types and message paths may be nested this deep.
 MAX_NESTING = 64
 
-# A column is parsed in parts of this size, so that values fit int32 offsets and memory is bounded.
-_PART_BYTES = 16 << 20
-_PART_ROWS = 1 << 20
 # The size of the sample from which a schema is inferred.
 _SAMPLE_ROWS = 2000
 _SAMPLE_BYTES = 1 << 20
@@ -138,8 +136,8 @@ def _parts(column: pa.Array) -> Iterator[pa.Array]:
     offsets = slices_of(column).offsets.astype(np.int64)
     start = 0
     while start < n:
-        stop = int(np.searchsorted(offsets, offsets[start] + _PART_BYTES, "right")) - 1
-        stop = min(n, start + _PART_ROWS, max(start + 1, stop))
+        stop = int(np.searchsorted(offsets, offsets[start] + VALUES_PART_BYTES, "right")) - 1
+        stop = min(n, start + VALUES_PART_ROWS, max(start + 1, stop))
         yield column.slice(start, stop - start)
         start = stop
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbatch.extras import require
+from kbatch.tuning import PROTOBUF_ROWS
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, message_path, read_prefixes
 from kbatch.values.parsed import MAX_NESTING, Parsed, slices_of
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ProtobufParser", "read_descriptors"]
-
-# The number of messages that exist as Python objects at a time.
-_MESSAGE_ROWS = 4096
 
 
 def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:
@@ -149,9 +147,9 @@ class ProtobufParser:
         if framed:
             errors = read_prefixes(slices_of(column)).errors
         parts = []
-        for start in range(0, len(column), _MESSAGE_ROWS):
+        for start in range(0, len(column), PROTOBUF_ROWS):
             messages: list[Any] = []
-            for row, data in enumerate(column.slice(start, _MESSAGE_ROWS).to_pylist(), start):
+            for row, data in enumerate(column.slice(start, PROTOBUF_ROWS).to_pylist(), start):
                 made = None
                 if data is not None and row not in errors:
                     try:

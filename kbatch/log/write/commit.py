@@ -36,6 +36,7 @@ from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile
 from kbatch.log.write.staging import move_all, remove_stage, rename_all, sync_directory, sync_parents, undo_moves
+from kbatch.tuning import COMMIT_READ_BYTES
 
 __all__ = ["Mode", "Stage", "Written", "check_before", "commit", "locked", "roll_back"]
 
@@ -52,7 +53,6 @@ _CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
     "replication-offset-checkpoint",
 )
-_READ = 16 << 20
 
 Mode = Literal["append", "error", "overwrite"]
 
@@ -414,7 +414,7 @@ def _batches(part: PartFile) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArra
         if size != part.size:
             raise LogDirectoryError(f"{part.path}: has {size} bytes, but {part.size} were written", source=part.path)
         rest = b""
-        read_size = _READ
+        read_size = COMMIT_READ_BYTES
         while chunk := file.read(read_size):
             data = np.frombuffer(bytearray(rest + chunk), np.uint8)
             scan = scan_part(data)

@@ -11,6 +11,7 @@ from kbatch.format import Codec, TimestampType
 from kbatch.log.write.commit import Mode, Stage, Written, check_before, commit
 from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns, parse_codec_level
+from kbatch.tuning import SLICE_ROWS
 from kbatch.write.batch_layout import BatchLayout
 from kbatch.write.inputs import header_pairs
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["write_log"]
-
-# Rows per slice: splitting a slice by partition copies its rows.
-_SLICE_ROWS = 1 << 16
 
 
 def write_log(
@@ -150,11 +148,11 @@ def _arrow_batches(frame: Any, options: RowOptions) -> Iterator[pa.RecordBatch]:
     if isinstance(frame, pa.RecordBatchReader):
         check_columns(frame.schema, options)
         for batch in frame:
-            for start in range(0, batch.num_rows, _SLICE_ROWS):
-                yield batch.slice(start, _SLICE_ROWS)
+            for start in range(0, batch.num_rows, SLICE_ROWS):
+                yield batch.slice(start, SLICE_ROWS)
     elif isinstance(frame, pa.Table):
         check_columns(frame.schema, options)
-        yield from frame.to_batches(max_chunksize=_SLICE_ROWS)
+        yield from frame.to_batches(max_chunksize=SLICE_ROWS)
     elif isinstance(frame, Iterable) and not isinstance(frame, str | bytes | Mapping):
         for each in frame:
             if not hasattr(each, "__arrow_c_stream__") and not hasattr(each, "__arrow_c_array__"):
