@@ -376,7 +376,7 @@ def test_timestamps_of_open_transactions(spark: Any, tmp_path: Path) -> None:
     log = write_log(tmp_path / "none-0", (0, [txn(0, 7, base_timestamp=-1)]))
     assert [row[6] for row in transactions(spark, log)] == [None]
     log = write_log(tmp_path / "late-0", (0, [txn(0, 7, base_timestamp=1 << 60)]))
-    with pytest.raises(Exception, match="timestamp 1152921504606846976 ms doesn't fit"):
+    with pytest.raises(Exception, match="timestamp 1152921504606846976 ms does not fit"):
         transactions(spark, log)
     assert [row[6] for row in transactions(spark, log, timestampOverflow="null")] == [None]
 

@@ -197,7 +197,7 @@ def test_a_commit_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
         (["'a' as value", "cast(null as string) as topic"], {"numPartitions": "1"}, "the topic is null"),
         (["'a' as value", "cast(null as int) as partition"], {"topic": "t"}, "the partition is null.*numPartitions"),
         (["1.5D as value"], {"topic": "t"}, "column 'value' is double, a type that records do not have"),
-        (["'a' as value", "1 as other"], {"topic": "t", "numPartitions": "1"}, "column 'other' has no place"),
+        (["'a' as value", "1 as other"], {"topic": "t", "numPartitions": "1"}, "column 'other' can't be written"),
         (["'a' as value", "map('a', 'b') as headers"], {"topic": "t", "numPartitions": "1"}, None),
         (["'a' as value", "array('a') as headers"], {"topic": "t", "numPartitions": "1"}, "column 'headers' must be"),
         (["'a' as value"], {"subscribe": "t"}, "unknown option 'subscribe'. The options are batchSize"),

@@ -223,6 +223,7 @@ def errors(error: kbatch.KbatchError, refused: kbatch.RefusedError) -> None:
     assert_type(kbatch.InvalidRecordError("message"), kbatch.InvalidRecordError)
     assert_type(kbatch.KbatchError("message"), kbatch.KbatchError)
     assert_type(kbatch.LimitExceededError("message"), kbatch.LimitExceededError)
+    assert_type(kbatch.ProtocolError("message"), kbatch.ProtocolError)
     assert_type(kbatch.LogDirectoryError("message"), kbatch.LogDirectoryError)
     assert_type(kbatch.MissingColumnError("message"), kbatch.MissingColumnError)
     assert_type(kbatch.MissingDependencyError("message"), kbatch.MissingDependencyError)
