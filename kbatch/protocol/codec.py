@@ -239,7 +239,7 @@ def decode_request(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Request
     (<ApiKey.HEARTBEAT: 12>, 4, 7, HeartbeatRequest(group_id='g'))
     """
     view = _view(data, max_size)
-    # The first two fields say which version the header itself has.
+    # The first two fields determine the version of the header itself.
     start = decode_structure(_plan("RequestHeader", 0), view, 0, False)[0]
     name = _messages_of(start.request_api_key, "Request")
     version = start.request_api_version

@@ -1,4 +1,4 @@
-"""Kafka's primitive types: read from bytes with every length checked against what remains, and written.
+"""Kafka's primitive types: readers that check every length against the remaining bytes, and writers.
 
 Messages that Kafka generates from schemas have two encodings: the old one, and since KIP-482 the "flexible" one, in
 which lengths are varints, moved by one so that 0 is null, and every structure ends with tagged fields. A `Reader` and a
@@ -34,7 +34,7 @@ _MAX_LENGTH = (1 << 31) - 1
 
 
 class WireError(ValueError):
-    """Bytes that are not what a schema says; whoever knows where they came from makes a `KbatchError` of it."""
+    """Bytes that do not match the schema. A caller that knows their source raises a `KbatchError` instead."""
 
 
 class Reader:
@@ -79,14 +79,14 @@ class Reader:
     def take(self, size: int) -> bytes:
         """Read `size` bytes."""
         if size > self._end - self._position:
-            raise WireError(f"byte {self._position}: {size} bytes wanted, {self.remaining} remain")
+            raise WireError(f"byte {self._position}: needs {size} bytes, {self.remaining} remain")
         start = self._position
         self._position += size
         return self._data[start : self._position]
 
     def _fixed(self, field: struct.Struct) -> int:
         if field.size > self._end - self._position:
-            raise WireError(f"byte {self._position}: {field.size} bytes wanted, {self.remaining} remain")
+            raise WireError(f"byte {self._position}: needs {field.size} bytes, {self.remaining} remain")
         value: int = field.unpack_from(self._data, self._position)[0]
         self._position += field.size
         return value
@@ -126,7 +126,7 @@ class Reader:
         return self.take(1) != b"\0"
 
     def uuid(self) -> uuid.UUID:
-        """Read 16 bytes as a UUID; zeros stand for none (PRI-R2)."""
+        """Read 16 bytes as a UUID; zeros mean null (PRI-R2)."""
         return uuid.UUID(bytes=self.take(16))
 
     def uvarint(self) -> int:
@@ -253,8 +253,8 @@ class Writer:
 
     Notes
     -----
-    Every method returns the writer. `ValueError` is raised for what has no such form: an integer out of range, a string
-    longer than 32767 bytes (PRI-R5) or that is no UTF-8, tags that don't ascend (PRI-R7).
+    Every method returns the writer. `ValueError` is raised for a value without such a form: an integer out of range, a
+    string longer than 32767 bytes (PRI-R5) or that cannot be encoded as UTF-8, tags that do not ascend (PRI-R7).
 
     Examples
     --------
@@ -271,7 +271,7 @@ class Writer:
         self.flexible = flexible
 
     def getvalue(self) -> bytes:
-        """Return what was written."""
+        """Return the bytes that were written."""
         return bytes(self._data)
 
     def raw(self, data: Buffer) -> Self:
@@ -282,7 +282,7 @@ class Writer:
     def _fixed(self, field: struct.Struct, value: float) -> Self:
         try:
             self._data += field.pack(value)
-        except (struct.error, OverflowError) as error:  # the second is that of a huge integer as a double
+        except (struct.error, OverflowError) as error:  # OverflowError: a huge integer as a double
             raise ValueError(f"{value!r} doesn't fit: {error}") from None
         return self
 
@@ -325,7 +325,7 @@ class Writer:
     def uvarint(self, value: int) -> Self:
         """Write an unsigned varint of 32 bits."""
         if not 0 <= value < 1 << 32:
-            raise ValueError(f"{value} is no unsigned integer of 32 bits")
+            raise ValueError(f"{value} is not an unsigned integer of 32 bits")
         return self._raw_varint(value)
 
     def varint(self, value: int) -> Self:
@@ -422,7 +422,7 @@ class Writer:
 
 def _zigzag(value: int, bits: int) -> int:
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"{value} is no signed integer of {bits} bits")
+        raise ValueError(f"{value} is not a signed integer of {bits} bits")
     return value << 1 if value >= 0 else (-value << 1) - 1
 
 

@@ -171,9 +171,9 @@ def test_minus_one_is_null_and_the_rest_of_a_value_is_left_alone_dsk_r15() -> No
     ("read", "key", "value", "error", "said"),
     [
         (consumer_offsets, None, b"", InvalidRecordError, "key is null"),
-        (consumer_offsets, b"\0", b"", InvalidRecordError, "key, byte 0: 2 bytes wanted, 1 remain"),
-        (consumer_offsets, b"\0\1\0\1g\0\5t", b"", InvalidRecordError, "key, byte 7: 5 bytes wanted, 1 remain"),
-        (consumer_offsets, COMMIT_KEY, b"", InvalidRecordError, "OffsetCommitValue, byte 0: 2 bytes wanted"),
+        (consumer_offsets, b"\0", b"", InvalidRecordError, "key, byte 0: needs 2 bytes, 1 remain"),
+        (consumer_offsets, b"\0\1\0\1g\0\5t", b"", InvalidRecordError, "key, byte 7: needs 5 bytes, 1 remain"),
+        (consumer_offsets, COMMIT_KEY, b"", InvalidRecordError, "OffsetCommitValue, byte 0: needs 2 bytes"),
         (consumer_offsets, COMMIT_KEY, b"\xff\xff", InvalidRecordError, "byte 0: version is -1"),
         (consumer_offsets, COMMIT_KEY, b"\0\5", UnsupportedFormatError, "schema version 5; supported are 0 to 4"),
         (consumer_offsets, COMMIT_KEY, bytes(10) + b"\xff\xff" + bytes(8), InvalidRecordError, "byte 10: null where"),

@@ -72,12 +72,12 @@ def test_strings_and_bytes_in_both_encodings() -> None:
     [
         (b"\xff\xff", Reader.string, "byte 0: null where the schema has none"),
         (b"\xff\xfe", Reader.nullable_string, "length is -2"),
-        (b"\0\3hi", Reader.string, "byte 2: 3 bytes wanted, 2 remain"),
+        (b"\0\3hi", Reader.string, "byte 2: needs 3 bytes, 2 remain"),
         (b"\x80\0\0\0", Reader.nullable_bytes, "length is -2147483648"),
-        (b"\x7f\xff\xff\xff", Reader.bytes_, "byte 4: 2147483647 bytes wanted, 0 remain"),
-        (b"\0", Reader.int16, "byte 0: 2 bytes wanted, 1 remain"),
-        (b"", Reader.int8, "byte 0: 1 bytes wanted, 0 remain"),
-        (bytes(15), Reader.uuid, "16 bytes wanted, 15 remain"),
+        (b"\x7f\xff\xff\xff", Reader.bytes_, "byte 4: needs 2147483647 bytes, 0 remain"),
+        (b"\0", Reader.int16, "byte 0: needs 2 bytes, 1 remain"),
+        (b"", Reader.int8, "byte 0: needs 1 bytes, 0 remain"),
+        (bytes(15), Reader.uuid, "needs 16 bytes, 15 remain"),
     ],
 )
 def test_what_is_not_there_is_refused(data: bytes, read: Callable[[Reader], object], said: str) -> None:
@@ -119,7 +119,7 @@ def test_tagged_fields() -> None:
     ("data", "said"),
     [
         (b"\1\0\3\0\5\0", "byte 3: tagged field 0 has 1 bytes more than its type"),
-        (b"\1\0\1\0", "byte 3: tagged field 0: byte 0: 2 bytes wanted, 1 remain"),
+        (b"\1\0\1\0", "byte 3: tagged field 0: byte 0: needs 2 bytes, 1 remain"),
         (b"\xff\xff\xff\xff\x0f\1\0", "is cut"),
     ],
 )
@@ -237,9 +237,9 @@ def test_varints_that_go_on_for_too_long(method: str, size: int, bits: int) -> N
         (lambda writer: writer.uint32(-1), "-1 doesn't fit"),
         (lambda writer: writer.float64(10**400), "doesn't fit"),
         (lambda writer: writer.float64(10**5000), "."),  # Python makes no text of a number this long
-        (lambda writer: writer.uvarint(2**32), "4294967296 is no unsigned integer of 32 bits"),
-        (lambda writer: writer.varint(2**31), "2147483648 is no signed integer of 32 bits"),
-        (lambda writer: writer.varlong(-(2**63) - 1), "is no signed integer of 64 bits"),
+        (lambda writer: writer.uvarint(2**32), "4294967296 is not an unsigned integer of 32 bits"),
+        (lambda writer: writer.varint(2**31), "2147483648 is not a signed integer of 32 bits"),
+        (lambda writer: writer.varlong(-(2**63) - 1), "is not a signed integer of 64 bits"),
         (lambda writer: writer.string("\u00e9" * 16384), "a string has 32767 bytes at most, this one has 32768"),
         (lambda writer: writer.string(None), "null where the schema has none"),
         (lambda writer: writer.array(None, writer.int8), "null where the schema has none"),
