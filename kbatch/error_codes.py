@@ -188,7 +188,7 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_TOPIC_ID = 100, _RETRY, "The broker does not have a topic of this id."
     DUPLICATE_BROKER_REGISTRATION = 101, _FINAL, "The broker id is in use."
     BROKER_ID_NOT_REGISTERED = 102, _FINAL, "The broker is not registered."
-    INCONSISTENT_TOPIC_ID = 103, _RETRY, "The topic id of the request is not that of the log."
+    INCONSISTENT_TOPIC_ID = 103, _RETRY, "The topic ids of the request and of the log differ."
     INCONSISTENT_CLUSTER_ID = 104, _FINAL, "The request is meant for another cluster."
     TRANSACTIONAL_ID_NOT_FOUND = 105, _FINAL, "The coordinator does not know the transactional id."
     FETCH_SESSION_TOPIC_ID_ERROR = 106, _RETRY, "The fetch session uses topic ids in some requests and names in others."

@@ -136,8 +136,8 @@ def compress(codec: int, plain: memoryview, level: int | None = None, magic: int
     plain : memoryview
         Contiguous bytes.
     level : int, optional
-        A level that `check_level` accepts. Default is the library's: 6 for gzip, 3 for zstd, and for lz4 the fast
-        compressor. Kafka's producer has the same defaults, but calls the one of lz4 level 9.
+        A level that `check_level` accepts. The default is 6 for gzip, 3 for zstd, and the fast compressor for lz4.
+        Kafka's producer uses the same defaults; its name for the fast compressor is level 9.
     magic : int
         The magic of the batch. Readers of magic 0 expect the wrong lz4 header checksum that Kafka once wrote (L4-R5).
 

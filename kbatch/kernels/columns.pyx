@@ -467,7 +467,7 @@ def fill_records(
     Returns
     -------
     Filled
-        Counts of nulls; those of keys and values are in their sinks.
+        Null counts of the other columns; the sinks of keys and values have their own.
 
     Raises
     ------

@@ -368,12 +368,14 @@ cdef class Encoder(FieldPath):
     cdef uint8_t* reserve(self, Py_ssize_t size) except NULL:
         """Return where `size` more bytes go; they count as written."""
         cdef uint8_t* grown
+        cdef Py_ssize_t capacity
         if size > self.capacity - self.size:
-            grown = <uint8_t*> PyMem_Realloc(self.data, max(self.capacity * 2, self.size + size, 512))
+            capacity = max(self.capacity * 2, self.size + size, 512)
+            grown = <uint8_t*> PyMem_Realloc(self.data, capacity)
             if grown == NULL:
                 raise MemoryError
             self.data = grown
-            self.capacity = max(self.capacity * 2, self.size + size, 512)
+            self.capacity = capacity
         self.size += size
         return self.data + self.size - size
 

@@ -52,7 +52,7 @@ _Step = tuple[int, tuple[int, int, int] | int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentTransactions:
-    """The transaction events of one segment, independent of the transactions open before it. Small and picklable.
+    """The transaction events of one segment, independent of the transactions open before it.
 
     Attributes
     ----------

@@ -49,9 +49,8 @@ class Log:
         A topic-partition directory, or one ``.log`` file; local, or a URL such as ``s3://bucket/logs/topic-0``.
         Directories of tiered storage in a known layout (DSK-R18, `kbatch.log.names.name_of_log`) are logs too.
     use_indexes : bool
-        Whether seeks may start at entries of ``.index`` and ``.timeindex`` files. An entry is used only if it agrees
-        with the bytes of the log; `Segment.seek_offset` and `Segment.seek_timestamp` document the checks. Without
-        indexes every seek follows the batch headers from the beginning of a segment.
+        Whether seeks may start at entries of ``.index`` and ``.timeindex`` files that agree with the bytes of the log;
+        see `Segment.seek_offset`. Otherwise every seek follows the batch headers from the beginning of a segment.
     storage_options : mapping of str to str, optional
         For a URL; see `kbatch.log.storage.filesystem`.
 
@@ -63,17 +62,15 @@ class Log:
         From the name of the directory (DSK-R9), or of the parent of a ``.log`` file; None if that name does not denote
         a topic-partition.
     mark : str or None
-        ``"delete"``, ``"future"`` or ``"stray"`` for a marked directory. The topic in a name marked ``delete`` or
-        ``stray`` may be truncated, since a directory name has at most 255 characters.
+        ``"delete"``, ``"future"`` or ``"stray"`` for a marked directory. The first and last may truncate the topic.
     segments : list of Segment
         In order of base offset.
 
     Raises
     ------
     LogDirectoryError
-        If the path does not exist, the directory has no segment, the file is not a ``.log`` file, or the filesystem of
-        a URL can't be reached. Also if the batches of a ``.log.swap`` file can't be followed, since the segments that
-        it replaces are then unknown.
+        If the path does not exist, the directory has no segment, the file is not a ``.log`` file, the filesystem of a
+        URL can't be reached, or the segments that a damaged ``.log.swap`` file replaces can't be determined.
 
     Examples
     --------

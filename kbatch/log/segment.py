@@ -180,7 +180,7 @@ class Segment:
     storage_options : mapping of str to str, optional
         For a URL; see `kbatch.log.storage.filesystem`.
     size : int, optional
-        Bytes of the file, if known. By default it is looked up.
+        Size of the file in bytes. By default it is read from the storage.
 
     Attributes
     ----------

@@ -192,7 +192,7 @@ groups                      []DescribedGroup   0+        -     -        -     On
     member_type             int8               1+        -     -1       yes   0 a classic member, 1 one of the new
                                                                               protocol, -1 unknown.
   authorized_operations     int32              0+        -     -2147483648  -  Allowed operations as a bit field of ACL
-                                                                              codes; -2147483648 if not asked for.
+                                                                              codes; -2147483648 if not requested.
 
 DescribeGroupsRequest: API key 15, versions 0-6, flexible 5+
 
@@ -228,7 +228,7 @@ groups                   []DescribedGroup        0+        -     -        -     
     member_assignment    bytes                   0+        -     -        -     Assignment of the member, in the form of
                                                                                 the group's protocol type.
   authorized_operations  int32                   3+        -     -2147483648  -  Allowed operations as a bit field of
-                                                                                ACL codes; -2147483648 if not asked for.
+                                                                                ACL codes; -2147483648 if not requested.
 
 ListGroupsRequest: API key 16, versions 0-5, flexible 3+
 

@@ -43,7 +43,7 @@ topics                    []OffsetForLeaderTopic  0+        -        -     One e
     partition             int32                   0+        -        -     Number of the partition.
     current_leader_epoch  int32                   2+        -1       yes   Leader epoch that the client knows, checked
                                                                            by the broker; -1 to skip the check.
-    leader_epoch          int32                   0+        -        -     Epoch whose end offset is asked for.
+    leader_epoch          int32                   0+        -        -     Epoch whose end offset is requested.
 
 OffsetForLeaderEpochResponse: API key 23, versions 0-4, flexible 4+
 
