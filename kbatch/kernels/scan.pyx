@@ -39,6 +39,7 @@ from kbatch.kernels.wire cimport (
     PRODUCER_EPOCH_AT,
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
+    fault_at,
     kb_prefetch,
     kb_prefetch_around,
     load_be16,
@@ -121,17 +122,17 @@ cdef int64_t scan_into(const uint8_t* base, int64_t size, int64_t* position, int
         length = <int32_t>load_be32(p + LENGTH_AT)
         if length < MIN_LENGTH_V0:
             # A fault even if the batch is incomplete (FRM-R2).
-            report[0] = FaultReport(FAULT_LENGTH_TOO_SMALL, -1, -1, MIN_LENGTH_V0, length)
+            fault_at(report, FAULT_LENGTH_TOO_SMALL, p, MIN_LENGTH_V0, length)
             break
         if left < MIN_ENTRY_SIZE:
             break
         magic = <int8_t>p[MAGIC_AT]
         if magic < 0 or magic > 2:
-            report[0] = FaultReport(FAULT_BAD_MAGIC, -1, -1, 0, magic)
+            fault_at(report, FAULT_BAD_MAGIC, p, 0, magic)
             break
         minimum = minimum_length(magic)
         if length < minimum:
-            report[0] = FaultReport(FAULT_BATCH_TOO_SHORT, -1, -1, minimum, length)
+            fault_at(report, FAULT_BATCH_TOO_SHORT, p, minimum, length)
             break
         if left - LOG_OVERHEAD < length:
             break
