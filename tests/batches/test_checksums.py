@@ -1,4 +1,4 @@
-"""The kernel's CRC-32C and CRC-32 against the package's and zlib's, of parts and of whole runs of batches."""
+"""The kernel's CRC-32C and CRC-32 equal the ones of the package and zlib, for parts and for runs of batches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from kbatch.batches.framing import scan_part
 from kbatch.kernels import checksum
 from kbatch.read.windows import BufferWindows
 
-# A level that the processor does not have is replaced by the highest it has, which is then tested twice.
+# A level that the processor does not have is replaced by its highest one, which is then tested twice.
 every_level = pytest.mark.parametrize("level", [0, 1, 2], ids=["tables", "instructions", "AVX-512"])
 LONG = random.Random(1).randbytes(3_000_000)
 
 
 @every_level
 def test_the_kernel_agrees_with_the_package_at_every_length(level: int) -> None:
-    """CRC-R1; every length up to 4096 and longer ones, from every alignment."""
+    """CRC-R1: every length up to 4096, and longer ones, at every alignment."""
     rng = random.Random(2)
     lengths = [
         *range(4097),
@@ -52,7 +52,7 @@ def test_the_kernel_agrees_with_the_package_at_every_length(level: int) -> None:
     ("shift", "crc"), [(checksum.crc32c_shift, crc32c), (checksum.crc32_shift, zlib.crc32)], ids=["CRC-32C", "CRC-32"]
 )
 def test_checksums_of_two_parts_combine(shift: Callable[[int, int], int], crc: Callable[[bytes], int]) -> None:
-    """CRC-R1, CRC-R7: at every split of short input, random splits of long input, and lengths of up to 64 bits."""
+    """CRC-R1, CRC-R7: all splits of short input, random splits of long input, and lengths of up to 64 bits."""
     rng = random.Random(6)
     splits = [(length, at) for length in range(70) for at in range(length + 1)]
     splits += [(length, rng.randint(0, length)) for length in (100, 1000, 4099, 65536, 2_999_999) for _ in range(40)]
@@ -68,7 +68,7 @@ def test_checksums_of_two_parts_combine(shift: Callable[[int, int], int], crc: C
 
 
 def test_the_first_bad_batch_is_found() -> None:
-    """CRC-R3, CRC-R4."""
+    """CRC-R3, CRC-R4: the kernel reports the first batch whose checksum does not match."""
     batches = [oracle.build_batch([oracle.encode_record(value=b"v" * size)]) for size in (10, 500, 20, 700, 30)]
     good = np.frombuffer(b"".join(batches), np.uint8)
     rows = scan_part(good).batches
@@ -89,7 +89,7 @@ def test_the_first_bad_batch_is_found() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_of_every_length_have_the_checksum_of_zlib(magic: int) -> None:
-    """CRC-R7; as written, and as written again."""
+    """CRC-R7: messages as encoded, and with the CRC written again."""
     data = LONG[:1200]
     for length in [*range(1100), 1200]:
         message = kbatch.encode([data[:length]], magic=magic, **({"timestamps": 5} if magic else {}))
@@ -102,7 +102,7 @@ def test_messages_of_every_length_have_the_checksum_of_zlib(magic: int) -> None:
 
 @every_level
 def test_the_kernel_agrees_with_zlib_at_every_length(level: int) -> None:
-    """CRC-R7; every length up to 4096 and longer ones, from every alignment."""
+    """CRC-R7: every length up to 4096, and longer ones, at every alignment."""
     data = random.Random(3).randbytes(300_000)
     lengths = [*range(4097), *random.Random(4).sample(range(4097, 299_000), 50)]
     for length in lengths:
@@ -118,7 +118,7 @@ def test_the_kernel_agrees_with_zlib_at_every_length(level: int) -> None:
 
 
 def test_the_first_bad_message_is_found() -> None:
-    """CRC-R7, FRM-R13: rows of every magic in one run; each byte from the magic on is covered, and none before it."""
+    """CRC-R7, FRM-R13: rows of every magic in one run; the checksum covers each byte from the magic on."""
     entries = [
         oracle.build_message(b"k", b"v" * 10, magic=0),
         oracle.build_message(None, b"v" * 300, magic=1),
@@ -138,7 +138,7 @@ def test_the_first_bad_message_is_found() -> None:
     for bad in range(count):
         start, size = int(rows["position"][bad]), int(rows["size"][bad])
         assert has_good_batch(BufferWindows(good), rows[bad])
-        first = 21 if rows["magic"][bad] == 2 else 17  # at byte 16 another magic would begin
+        first = 21 if rows["magic"][bad] == 2 else 17  # byte 16 is the magic
         for at in {first, size // 2, size - 1} - set(range(17)):
             data = good.copy()
             data[start + at] ^= 1

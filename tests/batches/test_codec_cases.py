@@ -1,4 +1,4 @@
-"""Decompression on both ways, by the C functions and by the packages: the table of cases, and what no table holds."""
+"""Decompression by both ways, the C functions and the packages: the table of cases, and tests outside the table."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from kbatch.kernels.codecs import Codecs
 GUARD = 64
 NATIVE = Codecs(addresses())
 WITHOUT_ISAL = Codecs({name: address for name, address in addresses().items() if not name.startswith("isal")})
-# What the kernel needs to decompress ordinary payloads; snappy needs nothing but any native codec.
+# The C function that the kernel needs to decompress ordinary payloads; for snappy any native codec suffices.
 FUNCTIONS = {GZIP: "inflate", SNAPPY: "inflate", LZ4: "LZ4_decompress_safe", ZSTD: "ZSTD_decompressDCtx"}
 NAMES = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 BOMBS = ["COD-09-gzip", "COD-09-snappy-xerial", "COD-09-lz4", "COD-09-zstd"]
@@ -67,7 +67,7 @@ every_codec = pytest.mark.parametrize("codec", list(NAMES), ids=NAMES.values())
 
 
 def outcome(way, codec, payload, limit=LIMIT, magic=2, arena=None) -> bytes | Finding:
-    """Return the plain bytes of a payload or what is wrong with it; check what either way promises about the arena."""
+    """Return the uncompressed bytes of a payload or the fault in it, and check the arena's invariants."""
     arena = Arena() if arena is None else arena
     arena.used = 0
     assert way(Codec.NONE, memoryview(b"before"), arena, LIMIT) == 6
@@ -86,7 +86,7 @@ def outcome(way, codec, payload, limit=LIMIT, magic=2, arena=None) -> bytes | Fi
 
 
 def kernel(codec, payload, capacity=8 << 20, limit=LIMIT, magic=2, by=NATIVE) -> bytes | None:
-    """Return what the kernel makes of a payload, None if it leaves it; and check that it keeps to its room."""
+    """Return the bytes the kernel writes, or None if it declines, and check that it stays within its capacity."""
     memory = np.full(capacity + 2 * GUARD, 0xA5, np.uint8)
     size = codecs.decompress_into(
         by, codec, magic > 0, memoryview(payload), memory[GUARD : capacity + GUARD].data, limit
@@ -98,7 +98,7 @@ def kernel(codec, payload, capacity=8 << 20, limit=LIMIT, magic=2, by=NATIVE) ->
 
 
 def agree(codec, payload, limit=LIMIT, magic=2) -> bool:
-    """Check that both ways have one outcome, and whether the kernel takes the payload."""
+    """Check that both ways have the same outcome, and return whether the kernel handles the payload."""
     careful = outcome(decompress_carefully, codec, payload, limit, magic)
     assert outcome(decompress, codec, payload, limit, magic) == careful
     found = kernel(codec, payload, 1 << 20, limit, magic)
@@ -119,7 +119,7 @@ def test_every_rule_has_a_case() -> None:
 
 @both_ways
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_payload(case: Case, way) -> None:
+def test_every_case_has_its_outcome(case: Case, way) -> None:
     """COD-R1 to COD-R6, COD-R8, GZ-R1 to GZ-R5, SN-R1 to SN-R8, SN-R10, L4-R1 to L4-R11, ZS-R2 to ZS-R7."""
     arena = Arena()
     for payload in case.payloads:
@@ -133,7 +133,7 @@ def test_payload(case: Case, way) -> None:
             assert case.detail in found.detail
             assert found.fault is not Fault.OVER_LIMIT or found.expected == case.limit
         if case.limit > LIMIT:
-            # What a payload claims gets no memory.
+            # The declared size of a payload is not allocated.
             fresh = Arena()
             with pytest.raises(PayloadError):
                 way(case.codec, memoryview(payload), fresh, case.limit, case.magic)
@@ -145,8 +145,8 @@ def test_payload(case: Case, way) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_payload_in_the_kernel(case: Case) -> None:
-    """The kernel gives what is expected or leaves the payload; it takes ordinary ones."""
+def test_the_kernel_has_the_outcome_of_the_case_or_declines(case: Case) -> None:
+    """The kernel returns the expected bytes or declines the payload; it handles ordinary ones."""
     for payload in case.payloads:
         found = kernel(case.codec, payload, limit=case.limit, magic=case.magic)
         if case.ordinary and FUNCTIONS[case.codec] in addresses():
@@ -158,17 +158,17 @@ def test_payload_in_the_kernel(case: Case) -> None:
 
 
 def small(case: Case) -> bool:
-    """Whether the outcome is known of a whole batch too, for which there is time; `test_vectors` has the vectors."""
+    """Return whether the outcome also holds for a batch, and is quick to test; `test_vectors` has the vectors."""
     known = case.magic == 2 and isinstance(case.outcome, bytes | Fault)
     return known and len(case.payloads) <= 300 and all(len(payload) <= 1000 for payload in case.payloads)
 
 
 @pytest.mark.parametrize("case", list(filter(small, CASES)), ids=[case.id for case in filter(small, CASES)])
-def test_batch(case: Case) -> None:
-    """A whole batch of three records, between two others, has the outcome of its payload (COD-R3, COD-R6, CNT-R2)."""
+def test_batch_has_the_outcome_of_its_payload(case: Case) -> None:
+    """A batch of three records between two others has the outcome of its payload (COD-R3, COD-R6, CNT-R2)."""
     limits = Limits(max_decompressed_bytes=max(1, min(case.limit, 1 << 40)))
-    beside = "none" if case.limit < LIMIT else NAMES[case.codec]
-    before, after = three(0), three(60, codec=beside)
+    other_codec = "none" if case.limit < LIMIT else NAMES[case.codec]
+    before, after = three(0), three(60, codec=other_codec)
     refused = {
         Fault.CODEC: (kbatch.CodecError, BatchStatus.BAD_CODEC),
         Fault.OVER_LIMIT: (kbatch.LimitExceededError, BatchStatus.OVER_LIMIT),
@@ -196,13 +196,13 @@ def test_batch(case: Case) -> None:
             assert oracle.decode(batch).error is not None
 
 
-def test_the_switch() -> None:
-    """With KBATCH_NATIVE_CODECS=0 nothing is decompressed by C functions, and whole batches have equal outcomes."""
+def test_native_codecs_can_be_switched_off() -> None:
+    """With KBATCH_NATIVE_CODECS=0 no C function decompresses, and batches have the same outcomes."""
     environment = os.environ | {"KBATCH_NATIVE_CODECS": "0"}
     program = "from kbatch.batches.native import addresses; assert addresses() == {}"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += [__file__, "-k", "test_batch or cod_r1 or cod_r9"]
+    command += [__file__, "-k", "test_batch_has_the_outcome_of_its_payload or cod_r1 or cod_r9"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
 
@@ -220,7 +220,7 @@ def test_cod_r2_r4_both_ways_agree_about_truncations_and_tails(codec: Codec, wri
 
 
 @pytest.mark.parametrize("size", [0, 1, len(SMALL), 1 << 40])
-def test_zs_r6_both_ways_agree_about_content_sizes_of_nothing(size: int) -> None:
+def test_zs_r6_both_ways_agree_about_content_sizes_of_empty_frames(size: int) -> None:
     for code, form in ((0, "<B"), (2, "<I"), (3, "<Q")):
         if size < 1 << 8 * struct.calcsize(form):
             frame = struct.pack("<IB", 0xFD2FB528, code << 6 | 0x20) + struct.pack(form, size) + b"\1\0\0"
@@ -242,7 +242,7 @@ def test_cod_r7_any_flipped_bit_is_safe(codec: Codec, write: Writer) -> None:
 
 @every_writer
 def test_cod_r7_any_flipped_bit_of_a_batch_is_safe(codec: Codec, write: Writer) -> None:
-    """Without the checksum the result may be anything, or a typed error, and the next batch is whole."""
+    """Without the checksum the result is any bytes or a typed error, and the next batch is complete."""
     stream = write(PLAIN)
     for at, bit in itertools.product(range(len(stream)), (0, 3, 7)):
         changed = bytearray(stream)
@@ -263,7 +263,7 @@ def test_cod_r7_any_bytes_are_safe(codec: Codec, body: bytes, framed: bool) -> N
 
 @every_ordinary
 @pytest.mark.parametrize("data", [SMALL, LARGE[:120_000], NOISE], ids=["small", "large", "noise"])
-def test_cod_r8_the_kernel_keeps_to_limit_and_room(codec: Codec, write: Writer, data: bytes) -> None:
+def test_cod_r8_the_kernel_respects_limit_and_capacity(codec: Codec, write: Writer, data: bytes) -> None:
     payload = write(data)
     for short in (1, 2, len(data) // 2, len(data)):
         assert kernel(codec, payload, limit=len(data) - short) is None
@@ -272,7 +272,7 @@ def test_cod_r8_the_kernel_keeps_to_limit_and_room(codec: Codec, write: Writer, 
 
 @both_ways
 @every_codec
-def test_cod_r8_room_is_made_by_what_is_stored_and_not_by_the_limit(codec: Codec, way) -> None:
+def test_cod_r8_memory_follows_the_stored_size_and_not_the_limit(codec: Codec, way) -> None:
     arena = Arena()
     for size, most in ((0, 256 << 10), (100, 256 << 10), (1 << 20, 10 << 20)):
         with pytest.raises(PayloadError):
@@ -286,7 +286,7 @@ def test_cod_r8_room_is_made_by_what_is_stored_and_not_by_the_limit(codec: Codec
 
 @both_ways
 @pytest.mark.parametrize("name", BOMBS)
-def test_cod_r8_a_bomb_never_gets_the_memory(name: str, way) -> None:
+def test_cod_r8_a_bomb_allocates_memory_up_to_the_limit_only(name: str, way) -> None:
     codec, payload = vector(name)
     assert len(outcome(way, codec, payload, limit=16 << 20)) == 8_388_622
     gc.collect()
@@ -297,14 +297,14 @@ def test_cod_r8_a_bomb_never_gets_the_memory(name: str, way) -> None:
         way(codec, memoryview(payload), arena, 1 << 20)
     assert caught.value.finding.fault is Fault.OVER_LIMIT
     assert caught.value.finding.expected == 1 << 20
-    # Every byte of output went to blocks: those still held, and those outgrown, which lie on the free list.
+    # Every byte of output is in a block: blocks in use, and outgrown blocks, which are on the free list.
     assert pool_stats().live_bytes - held + pool_stats().free_bytes < 3 << 20
 
 
 @pytest.mark.parametrize("switch", ["0", "1"])
 @pytest.mark.parametrize("name", BOMBS)
-def test_cod_r8_a_bomb_leaves_the_process_small(name: str, switch: str) -> None:
-    """Resident memory in a process of its own, so that the libraries' own buffers count too."""
+def test_cod_r8_a_bomb_uses_little_resident_memory(name: str, switch: str) -> None:
+    """The resident memory of a separate process also counts the buffers of the libraries."""
     pytest.importorskip("resource")
     program = (
         "import base64, resource, sys\n"
@@ -330,11 +330,11 @@ def test_cod_r8_a_bomb_leaves_the_process_small(name: str, switch: str) -> None:
 
 @both_ways
 @every_writer
-def test_cod_r9_a_failed_payload_does_not_poison_the_next(codec: Codec, write: Writer, way) -> None:
+def test_cod_r9_a_failed_payload_does_not_affect_the_next(codec: Codec, write: Writer, way) -> None:
     good, other = write(LARGE), write(SMALL)
     arena = Arena()
     for bad in (good[: len(good) // 2], good[:40] + b"\xff" * 30 + good[70:], other[:-3], b"junk" * 9):
-        # Without checksums a damaged payload may decode; what counts is the one after it.
+        # Without checksums a damaged payload may decode; this test is about the payload after it.
         with contextlib.suppress(PayloadError):
             way(codec, memoryview(bad), arena, LIMIT)
         with pytest.raises(PayloadError):
@@ -351,7 +351,7 @@ def test_cod_r9_a_content_size_of_a_failed_frame_is_forgotten(way) -> None:
 
 
 @every_writer
-def test_cod_r9_a_failed_batch_leaves_nothing_behind(codec: Codec, write: Writer) -> None:
+def test_cod_r9_a_failed_batch_leaves_no_state(codec: Codec, write: Writer) -> None:
     good = build_batch(RECORDS, codec=NAMES[codec], payload=write(PLAIN), base_offset=70)
     expected = records_of(kbatch.decode(good))
     assert len(expected) == 3
@@ -412,14 +412,14 @@ def test_cod_r1_codecs_may_change_from_batch_to_batch() -> None:
 
 
 @every_codec
-def test_cod_r3_no_payload_of_no_records(codec: Codec) -> None:
-    """SN-R6: and for snappy a stream without a chunk."""
+def test_cod_r3_a_batch_without_records_may_have_an_empty_payload(codec: Codec) -> None:
+    """SN-R6: for snappy, also a stream without chunks."""
     assert len(kbatch.decode(build_batch(codec=NAMES[codec], payload=b""))) == 0
     assert len(kbatch.decode(build_batch(codec="snappy", payload=XERIAL))) == 0
 
 
 @every_codec
-def test_cod_r8_a_large_batch_under_the_limit_and_above(codec: Codec) -> None:
+def test_cod_r8_only_batches_above_the_limit_are_errors(codec: Codec) -> None:
     bomb = build_batch([encode_record(value=bytes(1 << 20))], codec=NAMES[codec], base_offset=50)
     assert len(kbatch.decode(bomb, limits=Limits(max_decompressed_bytes=2 << 20))) == 1
     with pytest.raises(kbatch.LimitExceededError, match="max_decompressed_bytes") as caught:
@@ -430,7 +430,7 @@ def test_cod_r8_a_large_batch_under_the_limit_and_above(codec: Codec) -> None:
 # -- the arena
 
 
-def test_arena_grows_and_keeps_what_is_in_it() -> None:
+def test_an_arena_keeps_its_content_when_it_grows() -> None:
     arena = Arena(10)
     assert len(arena.view) == 10
     assert decompress(Codec.NONE, memoryview(b"0123456789"), arena, LIMIT) == 10
@@ -460,13 +460,13 @@ def test_empty_arena_gives_an_empty_array() -> None:
 
 
 @both_ways
-def test_payloads_follow_each_other_in_memory_that_is_used_again(way) -> None:
+def test_an_arena_reuses_the_memory_of_the_one_before(way) -> None:
     trim()
     payloads = [(codec, memoryview(write(LARGE))) for codec, write in WRITERS.values()]
     before = pool_stats().fresh
     counts = []
     for _ in range(3):
-        # Of one that grows, some of the smaller blocks may go back to the system: see `kbatch.kernels.buffers`.
+        # A growing arena may return smaller blocks to the system (`kbatch.kernels.buffers`); this one has a fixed size.
         arena = Arena((len(payloads) + 1) * len(LARGE))
         for codec, payload in payloads:
             way(codec, payload, arena, LIMIT)

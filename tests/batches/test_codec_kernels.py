@@ -1,4 +1,4 @@
-"""The libraries that kernels call, what kernels compress, and what they recompress (`codecs`, `repack`)."""
+"""Libraries called by kernels, compression, and recompression (`codecs`, `repack`)."""
 
 import random
 import re
@@ -49,47 +49,47 @@ def functions_of(package):
 
 
 def gunzipped(member, by):
-    """Return what the kernel makes of a gzip member, None if it leaves it."""
+    """Return the bytes that the kernel decompresses from a gzip member, or None if it declines."""
     memory = np.empty(1 << 20, np.uint8)
     size = codecs_kernel.decompress_into(by, Codec.GZIP, True, memoryview(member), memory.data, LIMIT)
     return None if size < 0 else memory[:size].tobytes()
 
 
-def sealed(batch):
-    """Write the checksum of an entry anew."""
+def with_valid_crc(batch):
+    """Return the entry with the CRC written again."""
     data = np.frombuffer(bytearray(batch), np.uint8)
     write_crcs(data, kbatch.scan(data))
     return data.tobytes()
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_payload_with_nothing_to_read_in_it_is_not_looked_at(codec):
+def test_the_payload_of_a_batch_without_returned_records_is_not_decompressed(codec):
     batch = bytearray(kbatch.encode([b"a"] * 9, timestamps=5, codec=codec))
     batch[61:] = b"\xff" * (len(batch) - 61)
     batch[57:61] = struct.pack(">i", -1)
     with pytest.raises(kbatch.InvalidRecordError, match="record count is -1"):
-        kbatch.decode(sealed(batch))
+        kbatch.decode(with_valid_crc(batch))
     control = bytearray(kbatch.encode([b"a"] * 9, timestamps=5, codec=codec))
     control[61:] = b"\xff" * (len(control) - 61)
     control[22] |= 0x20
-    assert len(kbatch.decode(sealed(control))) == 0
+    assert len(kbatch.decode(with_valid_crc(control))) == 0
     with pytest.raises(kbatch.CodecError):
-        kbatch.decode(sealed(control), include_control=True)
+        kbatch.decode(with_valid_crc(control), include_control=True)
 
 
-def test_leg_r17_a_wrapper_without_a_value():
+def test_leg_r17_a_wrapper_without_a_value_is_invalid():
     wrapper = bytearray(kbatch.encode([b"a"] * 9, timestamps=5, magic=1, codec="gzip"))
     wrapper[30:34] = struct.pack(">i", -1)
     with pytest.raises(kbatch.InvalidRecordError, match="value"):
-        kbatch.decode(sealed(wrapper))
+        kbatch.decode(with_valid_crc(wrapper))
 
 
 # -- libraries
 
 
 @pytest.mark.parametrize("error", [TypeError, ValueError, OSError, AttributeError])
-def test_a_library_that_cannot_be_opened_is_left_alone(error, monkeypatch):
-    """Windows has no library without a name, for one: `ctypes` raises TypeError there."""
+def test_a_library_that_cannot_be_opened_is_not_used(error, monkeypatch):
+    """Opening may fail, for example on Windows, where `ctypes` raises TypeError for a library without a name."""
 
     def refuse(*_):
         raise error
@@ -109,7 +109,7 @@ def test_a_library_that_cannot_be_opened_is_left_alone(error, monkeypatch):
         ),
     ],
 )
-def test_functions_that_write_something_else_than_the_package_are_left_alone(package, name, functions, monkeypatch):
+def test_functions_that_write_other_bytes_than_the_package_are_not_used(package, name, functions, monkeypatch):
     class Other:
         def __new__(cls, *_, **__):
             return b"something else"
@@ -134,7 +134,7 @@ def test_functions_of_an_unverified_version_are_not_used(package, which, monkeyp
     set_version(package, {"older": older, "newer": newer}.get(which, which), monkeypatch)
     remaining = native.addresses.__wrapped__()
     assert remaining == {name: address for name, address in found.items() if name not in functions_of(package)}
-    # The packages' Python functions take over.
+    # The packages' Python functions are used instead.
     monkeypatch.setattr(codecs_module._contexts, "codecs", Codecs(remaining), raising=False)
     for codec in CODEC_NAMES[1:]:
         batch = kbatch.encode([b"value"] * 100, timestamps=5, codec=codec)
@@ -159,7 +159,7 @@ def test_versions_in_the_range_are_used(package, version, monkeypatch):
 
 @needs_functions
 def test_every_function_is_found_where_wheels_are_installed():
-    """On Linux; where this fails for a new version of a package, it no longer exports the functions."""
+    """On Linux; if this fails for a new version of a package, it no longer exports the functions."""
     pytest.importorskip("isal")
     if sys.platform == "linux":
         assert set(addresses()) == {name for package in PACKAGE_NAMES for name in functions_of(package)}
@@ -178,9 +178,9 @@ def test_the_documented_functions_and_versions_are_the_ones_in_use():
 
 
 def gzip_members(dice):
-    """Give gzip members whose deflate stream is damaged and whose trailer is that of what zlib makes of it, if it can.
+    """Yield gzip members with a damaged deflate stream, each with the bytes that zlib decompresses, or None.
 
-    With each of them what zlib makes of it.
+    The trailer matches those bytes if zlib accepts the stream.
     """
     text = b"".join(dice.choices([dice.randbytes(dice.randrange(1, 20)) for _ in range(50)], k=dice.randrange(400)))
     made = zlib.compressobj(dice.randrange(10), zlib.DEFLATED, -15, 8, dice.choice([0, zlib.Z_RLE, zlib.Z_FIXED]))
@@ -188,7 +188,7 @@ def gzip_members(dice):
     for _ in range(30):
         damaged = bytearray(stream)
         for _ in range(dice.choice([0, 1, 1, 2])):
-            # Headers of blocks are where most can go wrong.
+            # Damage in block headers has the most varied effects.
             damaged[dice.randrange(min(len(stream), dice.choice([4, 30, 90, 1 << 20])))] ^= 1 << dice.randrange(8)
         member = zlib.decompressobj(-15)
         try:
@@ -203,18 +203,18 @@ def gzip_members(dice):
 
 @needs_zlib
 @pytest.mark.parametrize("seed", range(60))
-def test_gz_r1_damaged_streams_are_taken_and_refused_as_by_zlib(seed):
+def test_gz_r1_the_kernel_accepts_the_same_damaged_streams_as_zlib(seed):
     for member, expected in gzip_members(random.Random(seed)):
         assert gunzipped(member, WITHOUT_ISAL) == expected
-        # What zlib takes, ISA-L takes; of what zlib refuses, the trailer doesn't hold.
+        # ISA-L accepts every stream that zlib accepts; for streams that zlib rejects, the trailer does not match.
         assert gunzipped(member, CODECS) == expected
 
 
 @needs_zlib
-def test_gz_r1_isal_takes_codes_that_are_incomplete():
-    """The one known difference: nothing writes such streams, and their checksum has to hold."""
+def test_gz_r1_isal_accepts_incomplete_codes():
+    """This is the only known difference to zlib: no encoder writes such streams, and the checksum is verified."""
     pytest.importorskip("isal", reason="needs the extra fast", exc_type=ImportError)
-    # One dynamic block: literal "A" and the end of the block have two bits each, half of the codes stand for nothing.
+    # One dynamic block: literal "A" and the end of the block have two-bit codes; half of the codes are unassigned.
     bits = [(0b101, 3), (0, 5), (0, 5), (15, 4)]
     bits += [
         (4 if symbol < 16 else 0, 3) for symbol in (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
@@ -236,13 +236,13 @@ def test_gz_r1_isal_takes_codes_that_are_incomplete():
 
 @needs_zlib
 @pytest.mark.parametrize("flags", range(32))
-def test_gz_r1_headers_with_everything_in_them(flags):
+def test_gz_r1_headers_may_have_any_optional_field(flags):
     optional = (b"\x03\0abc" if flags & 4 else b"") + (b"name\0" if flags & 8 else b"")
     optional += b"comment\0" if flags & 16 else b""
     member = gzip_member(flags, optional, b"plain" * 50)
     header = 10 + len(optional) + (flags & 2)
     assert gunzipped(member, WITHOUT_ISAL) == b"plain" * 50
-    # ISA-L's way leaves checksums of headers to zlib.
+    # The kernel's ISA-L path declines header checksums.
     expected = None if flags & 2 and "isal_inflate_stateless" in addresses() else b"plain" * 50
     assert gunzipped(member, CODECS) == expected
     for cut in range(header):
@@ -271,14 +271,14 @@ def by_package(codec, level, data):
 
 @every_level
 @both_compressors
-def test_cod_r10_compressed_is_what_the_package_writes(codecs, codec, level):
+def test_cod_r10_kernels_compress_to_the_same_bytes_as_the_package(codecs, codec, level):
     for data in TEXTS:
         found = codecs_kernel.compress_to_bytes(codecs, codec, level, 2, memoryview(data))
         assert found == by_package(codec, level, data)
 
 
 @both_compressors
-def test_l4_r5_the_header_checksum_of_magic_0(codecs):
+def test_l4_r5_magic_0_has_its_own_lz4_header_checksum(codecs):
     for data in TEXTS:
         frame = by_package(Codec.LZ4, 0, data)
         assert codecs_kernel.compress_to_bytes(codecs, 3, 0, 1, memoryview(data)) == frame
@@ -286,8 +286,8 @@ def test_l4_r5_the_header_checksum_of_magic_0(codecs):
 
 
 @every_ordinary
-def test_every_length_has_room_for_what_it_is_compressed_to(codec, write):
-    """Noise, which no codec makes smaller; snappy refuses to begin where there is no room for the worst."""
+def test_the_compressed_size_is_bounded_for_every_length(codec, write):
+    """No codec compresses noise; snappy does not start unless the worst case fits."""
     arena = Arena()
     for length in [*range(300), *(size + more for size in (32 << 10, 64 << 10, 128 << 10) for more in (-1, 0, 1))]:
         data = (NOISE * 2)[:length]
@@ -299,8 +299,8 @@ def test_every_length_has_room_for_what_it_is_compressed_to(codec, write):
 
 
 @pytest.mark.parametrize(("name", "codec"), [("lz4_compress", 3), ("ZstdCompressor", 4), ("compressobj", 1)])
-def test_what_a_package_raises_is_raised(name, codec, monkeypatch):
-    """By all of encode, recompress and `compress`; and what follows is as if nothing had happened."""
+def test_errors_of_packages_are_raised(name, codec, monkeypatch):
+    """encode, recompress and `compress` raise them, and later calls are not affected."""
 
     class PanicException(BaseException):
         pass
@@ -326,7 +326,7 @@ def test_what_a_package_raises_is_raised(name, codec, monkeypatch):
     assert kbatch.recompress(plain, Codec(codec)) == packed
 
 
-def test_a_package_that_writes_more_than_there_is_room_for(monkeypatch):
+def test_output_of_a_package_above_the_capacity_is_an_error(monkeypatch):
     monkeypatch.setattr(codecs_kernel, "lz4_compress", lambda *_, **__: bytes(200))
     with pytest.raises(RuntimeError, match="has compressed to 200 bytes"):
         codecs_kernel.compress_to_bytes(PACKAGES, 3, 0, 2, memoryview(b"plain"))
@@ -344,15 +344,17 @@ def row_of(batch):
     return kbatch.scan(batch).copy()
 
 
-def repacked(batch, codec, *, limit=LIMIT, scratch=1 << 20, room=1 << 20, rows=None, codecs=CODECS, lo=0, most=1 << 40):
-    """Give what the kernel writes, None if that is nothing, and check that it keeps to its room."""
+def repack_batch(
+    batch, codec, *, limit=LIMIT, scratch=1 << 20, capacity=1 << 20, rows=None, codecs=CODECS, lo=0, most=1 << 40
+):
+    """Return the bytes the kernel writes, or None if it declines, and check that it stays within its capacity."""
     rows = row_of(batch) if rows is None else rows
     before = rows.copy()
-    memory = np.full(room + 2 * GUARD, 0xA5, np.uint8)
+    memory = np.full(capacity + 2 * GUARD, 0xA5, np.uint8)
     spare = np.full(scratch + 2 * GUARD, 0xA5, np.uint8)
     data = np.frombuffer(batch, np.uint8)
     level = codecs_module.level_of(codec, None)
-    out, used = memory[GUARD : room + GUARD], spare[GUARD : scratch + GUARD]
+    out, used = memory[GUARD : capacity + GUARD], spare[GUARD : scratch + GUARD]
     target = repack.Target(codecs, codec, level, limit)
     last, size = repack.repack(target, data, rows, lo, 0, used, out, most)
     for array in (memory, spare):
@@ -362,32 +364,32 @@ def repacked(batch, codec, *, limit=LIMIT, scratch=1 << 20, room=1 << 20, rows=N
         assert (rows == before).all()
         assert size == 0
         return None
-    assert size <= room
+    assert size <= capacity
     return out[:size].tobytes()
 
 
 @pytest.mark.parametrize("target", CODEC_NAMES)
 @pytest.mark.parametrize("own", CODEC_NAMES)
 @both_compressors
-def test_batches_under_another_codec(own, target, codecs):
+def test_the_kernel_recompresses_like_encode(own, target, codecs):
     values = [b"value %d" % i for i in range(1000)]
     batch = kbatch.encode(values, timestamps=5, codec=own, batch_size=1 << 20)
-    wanted = kbatch.encode(values, timestamps=5, codec=target, batch_size=1 << 20)
+    expected = kbatch.encode(values, timestamps=5, codec=target, batch_size=1 << 20)
     codec = Codec[target.upper()].value
     if own != "none" and codecs is PACKAGES:
-        assert repacked(batch, codec, codecs=codecs) is None  # nothing is decompressed by kernels
+        assert repack_batch(batch, codec, codecs=codecs) is None  # without C functions the kernel declines
         return
-    assert repacked(batch, codec, codecs=codecs) == wanted
+    assert repack_batch(batch, codec, codecs=codecs) == expected
     size = len(kbatch.encode(values, timestamps=5, batch_size=1 << 20)) - 61
     if own != "none":
-        assert repacked(batch, codec, codecs=codecs, limit=size) == wanted
-        assert repacked(batch, codec, codecs=codecs, limit=size - 1) is None
+        assert repack_batch(batch, codec, codecs=codecs, limit=size) == expected
+        assert repack_batch(batch, codec, codecs=codecs, limit=size - 1) is None
         if target != "none":
-            assert repacked(batch, codec, codecs=codecs, scratch=size) == wanted
-            assert repacked(batch, codec, codecs=codecs, scratch=size - 1) is None
-    for room in (0, 60, 61, 62, size, size + 60):
-        assert repacked(batch, codec, codecs=codecs, room=room) is None
-    assert repacked(batch, codec, codecs=codecs, room=61 + size + size // 5 + 128) == wanted
+            assert repack_batch(batch, codec, codecs=codecs, scratch=size) == expected
+            assert repack_batch(batch, codec, codecs=codecs, scratch=size - 1) is None
+    for capacity in (0, 60, 61, 62, size, size + 60):
+        assert repack_batch(batch, codec, codecs=codecs, capacity=capacity) is None
+    assert repack_batch(batch, codec, codecs=codecs, capacity=61 + size + size // 5 + 128) == expected
 
 
 @needs_functions
@@ -397,47 +399,47 @@ def test_repack_is_bounded_by_the_data_and_the_rows():
                         ("position", -1), ("position", 1 << 62), ("magic", 1), ("magic", 0)):  # fmt: skip
         rows = row_of(batch)
         rows[name] = value
-        assert repacked(batch, 4, rows=rows) is None, name
+        assert repack_batch(batch, 4, rows=rows) is None, name
     rows = row_of(batch)
     for lo, codec in ((-1, 4), (2, 4), (0, -1), (0, 8)):
         with pytest.raises(IndexError):
-            repacked(batch, codec, rows=rows, lo=lo)
+            repack_batch(batch, codec, rows=rows, lo=lo)
     old = kbatch.encode([b"value"] * 100, timestamps=5, codec="lz4", magic=1)
-    assert repacked(old, 1) == kbatch.recompress(old, "gzip")
-    # Messages are other entries of a log.
-    assert repacked(old, 0) is None
-    assert repacked(kbatch.encode([b"value"], timestamps=5, magic=1), 1) is None
+    assert repack_batch(old, 1) == kbatch.recompress(old, "gzip")
+    # The kernel handles batches only, no messages.
+    assert repack_batch(old, 0) is None
+    assert repack_batch(kbatch.encode([b"value"], timestamps=5, magic=1), 1) is None
 
 
 @needs_functions
-def test_repack_ends_with_the_batch_by_which_there_is_enough():
+def test_repack_stops_after_the_batch_that_reaches_the_requested_size():
     data = kbatch.encode([b"value"] * 100, timestamps=5, codec="lz4", batch_size=200)
     batches = kbatch.scan(data)
     assert len(batches) > 4
-    wanted = kbatch.recompress(data, "none")
-    sizes = kbatch.scan(wanted)["size"]
+    expected = kbatch.recompress(data, "none")
+    sizes = kbatch.scan(expected)["size"]
     for count in range(1, 5):
-        assert repacked(data, 0, most=int(sizes[:count].sum())) == wanted[: sizes[:count].sum()]
-        assert repacked(data, 0, most=int(sizes[:count].sum()) - 1) == wanted[: sizes[:count].sum()]
+        assert repack_batch(data, 0, most=int(sizes[:count].sum())) == expected[: sizes[:count].sum()]
+        assert repack_batch(data, 0, most=int(sizes[:count].sum()) - 1) == expected[: sizes[:count].sum()]
 
 
 @pytest.mark.parametrize("target", CODEC_NAMES)
 @pytest.mark.parametrize("own", CODEC_NAMES[1:])
 def test_cod_r8_batches_that_grow_a_thousandfold_are_recompressed(own, target):
-    """The kernel has no room for them, which doesn't show."""
+    """The kernel's capacity does not suffice, so another path recompresses them, with the same result."""
     parts = [[b"a"] * 50, [bytes(3 << 20)], [b"b" * 100] * 10]
     data = b"".join(kbatch.encode(part, timestamps=5, codec=own, batch_size=4 << 20) for part in parts)
-    wanted = b"".join(kbatch.encode(part, timestamps=5, codec=target, batch_size=4 << 20) for part in parts)
+    expected = b"".join(kbatch.encode(part, timestamps=5, codec=target, batch_size=4 << 20) for part in parts)
     if own != target:
-        assert kbatch.recompress(data, target) == wanted
+        assert kbatch.recompress(data, target) == expected
         with pytest.raises(kbatch.LimitExceededError, match="decompresses to more than 3000000 bytes"):
             kbatch.recompress(data, target, limits=kbatch.Limits(max_decompressed_bytes=3_000_000))
 
 
 @pytest.mark.parametrize("target", CODEC_NAMES)
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_batches_without_room_are_rewritten_one_by_one(magic, target):
-    """The path for any batch writes what the one for ordinary batches writes."""
+def test_batches_above_the_capacity_are_rewritten_one_by_one(magic, target):
+    """The path for any batch writes the same bytes as the one for ordinary batches."""
     if magic < 2 and target in ("none", "zstd"):
         return
     fields = {"timestamps": 5} if magic else {}
@@ -455,19 +457,19 @@ def test_batches_without_room_are_rewritten_one_by_one(magic, target):
     assert kbatch.decode(made).values() == values * (len(CODEC_NAMES) - 1 if magic == 2 else 3)
 
 
-def test_contexts_are_those_of_a_thread():
+def test_every_thread_has_its_own_compression_contexts():
     values = [LARGE[i : i + 200] for i in range(0, 200_000, 200)]
-    wanted = {level: kbatch.encode(values, timestamps=5, codec="zstd", level=level) for level in (1, 3, 9)}
+    expected = {level: kbatch.encode(values, timestamps=5, codec="zstd", level=level) for level in (1, 3, 9)}
 
     def encode(level):
         return level, kbatch.encode(values, timestamps=5, codec="zstd", level=level)
 
     with ThreadPoolExecutor(4) as pool:
         for level, made in pool.map(encode, [1, 3, 9, 3, 1, 9, 9, 1] * 4):
-            assert made == wanted[level]
+            assert made == expected[level]
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers that signal")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX signals")
 @pytest.mark.parametrize("rewrite", [False, True], ids=["encode", "recompress"])
 def test_a_signal_ends_a_long_compression(rewrite):
     class Alarm(Exception):

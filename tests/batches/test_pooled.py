@@ -1,4 +1,4 @@
-"""Rows that grow (`kbatch.batches.pooled`), and how room for them is made before they are known."""
+"""Growing arrays of rows (`kbatch.batches.pooled`), and how their capacity is reserved in advance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encoded(sizes: list[tuple[int, int]], **options: object) -> bytes:
     return b"".join(parts)
 
 
-def test_rows_stay_when_they_grow() -> None:
+def test_rows_keep_their_values_when_they_grow() -> None:
     rows = PooledRows(BATCH_DTYPE)
     assert len(rows.array) == len(rows.filled()) == len(rows.finished()) == 0
     given = np.zeros(1000, BATCH_DTYPE)
@@ -48,14 +48,14 @@ def test_rows_stay_when_they_grow() -> None:
     assert pool_stats().live_blocks == live - 1
 
 
-def test_framing_appends() -> None:
-    """FRM-R3: behind the rows that are there, as many as are wanted, with the positions of the source."""
+def test_framing_appends_rows() -> None:
+    """FRM-R3: framing appends up to the requested number of rows, with positions in the source."""
     data = byte_array(encoded([(1, 10)] * 3000))
     whole = scan_part(data, origin=77).batches
     rows = PooledRows(BATCH_DTYPE)
     position, finding = 0, None
-    for most in (1, 5, 0, 1100):
-        position, finding = frame_batches(data, rows, origin=77, position=position, max_batches=most)
+    for count in (1, 5, 0, 1100):
+        position, finding = frame_batches(data, rows, origin=77, position=position, max_batches=count)
         assert finding is None
     assert rows.used == 1106
     assert frame_batches(data, rows, origin=77, position=position) == (len(data), None)
@@ -67,8 +67,8 @@ def test_framing_appends() -> None:
         scan_headers(data, rows.array, 0, 1, -1, 0)
 
 
-def test_the_survey_counts_what_the_bytes_can_hold() -> None:
-    """CNT-R7: a header's count is not believed beyond that; what gives no rows isn't counted."""
+def test_the_survey_counts_at_most_what_the_bytes_can_hold() -> None:
+    """CNT-R7: the count of a header is bounded by its payload; batches without rows are not counted."""
     parts = [encoded([(3, 10)] * 20), encoded([(2, 50)] * 5, codec="lz4"), encoded([(1, 10)], magic=1)]
     assert [survey(scan_part(byte_array(data)).batches, False) for data in parts] == [(60, 0), (10, 5), (1, 0)]
     rows = scan_part(byte_array(b"".join(parts))).batches
@@ -82,10 +82,10 @@ def test_the_survey_counts_what_the_bytes_can_hold() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("sizes", [[(1, 4000)] * 64 + [(200, 2)] * 900, [(200, 2)] * 64 + [(1, 0)] * 5000])
-def test_a_rest_that_is_not_like_the_beginning(
+def test_capacity_adapts_to_batches_that_differ_from_the_first_ones(
     monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]], threads: int
 ) -> None:
-    """What is done by then tells more than the first batches did: room is made a few times, not for each batch."""
+    """Later estimates use all decoded batches: capacity is reserved a few times, not for each batch."""
     data = encoded(sizes)
     runs = []
     run = workers.run_pipeline
@@ -99,8 +99,8 @@ def test_a_rest_that_is_not_like_the_beginning(
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65])
-def test_little_input_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Whether it ends with a whole batch or not."""
+def test_small_input_is_decoded_in_one_run(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """This holds whether the input ends with a complete batch or not."""
     whole = encoded([(3, 10)] * count)
     runs = []
     run = workers.run_pipeline
@@ -111,18 +111,18 @@ def test_little_input_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch, count:
         assert (len(table), len(table.batches), table.consumed, len(runs)) == (3 * count, count, len(whole), 1)
 
 
-def test_a_header_alone_gets_no_room_for_what_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One batch, and the beginning of a large one: there is nothing like it to come."""
-    asked = []
+def test_an_incomplete_large_batch_reserves_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small batch precedes the first bytes of a large one: no further small batches can follow."""
+    requested = []
     reserve = PooledRows.reserve
-    monkeypatch.setattr(PooledRows, "reserve", lambda self, count: asked.append(count) or reserve(self, count))
+    monkeypatch.setattr(PooledRows, "reserve", lambda self, count: requested.append(count) or reserve(self, count))
     data = encoded([(1, 0)]) + encoded([(1, 3 << 20)])[:-1]
     assert len(kbatch.decode(data)) == 1
-    assert max(asked) <= 1024
+    assert max(requested) <= 1024
 
 
 def test_the_last_offset_is_known_to_the_next_table() -> None:
-    """LEG-R26: a search after damage compares offsets with it, wherever a table ends."""
+    """LEG-R26: a search after damage compares offsets with it, even if the search begins in a new table."""
     data = byte_array(encoded([(3, 10)] * 100) + encoded([(3, 10)] * 4, codec="lz4"))
     reader, tables = BatchReader(DecodeOptions()), 0
     while reader.position < len(data):
@@ -132,8 +132,8 @@ def test_the_last_offset_is_known_to_the_next_table() -> None:
     assert tables > 3
 
 
-def test_tables_are_read_only() -> None:
-    """Whichever way they were made."""
+def test_arrays_of_tables_are_read_only() -> None:
+    """This holds for every way to create a table."""
     plain = encoded([(3, 10)] * 3)
     packed = encoded([(3, 10)] * 3, codec="lz4")
     for data in (b"", plain, packed, plain + packed):
@@ -146,8 +146,8 @@ def test_tables_are_read_only() -> None:
     assert kbatch.decode(plain, columns=["timestamp"], start_offset=2).records.dtype.names == ("timestamp", "batch")
 
 
-def test_options_are_told_apart() -> None:
-    """They aren't frozen, but equal ones are equal."""
+def test_options_are_compared_by_value() -> None:
+    """Options with the same values are equal, although the class is not frozen."""
     assert DecodeOptions() == DecodeOptions(limits=kbatch.Limits()) != DecodeOptions(threads=2)
     for name, value in (("crc", "no"), ("on_error", ["skip"]), ("isolation", None)):
         with pytest.raises(ValueError, match=f"{name} must be one of"):

@@ -1,4 +1,4 @@
-"""The free list of big buffers (`kbatch.kernels.buffers`)."""
+"""The free list of large buffers (`kbatch.kernels.buffers`)."""
 
 import gc
 import subprocess
@@ -27,7 +27,7 @@ def address(view):
 
 
 @pytest.mark.parametrize("nbytes", [1, 4096, 100_000, HUGE_PAGE - 1, HUGE_PAGE, 5_000_000])
-def test_memory_of_a_dead_block_is_used_again(nbytes):
+def test_memory_of_a_released_block_is_reused(nbytes):
     block = allocate(nbytes)
     where = address(block)
     del block
@@ -37,8 +37,8 @@ def test_memory_of_a_dead_block_is_used_again(nbytes):
 
 def test_reuse_is_counted():
     before = pool_stats()
-    del_me = allocate(1 << 20)
-    del del_me
+    oversized = allocate(1 << 20)
+    del oversized
     again = allocate(1 << 20)
     after = pool_stats()
     assert (after.fresh - before.fresh, after.reused - before.reused) == (1, 1)
@@ -56,7 +56,7 @@ def test_reuse_is_counted():
     ],
     ids=["memoryview", "frombuffer", "asarray", "readonly"],
 )
-def test_memory_is_not_handed_out_while_a_view_of_it_lives(make_view):
+def test_memory_is_not_reused_while_a_view_of_it_exists(make_view):
     block = allocate(1 << 20)
     np.frombuffer(block, np.uint8)[:] = 7
     start = address(block)
@@ -75,7 +75,7 @@ def test_memory_is_not_handed_out_while_a_view_of_it_lives(make_view):
     assert start in {address(block) for block in blocks}
 
 
-def test_memory_goes_back_with_the_last_view_only():
+def test_memory_is_released_with_its_last_view():
     block = allocate(1 << 20)
     first = np.frombuffer(block, np.uint8)
     second = first[100:]
@@ -85,14 +85,14 @@ def test_memory_goes_back_with_the_last_view_only():
     assert pool_stats().free_blocks == 1
 
 
-def test_nearly_the_same_size_fits():
+def test_a_block_of_nearly_the_same_size_is_reused():
     block = allocate(1_000_000)
     where = address(block)
     del block
     assert address(allocate(1_010_000)) == where
 
 
-def test_best_fit_is_taken_and_never_more_than_twice_the_need():
+def test_the_best_fit_is_reused_and_at_most_twice_the_requested_size():
     blocks = {size: allocate(size) for size in (1 << 20, 3 << 19, 4 << 20)}
     where = {size: address(block) for size, block in blocks.items()}
     del blocks
@@ -108,12 +108,12 @@ def test_sizes_are_rounded_by_a_quarter_at_most():
         assert nbytes <= allocate(nbytes).capacity <= nbytes * 1.25 + 4096
 
 
-def test_big_blocks_are_aligned_to_huge_pages():
+def test_large_blocks_are_aligned_to_huge_pages():
     assert address(allocate(HUGE_PAGE)) % HUGE_PAGE == 0
     assert address(allocate(3 * HUGE_PAGE + 1)) % HUGE_PAGE == 0
 
 
-def test_buffer_is_writable_bytes_of_exactly_the_size_asked_for():
+def test_a_buffer_has_exactly_the_requested_writable_bytes():
     block = allocate(56 * 3)
     view = memoryview(block)
     assert (view.format, view.ndim, view.nbytes, view.readonly, view.itemsize) == ("B", 1, 168, False, 1)
@@ -129,22 +129,22 @@ def test_empty_block_has_an_empty_buffer():
     assert memoryview(allocate(0)).nbytes == 0
 
 
-def test_pool_is_bounded_in_bytes_and_blocks():
-    del_me = [allocate(48 << 20) for _ in range(8)]
-    del del_me
+def test_the_pool_is_bounded_in_bytes_and_blocks():
+    oversized = [allocate(48 << 20) for _ in range(8)]
+    del oversized
     assert pool_stats().free_bytes <= 256 << 20
     assert pool_stats().free_blocks == 5
     trim()
-    del_me = [allocate(4096) for _ in range(200)]
-    del del_me
+    oversized = [allocate(4096) for _ in range(200)]
+    del oversized
     assert pool_stats().free_blocks == 64
     trim()
-    del_me = allocate(300 << 20)  # bigger than the pool may hold: it is really freed
-    del del_me
+    oversized = allocate(300 << 20)  # above the limit of the pool: it is returned to the system
+    del oversized
     assert pool_stats().free_blocks == 0
 
 
-def test_trim_frees_the_oldest_first_and_leaves_live_blocks_alone():
+def test_trim_frees_the_oldest_blocks_first_and_no_live_blocks():
     live = allocate(1 << 20)
     blocks = [allocate(n << 20) for n in (1, 2, 4)]
     for block in blocks:
@@ -161,7 +161,7 @@ def test_trim_frees_the_oldest_first_and_leaves_live_blocks_alone():
     assert np.frombuffer(live, np.uint8).min() == 9
 
 
-def test_refuses_what_can_not_be():
+def test_impossible_sizes_are_rejected():
     with pytest.raises(ValueError, match="-1 bytes"):
         allocate(-1)
     with pytest.raises(ValueError, match="-1"):
@@ -195,7 +195,7 @@ def test_threads_never_share_memory():
     for thread in threads:
         thread.join()
     assert not failures
-    # A thread has two at a time at most: the next one is made before the one before it goes.
+    # A thread holds at bound two blocks: it allocates the next one before it releases the previous one.
     assert pool_stats().free_blocks <= 12
 
 
@@ -208,9 +208,9 @@ for turn in range(40):
     kept[turn % 2] = last = allocate((8 << 20) + turn * (700 << 10))
     stats = pool_stats()
     peak = max(peak, stats.live_bytes)
-    most = peak + peak // 16 + (2 << 20)
-    assert stats.live_bytes + stats.free_bytes <= most, (turn, stats)
-# What went to make room is the smallest that is enough: the large ones are there to be used again.
+    bound = peak + peak // 16 + (2 << 20)
+    assert stats.live_bytes + stats.free_bytes <= bound, (turn, stats)
+# The pool frees the smallest blocks that suffice; the large ones can be reused.
 size = last.nbytes
 del kept, last
 again = allocate(size)
@@ -218,6 +218,6 @@ assert pool_stats().fresh == stats.fresh, (stats, pool_stats())
 """
 
 
-def test_free_memory_and_live_come_to_what_was_live_at_once():
-    # In a process of its own: the most that was ever live is the process's.
+def test_free_and_live_memory_are_bounded_by_the_peak_of_live_memory():
+    # The peak of live memory is a property of the process, so this runs in a separate one.
     subprocess.run([sys.executable, "-c", SIZES_THAT_ALWAYS_DIFFER], check=True)

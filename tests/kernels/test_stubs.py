@@ -1,4 +1,4 @@
-"""Every kernel that Python calls has a stub; ``.ci/run`` compares all stubs with the kernels by stubtest."""
+"""Every kernel that Python calls has a stub; ``.ci/run`` compares the stubs with the kernels, using stubtest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels and `kbatch.format` have the same constants of the format."""
+"""The kernels and `kbatch.format` define the same wire constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENUMS = {"Codec": wire_format.Codec, "BatchStatus": wire_format.BatchStatus}
 
 
 @pytest.mark.parametrize("name", sorted(CONSTANTS.keys() - ENUMS))
-def test_kernels_and_format_have_the_same_constant(name: str) -> None:
+def test_kernels_and_format_define_the_same_constants(name: str) -> None:
     assert getattr(wire_format, name) == CONSTANTS[name]
 
 

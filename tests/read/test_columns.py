@@ -1,4 +1,4 @@
-"""decode(columns=...): whatever is wanted, the rows are those of a whole decode, and so are errors and losses."""
+"""decode(columns=...) returns the same rows, errors and losses as a decode of all columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMESTAMP = st.integers(-1, 2**42)
 
 @st.composite
 def entries(draw: st.DrawFn, offset: int) -> bytes:
-    """One entry of a log: a batch of magic 2, of a transaction or not, a marker, or a message set."""
+    """Build one entry of a log: a transactional or other batch of magic 2, a marker, or a message set."""
     count = draw(st.integers(1, 5))
     magic = draw(st.sampled_from([2, 2, 2, 1, 0]))
     contents = draw(st.lists(st.tuples(CONTENT, CONTENT), min_size=count, max_size=count))
@@ -77,7 +77,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def assert_restricted(found: kbatch.RecordTable, whole: kbatch.RecordTable, subset: tuple[str, ...]) -> None:
-    """Whether `found` is `whole` but for the columns that it doesn't have."""
+    """Check that `found` equals `whole` in the columns of `subset`, and has no others."""
     assert found.columns == subset
     assert set(found.records.dtype.names) == set(record_dtype(subset).names)
     assert len(found) == len(whole)
@@ -104,7 +104,7 @@ def outcome(data: bytes, **given: Any) -> kbatch.RecordTable | tuple[type, str]:
 
 
 @given(logs(), options(), st.sampled_from(SUBSETS))
-def test_a_decode_of_some_columns_is_the_whole_one_restricted(
+def test_decoding_a_subset_of_columns_equals_selecting_from_a_full_decode(
     data: bytes, given: dict[str, Any], subset: tuple[str, ...]
 ) -> None:
     whole = outcome(data, **given)
@@ -124,7 +124,7 @@ def test_a_decode_of_some_columns_is_the_whole_one_restricted(
 
 
 @given(logs(), options(), st.sampled_from(SUBSETS), st.integers(1, 200))
-def test_a_stream_of_some_columns_is_the_whole_one_restricted(
+def test_streaming_a_subset_of_columns_equals_selecting_from_a_full_stream(
     data: bytes, given: dict[str, Any], subset: tuple[str, ...], step: int
 ) -> None:
     def tables(**more: Any) -> tuple[list[kbatch.RecordTable], str | None]:
@@ -136,9 +136,9 @@ def test_a_stream_of_some_columns_is_the_whole_one_restricted(
             return got, f"{type(error)}: {error}"
         return got, None
 
-    wholes, wanted = tables()
+    wholes, expected_error = tables()
     found, error = tables(columns=subset)
-    assert error == wanted
+    assert error == expected_error
     assert len(found) == len(wholes)
     for one, whole in zip(found, wholes, strict=True):
         assert one.columns == subset
@@ -150,7 +150,7 @@ def test_a_stream_of_some_columns_is_the_whole_one_restricted(
 
 @pytest.fixture(scope="module")
 def mixed() -> bytes:
-    """Batches of every codec and magic; the first is uncompressed, so that rows come before the arena."""
+    """Return batches of every codec and magic; the first is uncompressed, so that rows exist before the arena."""
     made = [
         oracle.build_batch(
             [oracle.encode_record(i, i, b"k%d" % i, b"v" * i or None, [(b"h", b"x")] * (i % 3)) for i in range(9)],
@@ -171,57 +171,57 @@ def mixed() -> bytes:
 
 
 @pytest.mark.parametrize("subset", SUBSETS)
-def test_views_have_the_columns_that_are_there(mixed: bytes, subset: tuple[str, ...]) -> None:
+def test_views_have_the_columns_that_were_decoded(mixed: bytes, subset: tuple[str, ...]) -> None:
     whole = kbatch.decode(mixed)
     mask = np.arange(len(whole)) % 3 == 1
-    for found, wanted in (
+    for found, full in (
         (kbatch.decode(mixed, columns=subset), whole),
         (whole.select(subset), whole),
         (kbatch.decode(mixed, columns=subset)[5:40:2], whole[5:40:2]),
         (kbatch.decode(mixed, columns=subset)[mask], whole[mask]),
     ):
-        expected = wanted.to_arrow(columns=subset)
+        expected = full.to_arrow(columns=subset)
         assert found.to_arrow().schema == expected.schema
         assert found.to_arrow().equals(expected)
-        assert found.to_arrow(binary="binary_view").equals(wanted.to_arrow(columns=subset, binary="binary_view"))
+        assert found.to_arrow(binary="binary_view").equals(full.to_arrow(columns=subset, binary="binary_view"))
         assert pa.RecordBatchReader.from_stream(found).read_all().column_names == list(subset)
         if subset:
-            assert found.to_pandas().equals(wanted.to_pandas(columns=subset))
-            assert found.to_polars().equals(wanted.to_polars(columns=subset))
+            assert found.to_pandas().equals(full.to_pandas(columns=subset))
+            assert found.to_polars().equals(full.to_polars(columns=subset))
         spark = [name for name in (*subset, "topic", "partition") if name != "headers"]
         for rows in (7, 16_000):
             got = list(spark_batches(found, spark, rows))
-            assert got == list(spark_batches(wanted, spark, rows))
+            assert got == list(spark_batches(full, spark, rows))
     default = next(spark_batches(kbatch.decode(mixed, columns=subset)))
     assert set(default.schema.names) == {*subset, "topic", "partition"} - {"headers"}
 
 
 @pytest.mark.parametrize("missing", ["offset", "timestamp", "timestampType", "key", "value", "headers"])
-def test_a_column_that_was_left_out_is_asked_for(mixed: bytes, missing: str) -> None:
+def test_using_a_column_that_was_not_decoded_raises_an_error_that_names_it(mixed: bytes, missing: str) -> None:
     table = kbatch.decode(mixed, columns=[name for name in NAMES if name != missing])
-    told = rf"decoded without {missing}: its columns are .*; name it in decode\(columns=\.\.\.\)"
-    asks = {
+    message = rf"decoded without {missing}: its columns are .*; name it in decode\(columns=\.\.\.\)"
+    uses = {
         "key": [table.keys, lambda: table.key(0)],
         "value": [table.values, lambda: table.value(0), lambda: table.values_as("i8")],
         "headers": [lambda: table.headers],
     }
-    for ask in (
+    for use in (
         lambda: table.to_arrow(columns=[missing]),
         lambda: table.to_pandas(columns=[missing]),
         lambda: table.to_polars(columns=[missing]),
         lambda: spark_batches(table, [missing]),
         lambda: table.select([missing]),
         lambda: table[1:].select([missing]),
-        *asks.get(missing, []),
+        *uses.get(missing, []),
     ):
-        with pytest.raises(kbatch.MissingColumnError, match=told):
-            ask()
+        with pytest.raises(kbatch.MissingColumnError, match=message):
+            use()
     if missing in ("offset", "timestamp", "key", "value"):
-        with pytest.raises(kbatch.MissingColumnError, match=told):
+        with pytest.raises(kbatch.MissingColumnError, match=message):
             kbatch.control_records(table)
 
 
-def test_columns_are_names(mixed: bytes) -> None:
+def test_columns_must_be_a_sequence_of_known_names(mixed: bytes) -> None:
     with pytest.raises(TypeError, match="sequence of names, got the string 'offset'"):
         kbatch.decode(mixed, columns="offset")
     with pytest.raises(ValueError, match=r"no column 'topic'; there are offset, timestamp, timestampType, key"):
@@ -232,7 +232,7 @@ def test_columns_are_names(mixed: bytes) -> None:
     assert list(sizes.values()) == [4, 16, 24, 56]
 
 
-def test_errors_name_a_row_where_there_is_no_offset() -> None:
+def test_errors_name_the_row_if_offsets_were_not_decoded() -> None:
     data = oracle.build_batch([oracle.encode_record(0, 2**62, b"k", b"abc")])
     table = kbatch.decode(data, columns=["value", "timestamp"])
     with pytest.raises(ValueError, match=r"^record row 0: dtype int64 needs values of 8 bytes, found 3"):
@@ -245,7 +245,7 @@ def test_errors_name_a_row_where_there_is_no_offset() -> None:
         kbatch.RecordTable(records, table.batches, table.data).values()
 
 
-def test_kernels_refuse_rows_that_are_no_records(mixed: bytes) -> None:
+def test_kernels_reject_rows_with_an_unsupported_dtype_or_layout(mixed: bytes) -> None:
     table = kbatch.decode(mixed)
     data, batches = np.frombuffer(mixed, np.uint8), kbatch.scan(mixed)
     positions = np.zeros(len(batches), np.int64)
@@ -273,7 +273,7 @@ def test_kernels_refuse_rows_that_are_no_records(mixed: bytes) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("subset", [(), ("offset",), ("offset", "timestamp", "timestampType")])
-def test_what_nobody_wants_is_not_kept(codec: str, subset: tuple[str, ...]) -> None:
+def test_payloads_are_released_if_no_column_refers_to_them(codec: str, subset: tuple[str, ...]) -> None:
     records = [oracle.encode_record(i, i, b"key", bytes(1000)) for i in range(40)]
     data = oracle.build_batch(records, codec=codec) * 400
     table = kbatch.decode(data)
@@ -284,13 +284,13 @@ def test_what_nobody_wants_is_not_kept(codec: str, subset: tuple[str, ...]) -> N
     table = kbatch.decode(data, columns=subset)
     held = buffers.pool_stats().live_bytes - before.live_bytes
     assert len(table) == 16_000
-    # Rows alone, in blocks that are larger than what is asked for; the payloads take 16 MB.
+    # Only rows are held, in pool blocks larger than the requested size; the payloads take 16 MB.
     assert held < 1 << 20
     assert not len(table.data)
     assert not table.data.flags.writeable
 
 
-def test_the_input_is_not_kept_either(mixed: bytes) -> None:
+def test_the_input_is_released_if_no_column_refers_to_it(mixed: bytes) -> None:
     data = bytearray(oracle.three() * 10)
     table = kbatch.decode(data, columns=["offset"])
     data.extend(b"no export of the buffer is alive")
@@ -299,17 +299,17 @@ def test_the_input_is_not_kept_either(mixed: bytes) -> None:
 
 @pytest.mark.parametrize("log", ["mixed-0", "txn-0", "codec-lz4-0", "codec-none-0", "upconvert-0"])
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_logs_give_some_columns(log: str, isolation: Any) -> None:
+def test_logs_return_the_selected_columns(log: str, isolation: Any) -> None:
     opened = kbatch.Log(LOGS / log)
     wholes = list(opened.tables(isolation=isolation))
     for subset in SUBSETS[::5]:
         found = [table.to_arrow() for table in opened.tables(isolation=isolation, columns=subset, max_bytes=10_000)]
-        wanted = pa.concat_tables(table.to_arrow(columns=[*subset, "topic", "partition"]) for table in wholes)
-        assert pa.concat_tables(found).combine_chunks().equals(wanted.combine_chunks())
+        expected = pa.concat_tables(table.to_arrow(columns=[*subset, "topic", "partition"]) for table in wholes)
+        assert pa.concat_tables(found).combine_chunks().equals(expected.combine_chunks())
 
 
 @pytest.mark.parametrize("subset", [(), ("offset",), ("value", "timestamp"), ("key",)])
-def test_rows_are_chosen_by_a_timestamp_that_nobody_wants(subset: tuple[str, ...]) -> None:
+def test_timestamp_bounds_apply_without_the_timestamp_column(subset: tuple[str, ...]) -> None:
     log = kbatch.Log(LOGS / "codec-lz4-0")
     times = np.concatenate([table.records["timestamp"] for table in log.tables()])
     start, stop = (int(np.quantile(times, q)) for q in (0.3, 0.6))
@@ -322,7 +322,7 @@ def test_rows_are_chosen_by_a_timestamp_that_nobody_wants(subset: tuple[str, ...
         assert one.to_arrow().equals(other.to_arrow(columns=[*one.columns, "topic", "partition"]))
 
 
-def test_losses_come_with_the_columns_that_are_wanted(tmp_path: Path) -> None:
+def test_tables_with_losses_have_the_selected_columns(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir()
     bad = bytearray(oracle.three(0))
@@ -340,7 +340,7 @@ def test_losses_come_with_the_columns_that_are_wanted(tmp_path: Path) -> None:
         assert sum(len(table.losses) for table in tables) == (2 if on_error == "stop" else 1)
 
 
-def test_the_attributes_of_a_table_cannot_be_set() -> None:
+def test_the_attributes_of_a_table_are_read_only() -> None:
     table = kbatch.decode(b"")
     for name in ("records", "batches", "headers", "data", "columns", "consumed", "losses", "pending", "topic"):
         with pytest.raises(AttributeError):

@@ -20,16 +20,16 @@ import kbatch
 from kbatch.read import workers
 
 
-def test_threads_at_once():
-    """Calls of several threads, each with threads of its own, over one input."""
+def test_concurrent_decodes_return_the_same_records():
+    """Several threads decode one input, each with its own worker threads."""
     data = b"".join(batches(np.random.default_rng(7), 600, codecs=("none", "lz4", "zstd", "gzip", "snappy"), size=900))
     plain = b"".join(batches(np.random.default_rng(8), 2000))
-    wanted = [outcome(kbatch.decode, data), outcome(kbatch.decode, plain)]
+    expected = [outcome(kbatch.decode, data), outcome(kbatch.decode, plain)]
     wrong = []
 
     def work(threads):
         for _ in range(10):
-            if [outcome(decode_by_threads, part, threads=threads) for part in (data, plain)] != wanted:
+            if [outcome(decode_by_threads, part, threads=threads) for part in (data, plain)] != expected:
                 wrong.append(threads)
 
     callers = [threading.Thread(target=work, args=(1 + i,)) for i in range(6)]
@@ -40,8 +40,8 @@ def test_threads_at_once():
     assert not wrong
 
 
-def at_once(*works, rounds=1):
-    """Run each of `works` in a thread of its own, `rounds` times, all beginning together; what went wrong comes up."""
+def run_together(*works, rounds=1):
+    """Run each of `works` in its own thread, `rounds` times, starting each round together; raise the first error."""
     start = threading.Barrier(len(works))
     errors = []
 
@@ -63,8 +63,8 @@ def at_once(*works, rounds=1):
         raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
 
 
-def test_one_table_for_several_threads():
-    """Batches and headers are made when they are first asked for, by whoever that is (COL-R4)."""
+def test_several_threads_may_read_one_table():
+    """Batches and headers are built on first use, in the thread that uses them first (COL-R4)."""
     whole = kbatch.decode(b"".join(batches(np.random.default_rng(13), 40)))
     first = whole[7:].batches["first_record"].tolist()
     headers = whole[7:].headers.tolist()
@@ -77,11 +77,11 @@ def test_one_table_for_several_threads():
         assert parts[i].batches["first_record"].tolist() == first
         assert parts[i].headers.tolist() == headers
 
-    at_once(selected, asked, selected, asked, rounds=len(parts))
+    run_together(selected, asked, selected, asked, rounds=len(parts))
 
 
 class Watched(kbatch.RecordTable):
-    """Asks for its batches right after one of the steps that look at them, the one of number `step`."""
+    """Reads its `batches` right after access number `step` to an attribute that they are derived from."""
 
     __slots__ = ()
     step = -1
@@ -96,8 +96,8 @@ class Watched(kbatch.RecordTable):
 
 
 @pytest.mark.parametrize("step", range(2))
-def test_selecting_while_batches_are_made(step):
-    """Between any two steps of `select` another thread may ask for batches."""
+def test_select_is_consistent_while_another_thread_builds_the_batches(step):
+    """Another thread may build the batches between any two steps of `select`."""
     whole = kbatch.decode(b"".join(batches(np.random.default_rng(13), 40)))
     part = whole[7:]
     part.__class__ = Watched
@@ -107,8 +107,8 @@ def test_selecting_while_batches_are_made(step):
     assert chosen.batches["first_record"].tolist() == whole[7:].batches["first_record"].tolist()
 
 
-def test_all_at_once(tmp_path):
-    """What has nothing to do with each other doesn't get mixed up: one log, one input, and memory that is reused."""
+def test_concurrent_calls_of_all_kinds_do_not_interfere(tmp_path):
+    """Independent calls share one log, one input and the pool's memory, and each returns its own result."""
     rng = np.random.default_rng(14)
     data = b"".join(batches(rng, 300, codecs=("none", "lz4", "zstd", "gzip", "snappy"), size=900))
     path = tmp_path / "00000000000000000000.log"
@@ -122,10 +122,10 @@ def test_all_at_once(tmp_path):
         for codec in ("none", "gzip", "snappy", "lz4", "zstd")
     }
     recompressed = kbatch.recompress(data, "lz4")
-    wanted = seen(table)
+    expected = seen(table)
 
     def decodes(i):
-        assert seen(decode_by_threads(data, threads=1 + i % 3)) == wanted
+        assert seen(decode_by_threads(data, threads=1 + i % 3)) == expected
 
     def reads(_):
         assert sum(len(part) for part in log.tables(max_bytes=1 << 15)) == len(table)
@@ -142,24 +142,24 @@ def test_all_at_once(tmp_path):
     def lists(_):
         assert table.values() == [table.value(row) for row in range(len(table))]
 
-    at_once(decodes, decodes, reads, encodes, rewrites, lists, rounds=6)
+    run_together(decodes, decodes, reads, encodes, rewrites, lists, rounds=6)
 
 
-def test_arrow_at_once():
+def test_concurrent_arrow_conversions_are_equal():
     pytest.importorskip("pyarrow")
     table = kbatch.decode(b"".join(batches(np.random.default_rng(15), 300, size=300)))
-    wanted = table.to_arrow()
+    expected = table.to_arrow()
 
     def converts(_):
-        assert table.to_arrow().equals(wanted)
+        assert table.to_arrow().equals(expected)
 
-    at_once(converts, converts, converts, rounds=20)
+    run_together(converts, converts, converts, rounds=20)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals of POSIX")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX signals")
 @pytest.mark.parametrize("threads", [1, 3])
-def test_ctrl_c(threads):
-    """It ends the call, at once, and the process is as good as before."""
+def test_ctrl_c_interrupts_a_decode(threads):
+    """Ctrl-C ends the call promptly, and later calls work as before."""
     data = b"".join(batches(np.random.default_rng(9), 40, codecs=("gzip",), size=20_000)) * 60
     whole = len(kbatch.decode(data, threads=threads).records)
 
@@ -167,39 +167,39 @@ def test_ctrl_c(threads):
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    met = 0
+    interrupted = 0
     try:
         for _ in range(5):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             with contextlib.suppress(KeyboardInterrupt):
                 kbatch.decode(data, threads=threads)
-                met -= 1
-            met += 1
+                interrupted -= 1
+            interrupted += 1
             signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert met == 5
+    assert interrupted == 5
     assert len(kbatch.decode(data, threads=threads).records) == whole
 
 
-def test_threads_are_kept_for_the_next_call():
-    """No more than one call can use, and without work they take no time."""
+def test_worker_threads_are_reused_by_the_next_call():
+    """The pool keeps at most the threads that one call can use, and idle threads use no processor time."""
     data = b"".join(batches(np.random.default_rng(10), 200, size=3000))
-    wanted = outcome(kbatch.decode, data)
+    expected = outcome(kbatch.decode, data)
     workers._before_fork()
     for _ in range(50):
-        assert outcome(decode_by_threads, data, threads=5) == wanted
+        assert outcome(decode_by_threads, data, threads=5) == expected
     kept = list(workers._pool.threads)
     assert 1 <= len(kept) <= workers._pool.size == max(4, os.cpu_count())
-    assert outcome(decode_by_threads, data, threads=2) == wanted
+    assert outcome(decode_by_threads, data, threads=2) == expected
     assert workers._pool.threads[: len(kept)] == kept
     time.sleep(0.1)
     before = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - before < 0.1
-    # A call that asks for more gets them, and those before end.
-    assert outcome(decode_by_threads, data, threads=40) == wanted
+    # A call that asks for more threads gets a new pool, and the threads of the old one end.
+    assert outcome(decode_by_threads, data, threads=40) == expected
     for thread in kept:
         thread.join(10)
         assert not thread.is_alive()
@@ -210,14 +210,14 @@ import os, sys, threading
 import kbatch
 from kbatch.read import workers
 data = b"".join(kbatch.encode([bytes([i]) * 3000] * 9, codec=codec) for i in range(200) for codec in ("none", "lz4"))
-wanted = kbatch.decode(data).records.tobytes()
+expected = kbatch.decode(data).records.tobytes()
 def decodes(threads=3):
-    return kbatch.decode(data, threads=threads).records.tobytes() == wanted
-def goes_on():
+    return kbatch.decode(data, threads=threads).records.tobytes() == expected
+def decodes_until_over():
     while not over:
         assert decodes()
 over = []
-other = threading.Thread(target=goes_on)
+other = threading.Thread(target=decodes_until_over)
 other.start()
 for _ in range(10):
     assert decodes()
@@ -229,23 +229,23 @@ for _ in range(10):
 over.append(True)
 other.join()
 assert decodes()
-# And it ends with threads that wait.
+# The process exits while worker threads are idle.
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork of POSIX")
-def test_fork_and_exit():
-    """A child starts threads of its own, also while others decode; and nothing is said or waited for at the end."""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX fork")
+def test_a_forked_child_starts_new_worker_threads_and_the_process_exits_cleanly():
+    """A child starts its own threads, even if others decode during the fork; exit prints nothing and does not hang."""
     ran = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS], capture_output=True, text=True, timeout=120
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-ALONE = """
+FORK_COUNTS = """
 import os
 counts = []
-# The last to be registered is the first to be called.
+# Hooks registered last are called first.
 os.register_at_fork(before=lambda: counts.append(sum(thread.is_alive() for thread in kept)))
 import kbatch
 from kbatch.read import workers
@@ -261,18 +261,18 @@ print(len(counts), sum(count > 0 for count in counts))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork of POSIX")
-def test_who_forks_has_no_other_thread():
-    """Python 3.12 and later warn of them, and the threads that wait for work are none of the caller's."""
-    ran = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX fork")
+def test_idle_worker_threads_end_before_a_fork():
+    """Python 3.12 and later warn if other threads exist; the caller did not start the idle worker threads."""
+    ran = subprocess.run([sys.executable, "-c", FORK_COUNTS], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
     forks, others = map(int, ran.stdout.split())
     assert forks == 40
-    # A fork doesn't wait for ever, and this machine may be busy.
+    # A fork waits for the threads only for a limited time, and the machine may be busy.
     assert others <= 5
 
 
-def test_a_system_without_threads(monkeypatch):
+def test_decode_works_if_threads_cannot_be_started(monkeypatch):
     data = b"".join(batches(np.random.default_rng(11), 100))
 
     def refuse(*_):
@@ -289,8 +289,8 @@ class _Interrupted(BaseException):
 
 @pytest.mark.parametrize("error", [_Interrupted, MemoryError])
 @pytest.mark.parametrize("place", ["_executor", "submit", "own_codecs"])
-def test_what_ends_the_call_ends_its_threads(monkeypatch, error, place):
-    """Wherever Ctrl-C or a lack of memory comes between the start of the first thread and the work."""
+def test_an_error_that_ends_the_call_ends_its_threads(monkeypatch, error, place):
+    """Ctrl-C or a MemoryError may occur at any step between the start of the first thread and the decoding."""
     data = bytearray(b"".join(batches(np.random.default_rng(13), 40, codecs=("gzip",), size=20_000)) * 60)
     whole = len(kbatch.decode(data).records)
     executor = workers._executor(2)
@@ -305,8 +305,8 @@ def test_what_ends_the_call_ends_its_threads(monkeypatch, error, place):
     monkeypatch.setattr(executor if place == "submit" else workers, place, fail)
     with contextlib.suppress(error):
         kbatch.decode(data, threads=3)
-        pytest.fail("it did not come up")
-    # No thread holds the input, or writes to memory that may be another's by now.
+        pytest.fail("the error was not raised")
+    # No thread holds the input, or writes to memory that may have been allocated again since.
     data.append(0)
     data.pop()
     monkeypatch.undo()

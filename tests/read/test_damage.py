@@ -1,4 +1,4 @@
-"""What damage costs: bytes in proportion to the damage, time and memory in proportion to the input."""
+"""Damage loses bytes in proportion to the damage, and takes time and memory in proportion to the input."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ BAD_GZIP = oracle.build_batch(payload=gzip.compress(b"\x7f" * 9), record_count=1
     ],
     ids=[
         "every second",
-        "two of three",
-        "zeros between",
+        "two of every three",
+        "zeros after each good batch",
         "invalid",
         "all invalid",
-        "no gzip",
-        "bad gzip",
-        "all bad gzip",
+        "payload is not gzip",
+        "invalid record in gzip",
+        "every record invalid in gzip",
     ],
 )
-def test_many_bad_batches_take_no_longer_than_many(unit: list[bytes], crc: str) -> None:
-    """Each of these took minutes once: what is lost at a bad batch must not be the work on all that follows it."""
+def test_bad_batches_take_linear_time(unit: list[bytes], crc: str) -> None:
+    """The work on the bytes after a bad batch must not be repeated for each bad batch."""
     data = b"".join(unit) * (400_000 // len(b"".join(unit)))
     before = pool_stats().live_bytes
     began = time.process_time()
@@ -67,8 +67,8 @@ def test_many_bad_batches_take_no_longer_than_many(unit: list[bytes], crc: str) 
         assert_accounted(table, len(data))
 
 
-def test_crafted_headers_do_not_end_the_search() -> None:
-    """Headers that claim megabytes use up what the search may cost; smaller batches are believed all the same."""
+def test_crafted_headers_do_not_end_the_search_for_smaller_batches() -> None:
+    """Headers that declare megabytes exhaust the length budget of the search; smaller batches are still found."""
     fake = bytearray(GOOD[:61])
     fake[8:12] = (3_000_000).to_bytes(4, "big")
     data = bytes(12) + bytes(fake) * 60 + GOOD * 50_000
@@ -77,8 +77,8 @@ def test_crafted_headers_do_not_end_the_search() -> None:
     assert lost(table) == [(0, 12 + 60 * 61)]
 
 
-def claim(size: int) -> bytes:
-    """Build a header of a batch of `size` bytes, none of which are its own."""
+def huge_header(size: int) -> bytes:
+    """Build a header that declares a batch of `size` bytes, without the bytes after it."""
     header = bytearray(GOOD[:61])
     header[8:12] = (size - 12).to_bytes(4, "big")
     return bytes(header)
@@ -86,10 +86,10 @@ def claim(size: int) -> bytes:
 
 @pytest.mark.parametrize("crc", ["verify", "skip"])
 @pytest.mark.parametrize("kind", ["magic 2", "magic 0"])
-def test_claims_between_good_batches_take_linear_time(kind: str, crc: str) -> None:
-    """Each header claims half of the input, and a good batch follows: all was summed each time."""
+def test_overlong_lengths_between_good_batches_take_linear_time(kind: str, crc: str) -> None:
+    """Each header declares half of the input, and a good batch follows; the declared bytes are not summed each time."""
     size = 4 << 20
-    wrong = claim(size) if kind == "magic 2" else oracle.build_message(None, b"", magic=0, length=size, crc=5)
+    wrong = huge_header(size) if kind == "magic 2" else oracle.build_message(None, b"", magic=0, length=size, crc=5)
     data = (GOOD + wrong) * (2 * size // len(GOOD + wrong))
     began = time.process_time()
     table = kbatch.decode(data, crc=crc, on_error="skip")  # type: ignore[arg-type]
@@ -97,16 +97,16 @@ def test_claims_between_good_batches_take_linear_time(kind: str, crc: str) -> No
     if crc == "verify":
         assert len(table) == data.count(GOOD)
         assert_accounted(table, len(data))
-        # The last header claims bytes that are not there: it is an incomplete batch.
+        # The last header declares more bytes than the input has: it is an incomplete batch.
         assert sum(loss.length for loss in table.losses) == table.consumed - len(GOOD) * len(table)
 
 
 @pytest.mark.parametrize("unit", ["good between", "text between"])
 @pytest.mark.parametrize("max_bytes", [1, 64 << 10, 64 << 20])
-def test_claims_in_a_log_take_linear_time(tmp_path: Path, max_bytes: int, unit: str) -> None:
-    """The same by the window: each needs a larger one, of which little is used."""
+def test_overlong_lengths_in_a_log_take_linear_time(tmp_path: Path, max_bytes: int, unit: str) -> None:
+    """Each length needs a larger window of the file, although only a small part of the window is used."""
     between, size, total = (GOOD, 1 << 20, 1 << 20) if unit == "good between" else (b"text" * 1000, 8 << 20, 24 << 20)
-    data = (between + claim(size)) * (total // (len(between) + 61))
+    data = (between + huge_header(size)) * (total // (len(between) + 61))
     path = write_segment(tmp_path / "t-0", 0, [], tail=data + GOOD)
     write_segment(tmp_path / "t-0", 1000, [])
     began = time.process_time()
@@ -121,9 +121,13 @@ def test_claims_in_a_log_take_linear_time(tmp_path: Path, max_bytes: int, unit: 
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("max_bytes", [64 << 10, 64 << 20])
-@pytest.mark.parametrize("unit", [GOOD + b"\xff" * 30, GOOD + BAD_CRC, GOOD + claim(100_000), GOOD + claim(1 << 20)])
-def test_damage_in_a_log_is_read_a_few_times_at_most(tmp_path: Path, unit: bytes, max_bytes: int, live: bool) -> None:
-    """Whatever is asked about damage comes from the window that is there, of a live file as of a mapped one."""
+@pytest.mark.parametrize(
+    "unit", [GOOD + b"\xff" * 30, GOOD + BAD_CRC, GOOD + huge_header(100_000), GOOD + huge_header(1 << 20)]
+)
+def test_damaged_bytes_of_a_log_are_read_from_disk_a_few_times_at_most(
+    tmp_path: Path, unit: bytes, max_bytes: int, live: bool
+) -> None:
+    """The search uses the window that is already in memory, for a live file and for a mapped one."""
     for count in (3000, 12_000):
         directory = tmp_path / f"{count}-0"
         path = write_segment(directory, 0, [], tail=unit * count + GOOD)
@@ -136,7 +140,7 @@ def test_damage_in_a_log_is_read_a_few_times_at_most(tmp_path: Path, unit: bytes
 
 
 def outcome(tables: Iterator[kbatch.RecordTable]) -> tuple[list[int], list[kbatch.Loss], type[Exception] | None]:
-    """Return the offsets and losses of tables, and the class of the error that ends them."""
+    """Return the offsets and losses of the tables, and the class of the error raised after the last table."""
     offsets, losses, error = [], [], None
     try:
         for table in tables:
@@ -151,7 +155,7 @@ def fed(data: bytes, size: int, **options: Any) -> Iterator[kbatch.RecordTable]:
     decoder = kbatch.StreamDecoder(**options)
     for at in range(0, len(data), size):
         decoder.feed(data[at : at + size])
-        # The table before the damage, then the error.
+        # The decoder returns the table before the damage, then raises the error.
         yield decoder.flush()
         yield decoder.flush()
     yield decoder.finish()
@@ -159,11 +163,13 @@ def fed(data: bytes, size: int, **options: Any) -> Iterator[kbatch.RecordTable]:
 
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
 @pytest.mark.parametrize("crc", ["verify", "skip"])
-@pytest.mark.parametrize("kind", ["forged", "forged, default limit", "complete", "complete and last", "cut and last"])
-def test_a_batch_above_the_limit_is_the_same_damage_by_every_route(
+@pytest.mark.parametrize(
+    "kind", ["forged", "forged, default limit", "complete", "complete and last", "truncated and last"]
+)
+def test_a_batch_above_the_limit_is_the_same_damage_for_every_kind_of_input(
     tmp_path: Path, kind: str, crc: str, on_error: str
 ) -> None:
-    """FRM-R6, FRM-R14: also where the source ends before the batch would. Only a last one may be just incomplete."""
+    """FRM-R6, FRM-R14: this holds even if the source ends inside the batch; only a last batch may be incomplete."""
     first, last = oracle.three(0), oracle.three(20)
     large = oracle.build_batch([oracle.encode_record(value=bytes(500))], base_offset=10)
     forged = oracle.three(10)
@@ -173,7 +179,7 @@ def test_a_batch_above_the_limit_is_the_same_damage_by_every_route(
         "forged, default limit": first + forged + last,
         "complete": first + large + last,
         "complete and last": first + large,
-        "cut and last": first + large[:-100],
+        "truncated and last": first + large[:-100],
     }[kind]
     limits = kbatch.Limits() if "default" in kind else kbatch.Limits(max_batch_bytes=200)
     options: dict[str, Any] = {"on_error": on_error, "crc": crc, "limits": limits}
@@ -192,7 +198,7 @@ def test_a_batch_above_the_limit_is_the_same_damage_by_every_route(
     }
     for name, tables in routes.items():
         found, losses, error = outcome(tables)
-        if kind == "cut and last" and name in ("live file", "buffer"):
+        if kind == "truncated and last" and name in ("live file", "buffer"):
             assert (found, losses, error) == (offsets, [], None)
         elif on_error == "raise":
             # One table cannot be returned before the error is raised.
@@ -204,8 +210,8 @@ def test_a_batch_above_the_limit_is_the_same_damage_by_every_route(
 
 @pytest.mark.parametrize("crc", ["mark", "skip"])
 @pytest.mark.parametrize("max_bytes", [64 << 10, 256 << 10, 64 << 20])
-def test_lengths_are_followed_alike_in_every_window(tmp_path: Path, crc: str, max_bytes: int) -> None:
-    """Where wrong checksums are not minded, a bad batch among batches that have them costs itself only."""
+def test_bad_batches_are_skipped_by_their_length_whatever_the_window(tmp_path: Path, crc: str, max_bytes: int) -> None:
+    """If bad checksums are accepted, an invalid batch among batches with bad checksums loses only itself."""
     batches = [oracle.with_crc(oracle.three(10 * i), 1) for i in range(3000)]
     batches[3] = oracle.with_crc(oracle.build_batch(payload=b"\x7f" * 30, record_count=1, base_offset=30), 1)
     path = write_segment(tmp_path / "t-0", 0, batches)
@@ -216,8 +222,8 @@ def test_lengths_are_followed_alike_in_every_window(tmp_path: Path, crc: str, ma
     assert [loss for each in tables for loss in each.losses] == table.losses
 
 
-def test_a_damaged_length_in_a_live_log_is_not_its_end(tmp_path: Path) -> None:
-    """It looks like the incomplete last batch, but whole ones follow: an error, or a loss."""
+def test_a_damaged_length_in_a_live_log_is_an_error_not_the_end_of_the_log(tmp_path: Path) -> None:
+    """The batch looks like an incomplete last one, but complete batches follow it: this is an error or a loss."""
     batches = [oracle.three(10 * i) for i in range(10)]
     damaged = bytearray(batches[4])
     damaged[9] ^= 0x40
@@ -233,10 +239,10 @@ def test_a_damaged_length_in_a_live_log_is_not_its_end(tmp_path: Path) -> None:
         assert [(loss.position, loss.length) for each in tables for loss in each.losses] == [(4 * size, length)]
 
 
-def test_claims_of_compressed_batches_get_no_memory() -> None:
-    """CNT-R7: forged record counts must not keep the good batch after them from being read."""
+def test_record_counts_of_compressed_batches_do_not_allocate_memory() -> None:
+    """CNT-R7: forged record counts must not prevent the good batch after them from being read."""
     forged = oracle.build_batch(payload=bytes(1000), record_count=2**31 - 1, attributes=4)
-    # Free blocks that are larger than what is asked for count as a whole where they are used again.
+    # A reused pool block counts with its full size, even if the request is smaller.
     trim()
     before = pool_stats().live_bytes
     table = kbatch.decode(forged * 2000 + GOOD, on_error="skip")
@@ -244,8 +250,8 @@ def test_claims_of_compressed_batches_get_no_memory() -> None:
     assert pool_stats().live_bytes - before < 16 * len(forged) * 2000
 
 
-def test_bounds_at_the_ends_of_int64() -> None:
-    """FRM-R12: offsets wrap, and no bound leaves out the largest one."""
+def test_offset_bounds_work_at_the_limits_of_int64() -> None:
+    """FRM-R12: offsets wrap, and the largest offset is inside the default bounds."""
     top = 2**63 - 1
     data = oracle.build_batch([oracle.encode_record(value=b"v")], base_offset=top)
     assert offsets_of(kbatch.decode(data, start_offset=0)) == [top]
@@ -258,7 +264,7 @@ def test_bounds_at_the_ends_of_int64() -> None:
             kbatch.decode(data, start_offset=wrong)  # type: ignore[arg-type]
 
 
-def test_selections_of_a_table() -> None:
+def test_a_table_is_indexed_by_slices_row_numbers_and_masks() -> None:
     table = kbatch.decode(oracle.three(10) + oracle.three(20))
     assert offsets_of(table[[-3, -1]]) == [20, 22]
     assert offsets_of(table[np.array([True, False] * 3)]) == [10, 12, 21]
@@ -274,13 +280,13 @@ def test_selections_of_a_table() -> None:
         table[[[0, 1]]]
 
 
-# -- what stands before an entry
+# -- junk before an entry
 
 
-def test_wrong_lengths_hide_no_entry_after_them() -> None:
-    """Headers that claim megabytes, before batches of 1 MiB: every valid batch is returned, by every route."""
+def test_wrong_lengths_hide_no_valid_entry_after_them() -> None:
+    """Headers that declare megabytes precede batches of 1 MiB: every kind of input returns all valid batches."""
     large = oracle.build_batch([oracle.encode_record(value=bytes(1 << 20))], base_offset=10)
-    data = GOOD + b"\xff" * 20 + claim(8 << 20) * 30 + claim(2 << 20) * 130 + (GOOD + large) * 8 + GOOD
+    data = GOOD + b"\xff" * 20 + huge_header(8 << 20) * 30 + huge_header(2 << 20) * 130 + (GOOD + large) * 8 + GOOD
     for table in (kbatch.decode(data, on_error="skip"), *streamed_at_once(data)):
         assert len(table) == 18
         assert [loss[:2] for loss in table.losses] == [(len(GOOD), 20 + 160 * 61)]
@@ -293,8 +299,8 @@ def streamed_at_once(data: bytes) -> list[kbatch.RecordTable]:
 
 
 @pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
-def test_a_search_verifies_checksums_whatever_is_asked(crc: str) -> None:
-    """FRM-R13: in damage only a checksum tells a batch from bytes that look like one."""
+def test_the_search_after_damage_always_verifies_checksums(crc: str) -> None:
+    """FRM-R13: after damage, only the checksum distinguishes a batch from bytes that look like one."""
     data = b"\xff" * 20 + BAD_CRC + b"\xff" * 20 + GOOD
     table = kbatch.decode(data, crc=crc, on_error="skip")  # type: ignore[arg-type]
     assert lost(table) == [(0, len(data) - len(GOOD))]
@@ -303,8 +309,10 @@ def test_a_search_verifies_checksums_whatever_is_asked(crc: str) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("cut", [1, 20, 61, 100, 5000])
-def test_an_old_message_in_damage_is_no_entry_wherever_the_stream_is_cut(cut: int, magic: int) -> None:
-    """LEG-R26: the offset of an uncompressed message has to follow the last good batch, also of an earlier flush."""
+def test_a_message_in_damage_with_an_earlier_offset_is_not_an_entry_however_the_stream_is_chunked(
+    cut: int, magic: int
+) -> None:
+    """LEG-R26: an uncompressed message must have an offset after the last good batch, even of an earlier flush."""
     first, last = oracle.three(200), oracle.three(300)
     old = oracle.build_message(None, b"old", magic=magic, offset=100)
     data = first + b"\xff" * 40 + old + b"\xff" * 40 + last
@@ -344,7 +352,7 @@ def found(data: bytes, position: int = 0, *, final: bool = True, max_size: int =
 
 
 def all_found(data: bytes) -> list[int]:
-    """Search, follow the length of what was found, and search again."""
+    """Return the positions of all entries: search, advance by the length of the entry found, and repeat."""
     positions = []
     position, more = found(data)
     while more:
@@ -355,8 +363,8 @@ def all_found(data: bytes) -> list[int]:
     return positions
 
 
-def test_a_search_finds_entries_of_every_magic() -> None:
-    """FRM-R13: from any byte on, the entry that begins there or next."""
+def test_a_search_from_any_byte_finds_the_next_entry_of_any_magic() -> None:
+    """FRM-R13: the search finds the entry that begins at its start position, or the next one."""
     assert set(MIXED_ROWS["magic"].tolist()) == {0, 1, 2}
     assert all_found(MIXED) == STARTS
     for position in range(len(MIXED)):
@@ -365,8 +373,8 @@ def test_a_search_finds_entries_of_every_magic() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"", b"\0", bytes(300), b"\xff" * 31, b"\x02" * 100, b"some text, " * 20])
-def test_one_damaged_entry_costs_no_other(junk: bytes) -> None:
-    """Each entry of mixed magics in turn: damaged in its header, cut, or put behind junk; all others are found."""
+def test_one_damaged_entry_loses_no_other_entry(junk: bytes) -> None:
+    """Each entry in turn is damaged in its header, truncated, or preceded by junk; all other entries are found."""
     for bad, start in enumerate(STARTS):
         others = [*STARTS[:bad], *STARTS[bad + 1 :]]
         size = int(MIXED_ROWS["size"][bad])
@@ -374,14 +382,14 @@ def test_one_damaged_entry_costs_no_other(junk: bytes) -> None:
             data = bytearray(MIXED)
             data[start + at] ^= 0x21
             assert all_found(bytes(data)) == others, (bad, at)
-        # The entry without its first half.
+        # The first half of the entry is missing.
         half = size // 2
         cut = MIXED[:start] + junk + MIXED[start + half :]
         moved = len(junk) - half
         assert all_found(cut) == [other + moved if other > start else other for other in others], bad
         table = kbatch.decode(cut, on_error="skip")
         assert_accounted(table, len(cut))
-        # Of what is lost behind the damage everything is an entry whose magic isn't read.
+        # The only entries lost after the damage have a magic that the search does not look for.
         positions = [start, *(other + moved if other > start else other for other in others)]
         assert set(table.batches["position"].tolist()) <= set(positions)
         good = [STARTS[i] + (moved if i > bad else 0) for i in np.flatnonzero(MIXED_ROWS["magic"] == 2) if i != bad]
@@ -389,21 +397,21 @@ def test_one_damaged_entry_costs_no_other(junk: bytes) -> None:
         assert set(table.batches["position"][status & (table.batches["magic"] == 2)].tolist()) == set(good)
 
 
-def test_a_search_in_a_window_passes_no_entry() -> None:
-    """Where the source goes on, an entry that can't be judged yet is where the next search has to begin (LEG-R26)."""
+def test_a_search_in_a_window_skips_no_entry() -> None:
+    """If more input follows, the next search begins at the first entry that cannot be decided yet (LEG-R26)."""
     for bad in range(0, len(STARTS) - 2, 3):
-        begin, wanted = STARTS[bad] + 1, STARTS[bad + 1]
+        begin, expected = STARTS[bad] + 1, STARTS[bad + 1]
         for end in range(begin, STARTS[bad + 2] + 70):
             position, whole = found(MIXED[:end], begin, final=False)
-            assert position == wanted if whole else position <= wanted
-            # What is found from there on is the same as in one piece.
-            assert found(MIXED, position) == (wanted, True)
-        padded = MIXED + b"\xff" * (1 << 20)  # no key is believed to go beyond this
-        assert found(padded, begin, final=False) == (wanted, True)
+            assert position == expected if whole else position <= expected
+            # A search that starts there finds the same entry as a search in the whole input.
+            assert found(MIXED, position) == (expected, True)
+        padded = MIXED + b"\xff" * (1 << 20)  # longer than any key that the search accepts
+        assert found(padded, begin, final=False) == (expected, True)
 
 
-def test_what_a_search_believes_of_a_message() -> None:
-    """LEG-R1, LEG-R3, LEG-R6, LEG-R8: what Kafka reads, but for very long keys and many bytes behind the value."""
+def test_a_search_accepts_the_messages_that_kafka_reads() -> None:
+    """LEG-R1, LEG-R3, LEG-R6, LEG-R8: all but messages with very long keys or many bytes after the value."""
     for magic in (0, 1):
         believed = [
             oracle.build_message(None, None, magic=magic),
@@ -427,7 +435,7 @@ def test_what_a_search_believes_of_a_message() -> None:
             junk = b"\xfe" * 5
             assert found(junk + entry + junk) == (5, True)
             assert found(junk + oracle.with_crc(GOOD, 1) + entry) == (5 + len(GOOD), True)
-            # Its checksum has to hold, and it has to be there.
+            # The message must be complete and its checksum valid.
             assert found(junk + entry[:12] + bytes(4) + entry[16:]) == (5 + len(entry), False)
             assert found(junk + entry[:-1]) == (5 + len(entry) - 1, False)
             assert found(junk + entry[:-1], final=False) == (5, False)
@@ -456,7 +464,7 @@ HOSTILE = {
     "numbers of 8 bytes": np.random.default_rng(8).integers(0, 4, 1 << 18).astype(">i8").tobytes(),
     "headers of messages": oracle.build_message(None, bytes(1000))[:34] * 60_000,
     "messages with bad checksums": oracle.build_message(b"k", b"v", crc=0) * 50_000,
-    # Each is as large as all that follows: a search that believed them all would be quadratic.
+    # Each message declares all of the following bytes: a search that checked each of them would be quadratic.
     "nested messages": b"".join(
         oracle.build_message(None, None, magic=0, length=14 + 26 * i, value_length=26 * i, crc=0)
         for i in range(60_000, 0, -1)
@@ -466,7 +474,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("final", [True, False])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_search_in_vain_ends_soon(name: str, final: bool) -> None:
+def test_a_search_without_a_match_takes_linear_time(name: str, final: bool) -> None:
     data = HOSTILE[name]
     began = time.process_time()
     position, whole = found(data, final=final)
@@ -477,6 +485,6 @@ def test_a_search_in_vain_ends_soon(name: str, final: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["zeros", "random", "text", "02"])
-def test_entries_behind_what_is_searched_in_vain(name: str) -> None:
+def test_entries_after_bytes_that_look_like_headers_are_found(name: str) -> None:
     data = HOSTILE[name][: 1 << 20] + b"\xff" * 70
     assert found(data + MIXED) == (len(data), True)

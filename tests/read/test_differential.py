@@ -1,4 +1,4 @@
-"""decode() against the oracle, aiokafka and kafka-python: generated input, cuts, flipped bits, golden logs."""
+"""decode() compared with the oracle, aiokafka and kafka-python: generated input, truncations, flipped bits, logs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_decode_agrees_with_oracle_and_peers(builder: str, made: list[Input]) ->
 
 
 @given(made=inputs(), start=st.integers(-5, 3000), length=st.integers(0, 3000))
-def test_trimming_is_filtering(made: Input, start: int, length: int) -> None:
+def test_offset_bounds_filter_the_records(made: Input, start: int, length: int) -> None:
     data = as_appended(build_with_oracle(made), made)
     first = made.base_offset + start
     table = kbatch.decode(data, start_offset=first, stop_offset=first + length)
@@ -67,7 +67,7 @@ def test_trimming_is_filtering(made: Input, start: int, length: int) -> None:
 @pytest.mark.parametrize("builder", SET_BUILDERS)
 @given(made=st.lists(set_inputs(), min_size=1, max_size=4))
 def test_message_sets_agree_with_oracle_and_peers(builder: str, made: list[SetInput]) -> None:
-    """LEG-R2 to LEG-R15; of lz4 in magic 0 (LEG-R20) the peers need xxhash, or refuse it."""
+    """LEG-R2 to LEG-R15; without xxhash the peers do not read lz4 in magic 0 (LEG-R20)."""
     if builder != "oracle":
         made = [one for one in made if (one.magic, one.codec) != (0, "lz4")]
     parts = [SET_BUILDERS[builder](one) for one in made]
@@ -88,8 +88,8 @@ def test_message_sets_agree_with_oracle_and_peers(builder: str, made: list[SetIn
     start=st.integers(-5, 3000),
     length=st.integers(0, 3000),
 )
-def test_magics_mixed_in_one_buffer(made: list[SetInput | Input], start: int, length: int) -> None:
-    """FRM-R13; and OFF-R3, LEG-R25: trimming is filtering, whatever the order of the offsets."""
+def test_a_buffer_may_mix_magics(made: list[SetInput | Input], start: int, length: int) -> None:
+    """FRM-R13; OFF-R3, LEG-R25: offset bounds filter the records, even if offsets are not in order."""
     data = b""
     put_in = []
     for one in made:
@@ -132,8 +132,10 @@ MESSAGES = st.builds(
     value_length=st.one_of(st.none(), st.none(), st.none(), NUMBERS),
     broken_lz4=st.one_of(st.none(), st.booleans()),
 )
-def test_any_message_and_any_wrapper(messages: list[bytes], stray: bytes, codec: str, **fields: Any) -> None:
-    """Accepted by both with the same records, or refused by both with the same word."""
+def test_any_message_and_any_wrapper_agree_with_the_oracle(
+    messages: list[bytes], stray: bytes, codec: str, **fields: Any
+) -> None:
+    """Both accept the input with the same records, or both reject it with the same error."""
     data = b"".join(messages) + stray
     if codec != "none":
         data = oracle.build_wrapper(data, codec=codec, **fields) + AFTER
@@ -178,9 +180,11 @@ AFTER = oracle.build_message(b"k", b"v", offset=140)
     ),
     codec=st.sampled_from(["none", "none", "gzip", "snappy-raw"]),
 )
-def test_any_header_and_any_record_bytes(fields: dict[str, Any], records: list[bytes], codec: str) -> None:
-    """Accepted by both with the same records, or refused by both with the same word."""
-    # Framed with no codec, so that the bits of `attributes` say what they say by accident; then sometimes a true one.
+def test_any_header_and_any_record_bytes_agree_with_the_oracle(
+    fields: dict[str, Any], records: list[bytes], codec: str
+) -> None:
+    """Both accept the input with the same records, or both reject it with the same error."""
+    # The batch is framed without a codec, so the codec bits of `attributes` are arbitrary; sometimes they are correct.
     batch = oracle.build_batch(records, codec="none", **fields)
     if codec != "none":
         fields["attributes"] &= ~7
@@ -198,8 +202,8 @@ WORDS: dict[type[oracle.OracleError], type[kbatch.KbatchError]] = {
 
 
 def assert_agrees(data: bytes, *, verify: bool = True) -> None:
-    """Hold the first error, its place, and everything before it against the oracle."""
-    # An inner checksum is no error but a mark.
+    """Compare the first error, its position and the records before it with the oracle."""
+    # A bad inner checksum is flagged; it is not an error.
     truth = oracle.decode(data, verify=verify, verify_inner=False)
     crc: Any = "verify" if verify else "skip"
     if truth.error is not None:
@@ -223,7 +227,7 @@ def assert_agrees(data: bytes, *, verify: bool = True) -> None:
 
 
 def small_buffer() -> tuple[bytes, list[oracle.Batch]]:
-    """Four batches, one compressed, one empty, one with headers; small, so that every bit of them can be flipped."""
+    """Return four batches: one compressed, one empty, one with headers; small enough to flip every bit."""
     data = (
         oracle.three(100, producer_id=5, producer_epoch=0, base_sequence=0)
         + oracle.build_batch(
@@ -241,7 +245,7 @@ SMALL, SMALL_BATCHES = small_buffer()
 
 
 def small_sets() -> tuple[bytes, list[oracle.Batch]]:
-    """Message sets of both magics, wrapped and not, with a batch between them."""
+    """Return message sets of both magics, compressed and uncompressed, with a batch between them."""
     contents: list[tuple[bytes | None, bytes | None]] = [(b"key", b"a value " * 3), (None, b""), (b"", None)]
     data = (
         oracle.build_message_set(contents, codec="gzip", base_offset=100)
@@ -263,8 +267,8 @@ INPUTS = pytest.mark.parametrize(
 
 @INPUTS
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
-def test_every_cut(data: bytes, batches: list[oracle.Batch], on_error: Any) -> None:
-    """A cut anywhere: the whole batches before it, no error and no loss (FRM-R3, LEG-R26)."""
+def test_every_truncation_returns_the_complete_batches(data: bytes, batches: list[oracle.Batch], on_error: Any) -> None:
+    """A truncation is neither an error nor a loss: the complete batches before it are returned (FRM-R3, LEG-R26)."""
     for cut in range(len(data) + 1):
         table = kbatch.decode(data[:cut], on_error=on_error)
         whole = [batch for batch in batches if batch.position + batch.size <= cut]
@@ -281,8 +285,8 @@ def flipped(data: bytes, at: int, bit: int) -> bytes:
 
 @INPUTS
 @pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_raises_where_it_is(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
-    """With the checksum on: the oracle's error at the same place, or no error where none covers the bit (CRC-R2)."""
+def test_every_flipped_bit_raises_at_its_batch(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
+    """The error and its position are the oracle's; bits that no checksum covers raise no error (CRC-R2)."""
     assert oracle.decode(data).batches == batches
     for at in range(len(data)):
         assert_agrees(flipped(data, at, bit))
@@ -290,8 +294,10 @@ def test_every_flipped_bit_raises_where_it_is(data: bytes, batches: list[oracle.
 
 @INPUTS
 @pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_without_checksums(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
-    """Whatever it makes of the bytes, it is what the oracle makes of them."""
+def test_every_flipped_bit_without_checksums_agrees_with_the_oracle(
+    data: bytes, batches: list[oracle.Batch], bit: int
+) -> None:
+    """Without checksums a flipped bit may change records; decode() and the oracle return the same ones."""
     assert oracle.decode(data).batches == batches
     for at in range(len(data)):
         assert_agrees(flipped(data, at, bit), verify=False)
@@ -299,8 +305,8 @@ def test_every_flipped_bit_without_checksums(data: bytes, batches: list[oracle.B
 
 @INPUTS
 @pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_costs_one_batch(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
-    """Skipping hands out exactly the batches that the bit is not in, whichever field it hits."""
+def test_every_flipped_bit_loses_one_batch(data: bytes, batches: list[oracle.Batch], bit: int) -> None:
+    """on_error="skip" returns exactly the batches without the flipped bit, whichever field it is in."""
     for at in range(len(data)):
         changed = flipped(data, at, bit)
         hit = next(b for b in batches if b.position <= at < b.position + b.size)
@@ -309,9 +315,9 @@ def test_every_flipped_bit_costs_one_batch(data: bytes, batches: list[oracle.Bat
         table = kbatch.decode(changed, on_error="skip")
         assert_accounted(table, len(changed))
         good = [b for b, row in zip(batches_of(table), table.batches, strict=True) if not row["status"]]
-        # A negative offset is less than those in a wrapper (LEG-R12).
+        # A negative offset is below the offsets in the wrapper (LEG-R12).
         too_small = (field, bit) == (0, 7) and hit.magic == 1 and hit.attributes & 7
-        # Base offset, and of magic 2 the leader epoch, are what the checksum does not cover.
+        # The checksum does not cover the base offset, nor the leader epoch of magic 2.
         if (field < 8 and not too_small) or (hit.magic == 2 and 12 <= field < 16):
             assert [b.position for b in good] == [b.position for b in batches]
             assert [b for b in good if b.position != hit.position] == others
@@ -319,16 +325,16 @@ def test_every_flipped_bit_costs_one_batch(data: bytes, batches: list[oracle.Bat
         else:
             assert good == others, (at, bit)
             if hit is batches[-1] and 8 <= field < 12:
-                # Nothing follows that could tell a wrong length from an incomplete batch: what the length covers is
-                # lost, and what is left of the input is an unread tail.
+                # No batch follows, so a wrong length cannot be distinguished from an incomplete batch: the bytes that
+                # the length covers are lost, and the rest of the input is an unread tail.
                 assert lost(table) == ([(hit.position, table.consumed)] if table.consumed > hit.position else [])
             else:
                 assert lost(table) == [(hit.position, hit.position + hit.size)]
 
 
 @given(cuts=st.lists(st.tuples(st.integers(0, len(SMALL)), st.integers(0, 60), st.binary(max_size=60)), max_size=4))
-def test_bytes_taken_out_and_put_in(cuts: list[tuple[int, int, bytes]]) -> None:
-    """Skipping finds every batch that is still whole, and accounts for every byte."""
+def test_removed_and_inserted_bytes_lose_no_complete_batch(cuts: list[tuple[int, int, bytes]]) -> None:
+    """on_error="skip" finds every batch that is still complete, and accounts for every byte."""
     data = SMALL + oracle.three(140)
     for at, count, replacement in cuts:
         data = data[:at] + replacement + data[at + count :]
@@ -341,13 +347,13 @@ def test_bytes_taken_out_and_put_in(cuts: list[tuple[int, int, bytes]]) -> None:
 
 
 @given(data=st.binary(max_size=400))
-def test_random_bytes(data: bytes) -> None:
+def test_random_bytes_agree_with_the_oracle(data: bytes) -> None:
     assert_agrees(data)
     assert_accounted(kbatch.decode(data, on_error="skip"), len(data))
 
 
-def test_random_bytes_in_quantity() -> None:
-    """Bytes with some resemblance to batches, deterministic and without a generator's overhead."""
+def test_many_random_batches_agree_with_the_oracle() -> None:
+    """The bytes resemble batches; they are deterministic and made without the overhead of Hypothesis."""
     chance = random.Random(8)
     pieces = [SMALL, SMALL[:61], SMALL[88:200], bytes(40), b"\xff" * 40, b"\2" * 40]
     for _ in range(1500):
@@ -365,7 +371,7 @@ def test_random_bytes_in_quantity() -> None:
 
 
 def magic_2_logs() -> list[Path]:
-    """Segments that hold batches of magic 2 only, told by what Kafka's classes read from them."""
+    """Return the segments that, according to Kafka's classes, have only batches of magic 2."""
     logs = []
     for path in sorted(LOGS.glob("*/*.log")):
         lines = [json.loads(line) for line in expected_of(path)]
@@ -383,8 +389,8 @@ def test_there_are_golden_logs() -> None:
 
 
 @pytest.mark.parametrize("path", magic_2_logs(), ids=lambda path: f"{path.parent.name}/{path.stem.lstrip('0') or 0}")
-def test_golden_log(path: Path) -> None:
-    """Every batch of every segment: header fields and the digest of its records as Kafka's own classes read them."""
+def test_golden_logs_agree_with_kafkas_classes(path: Path) -> None:
+    """The header fields and record digests of every batch equal what Kafka's classes read."""
     *expected, end = [json.loads(line) for line in expected_of(path)]
     data = path.read_bytes()
     assert len(data) == end["fileSize"]

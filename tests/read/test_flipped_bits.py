@@ -1,4 +1,4 @@
-"""One flipped bit costs one batch: any bit of a log of all magics, in `decode` and in `Log.tables`."""
+"""One flipped bit loses one batch: any bit of a log of all magics, in `decode` and in `Log.tables`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 def entries(base: int) -> list[bytes]:
-    """Batches and message sets of 21 offsets from `base` on."""
+    """Return batches and message sets with 21 offsets, starting at `base`."""
     pair = (b"k", b"v" * 5)
     return [
         oracle.three(base),
@@ -55,7 +55,7 @@ ROWS = [rows_of([kbatch.decode(entry)]) for entry in ENTRIES]
 
 
 def flip(bit: int) -> tuple[bytes, int, int]:
-    """Return the bytes with a bit flipped, and which byte of which entry that is."""
+    """Return the bytes with one bit flipped, the entry that contains it, and the byte within that entry."""
     data = bytearray(DATA)
     data[bit // 8] ^= 1 << bit % 8
     entry = int(np.searchsorted(STARTS, bit // 8, "right")) - 1
@@ -63,7 +63,7 @@ def flip(bit: int) -> tuple[bytes, int, int]:
 
 
 def unchecked(entry: int, at: int) -> bool:
-    """Offsets and leader epochs are covered by no checksum (CRC-R1, CRC-R7)."""
+    """Return whether no checksum covers the byte: offsets and leader epochs (CRC-R1, CRC-R7)."""
     return at < 8 or (MAGICS[entry] == 2 and 12 <= at < 16)
 
 
@@ -75,14 +75,14 @@ def test_decode_loses_the_batch_and_nothing_else(isolation: str) -> None:
         if unchecked(bad, at) and not table.losses:
             assert [row[1:] for row in rows_of([table])] == [row[1:] for rows in ROWS for row in rows], bit
             continue
-        # Of a compressed set of magic 1 the messages contradict a negative offset.
+        # In a compressed set of magic 1, the messages contradict a negative offset.
         assert not unchecked(bad, at) or (MAGICS[bad] == 1 and at < 8), bit
         assert lost(table) == [(STARTS[bad], STARTS[bad + 1])], bit
         assert rows_of([table]) == [row for i, rows in enumerate(ROWS) if i != bad for row in rows], bit
 
 
 def test_the_last_batch_is_lost_or_incomplete() -> None:
-    """A longer length makes it look like one that is being written: `consumed` says where it begins (FRM-R3)."""
+    """With a longer length the batch looks as if it were being written: `consumed` is its position (FRM-R3)."""
     whole = [row for rows in ROWS[:-1] for row in rows]
     for bit in range(8 * (STARTS[-2] + 8), 8 * STARTS[-1]):
         data, bad, at = flip(bit)
@@ -108,7 +108,7 @@ LAST = rows_of([kbatch.decode(oracle.three(BASE + 21))])
 
 @pytest.mark.parametrize("indexes", [False, True])
 def test_a_log_loses_the_batch_and_nothing_else(log_path: Path, indexes: bool) -> None:
-    """Wherever windows fall, and whatever bounds of offsets are asked for: a damaged header hides nothing (OFF-R3)."""
+    """A damaged header hides no other batch, for any window size and any offset bounds (OFF-R3)."""
     path = segment_path(log_path, BASE)
     if indexes:
         path.with_suffix(".index").write_bytes(
@@ -126,7 +126,7 @@ def test_a_log_loses_the_batch_and_nothing_else(log_path: Path, indexes: bool) -
         {"stop_offset": 116, "max_bytes": 1},
         {"start_offset": 104, "stop_offset": 115},
     ]
-    # A stride that is prime to all fields: each run sees other bits of each.
+    # The stride is coprime to all field sizes, so that each run flips different bits of each field.
     for number, bit in enumerate(range(0, 8 * STARTS[-2], 3)):
         data, bad, at = flip(bit)
         path.write_bytes(data)
@@ -135,22 +135,24 @@ def test_a_log_loses_the_batch_and_nothing_else(log_path: Path, indexes: bool) -
             log = kbatch.Log(log_path, use_indexes=indexes)
             tables = list(log.tables(on_error="skip", **given))  # type: ignore[arg-type]
             have = rows_of(tables)
-            wanted = [row for i, rows in enumerate([*ROWS, LAST]) if i != bad for row in rows if start <= row[0] < stop]
+            expected = [
+                row for i, rows in enumerate([*ROWS, LAST]) if i != bad for row in rows if start <= row[0] < stop
+            ]
             losses = [each for table in tables for each in lost(table)]
             if unchecked(bad, at):
-                # Where the batch has gone to nobody knows. A message set is searched for by its last offset.
+                # The damaged offset may be outside the bounds. A message set is selected by its last offset.
                 assert losses == [], (bit, given)
-                assert all(row in have for row in wanted if row not in ROWS[4]), (bit, given)
+                assert all(row in have for row in expected if row not in ROWS[4]), (bit, given)
                 continue
-            assert have == wanted, (bit, given)
+            assert have == expected, (bit, given)
             outside = all(not start <= row[0] < stop for row in ROWS[bad])
             assert losses in ([[]] if outside else []) + [[(STARTS[bad], STARTS[bad + 1])]], (bit, given)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
 @pytest.mark.parametrize(("at", "value"), [(0, 0x7F), (23, 0x01), (9, 0x01)], ids=["offset", "delta", "length"])
-def test_a_header_that_lies_ends_no_range(log_path: Path, at: int, value: int, on_error: str) -> None:
-    """Once a range up to an offset ended, without a word, at the first header that claimed to be beyond it."""
+def test_a_damaged_header_does_not_end_an_offset_range(log_path: Path, at: int, value: int, on_error: str) -> None:
+    """A range must not silently end at the first header whose offset is above its end: the offset may be damaged."""
     data = bytearray(DATA)
     data[at] = value
     segment_path(log_path, BASE).write_bytes(data)
@@ -168,8 +170,8 @@ def test_a_header_that_lies_ends_no_range(log_path: Path, at: int, value: int, o
         assert rows_of(log.tables(**options)) == [row for rows in ROWS[1:] for row in rows if row[0] < 115]  # type: ignore[arg-type]
 
 
-def test_bounds_of_decode_hide_no_batch() -> None:
-    """What lies outside by its header is passed over only if its checksum holds: its length may be what is wrong."""
+def test_offset_bounds_of_decode_hide_no_batch() -> None:
+    """A batch outside the bounds is skipped only if its checksum is valid, because its length may be damaged."""
     for start, stop in ((104, None), (107, 112), (None, 108)):
         low, high = start or 0, stop or 1 << 40
         for bit in range(0, 8 * STARTS[-2], 5):
@@ -177,6 +179,6 @@ def test_bounds_of_decode_hide_no_batch() -> None:
             if unchecked(bad, at):
                 continue
             table = kbatch.decode(data, on_error="skip", start_offset=start, stop_offset=stop)
-            wanted = [row for i, rows in enumerate(ROWS) if i != bad for row in rows if low <= row[0] < high]
-            assert rows_of([table]) == wanted, bit
+            expected = [row for i, rows in enumerate(ROWS) if i != bad for row in rows if low <= row[0] < high]
+            assert rows_of([table]) == expected, bit
             assert lost(table) == [(STARTS[bad], STARTS[bad + 1])], bit

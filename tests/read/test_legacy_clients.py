@@ -17,7 +17,7 @@ NAMES = sorted(path.stem for path in GOLDEN.glob("*.bin"))
 
 
 def written(name: str) -> list[tuple[Any, ...]]:
-    """Return what was given to Kafka's classes: (offset, timestamp, timestamp type, key, value)."""
+    """Return the records that Kafka's classes wrote: (offset, timestamp, timestamp type, key, value)."""
 
     def cut(text: str | None, times: int = 1) -> bytes | None:
         return None if text is None else bytes.fromhex(text) * times
@@ -37,7 +37,7 @@ def read(table: kbatch.RecordTable) -> list[tuple[Any, ...]]:
     return list(zip(*columns, table.keys(), table.values(), strict=True))
 
 
-def test_every_maker_magic_and_codec_is_there() -> None:
+def test_the_files_cover_every_client_magic_and_codec() -> None:
     assert len(NAMES) == 31
     for magic, codecs in [(0, ("none", "gzip", "snappy", "lz4")), (1, ("none", "gzip", "snappy", "lz4"))]:
         for codec in codecs:
@@ -45,8 +45,8 @@ def test_every_maker_magic_and_codec_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "-lz4" in name])
-def test_lz4_of_magic_0_has_the_checksum_of_its_time(name: str) -> None:
-    """L4-R5: not of kbatch, but what the decoding of these files is worth. LZ4's own library refuses such frames."""
+def test_lz4_of_magic_0_has_the_header_checksum_of_its_time(name: str) -> None:
+    """L4-R5: this checks the files, not kbatch. The LZ4 library rejects frames with such checksums."""
     data = (GOLDEN / f"{name}.bin").read_bytes()
     frame = data[data.index(b"\x04\x22\x4d\x18") :]
     right = oracle.lz4_header_checksum(frame[4:6])
@@ -56,7 +56,7 @@ def test_lz4_of_magic_0_has_the_checksum_of_its_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_records_are_those_that_were_written(name: str) -> None:
+def test_records_are_decoded_as_written(name: str) -> None:
     table = kbatch.decode((GOLDEN / f"{name}.bin").read_bytes())
     assert not table.losses
     magic, codec = name.split("-magic")[1].split("-")[:2]
@@ -64,15 +64,15 @@ def test_records_are_those_that_were_written(name: str) -> None:
     assert {kbatch.Codec(int(row["attributes"]) & ATTRIBUTE_CODEC).name.lower() for row in table.batches} == {codec}
     rows = written(name)
     assert read(table) == rows
-    # A message a row, or a wrapper.
+    # One row per uncompressed message or per wrapper.
     sets = len(rows) if codec == "none" else 1 if name.startswith("clients-0.8") else 2
     assert len(table.batches) == sets
     assert not table.headers.size
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_log_of_them_is_the_same(name: str, tmp_path: Path) -> None:
-    """LEG-R23, OFF-R3: with offsets that only decompression tells, and read from within a set on."""
+def test_a_log_of_message_sets_is_read_from_any_offset(name: str, tmp_path: Path) -> None:
+    """LEG-R23, OFF-R3: some offsets are known only after decompression; reading may start inside a set."""
     rows = written(name)
     directory = tmp_path / "old-0"
     directory.mkdir()
@@ -86,7 +86,7 @@ def test_a_log_of_them_is_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_timestamp_types_in_arrow(name: str) -> None:
+def test_arrow_has_the_timestamp_types(name: str) -> None:
     pytest.importorskip("pyarrow")
     table = kbatch.decode((GOLDEN / f"{name}.bin").read_bytes()).to_arrow()
     rows = written(name)

@@ -1,4 +1,4 @@
-"""Long batches, which are summed and parsed in strides: whatever their bytes, as one thread or several do it."""
+"""Long batches, which one thread sums and parses in strides: several threads return the same result."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from kbatch.kernels.checksum import write_crcs
 HEADER = 61
 
 
-# From this size on a batch is long; so many bytes are a stride.
+# The minimum size of a long batch, and the size of a stride, in bytes.
 LONG = 2 << 20
 STRIDE = 64 << 10
 COUNT_AT, LAST_DELTA_AT, ATTRIBUTES_AT = 57, 23, 21
 
 
 def outcome(data: bytes, **options: Any) -> tuple[Any, ...]:
-    """All that a caller can see that isn't the input itself, or the error."""
+    """Return every part of the result except the input bytes, or the error."""
     try:
         table = kbatch.decode(data, **options)
     except kbatch.KbatchError as error:
         return type(error), str(error)
-    # Between fields there may be bytes that nobody writes.
+    # Padding between fields is not initialized.
     columns = [table.records[name].tobytes() for name in table.records.dtype.names]
     return columns, table.batches.tolist(), table.data.nbytes, table.losses, table.consumed
 
 
 def same(data: bytes, **options: Any) -> None:
-    """Several threads sum a batch first and parse it as a whole then."""
+    """Check that one thread and several return the same; several sum the whole batch before they parse it."""
     one = outcome(data, **options)
     for threads in (2, 3):
         assert outcome(data, threads=threads, **options) == one
 
 
-def resealed(batch: bytes | bytearray) -> bytes:
+def with_valid_crc(batch: bytes | bytearray) -> bytes:
     data = np.frombuffer(bytearray(batch), np.uint8)
     data[8:12] = np.frombuffer((len(data) - 12).to_bytes(4, "big"), np.uint8)
     write_crcs(data, kbatch.scan(data).astype(BATCH_DTYPE))
@@ -56,10 +56,10 @@ def with_number(batch: bytes, at: int, number: int) -> bytes:
 
 
 def batch_of(records: list[bytes], last_delta: int | None = None) -> bytes:
-    """A batch of records that are encoded."""
+    """Build a batch from encoded records."""
     batch = kbatch.encode([b""], timestamps=[1_700_000_000_000], base_offset=5)[:HEADER] + b"".join(records)
     batch = with_number(batch, LAST_DELTA_AT, len(records) - 1 if last_delta is None else last_delta)
-    return resealed(with_number(batch, COUNT_AT, len(records)))
+    return with_valid_crc(with_number(batch, COUNT_AT, len(records)))
 
 
 SHAPES = ["short", "keys and headers", "medium", "some large", "far apart", "append time"]
@@ -68,8 +68,10 @@ SHAPES = ["short", "keys and headers", "medium", "some large", "far apart", "app
 @cache
 def values_of(shape: str) -> list[bytes]:
     rng = np.random.default_rng(SHAPES.index(shape))
-    count, most = {"short": (120_000, 20), "medium": (4000, 1300), "some large": (60_000, 60)}.get(shape, (70_000, 40))
-    ends = np.cumsum(rng.integers(most // 2, most, count))
+    count, max_size = {"short": (120_000, 20), "medium": (4000, 1300), "some large": (60_000, 60)}.get(
+        shape, (70_000, 40)
+    )
+    ends = np.cumsum(rng.integers(max_size // 2, max_size, count))
     noise = rng.bytes(int(ends[-1]))
     values = [noise[start:end] for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
     if shape == "some large":
@@ -93,13 +95,13 @@ def long_batch(shape: str) -> bytes:
     if shape == "append time":
         batch = bytearray(batch)
         batch[ATTRIBUTES_AT + 1] |= oracle.LOG_APPEND_TIME
-        batch = resealed(batch)
+        batch = with_valid_crc(batch)
     assert len(batch) > LONG
     return batch
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape(shape: str) -> None:
+def test_long_batches_of_every_shape_decode_the_same(shape: str) -> None:
     batch = long_batch(shape)
     table = kbatch.decode(batch)
     assert list(table.values()) == values_of(shape)
@@ -118,8 +120,8 @@ def test_every_shape(shape: str) -> None:
             same(data, **options)
 
 
-def test_compacted_batches() -> None:
-    """Records were removed, and the offsets tell (CNT-R5); or the header doesn't."""
+def test_long_compacted_batches_decode_the_same() -> None:
+    """Records were removed; the last offset delta still counts them, or does not (CNT-R5)."""
     rng = np.random.default_rng(1)
     kept = np.flatnonzero(rng.integers(0, 50, 80_000))
     records = [oracle.encode_record(i, i, b"key", b"value of %d bytes..." % i) for i in kept.tolist()]
@@ -132,30 +134,30 @@ def test_compacted_batches() -> None:
 # -- damage
 
 
-def borders(batch: bytes | bytearray) -> list[int]:
-    """Where strides end: the first ones, some and the last one."""
+def stride_edges(batch: bytes | bytearray) -> list[int]:
+    """Return positions near the ends of strides: the first ones, some in the middle, and the last."""
     every = range(HEADER + STRIDE, len(batch), STRIDE)
     return [*every[:2], every[len(every) // 2], every[-1]]
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3])
-def test_damage(shape: str) -> None:
+def test_damaged_long_batches_decode_the_same(shape: str) -> None:
     batch = long_batch(shape)
     rng = np.random.default_rng(4)
     small = kbatch.encode([b"a", b"b"], base_offset=3)
-    places = [at + near for at in borders(batch) for near in (-30, -2, -1, 0, 1, 2, 3, 5, 200)]
+    places = [at + near for at in stride_edges(batch) for near in (-30, -2, -1, 0, 1, 2, 3, 5, 200)]
     places = [place for place in places if place < len(batch)]
     places += rng.integers(ATTRIBUTES_AT, len(batch), 20).tolist() + list(range(ATTRIBUTES_AT, HEADER + 12))
     for place in places:
         damaged = bytearray(batch)
         damaged[place] ^= 1 << int(rng.integers(8))
-        # The checksum doesn't hold, or does all the same.
-        for data in (bytes(damaged), resealed(damaged)):
+        # The checksum is wrong, or is written again after the change.
+        for data in (bytes(damaged), with_valid_crc(damaged)):
             crc = ["verify", "mark", "skip"][int(rng.integers(3))]
             same(small + data, crc=crc, on_error=["skip", "raise"][int(rng.integers(2))])
 
 
-def test_bad_checksums() -> None:
+def test_long_batches_with_bad_checksums_decode_the_same() -> None:
     batch = bytearray(long_batch("short"))
     batch[17] ^= 1
     data = bytes(batch)
@@ -169,41 +171,41 @@ def test_bad_checksums() -> None:
 
 
 @pytest.mark.parametrize("more", [-100_000, -1000, -1, 1, 2, 1000, 100_000, -(1 << 31), (1 << 31) - 1])
-def test_counts_that_are_wrong(more: int) -> None:
+def test_long_batches_with_wrong_counts_decode_the_same(more: int) -> None:
     batch = long_batch("short")
     count = max(min(120_000 + more, (1 << 31) - 1), -(1 << 31))
     for last_delta in (count - 1, 119_999):
         data = with_number(batch, LAST_DELTA_AT, max(last_delta, -(1 << 31)))
-        data = resealed(with_number(data, COUNT_AT, count))
+        data = with_valid_crc(with_number(data, COUNT_AT, count))
         for on_error in ("raise", "skip"):
             same(data, on_error=on_error)
     assert outcome(data, threads=2)[0] is not bytes
 
 
-def test_payloads_cut_and_continued() -> None:
+def test_long_batches_with_shorter_or_longer_payloads_decode_the_same() -> None:
     batch = long_batch("short")
-    for end in [*(at + near for at in borders(batch) for near in (-1, 0, 1)), len(batch) - 1, LONG, LONG - 1]:
-        same(resealed(batch[:end]), on_error="skip")
+    for end in [*(at + near for at in stride_edges(batch) for near in (-1, 0, 1)), len(batch) - 1, LONG, LONG - 1]:
+        same(with_valid_crc(batch[:end]), on_error="skip")
         same(batch[:end], on_error="skip")
     for more in (b"\0", bytes(50), batch[HEADER : HEADER + 23], batch[HEADER:]):
-        same(resealed(batch + more), on_error="skip")
+        same(with_valid_crc(batch + more), on_error="skip")
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_anything(data: st.DataObject) -> None:
-    """Any bytes moved, changed, left out or put in anywhere."""
+def test_arbitrary_changes_of_a_long_batch_decode_the_same(data: st.DataObject) -> None:
+    """Bytes are copied, changed, removed or inserted anywhere."""
     batch = bytearray(long_batch(data.draw(st.sampled_from(SHAPES))))
-    places = st.integers(HEADER, len(batch) - 1) | st.sampled_from([LONG // 2, *borders(batch)])
+    places = st.integers(HEADER, len(batch) - 1) | st.sampled_from([LONG // 2, *stride_edges(batch)])
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(places)
         size = data.draw(st.sampled_from([1, 2, 23, 1000, 100_000]))
-        match data.draw(st.sampled_from(["change", "leave out", "put in", "copy", "count"])):
+        match data.draw(st.sampled_from(["change", "remove", "insert", "copy", "count"])):
             case "change":
                 batch[at : at + size] = data.draw(st.sampled_from([b"\0", b"\xff", b"\x0c\0", b"\x7e"])) * size
-            case "leave out":
+            case "remove":
                 del batch[at : at + size]
-            case "put in":
+            case "insert":
                 batch[at:at] = data.draw(st.binary(max_size=50))
             case "copy":
                 other = data.draw(places)
@@ -212,19 +214,19 @@ def test_anything(data: st.DataObject) -> None:
                 count = int.from_bytes(batch[COUNT_AT:HEADER], "big") + data.draw(st.integers(-1000, 1000))
                 batch = bytearray(with_number(with_number(bytes(batch), COUNT_AT, count), LAST_DELTA_AT, count - 1))
     same(
-        resealed(batch) if data.draw(st.booleans()) else bytes(batch),
+        with_valid_crc(batch) if data.draw(st.booleans()) else bytes(batch),
         on_error=data.draw(st.sampled_from(["raise", "skip"])),
         crc=data.draw(st.sampled_from(["verify", "mark", "skip"])),
         columns=data.draw(st.none() | st.just(["timestamp"]) | st.just(["offset", "value"])),
     )
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals of POSIX")
-def test_ctrl_c() -> None:
-    """At any time of it: it ends, and the next call is as good as before."""
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX signals")
+def test_ctrl_c_interrupts_the_decode_of_a_long_batch() -> None:
+    """The call ends whenever the signal arrives, and the next call returns the same as before."""
     small = kbatch.encode([b"v" * 30] * 3000)
     data = small * 300 + long_batch("short")
-    wanted = outcome(data)
+    expected = outcome(data)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -239,4 +241,4 @@ def test_ctrl_c() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert outcome(data, threads=3) == wanted
+    assert outcome(data, threads=3) == expected

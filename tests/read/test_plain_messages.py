@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1 that stand alone, which are checked and read in runs of 32."""
+"""Uncompressed messages of magic 0 and 1, which are checked and parsed in runs of 32."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kbatch.kernels import checksum
 from kbatch.read.decode_options import DecodeOptions
 
 COUNT = 100
-# The first and last of a run, and those beside.
+# The first and last message of a run, and their neighbours.
 PLACES = [0, 1, 30, 31, 32, 33, 63, 64, 98, 99]
-every_way = pytest.mark.parametrize("threads", [1, 2], ids=["one thread", "two threads"])
+with_threads = pytest.mark.parametrize("threads", [1, 2], ids=["one thread", "two threads"])
 
 
 def values(count: int = COUNT) -> list[bytes | None]:
@@ -31,10 +31,10 @@ def encoded(magic: int, given: list[bytes | None] | None = None) -> bytes:
                          magic=magic, **fields)  # fmt: skip
 
 
-@every_way
+@with_threads
 @pytest.mark.parametrize("magic", [0, 1])
-def test_all_of_them_are_read(magic: int, threads: int) -> None:
-    """LEG-R6."""
+def test_all_messages_of_a_run_are_read(magic: int, threads: int) -> None:
+    """LEG-R6: every message and its value is returned, also with fewer columns or offset bounds."""
     data = encoded(magic)
     table = decode_by_threads(data, threads=threads)
     assert table.values() == values()
@@ -48,11 +48,11 @@ def test_all_of_them_are_read(magic: int, threads: int) -> None:
     assert ranged.values() == values()[31:71]
 
 
-@every_way
+@with_threads
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_bad_checksum_anywhere_in_a_run(magic: int, place: int, threads: int) -> None:
-    """CRC-R7: it is found where it is, and costs nothing but its message."""
+def test_a_bad_checksum_loses_only_its_message(magic: int, place: int, threads: int) -> None:
+    """CRC-R7: the error has the position of the message, anywhere in the run."""
     data = bytearray(encoded(magic))
     rows = kbatch.scan(bytes(data))
     at = int(rows["position"][place])
@@ -67,11 +67,11 @@ def test_a_bad_checksum_anywhere_in_a_run(magic: int, place: int, threads: int) 
     assert len(decode_by_threads(data, crc="skip", threads=threads)) == COUNT
 
 
-@every_way
+@with_threads
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_length_that_is_too_large_anywhere_in_a_run(magic: int, place: int, threads: int) -> None:
-    """LEG-R6: of key or value, in a message whose checksum holds."""
+def test_a_length_above_the_size_of_its_message_is_invalid(magic: int, place: int, threads: int) -> None:
+    """LEG-R6: the length of a key or a value, in a message with a valid checksum, anywhere in the run."""
     given = [b"v" * 20] * COUNT
     for field in ("key", "value"):
         data = bytearray(encoded(magic, given))
@@ -89,8 +89,8 @@ def test_a_length_that_is_too_large_anywhere_in_a_run(magic: int, place: int, th
         assert table.records["offset"].tolist() == [*range(place), *range(place + 1, COUNT)]
 
 
-def test_tables_end_with_the_message_that_makes_them_large_enough() -> None:
-    """Whatever run it is in."""
+def test_tables_end_with_the_message_that_reaches_their_size() -> None:
+    """The message may be anywhere in a run."""
     data = byte_array(encoded(1))
     ends = np.cumsum(kbatch.scan(data)["size"])
     costs = ends + np.arange(1, COUNT + 1) * (RECORD_DTYPE.itemsize + BATCH_DTYPE.itemsize)
@@ -101,15 +101,15 @@ def test_tables_end_with_the_message_that_makes_them_large_enough() -> None:
             assert (made.consumed, len(made)) == (ends[last], last + 1), (most, threads)
 
 
-@every_way
-def test_runs_among_batches_and_wrappers(threads: int) -> None:
+@with_threads
+def test_runs_of_messages_may_be_between_batches_and_wrappers(threads: int) -> None:
     """FRM-R13: magics and codecs change within a log."""
-    parts, wanted = [], []
+    parts, expected = [], []
     for i, (magic, codec) in enumerate([(1, "none"), (2, "none"), (0, "none"), (1, "lz4"), (1, "none")] * 3):
         given = [b"%d" % i] * (i * 9 + 1)
         parts.append(kbatch.encode(given, magic=magic, codec=codec, **({"timestamps": i} if magic else {})))
-        wanted += given
-    assert decode_by_threads(b"".join(parts), threads=threads).values() == wanted
+        expected += given
+    assert decode_by_threads(b"".join(parts), threads=threads).values() == expected
     plain = [part for i, part in enumerate(parts) if i % 5 != 3]
     assert decode_by_threads(b"".join(plain), threads=threads).values() == [
         value for i in range(15) if i % 5 != 3 for value in [b"%d" % i] * (i * 9 + 1)

@@ -1,4 +1,4 @@
-"""Random damage in larger logs: `decode` and `Log.tables` lose what was damaged, the same and nothing else."""
+"""Random damage in larger logs: `decode` and `Log.tables` lose the same, damaged entries and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import kbatch
 
 
 def some_entry(rng: random.Random, offset: int) -> tuple[bytes, int]:
-    """Build an entry of any magic and codec, and tell how many records it has."""
+    """Build an entry of any magic and codec; return it with its number of records."""
     count = rng.randint(1, 5)
     contents = [(rng.choice([None, b"", b"key"]), rng.randbytes(rng.choice([0, 5, 50, 500]))) for _ in range(count)]
     magic = rng.choice([0, 1, 2, 2, 2])
@@ -29,9 +29,9 @@ def some_entry(rng: random.Random, offset: int) -> tuple[bytes, int]:
 
 
 def damage(rng: random.Random, data: bytearray, start: int, size: int) -> None:
-    """Damage one entry where a checksum or its framing covers it, so that it can be told."""
+    """Damage one entry in bytes that a checksum or the framing covers, so that the damage is detected."""
     begin = 21 if data[start + 16] == 2 else 16
-    # More damage than a bit of its length makes a compressed message set one whose messages may be found (LEG-R11).
+    # More than one flipped bit in the length of a compressed message set may expose its messages (LEG-R11).
     kind = rng.randrange(2 if data[start + 16] < 2 and data[start + 17] & 7 else 4)
     if kind == 0:
         data[start + rng.choice([8, 9, 10, 11])] ^= 1 << rng.randrange(8)
@@ -46,7 +46,7 @@ def damage(rng: random.Random, data: bytearray, start: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_damaged_is_lost_and_nothing_else(tmp_path: Path, seed: int) -> None:
+def test_only_damaged_entries_are_lost(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     entries, offsets = [], []
     offset = 0
@@ -60,13 +60,13 @@ def test_what_is_damaged_is_lost_and_nothing_else(tmp_path: Path, seed: int) -> 
         starts.append(starts[-1] + len(entry))
     data = bytearray(b"".join(entries))
     bad = set(rng.sample(range(len(entries) - 1), rng.randint(1, 8)))
-    # Nor is the end of such a set known if what follows it is damaged too.
+    # The end of such a set is also unknown if the entry after it is damaged too.
     bad = {i for i in bad if i + 1 not in bad or entries[i][16] == 2}
     for i in bad:
         damage(rng, data, starts[i], len(entries[i]))
     table = kbatch.decode(data, on_error="skip")
-    wanted = [offset for i, each in enumerate(offsets) if i not in bad for offset in each]
-    assert offsets_of(table) == wanted
+    expected = [offset for i, each in enumerate(offsets) if i not in bad for offset in each]
+    assert offsets_of(table) == expected
     assert_accounted(table, len(data))
     lost = {at for loss in table.losses for at in range(loss.position, loss.position + loss.length)}
     assert lost == {at for i in bad for at in range(starts[i], starts[i + 1])}
@@ -89,18 +89,22 @@ def test_what_is_damaged_is_lost_and_nothing_else(tmp_path: Path, seed: int) -> 
         )
         first, end = options.get("start_offset", 0), options.get("stop_offset", offset)
         have = [each for one in tables for each in offsets_of(one)]
-        assert have == [each for each in wanted if first <= each < end]
-        told = [at for one in tables for loss in one.losses for at in range(loss.position, loss.position + loss.length)]
-        assert len(told) == len(set(told))
-        assert set(told) <= lost
+        assert have == [each for each in expected if first <= each < end]
+        reported = [
+            at for one in tables for loss in one.losses for at in range(loss.position, loss.position + loss.length)
+        ]
+        assert len(reported) == len(set(reported))
+        assert set(reported) <= lost
         within = {i for i in bad if offsets[i][-1] >= first and offsets[i][0] < end}
-        assert set(told) >= {at for i in within for at in range(starts[i], starts[i + 1])}
+        assert set(reported) >= {at for i in within for at in range(starts[i], starts[i + 1])}
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4"])
-def test_no_message_in_a_wrapper_of_wrong_length_is_one_of_the_log(tmp_path: Path, magic: int, codec: str) -> None:
-    """LEG-R11: they stand in it as they are if they can't be compressed, with offsets of their own."""
+def test_messages_inside_a_wrapper_of_wrong_length_are_not_entries_of_the_log(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """LEG-R11: messages that do not compress are stored verbatim in a wrapper, with relative offsets."""
     rng = random.Random(1)
     for _ in range(15):
         contents = [(None, rng.randbytes(rng.choice([5, 50, 500]))) for _ in range(rng.randint(1, 5))]

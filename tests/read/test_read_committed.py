@@ -1,4 +1,4 @@
-"""isolation="read_committed" in `decode` and `Log.tables`: what Kafka's consumer hands out, and what is withheld."""
+"""isolation="read_committed" in `decode` and `Log.tables`: Kafka's consumer returns and withholds the same records."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def committed(data: bytes, **options: Any) -> kbatch.RecordTable:
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
-def test_fetch_responses(path: Path) -> None:
-    """TXN-R1 to TXN-R14: the offsets handed out, and the next one to fetch (TXN-R11)."""
+def test_fetch_responses_return_what_kafkas_consumer_returns(path: Path) -> None:
+    """TXN-R1 to TXN-R14: the offsets returned, and the next offset to fetch (TXN-R11)."""
     case = json.loads(path.read_text())
     aborted = case["aborted"]
     table = kbatch.decode(
@@ -62,15 +62,15 @@ class TestGoldenLog:
         return b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")))
 
     @pytest.mark.parametrize("max_bytes", [1, 4096, 64 << 20])
-    def test_any_size_of_tables_gives_the_truth(self, max_bytes: int) -> None:
-        """The marker may stand in a later table or segment than what it decides (TXN-R15, LSO-R2)."""
+    def test_tables_of_any_size_return_the_committed_records(self, max_bytes: int) -> None:
+        """A marker may be in a later table or segment than the data of its transaction (TXN-R15, LSO-R2)."""
         tables = list(kbatch.Log(TXN).tables(isolation="read_committed", max_bytes=max_bytes))
         assert [offset for table in tables for offset in offsets_of(table)] == TRUTH["readCommittedOffsets"]
-        wanted = [(int(producer), first) for producer, first in TRUTH["open"].items()]
-        assert all(table.pending == wanted for table in tables)
+        expected = [(int(producer), first) for producer, first in TRUTH["open"].items()]
+        assert all(table.pending == expected for table in tables)
         assert {table.last_stable_offset for table in tables} == {TRUTH["lastStableOffset"]}
 
-    def test_any_range_of_offsets_is_the_truth_within_it(self) -> None:
+    def test_any_offset_range_returns_its_committed_records(self) -> None:
         rng = np.random.default_rng(7)
         log = kbatch.Log(TXN)
         for start, stop in np.sort(rng.integers(0, 380, (100, 2))).tolist():
@@ -78,29 +78,29 @@ class TestGoldenLog:
             have = [offset for table in tables for offset in offsets_of(table)]
             assert have == [offset for offset in TRUTH["readCommittedOffsets"] if start <= offset < stop]
 
-    def test_bytes_decide_by_their_own_markers(self) -> None:
+    def test_markers_in_the_input_decide_transactions(self) -> None:
         table = committed(self.data())
         assert offsets_of(table) == TRUTH["readCommittedOffsets"]
         assert table.pending == [(1002, 362), (1004, 367)]
         assert table.last_stable_offset == 362
         assert table.consumed == len(self.data())
 
-    def test_a_list_decides_alone(self) -> None:
-        """With a fetch response's list nothing is withheld: a broker sends nothing beyond its last stable offset."""
+    def test_an_aborted_list_decides_without_markers(self) -> None:
+        """With the aborted list nothing is withheld: a broker sends no data beyond its last stable offset."""
         pairs = [(entry["producerId"], entry["firstOffset"]) for entry in TRUTH["aborted"]]
         every = offsets_of(kbatch.decode(self.data()))
-        wanted = [offset for offset in every if offset in set(TRUTH["readCommittedOffsets"]) or offset >= 362]
-        wanted = [offset for offset in wanted if offset != 366]
+        expected = [offset for offset in every if offset in set(TRUTH["readCommittedOffsets"]) or offset >= 362]
+        expected = [offset for offset in expected if offset != 366]
         table = committed(self.data(), aborted=pairs[::-1] + pairs[:3])
-        assert offsets_of(table) == wanted
+        assert offsets_of(table) == expected
         assert table.pending == []
         rows = np.array(
             [(entry["producerId"], entry["firstOffset"], entry["lastOffset"], -1) for entry in TRUTH["aborted"]],
             kbatch.ABORTED_DTYPE,
         )
-        assert offsets_of(committed(self.data(), aborted=rows)) == wanted
+        assert offsets_of(committed(self.data(), aborted=rows)) == expected
 
-    def test_batches_left_out_have_rows_that_say_so(self) -> None:
+    def test_excluded_batches_keep_their_rows_with_a_status(self) -> None:
         table = committed(self.data())
         aborted = table.batches["status"] == kbatch.BatchStatus.ABORTED
         ranges = {(entry["producerId"], entry["firstOffset"], entry["lastOffset"]) for entry in TRUTH["aborted"]}
@@ -110,7 +110,7 @@ class TestGoldenLog:
             assert row["base_offset"] + 0 not in offsets_of(table)
         assert aborted.sum() > 13
 
-    def test_control_records_are_there_if_wanted(self) -> None:
+    def test_control_records_are_returned_on_request(self) -> None:
         table = committed(self.data(), include_control=True)
         rows = kbatch.control_records(table)
         assert sorted(set(offsets_of(table)) - set(TRUTH["readCommittedOffsets"])) == rows["offset"].tolist()
@@ -121,8 +121,8 @@ class TestGoldenLog:
         # Offset 156 is the marker of a transaction that wrote nothing here (TXI-R3).
         assert {offset for offset in commits | aborts if offset < 362} | {156} == set(rows["offset"].tolist())
 
-    def test_a_log_from_its_middle_on(self, tmp_path: Path) -> None:
-        """TXI-R6: what began in a segment that is gone is decided by its marker all the same."""
+    def test_a_log_may_be_read_from_any_segment(self, tmp_path: Path) -> None:
+        """TXI-R6: a transaction that began in a deleted segment is decided by its marker."""
         directory = tmp_path / "txn-0"
         shutil.copytree(TXN, directory, copy_function=shutil.copyfile)
         (directory / f"{0:020d}.log").unlink()
@@ -131,8 +131,8 @@ class TestGoldenLog:
         assert have == [offset for offset in TRUTH["readCommittedOffsets"] if offset >= 186]
 
 
-def test_nothing_is_guessed_of_what_is_open() -> None:
-    """LSO-R1: from the first undecided transaction on all is withheld, also of producers without transactions."""
+def test_records_after_an_open_transaction_are_withheld() -> None:
+    """LSO-R1: all records from the first undecided transaction on are withheld, for every producer."""
     data = three(0) + data_batch(3, 7) + three(6) + data_batch(9, 8) + marker(12, 8, COMMIT)
     table = committed(data)
     assert offsets_of(table) == [0, 1, 2]
@@ -142,8 +142,8 @@ def test_nothing_is_guessed_of_what_is_open() -> None:
     assert offsets_of(committed(data + marker(13, 7, ABORT))) == [0, 1, 2, *range(6, 12)]
 
 
-def test_aborted_batches_are_not_even_decompressed() -> None:
-    """A payload that can't be read costs nothing if its transaction was aborted; its checksum is looked at."""
+def test_aborted_batches_are_not_decompressed() -> None:
+    """An unreadable payload is not an error if its transaction was aborted; its checksum is still verified."""
     broken = build_batch(
         payload=b"no such stream",
         base_offset=3,
@@ -158,7 +158,7 @@ def test_aborted_batches_are_not_even_decompressed() -> None:
     assert offsets_of(committed(data)) == [0, 1, 2, 7, 8, 9]
 
 
-def test_an_aborted_batch_with_a_bad_checksum_gives_nothing() -> None:
+def test_an_aborted_batch_with_a_bad_checksum_returns_no_records() -> None:
     bad = bytearray(data_batch(3, 7))
     bad[-2] ^= 1
     data = three(0) + bytes(bad) + data_batch(6, 7) + marker(9, 7, ABORT) + three(10)
@@ -172,8 +172,8 @@ def test_an_aborted_batch_with_a_bad_checksum_gives_nothing() -> None:
 
 
 @pytest.mark.parametrize("bit", range(64, 8 * 61, 3))
-def test_a_flipped_bit_withholds_no_more_than_its_batch(bit: int) -> None:
-    """A header that lies opens no transaction that nobody ends; of the base offset before it no checksum knows."""
+def test_a_flipped_bit_withholds_only_its_batch(bit: int) -> None:
+    """A damaged header must not open a transaction that never ends; no checksum covers the base offset."""
     first = three(0)
     bad = bytearray(three(3))
     bad[bit // 8] ^= 1 << bit % 8
@@ -184,8 +184,8 @@ def test_a_flipped_bit_withholds_no_more_than_its_batch(bit: int) -> None:
     assert table.pending == []
 
 
-def test_markers_behind_damage_decide() -> None:
-    """A damaged length hides batches from a walk over headers; the decoding finds them again, and so must this."""
+def test_markers_after_damage_decide_transactions() -> None:
+    """A damaged length hides batches from a scan of headers; the search for markers must find them as decoding does."""
     bad = bytearray(three(3))
     bad[8:12] = (1 << 20).to_bytes(4, "big")
     data = data_batch(0, 7) + bytes(bad) + marker(6, 7, ABORT) + three(7)
@@ -215,8 +215,8 @@ def test_a_lost_marker_leaves_its_transaction_undecided() -> None:
     assert lost(table)[0][1] - lost(table)[0][0] == len(bad)
 
 
-def test_damage_in_a_log_hides_no_marker(tmp_path: Path) -> None:
-    """The same over files: a segment whose headers can't be followed to its end is followed by its bytes."""
+def test_damage_in_a_log_hides_no_markers(tmp_path: Path) -> None:
+    """If the header chain of a segment breaks before its end, its bytes are searched for batches."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     bad = bytearray(three(3))
@@ -232,8 +232,8 @@ def test_damage_in_a_log_hides_no_marker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("crc", ["mark", "skip"])
-def test_where_bad_checksums_are_accepted_the_log_believes_them(tmp_path: Path, crc: Any) -> None:
-    """What is handed out whatever its checksum is belongs to its transaction, and so does its marker."""
+def test_markers_with_accepted_bad_checksums_decide_transactions(tmp_path: Path, crc: Any) -> None:
+    """If bad checksums are accepted, such batches and such markers belong to their transactions."""
     parts = [bytearray(part) for part in (data_batch(0, 7), marker(3, 7, ABORT), data_batch(4, 8), three(7))]
     for part in parts[:3]:
         part[17] ^= 1
@@ -247,7 +247,7 @@ def test_where_bad_checksums_are_accepted_the_log_believes_them(tmp_path: Path, 
     assert offsets_of(committed(data[: -len(parts[3])] + bytes(marker(7, 8, COMMIT)), crc=crc)) == [4, 5, 6]
 
 
-def test_bad_lists_are_refused() -> None:
+def test_invalid_aborted_lists_are_rejected() -> None:
     with pytest.raises(ValueError, match="isolation must be one of 'read_uncommitted', 'read_committed'"):
         kbatch.decode(b"", isolation="serializable")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="entry 0 must be a pair of integers"):
@@ -256,7 +256,7 @@ def test_bad_lists_are_refused() -> None:
         committed(b"", aborted=[(7, 1), (7, 1, 2)])
 
 
-def test_crc_r6_an_aborted_batch_is_verified_before_it_is_left_out() -> None:
+def test_crc_r6_an_aborted_batch_is_verified_before_it_is_excluded() -> None:
     bad = bytearray(data_batch(0, 7))
     bad[-1] ^= 1
     data = bytes(bad) + marker(3, 7, ABORT)

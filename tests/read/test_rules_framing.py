@@ -1,4 +1,4 @@
-"""Catalogue section 1: how a run of batches is framed, what a checksum covers, and how reading goes on after damage."""
+"""Catalogue section 1: the framing of batches, the bytes a checksum covers, and where reading resumes after damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = len(A)
 
 
 def entry(length: int, magic: int = 2, offset: int = 0, size: int = 100) -> bytes:
-    """Bytes that begin like an entry and go on with zeros."""
+    """Return the first fields of an entry, followed by zeros."""
     return (struct.pack(">qiib", offset, length, -1, magic) + bytes(size))[:size]
 
 
@@ -42,17 +42,17 @@ def test_frm_r1_every_entry_begins_with_offset_and_length() -> None:
 
 
 @pytest.mark.parametrize("length", [13, 1, 0, -1, -(2**31)])
-def test_frm_r2_length_below_the_least_is_corrupt(length: int) -> None:
+def test_frm_r2_length_below_the_minimum_is_corrupt(length: int) -> None:
     error = raised(A + entry(length), kbatch.CorruptBatchError)
     assert error.position == SIZE
     assert str(length) in str(error)
-    # It is tested before asking whether enough bytes are there: offset and length suffice.
+    # The length is checked before the number of remaining bytes: offset and length suffice.
     assert raised(A + entry(length, size=12), kbatch.CorruptBatchError).position == SIZE
     assert raised(entry(length), kbatch.CorruptBatchError).position == 0
 
 
 @pytest.mark.parametrize("cut", range(SIZE))
-def test_frm_r3_incomplete_last_batch_is_no_error(cut: int) -> None:
+def test_frm_r3_incomplete_last_batch_is_not_an_error(cut: int) -> None:
     for on_error in ("raise", "stop", "skip"):
         table = kbatch.decode(A + B[:cut], on_error=on_error)  # type: ignore[arg-type]
         assert offsets_of(table) == [10, 11, 12]
@@ -77,7 +77,7 @@ def test_frm_r5_length_below_the_header_of_its_magic_is_corrupt(magic: int, leng
     assert raised(A + entry(length, magic, size=17), kbatch.CorruptBatchError).position == SIZE
 
 
-def test_frm_r5_least_batch_is_a_header_alone() -> None:
+def test_frm_r5_the_smallest_batch_is_a_header_without_records() -> None:
     table = kbatch.decode(build_batch())
     assert len(table.batches) == 1
     assert table.consumed == 61
@@ -97,7 +97,7 @@ def test_frm_r7_zero_tail_is_corrupt_in_a_buffer() -> None:
     assert offsets_of(table) == [10, 11, 12]
 
 
-def test_frm_r8_stop_never_looks_behind_the_damage() -> None:
+def test_frm_r8_stop_never_reads_past_the_damage() -> None:
     data = A + entry(13, size=25) + B
     table = kbatch.decode(data, on_error="stop")
     assert offsets_of(table) == [10, 11, 12]
@@ -105,13 +105,13 @@ def test_frm_r8_stop_never_looks_behind_the_damage() -> None:
     assert lost(table) == [(SIZE, len(data))]
 
 
-def test_frm_r9_end_of_a_view_cuts_like_the_end_of_the_file() -> None:
+def test_frm_r9_a_batch_that_crosses_the_end_of_a_view_is_partial() -> None:
     table = kbatch.decode(memoryview(A + A)[:100])
     assert offsets_of(table) == [10, 11, 12]
     assert table.consumed == SIZE
 
 
-def test_frm_r10_overflow_batch_looks_partial() -> None:
+def test_frm_r10_overflow_batch_is_partial() -> None:
     overflow = entry(89, magic=0, offset=-1, size=100)
     for data in (overflow, A + overflow):
         table = kbatch.decode(data)
@@ -119,21 +119,21 @@ def test_frm_r10_overflow_batch_looks_partial() -> None:
         assert -1 not in offsets_of(table)
 
 
-def test_frm_r11_base_offsets_may_go_back_and_repeat() -> None:
+def test_frm_r11_base_offsets_may_decrease_and_repeat() -> None:
     assert offsets_of(kbatch.decode(A + three(5) + three(5))) == [10, 11, 12, 5, 6, 7, 5, 6, 7]
 
 
 @pytest.mark.parametrize(
-    ("base", "wanted"),
+    ("base", "expected"),
     [(INT64_MAX - 1, [INT64_MAX - 1, INT64_MAX, -INT64_MAX - 1]), (-5, [-5, -4, -3])],
 )
-def test_frm_r12_offsets_are_plain_int64(base: int, wanted: list[int]) -> None:
-    """FRM-17 and FRM-18: sums wrap, negative bases are legal."""
-    assert offsets_of(kbatch.decode(three(base))) == wanted
+def test_frm_r12_offsets_are_plain_int64(base: int, expected: list[int]) -> None:
+    """FRM-17 and FRM-18: sums wrap, and negative base offsets are valid."""
+    assert offsets_of(kbatch.decode(three(base))) == expected
 
 
-def test_frm_r13_magic_is_that_of_each_entry() -> None:
-    """A message of an old magic between batches is read as what it is. FCH-R2: so it is in fetch responses."""
+def test_frm_r13_every_entry_may_have_another_magic() -> None:
+    """A message of magic 1 between batches of magic 2 is decoded as magic 1; also in fetch responses (FCH-R2)."""
     body = bytes([1, 0]) + struct.pack(">qii", 5, -1, -1)
     message = struct.pack(">qiI", 13, len(body) + 4, zlib.crc32(body)) + body
     data = A + message + B
@@ -143,8 +143,8 @@ def test_frm_r13_magic_is_that_of_each_entry() -> None:
     assert table.records["batch"].tolist() == [0, 0, 0, 1, 2, 2, 2]
 
 
-def test_frm_r14_nothing_whole_is_told_by_consumed() -> None:
-    """A batch larger than what was fetched: no record, no error, and nothing used. (FCH-R4)"""
+def test_frm_r14_consumed_is_zero_without_a_complete_batch() -> None:
+    """A batch larger than the fetched bytes returns no records and no error, and consumes no bytes (FCH-R4)."""
     table = kbatch.decode(A[:-1])
     assert (len(table), len(table.batches), table.consumed) == (0, 0, 0)
 
@@ -163,20 +163,20 @@ def test_frm_r16_position_is_the_first_byte_of_the_batch() -> None:
 
 
 def test_batches_may_begin_at_any_byte() -> None:
-    """COL-R9: nothing is aligned."""
+    """COL-R9: the format aligns no field."""
     for shift in range(1, 9):
         data = memoryview(bytes(shift) + A + B)[shift:]
         assert offsets_of(kbatch.decode(data)) == [10, 11, 12, 20, 21, 22]
 
 
-def test_anything_with_a_buffer_is_data(tmp_path: Path) -> None:
+def test_data_may_be_any_object_with_a_buffer(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(A)
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    wanted = records_of(kbatch.decode(A))
+    expected = records_of(kbatch.decode(A))
     for data in (bytearray(A), memoryview(A), np.frombuffer(A, np.uint8), mapped):
-        assert records_of(kbatch.decode(data)) == wanted
+        assert records_of(kbatch.decode(data)) == expected
     with pytest.raises(TypeError, match="buffer"):
         kbatch.decode("text")  # type: ignore[arg-type]
 
@@ -207,7 +207,7 @@ def test_crc_r3_every_other_byte_is_covered(at: int) -> None:
     assert (error.position, error.base_offset) == (0, 10)
 
 
-def test_crc_r4_bad_batch_is_passed_by_its_length() -> None:
+def test_crc_r4_a_bad_batch_is_skipped_by_its_length() -> None:
     bad = oracle.with_crc(B, 0)
     data = A + bad + C
     error = raised(data, kbatch.CrcMismatchError)
@@ -226,7 +226,7 @@ def test_crc_r4_bad_batch_is_passed_by_its_length() -> None:
     assert lost(stopped) == [(SIZE, len(data))]
 
 
-def test_crc_r4_mark_hands_the_records_out_and_says_so() -> None:
+def test_crc_r4_mark_returns_the_records_and_sets_the_status() -> None:
     data = A + oracle.with_crc(B, 0) + C
     table = kbatch.decode(data, crc="mark")
     assert offsets_of(table) == [10, 11, 12, 20, 21, 22, 30, 31, 32]
@@ -235,14 +235,14 @@ def test_crc_r4_mark_hands_the_records_out_and_says_so() -> None:
     assert table.losses == []
 
 
-def test_crc_r4_skip_does_not_look() -> None:
+def test_crc_r4_skip_does_not_verify_checksums() -> None:
     table = kbatch.decode(A + oracle.with_crc(B, 0) + C, crc="skip")
     assert len(table) == 9
     assert table.batches["status"].tolist() == [0, 0, 0]
 
 
-def test_crc_r4_mark_says_more_where_records_are_bad_too() -> None:
-    """A bad checksum and bad records: no record is handed out, whatever the checksum policy is."""
+def test_crc_r4_an_invalid_record_takes_precedence_over_a_marked_checksum() -> None:
+    """A batch with a bad checksum and an invalid record returns no records under any checksum policy."""
     bad = oracle.with_crc(three(20, record_count=4), 0)
     for crc in ("mark", "skip"):
         assert raised(A + bad + C, kbatch.InvalidRecordError, crc=crc).position == SIZE
@@ -253,12 +253,12 @@ def test_crc_r4_mark_says_more_where_records_are_bad_too() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_crc_r7_crc32_of_magic_to_end(magic: int) -> None:
-    """LEG-27: every byte from the magic on is covered; the offset is not."""
+    """LEG-27: the checksum covers every byte from the magic on, and not the offset."""
     message = oracle.build_message(b"key", b"value", magic=magic, offset=20)
     for at in range(12, len(message)):
         changed = bytearray(A + message + B)
         changed[SIZE + at] ^= 0x10
-        if at == 16:  # another magic: what is there can't be framed
+        if at == 16:  # another magic: the entry cannot be framed
             raised(bytes(changed), kbatch.CorruptBatchError)
             continue
         error = raised(bytes(changed), kbatch.CrcMismatchError)
@@ -273,14 +273,14 @@ def test_crc_r7_crc32_of_magic_to_end(magic: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["crc", "on_error", "isolation"])
-def test_unknown_choices_are_refused(name: str) -> None:
+def test_unknown_choices_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         kbatch.decode(A, **{name: "perhaps"})
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 @pytest.mark.parametrize(
-    ("start", "stop", "wanted"),
+    ("start", "stop", "expected"),
     [
         (None, None, [10, 11, 12, 20, 21, 22, 30, 31, 32]),
         (11, None, [11, 12, 20, 21, 22, 30, 31, 32]),
@@ -293,16 +293,16 @@ def test_unknown_choices_are_refused(name: str) -> None:
         (22, 21, []),
     ],
 )
-def test_offsets_are_trimmed_inside_batches(codec: str, start: int, stop: int, wanted: list[int]) -> None:
+def test_offsets_are_trimmed_inside_batches(codec: str, start: int, stop: int, expected: list[int]) -> None:
     """OFF-R3: a fetch returns whole batches; `stop_offset` is exclusive."""
     data = b"".join(three(base, codec=codec) for base in (10, 20, 30))
     table = kbatch.decode(data, start_offset=start, stop_offset=stop)
-    assert offsets_of(table) == wanted
+    assert offsets_of(table) == expected
     assert table.consumed == len(data)
-    assert {record.offset for record in records_of(table)} == set(wanted)
+    assert {record.offset for record in records_of(table)} == set(expected)
 
 
-# -- going on after damage
+# -- resuming after damage
 
 
 @pytest.mark.parametrize("junk", [entry(13, size=25), entry(60, 7, size=80), b"\xff" * 300, bytes(64)])
@@ -316,7 +316,7 @@ def test_skip_resumes_at_the_next_good_batch(junk: bytes) -> None:
     assert_accounted(table, len(data))
 
 
-def test_skip_resumes_behind_what_looks_like_a_huge_batch() -> None:
+def test_skip_resumes_after_bytes_that_look_like_a_huge_batch() -> None:
     junk = b"\x02" * 200  # magic 2 and a length of 32 MiB
     data = A + junk + B
     assert kbatch.decode(data).consumed == SIZE
@@ -325,8 +325,8 @@ def test_skip_resumes_behind_what_looks_like_a_huge_batch() -> None:
     assert lost(table) == [(SIZE, SIZE + len(junk))]
 
 
-def test_skip_resumes_only_where_the_checksum_holds() -> None:
-    """What merely looks like a header is passed over: wrong checksum, then wrong length, then wrong magic."""
+def test_skip_resumes_only_at_a_valid_checksum() -> None:
+    """Bytes that only look like a header are skipped: wrong checksum, then wrong length, then wrong magic."""
     lures = oracle.with_crc(B, 1) + B[:-5] + B[:16] + b"\x03" + B[17:]
     data = A + entry(13, size=25) + lures + C
     table = kbatch.decode(data, on_error="skip")
@@ -339,7 +339,7 @@ def test_skip_resumes_only_where_the_checksum_holds() -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("junk", [entry(13, size=25), b"\xff" * 300, bytes(64)])
 def test_skip_resumes_at_message_sets(junk: bytes, magic: int, codec: str) -> None:
-    """FRM-R13: a search after damage looks for every magic."""
+    """FRM-R13: the search after damage looks for entries of every magic."""
     messages = oracle.build_message_set([(b"k", b"a"), (None, b"b" * 40)], codec=codec, magic=magic, base_offset=20)
     rows = kbatch.batches.framing.scan_part(np.frombuffer(messages, np.uint8), origin=SIZE + len(junk)).batches
     data = A + junk + messages + junk + C
@@ -350,7 +350,7 @@ def test_skip_resumes_at_message_sets(junk: bytes, magic: int, codec: str) -> No
     assert table.consumed == len(data)
 
 
-def test_skip_with_damage_at_both_ends_and_between() -> None:
+def test_skip_reports_damage_at_both_ends_and_in_between() -> None:
     junk = entry(0, size=40)
     data = junk + A + junk + junk + B + junk + C + junk
     table = kbatch.decode(data, on_error="skip")
@@ -362,7 +362,7 @@ def test_skip_with_damage_at_both_ends_and_between() -> None:
 
 
 def test_skip_finds_batches_that_a_damaged_length_hides() -> None:
-    """A length that reaches beyond the input looks like an incomplete last batch."""
+    """A batch whose length exceeds the input looks like an incomplete last batch."""
     damaged = B[:8] + struct.pack(">i", 10_000) + B[12:]
     data = A + damaged + C
     assert kbatch.decode(data).consumed == SIZE
@@ -374,7 +374,7 @@ def test_skip_finds_batches_that_a_damaged_length_hides() -> None:
 
 @pytest.mark.parametrize("length", [SIZE - 12 + 50, SIZE - 12 - 5, 2 * SIZE - 12 + 1])
 def test_skip_does_not_follow_a_damaged_length(length: int) -> None:
-    """The length is not covered by the checksum: where both are wrong, the next batch is searched for."""
+    """The checksum does not cover the length: if both are wrong, kbatch searches for the next batch."""
     damaged = B[:8] + struct.pack(">i", length) + B[12:]
     data = A + damaged + C + three(40)
     table = kbatch.decode(data, on_error="skip")
@@ -383,8 +383,8 @@ def test_skip_does_not_follow_a_damaged_length(length: int) -> None:
     assert_accounted(table, len(data))
 
 
-def test_skip_keeps_a_batch_within_a_lost_value_out() -> None:
-    """A bad batch whose length can be followed is skipped whole, with the batch that one of its values holds."""
+def test_skip_does_not_return_a_batch_inside_a_lost_value() -> None:
+    """A bad batch with a valid length is skipped as a whole, including the batch inside one of its values."""
     outer = build_batch([encode_record(0, 0, b"k", three(500))], base_offset=20)
     bad = oracle.with_crc(outer, 0)
     data = A + bad + C
@@ -395,13 +395,13 @@ def test_skip_keeps_a_batch_within_a_lost_value_out() -> None:
 
 @pytest.mark.parametrize("attributes", [0x80, 0x7F00, -0x8000])
 def test_skip_resumes_at_a_batch_with_unknown_attributes(attributes: int) -> None:
-    """ATT-R2 holds for resynchronisation too: length, magic and checksum decide, nothing else."""
+    """ATT-R2 also applies to the search after damage: only length, magic and checksum decide."""
     data = A + entry(13, size=25) + three(20, attributes=attributes) + C
     table = kbatch.decode(data, on_error="skip")
     assert offsets_of(table) == [10, 11, 12, 20, 21, 22, 30, 31, 32]
 
 
-def test_positions_count_from_the_beginning_of_the_input() -> None:
+def test_positions_count_from_the_start_of_the_input() -> None:
     bad = three(50, record_count=4)
     data = A + entry(0, size=33) + B + bad
     table = kbatch.decode(data, on_error="skip")

@@ -34,7 +34,7 @@ def timestamps_of(data: bytes) -> list[int]:
 
 
 def assert_refused(batch: bytes, kind: type[kbatch.KbatchError], status: BatchStatus, **options: Any) -> None:
-    """The batch raises with its position, and costs its own bytes only where errors are skipped."""
+    """Check that the error has the position of the batch, and that on_error="skip" loses only this batch."""
     before, after = three(0), three(900)
     data = before + batch + after
     with pytest.raises(kind) as caught:
@@ -60,7 +60,7 @@ def assert_invalid(batch: bytes, **options: Any) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("flags", [0, LOG_APPEND_TIME, TRANSACTIONAL, DELETE_HORIZON, 0x58])
-def test_att_r1_bits(codec: str, flags: int) -> None:
+def test_att_r1_attribute_bits_have_their_documented_meaning(codec: str, flags: int) -> None:
     table = kbatch.decode(three(7, codec=codec, attributes=flags, producer_id=5, producer_epoch=1))
     assert offsets_of(table) == [7, 8, 9]
     attributes = int(table.batches["attributes"][0])
@@ -77,12 +77,12 @@ def test_att_r2_unknown_bits_are_kept_and_ignored(bits: int, codec: str) -> None
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_att_r3_unknown_codec(codec: int) -> None:
+def test_att_r3_unknown_codec_is_unsupported(codec: int) -> None:
     assert_refused(three(50, attributes=codec, producer_id=9), kbatch.UnsupportedFormatError, BatchStatus.UNSUPPORTED)
     empty = build_batch(attributes=codec, base_offset=50)
     assert_refused(empty, kbatch.UnsupportedFormatError, BatchStatus.UNSUPPORTED)
     assert kbatch.scan(empty)["attributes"].tolist() == [codec]
-    # Among compressed batches too, which take another path.
+    # The same in a run of compressed batches, which takes another code path.
     mixed = three(0, codec="gzip") + empty + three(90, codec="gzip")
     assert offsets_of(kbatch.decode(mixed, on_error="skip")) == [0, 1, 2, 90, 91, 92]
 
@@ -90,14 +90,14 @@ def test_att_r3_unknown_codec(codec: int) -> None:
 @pytest.mark.parametrize("flags", [CONTROL, CONTROL | TRANSACTIONAL])
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_att_r4_r5_control_and_transactional_are_independent(flags: int, codec: str) -> None:
-    """A control batch may be compressed, and need not be transactional."""
+    """A control batch may be compressed, and may be non-transactional."""
     marker = build_batch([encode_record(key=b"\0\0\0\1", value=bytes(6))], codec=codec, attributes=flags)
     table = kbatch.decode(marker, include_control=True)
     assert table.key(0) == b"\0\0\0\1"
     assert int(table.batches["attributes"][0]) & 0x30 == flags
 
 
-def test_att_r4_transactional_data_is_data() -> None:
+def test_att_r4_transactional_batches_return_their_records() -> None:
     data = three(attributes=TRANSACTIONAL, producer_id=4, producer_epoch=0, base_sequence=0)
     assert offsets_of(kbatch.decode(data)) == [0, 1, 2]
 
@@ -105,7 +105,7 @@ def test_att_r4_transactional_data_is_data() -> None:
 # -- 2.2 timestamps
 
 
-def test_ts_r1_base_and_delta() -> None:
+def test_ts_r1_timestamps_are_base_plus_delta() -> None:
     assert timestamps_of(three()) == [1000, 1005, 1009]
     wraps = build_batch([encode_record(timestamp_delta=1)], base_timestamp=INT64_MAX)
     assert timestamps_of(wraps) == [-INT64_MAX - 1]
@@ -118,12 +118,12 @@ def test_ts_r2_log_append_time_is_max_timestamp(codec: str) -> None:
     assert timestamps_of(three(attributes=LOG_APPEND_TIME, max_timestamp=-1)) == [-1] * 3
 
 
-def test_ts_r3_negative_timestamps_as_stored() -> None:
+def test_ts_r3_negative_timestamps_are_returned_as_stored() -> None:
     records = [encode_record(0, 0), encode_record(1, -7), encode_record(2, 1)]
     assert timestamps_of(build_batch(records, base_timestamp=-1)) == [-1, -8, 0]
 
 
-def test_ts_r4_max_timestamp_is_not_looked_at() -> None:
+def test_ts_r4_max_timestamp_is_not_checked() -> None:
     table = kbatch.decode(three(max_timestamp=3))
     assert table.records["timestamp"].tolist() == [1000, 1005, 1009]
     assert table.batches["max_timestamp"].tolist() == [3]
@@ -136,7 +136,7 @@ def test_ts_r5_delete_horizon_is_the_base_of_deltas() -> None:
     assert table.batches["base_timestamp"].tolist() == [5000]
 
 
-def test_ts_r6_delete_horizon_under_log_append_time() -> None:
+def test_ts_r6_delete_horizon_does_not_change_log_append_time() -> None:
     batch = three(attributes=DELETE_HORIZON | LOG_APPEND_TIME, base_timestamp=5000, max_timestamp=7777)
     table = kbatch.decode(batch)
     assert table.records["timestamp"].tolist() == [7777] * 3
@@ -153,7 +153,7 @@ def test_ts_r7_empty_batch_keeps_its_timestamps() -> None:
 
 
 def test_off_r1_next_offset_is_from_the_header() -> None:
-    """Records at the end may have been compacted away: nobody counts rows."""
+    """Compaction may have removed the last records, so the number of rows does not give the next offset."""
     batch = build_batch([encode_record(0), encode_record(3)], last_offset_delta=9)
     table = kbatch.decode(batch)
     assert offsets_of(table) == [0, 3]
@@ -166,15 +166,15 @@ def test_off_r1_next_offset_is_from_the_header() -> None:
     [([2, 1, 1], 2), ([-1], 0), ([50], 0), ([0, 1, 2], 0), ([0, 1, 2], -5), ([-(2**31), INT32_MAX], 1)],
 )
 @pytest.mark.parametrize("codec", ["none", "snappy"])
-def test_off_r2_deltas_are_taken_as_they_are(deltas: list[int], last: int, codec: str) -> None:
+def test_off_r2_offset_deltas_are_used_as_stored(deltas: list[int], last: int, codec: str) -> None:
     records = [encode_record(delta) for delta in deltas]
     table = kbatch.decode(build_batch(records, base_offset=100, last_offset_delta=last, codec=codec))
     assert offsets_of(table) == [100 + delta for delta in deltas]
     assert table.batches["last_offset_delta"].tolist() == [last]
 
 
-def test_off_r3_records_before_the_wanted_offset_are_dropped() -> None:
-    """FCH-R3: a response begins with a whole batch, which may hold earlier offsets."""
+def test_off_r3_records_before_the_start_offset_are_dropped() -> None:
+    """FCH-R3: a response begins with a complete batch, which may contain earlier offsets."""
     batch = build_batch([encode_record(i, key=b"%d" % i) for i in range(6)])
     table = kbatch.decode(batch, start_offset=3)
     assert offsets_of(table) == [3, 4, 5]
@@ -183,12 +183,12 @@ def test_off_r3_records_before_the_wanted_offset_are_dropped() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("count", [-1, -(2**31)])
-def test_cnt_r1_negative_count(codec: str, count: int) -> None:
+def test_cnt_r1_negative_count_is_invalid(codec: str, count: int) -> None:
     assert_invalid(three(20, codec=codec, record_count=count))
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_cnt_r2_payload_of_no_records_is_not_looked_at(codec: str) -> None:
+def test_cnt_r2_the_payload_of_a_batch_without_records_is_not_read(codec: str) -> None:
     for payload in (None, b"", b"no stream of any kind"):
         table = kbatch.decode(three(20, codec=codec, record_count=0, payload=payload) + three(30))
         assert offsets_of(table) == [30, 31, 32]
@@ -198,13 +198,13 @@ def test_cnt_r2_payload_of_no_records_is_not_looked_at(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
-def test_cnt_r3_count_and_records_disagree(codec: str, count: int) -> None:
+def test_cnt_r3_a_count_that_differs_from_the_records_is_invalid(codec: str, count: int) -> None:
     assert_invalid(three(20, codec=codec, record_count=count))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("extra", [b"\0", b"\0\0", encode_record(3, key=b"k")])
-def test_cnt_r4_bytes_after_the_last_record(codec: str, extra: bytes) -> None:
+def test_cnt_r4_bytes_after_the_last_record_are_invalid(codec: str, extra: bytes) -> None:
     records = [encode_record(i, key=b"k") for i in range(3)]
     payload = oracle.compress(codec, b"".join(records) + extra)
     assert_invalid(build_batch(records, codec=codec, payload=payload, base_offset=20))
@@ -224,7 +224,7 @@ def test_cnt_r6_checksum_comes_before_the_count() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("count", [INT32_MAX, 2**24, 100_000])
-def test_cnt_r7_count_beyond_the_bytes(codec: str, count: int) -> None:
+def test_cnt_r7_a_count_above_what_the_bytes_can_hold_is_invalid(codec: str, count: int) -> None:
     assert_invalid(three(20, codec=codec, record_count=count))
     with pytest.raises(kbatch.KbatchError):
         kbatch.decode(build_batch(codec=codec, record_count=count))
@@ -249,11 +249,11 @@ print("done")
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-def test_cnt_r7_claims_cost_no_memory(golden: Path, tmp_path: Path) -> None:
-    """CNT-R7, SN-R7, L4-R6, ZS-R6, FRM-R6, HDR-R1: what a count or a length claims is never allocated.
+@pytest.mark.skipif(sys.platform != "linux", reason="reads peak memory from /proc")
+def test_cnt_r7_declared_counts_and_lengths_are_not_allocated(golden: Path, tmp_path: Path) -> None:
+    """CNT-R7, SN-R7, L4-R6, ZS-R6, FRM-R6, HDR-R1: memory is bounded by the input, not by declared counts or lengths.
 
-    COL-R5: the count of the header is a hint, which the bytes bound.
+    COL-R5: the record count of the header is a hint, bounded by the size of the payload.
     """
     import subprocess
 
@@ -263,7 +263,7 @@ def test_cnt_r7_claims_cost_no_memory(golden: Path, tmp_path: Path) -> None:
         "length": struct.pack(">qiib", 0, INT32_MAX, -1, 2) + bytes(100),
         "value": build_batch([encode_record(value=b"v", value_length=INT32_MAX)]),
         "headers": build_batch([encode_record(header_count=INT32_MAX)]),
-        # One cheap batch may claim a bit; a thousand of them must not add up.
+        # One small batch may allocate a little; a thousand of them must not add up.
         "many": b"".join(three(i, codec="gzip", record_count=2**24) for i in range(1000)),
     }
     for name, data in made.items():
@@ -274,7 +274,7 @@ def test_cnt_r7_claims_cost_no_memory(golden: Path, tmp_path: Path) -> None:
 
 
 def test_emp_r1_empty_batches_have_rows_and_offsets() -> None:
-    """EMP-01: no record, but a row, and the next offset moves."""
+    """EMP-01: an empty batch has no records, but has a row and advances the next offset."""
     empty = build_batch(base_offset=20, last_offset_delta=4, producer_id=3, producer_epoch=1, base_sequence=8)
     table = kbatch.decode(empty + three(25))
     assert offsets_of(table) == [25, 26, 27]
@@ -286,7 +286,7 @@ def test_emp_r1_empty_batches_have_rows_and_offsets() -> None:
     assert kbatch.decode(empty).consumed == 61
 
 
-def test_emp_r2_empty_control_batch() -> None:
+def test_emp_r2_an_empty_control_batch_has_a_row() -> None:
     data = three(0) + build_batch(base_offset=3, attributes=CONTROL | TRANSACTIONAL) + three(4)
     for include_control in (False, True):
         table = kbatch.decode(data, include_control=include_control)
@@ -298,9 +298,9 @@ def test_emp_r2_empty_control_batch() -> None:
 
 
 def test_seq_r1_r4_sequences_follow_from_the_columns() -> None:
-    """SEQ-01, SEQ-02, SEQ-04: after INT32_MAX comes 0; by offset delta; none below 0."""
-    wanted = {INT32_MAX - 1: [INT32_MAX - 1, INT32_MAX, 0], 10: [10, 11, 12], -2: [-1] * 3, -1: [-1] * 3}
-    for base, sequences in wanted.items():
+    """SEQ-01, SEQ-02, SEQ-04: sequences advance by offset delta, wrap from INT32_MAX to 0, and are never negative."""
+    expected = {INT32_MAX - 1: [INT32_MAX - 1, INT32_MAX, 0], 10: [10, 11, 12], -2: [-1] * 3, -1: [-1] * 3}
+    for base, sequences in expected.items():
         table = kbatch.decode(three(40, base_sequence=base, producer_id=1))
         assert table.batches["base_sequence"].tolist() == [base]
         assert [record.sequence for record in records_of(table)] == sequences
@@ -309,7 +309,7 @@ def test_seq_r1_r4_sequences_follow_from_the_columns() -> None:
 
 
 @pytest.mark.parametrize("fields", [(7, 3, -1), (-1, -1, 5), (7, -1, 5), (INT64_MAX, 32767, INT32_MAX), (-9, -9, -9)])
-def test_seq_r5_r7_producer_fields_as_stored(fields: tuple[int, int, int]) -> None:
+def test_seq_r5_r7_producer_fields_are_returned_as_stored(fields: tuple[int, int, int]) -> None:
     producer_id, epoch, base_sequence = fields
     batch = three(producer_id=producer_id, producer_epoch=epoch, base_sequence=base_sequence, partition_leader_epoch=-1)
     row = kbatch.decode(batch).batches[0]
@@ -321,15 +321,15 @@ def test_seq_r5_r7_producer_fields_as_stored(fields: tuple[int, int, int]) -> No
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0", b"\0\0\0\x63", b"\xff\xff\0\1", b"\0\1\0\0", b"\0\0\0\1 and more"])
-def test_ctl_r1_r2_control_batches_decode_whatever_their_key_is(key: bytes | None) -> None:
-    """The key is read by who wants to know; the batch is sound."""
+def test_ctl_r1_r2_control_batches_are_decoded_whatever_their_key(key: bytes | None) -> None:
+    """Decoding does not interpret the control key; the batch is valid with any key."""
     marker = build_batch([encode_record(key=key, value=b"")], attributes=CONTROL | TRANSACTIONAL)
     table = kbatch.decode(marker, include_control=True)
     assert table.key(0) == key
     assert len(kbatch.decode(marker)) == 0
 
 
-def test_ctl_r4_several_control_records() -> None:
+def test_ctl_r4_a_control_batch_may_have_several_records() -> None:
     records = [encode_record(i, key=b"\0\0\0\1", value=bytes(6)) for i in range(3)]
     table = kbatch.decode(build_batch(records, attributes=CONTROL), include_control=True)
     assert offsets_of(table) == [0, 1, 2]
@@ -337,7 +337,7 @@ def test_ctl_r4_several_control_records() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_ctl_r5_control_records_only_when_asked_for(codec: str) -> None:
+def test_ctl_r5_control_records_are_returned_only_on_request(codec: str) -> None:
     marker = build_batch([encode_record(key=b"\0\0\0\1", value=bytes(6))], base_offset=3, attributes=CONTROL)
     data = three(0, codec=codec) + marker + three(4, codec=codec)
     assert offsets_of(kbatch.decode(data)) == [0, 1, 2, 4, 5, 6]
@@ -354,8 +354,8 @@ def test_ctl_r5_checksums_of_control_batches_are_verified() -> None:
         kbatch.decode(oracle.with_crc(marker, 0))
 
 
-def test_ctl_r7_kraft_control_batches(golden: Path) -> None:
-    """Leader change, snapshot header and footer, version, voters: control without transactions."""
+def test_ctl_r7_kraft_control_batches_are_decoded(golden: Path) -> None:
+    """Leader change, snapshot header and footer, version, voters: control batches without transactions."""
     data = (golden / "logs" / "kraft-control-0" / "00000000000000000000.log").read_bytes()
     table = kbatch.decode(data, include_control=True)
     kinds = [struct.unpack(">hh", table.key(i) or b"")[1] for i in range(len(table))]

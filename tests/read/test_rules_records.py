@@ -15,7 +15,7 @@ codecs = pytest.mark.parametrize("codec", CODECS)
 
 
 def one(record: bytes, codec: str = "none") -> oracle.Record:
-    """Decode a batch of this record, in company: what one record leaves behind must not reach the next."""
+    """Decode a batch with this record between others: the state of one record must not affect the next."""
     batch = build_batch([record, encode_record(1, 0, b"next", b"one", [(b"h", b"v")])], codec=codec)
     first, second = records_of(kbatch.decode(batch))
     assert second == oracle.Record(1, 1000, -1, b"next", b"one", ((b"h", b"v"),))
@@ -24,7 +24,7 @@ def one(record: bytes, codec: str = "none") -> oracle.Record:
 
 
 def assert_invalid(record: bytes, codec: str = "none") -> None:
-    """Refused as the only record, between good ones and as the last: with its number, and all of its batch."""
+    """Check that the record, alone or among good ones, invalidates its batch, and that the error has its number."""
     good = [encode_record(i, key=b"key", value=b"value") for i in range(3)]
     for records, number in (([record], 0), ([good[0], record, good[2]], 1), ([*good, record], 3)):
         batch = build_batch(records, base_offset=70, codec=codec)
@@ -33,7 +33,7 @@ def assert_invalid(record: bytes, codec: str = "none") -> None:
         with pytest.raises(kbatch.InvalidRecordError) as caught:
             kbatch.decode(data)
         assert (caught.value.position, caught.value.base_offset) == (88, 70)
-        # Where a length swallows the start of what follows, the fault shows one record later at the latest.
+        # If a length includes the start of the next record, the error is in that next record at the latest.
         assert caught.value.record is not None
         assert number <= caught.value.record <= number + 1
         table = kbatch.decode(data, on_error="skip")
@@ -61,8 +61,8 @@ def test_rec_r1_empty_is_not_null(codec: str) -> None:
 
 @codecs
 @pytest.mark.parametrize("size", [1, 63, 64, 8191, 8192, 100_000])
-def test_rec_r1_long_keys_and_values(codec: str, size: int) -> None:
-    """Lengths of one, two and three bytes, to the edge of each."""
+def test_rec_r1_keys_and_values_may_have_lengths_of_any_width(codec: str, size: int) -> None:
+    """The lengths are varints of one, two and three bytes, at the limits of each width."""
     value = bytes(range(256)) * (size // 256 + 1)
     record = one(encode_record(0, 0, value[:size], value[1 : size + 1], [(value[:size], value[:size])]), codec)
     assert record.key == value[:size]
@@ -72,24 +72,24 @@ def test_rec_r1_long_keys_and_values(codec: str, size: int) -> None:
 
 @codecs
 @pytest.mark.parametrize("extra", [b"\0", b"\0\0", b"\x80", b"more than one byte"])
-def test_rec_r2_bytes_left_in_the_record(codec: str, extra: bytes) -> None:
+def test_rec_r2_bytes_after_the_last_field_are_invalid(codec: str, extra: bytes) -> None:
     assert_invalid(encode_record(0, 0, b"k", b"v", extra=extra), codec)
 
 
 @codecs
 @pytest.mark.parametrize("length", [0, 1, 3, 5, 6])
-def test_rec_r2_length_shorter_than_the_fields(codec: str, length: int) -> None:
+def test_rec_r2_a_length_shorter_than_the_fields_is_invalid(codec: str, length: int) -> None:
     assert_invalid(encode_record(0, 0, b"k", b"v", length=length), codec)
 
 
 @codecs
 @pytest.mark.parametrize("length", [-1, -2, INT32_MIN, 100, 5000, INT32_MAX])
-def test_rec_r3_length_negative_or_beyond_the_batch(codec: str, length: int) -> None:
+def test_rec_r3_a_length_negative_or_beyond_the_batch_is_invalid(codec: str, length: int) -> None:
     assert_invalid(encode_record(0, 0, b"k", b"v", length=length), codec)
 
 
 @codecs
-def test_rec_r3_record_cut_by_the_end(codec: str) -> None:
+def test_rec_r3_a_record_truncated_by_the_end_is_invalid(codec: str) -> None:
     record = encode_record(0, 0, b"key", b"value", [(b"h", b"v")])
     for cut in range(len(record)):
         batch = build_batch([record, record[:cut]], codec=codec)
@@ -99,7 +99,7 @@ def test_rec_r3_record_cut_by_the_end(codec: str) -> None:
 
 @codecs
 @pytest.mark.parametrize("length", [2, 3, 50, INT32_MAX])
-def test_rec_r4_fields_beyond_the_record(codec: str, length: int) -> None:
+def test_rec_r4_fields_beyond_the_record_are_invalid(codec: str, length: int) -> None:
     assert_invalid(encode_record(0, 0, b"k", b"v", value_length=length), codec)
     assert_invalid(encode_record(0, 0, b"k", None, key_length=length + 5), codec)
 
@@ -110,12 +110,12 @@ def test_rec_r4_a_field_may_not_reach_into_the_next_record() -> None:
 
 @codecs
 @pytest.mark.parametrize("attributes", [0xFF, 0x7F, 0x80, 0x08, 0x01])
-def test_rec_r5_record_attributes_are_one_byte_of_no_meaning(codec: str, attributes: int) -> None:
+def test_rec_r5_record_attributes_are_one_ignored_byte(codec: str, attributes: int) -> None:
     assert one(encode_record(0, 5, b"k", b"v", attributes=attributes), codec) == (0, 1005, -1, b"k", b"v", ())
 
 
-def test_rec_r6_lengths_are_checked_where_nothing_is_handed_out() -> None:
-    """A batch that no record is wanted of may still be looked at; if it is, then with the same checks."""
+def test_rec_r6_lengths_are_checked_even_if_no_record_is_returned() -> None:
+    """A batch without selected records may still be parsed; if so, with the same checks."""
     bad = build_batch([encode_record(), encode_record(1, length=100)], base_offset=10, last_offset_delta=5)
     for options in ({"start_offset": 13}, {"stop_offset": 11}):
         with pytest.raises(kbatch.InvalidRecordError):
@@ -124,7 +124,7 @@ def test_rec_r6_lengths_are_checked_where_nothing_is_handed_out() -> None:
 
 @codecs
 @pytest.mark.parametrize("stray", [b"\0", b"\x01", b"\xff", b"\x80"])
-def test_rec_r7_stray_byte_between_records(codec: str, stray: bytes) -> None:
+def test_rec_r7_a_stray_byte_between_records_is_invalid(codec: str, stray: bytes) -> None:
     records = [encode_record(0, 0, b"k", b"v"), stray + encode_record(1, 0, b"k", b"v")]
     with pytest.raises(kbatch.InvalidRecordError) as caught:
         kbatch.decode(build_batch(records, codec=codec))
@@ -151,8 +151,8 @@ def test_rec_r7_stray_byte_between_records(codec: str, stray: bytes) -> None:
     ],
     ids=["offset", "offset-ff", "timestamp", "timestamp-ff", "key", "value", "headers", "record", "header", "header2"],
 )
-def test_var_r1_more_than_five_or_ten_bytes(codec: str, record: bytes) -> None:
-    """VAR-02, VAR-04, VAR-08 and the like in every field."""
+def test_var_r1_more_than_five_or_ten_bytes_are_invalid(codec: str, record: bytes) -> None:
+    """VAR-02, VAR-04, VAR-08: the same in every field."""
     assert_invalid(record, codec)
 
 
@@ -172,7 +172,7 @@ def test_var_r2_bits_beyond_32_are_dropped(codec: str, raw: bytes, delta: int) -
 
 @pytest.mark.parametrize(("last", "delta"), [(b"\x01", -(2**63)), (b"\x7f", -(2**63)), (b"\x7e", 0)])
 def test_var_r2_bits_beyond_64_are_dropped(last: bytes, delta: int) -> None:
-    """VAR-07: the tenth byte has one bit that counts."""
+    """VAR-07: only one bit of the tenth byte is used."""
     first = b"\xff" * 9 if delta else b"\x80" * 9
     batch = build_batch([encode_record(timestamp_delta=first + last)], base_timestamp=0)
     assert records_of(kbatch.decode(batch))[0].timestamp == delta
@@ -181,7 +181,7 @@ def test_var_r2_bits_beyond_64_are_dropped(last: bytes, delta: int) -> None:
 @codecs
 @pytest.mark.parametrize("size", range(2, 6))
 def test_var_r3_overlong_forms_are_accepted(codec: str, size: int) -> None:
-    """VAR-01, VAR-03, VAR-12, VAR-13: of every field, the record length too."""
+    """VAR-01, VAR-03, VAR-12, VAR-13: in every field, including the record length."""
     fields = {
         "offset_delta": overlong(0, size),
         "timestamp_delta": overlong(3, size),
@@ -195,14 +195,14 @@ def test_var_r3_overlong_forms_are_accepted(codec: str, size: int) -> None:
     assert one(whole, codec) == (0, 1003, -1, b"k", b"v", ((b"h", None),))
 
 
-def test_var_r3_overlong_timestamp_of_ten_bytes() -> None:
+def test_var_r3_an_overlong_timestamp_of_ten_bytes_is_accepted() -> None:
     for size in range(6, 11):
         assert one(encode_record(timestamp_delta=overlong(-1, size))).timestamp == 999
 
 
 @pytest.mark.parametrize("number", [0, 1, 63, 64, 2**13, 2**20, 2**27, 2**34, 2**41, 2**48, 2**55, 2**62, 2**63 - 1])
-def test_var_r4_r6_extremes_and_edges(number: int) -> None:
-    """Zig-zag at the edge of every width, both signs."""
+def test_var_r4_r6_extremes_and_width_limits_are_decoded(number: int) -> None:
+    """Zigzag numbers at the limits of every width, of both signs."""
     for delta in {number - 1, number, -number, -number - 1}:
         record = encode_record(timestamp_delta=delta)
         batch = build_batch([record], base_timestamp=0)
@@ -211,31 +211,31 @@ def test_var_r4_r6_extremes_and_edges(number: int) -> None:
             assert records_of(kbatch.decode(build_batch([encode_record(delta)])))[0].offset == delta
 
 
-def test_var_r4_int32_extremes() -> None:
+def test_var_r4_int32_extremes_are_decoded() -> None:
     for delta in (INT32_MIN, INT32_MIN + 1, INT32_MAX, INT32_MAX - 1):
         assert one(encode_record(delta)).offset == delta
 
 
 @codecs
-def test_var_r5_cut_by_the_end_of_the_batch(codec: str) -> None:
+def test_var_r5_a_varint_truncated_by_the_end_of_the_batch_is_invalid(codec: str) -> None:
     for tail in (b"\x80", b"\xff" * 4, b"\xff" * 5, b"\xff" * 12):
         with pytest.raises(kbatch.InvalidRecordError):
             kbatch.decode(build_batch([encode_record(), tail], codec=codec))
 
 
-def test_var_r5_cut_by_the_end_of_the_record() -> None:
-    """A varint may not run into the bytes of the next record."""
+def test_var_r5_a_varint_truncated_by_the_end_of_the_record_is_invalid() -> None:
+    """A varint may not extend into the bytes of the next record."""
     assert_invalid(encode_record(header_count=b"\x80"))
 
 
-def test_var_r6_zigzag_of_the_oracle() -> None:
-    wanted = {0: "00", -1: "01", 1: "02", -2: "03", INT32_MAX: "feffffff0f", INT32_MIN: "ffffffff0f"}
-    assert {number: zigzag(number).hex() for number in wanted} == wanted
+def test_var_r6_the_oracle_encodes_zigzag() -> None:
+    encoded = {0: "00", -1: "01", 1: "02", -2: "03", INT32_MAX: "feffffff0f", INT32_MIN: "ffffffff0f"}
+    assert {number: zigzag(number).hex() for number in encoded} == encoded
 
 
 @pytest.mark.parametrize("attributes", [0, oracle.LOG_APPEND_TIME])
-def test_var_r1_deltas_of_every_pair_of_sizes(attributes: int) -> None:
-    """Two deltas are read at once where their sizes are alike: at both ends of each size, negative ones among them."""
+def test_var_r1_deltas_of_every_pair_of_sizes_are_decoded(attributes: int) -> None:
+    """The kernel reads two deltas of equal size at once: smallest and largest values of each size, of both signs."""
     edges = [0, 1, 63, 64, 65, 127, 128, 4096, 8190, 8191, 8192, 8193, 16383, 16384, 1 << 19, (1 << 20) - 1, 1 << 20]
     deltas = [*edges, *(-edge for edge in edges[1:])]
     records = [encode_record(o, t, b"key", b"value") for t in deltas for o in deltas]
@@ -249,7 +249,7 @@ def test_var_r1_deltas_of_every_pair_of_sizes(attributes: int) -> None:
 
 @codecs
 @pytest.mark.parametrize("count", [-1, INT32_MIN, 1, 5, 100, INT32_MAX])
-def test_hdr_r1_count_negative_or_more_than_the_bytes(codec: str, count: int) -> None:
+def test_hdr_r1_a_header_count_negative_or_above_the_bytes_is_invalid(codec: str, count: int) -> None:
     assert_invalid(encode_record(0, 0, b"k", b"v", header_count=count), codec)
 
 
@@ -292,18 +292,18 @@ def test_hdr_r5_order_and_duplicates_survive(codec: str) -> None:
 
 @codecs
 @pytest.mark.parametrize("header", [b"\xc8\x01h\x00", b"\x02h\xc8\x01v", b"\x02h", b"\x02", b"\x04h", b"\x02h\x04v"])
-def test_hdr_r6_header_beyond_the_record(codec: str, header: bytes) -> None:
-    """Key or value too long, value missing; also where there are bytes of another record to run into."""
+def test_hdr_r6_a_header_beyond_the_record_is_invalid(codec: str, header: bytes) -> None:
+    """The key or the value is too long, or the value is missing, even if bytes of another record follow."""
     assert_invalid(encode_record(header_count=1, extra=header), codec)
 
 
 def test_hdr_rows_belong_to_their_records() -> None:
-    """COL-R6: one ragged column, and after trimming, slicing and masking still the headers of the record."""
+    """COL-R6: headers are one ragged column; offset bounds, slices and masks keep the headers of each record."""
     records = [encode_record(i, headers=[(b"n", b"%d-%d" % (i, j)) for j in range(i % 4)]) for i in range(12)]
     data = build_batch(records) + build_batch(records, base_offset=12, codec="lz4")
-    wanted = [record for batch in oracle.decode(data).batches for record in batch.records]
-    assert records_of(kbatch.decode(data)) == wanted
-    assert records_of(kbatch.decode(data, start_offset=5, stop_offset=20)) == wanted[5:20]
+    expected = [record for batch in oracle.decode(data).batches for record in batch.records]
+    assert records_of(kbatch.decode(data)) == expected
+    assert records_of(kbatch.decode(data, start_offset=5, stop_offset=20)) == expected[5:20]
     table = kbatch.decode(data)
-    assert records_of(table[3:17:2]) == wanted[3:17:2]
-    assert records_of(table[table.records["offset"] % 3 == 0]) == wanted[::3]
+    assert records_of(table[3:17:2]) == expected[3:17:2]
+    assert records_of(table[table.records["offset"] % 3 == 0]) == expected[::3]

@@ -23,39 +23,39 @@ import kbatch
 @magics
 @wrapped
 @pytest.mark.parametrize("key", [None, b"", b"a key that nobody reads"])
-def test_leg_r9_wrapper_and_its_key(magic: int, codec: str, key: bytes | None) -> None:
-    """LEG-04, LEG-22."""
+def test_leg_r9_the_key_of_a_wrapper_is_ignored(magic: int, codec: str, key: bytes | None) -> None:
+    """LEG-04, LEG-22: the records are the messages inside the value."""
     inner = message_set(ABC, magic=magic, offsets=[10, 11, 12] if magic == 0 else [0, 1, 2])
     entry = build_wrapper(inner, codec=codec, magic=magic, offset=12, key=key)
     assert [(row[0], *row[2:]) for row in rows_of(entry)] == [(10 + i, *ABC[i]) for i in range(3)]
 
 
 @pytest.mark.parametrize(("inner", "outer"), [([10, 11, 12], 12), ([0, 1, 2], 12), ([0, 1, 2], 0), ([7, 3, 90], 5)])
-def test_leg_r10_offsets_in_magic_0_are_as_stored(inner: list[int], outer: int) -> None:
-    """LEG-05, LEG-11."""
+def test_leg_r10_offsets_in_magic_0_are_returned_as_stored(inner: list[int], outer: int) -> None:
+    """LEG-05, LEG-11: the offset of the wrapper does not change them."""
     assert (
         offsets(build_wrapper(message_set(ABC, magic=0, offsets=inner), codec="gzip", magic=0, offset=outer)) == inner
     )
 
 
 @pytest.mark.parametrize(
-    ("inner", "outer", "wanted"),
+    ("inner", "outer", "expected"),
     [
         ([0, 1, 2], 12, [10, 11, 12]),  # LEG-04
         ([0, 1, 2, 10], 20, [10, 11, 12, 20]),  # LEG-06: a gap that compaction left
-        ([10, 11, 12], 12, [10, 11, 12]),  # LEG-10: absolute ones
+        ([10, 11, 12], 12, [10, 11, 12]),  # LEG-10: absolute offsets
         ([0, 1, 2], 2, [0, 1, 2]),  # LEG-49
-        ([3], 12, [12]),  # all but the last compacted away
+        ([3], 12, [12]),  # compaction removed all but the last message
         ([5, 6], 2**63 - 1, [2**63 - 2, 2**63 - 1]),
     ],
 )
-def test_leg_r11_offsets_in_magic_1_are_relative_to_the_last(inner: list[int], outer: int, wanted: list[int]) -> None:
+def test_leg_r11_offsets_in_magic_1_are_relative_to_the_last(inner: list[int], outer: int, expected: list[int]) -> None:
     contents = [(None, b"%d" % i) for i in range(len(inner))]
-    assert offsets(build_wrapper(message_set(contents, offsets=inner), codec="gzip", offset=outer)) == wanted
+    assert offsets(build_wrapper(message_set(contents, offsets=inner), codec="gzip", offset=outer)) == expected
 
 
-def test_leg_r11_two_wrappers() -> None:
-    """LEG-47."""
+def test_leg_r11_every_wrapper_has_its_own_base_offset() -> None:
+    """LEG-47: two wrappers follow each other."""
     data = build_message_set(ABC, codec="gzip", base_offset=10) + build_message_set(ABC, codec="lz4", base_offset=13)
     table = kbatch.decode(data)
     assert offsets_of(table) == [10, 11, 12, 13, 14, 15]
@@ -63,8 +63,8 @@ def test_leg_r11_two_wrappers() -> None:
     assert table.records["batch"].tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_leg_r12_wrapper_of_offset_0() -> None:
-    """LEG-07, LEG-08: as producers send it, the offsets stay; any other offset below the last is invalid."""
+def test_leg_r12_a_wrapper_of_offset_0_keeps_the_inner_offsets() -> None:
+    """LEG-07, LEG-08: producers send wrappers with offset 0; any other offset below the last inner one is invalid."""
     inner = message_set(ABC, offsets=[0, 1, 2])
     assert offsets(build_wrapper(inner, codec="gzip", offset=0)) == [0, 1, 2]
     assert offsets(build_wrapper(message_set(ABC, offsets=[7, 8, 9]), codec="gzip", offset=0)) == [7, 8, 9]
@@ -76,15 +76,15 @@ def test_leg_r12_wrapper_of_offset_0() -> None:
 
 
 @magics
-def test_leg_r12_wrapper_of_offset_0_is_trimmed_by_its_records(magic: int) -> None:
-    """The 0 says nothing about the last offset."""
+def test_leg_r12_offset_bounds_of_a_wrapper_of_offset_0_apply_to_its_records(magic: int) -> None:
+    """The offset 0 is not the last offset of the set."""
     entry = build_wrapper(message_set(ABC, magic=magic), codec="gzip", magic=magic, offset=0)
     for start in range(4):
         assert offsets_of(kbatch.decode(entry, start_offset=start)) == [0, 1, 2][start:]
 
 
-def test_leg_r13_offsets_of_broken_clients() -> None:
-    """LEG-09, LEG-51: all of them zero; descending."""
+def test_leg_r13_unordered_inner_offsets_are_accepted() -> None:
+    """LEG-09, LEG-51: broken clients write offsets that are all zero, or descending."""
     assert offsets(build_wrapper(message_set(ABC, offsets=[0, 0, 0]), codec="gzip", offset=12)) == [12, 12, 12]
     assert offsets(build_wrapper(message_set(ABC, offsets=[2, 1, 0]), codec="gzip", offset=12)) == [14, 13, 12]
     table = kbatch.decode(build_wrapper(message_set(ABC, offsets=[2, 1, 0]), codec="gzip", offset=12))
@@ -94,8 +94,8 @@ def test_leg_r13_offsets_of_broken_clients() -> None:
 
 @magics
 @wrapped
-def test_leg_r14_inner_set_that_is_cut(magic: int, codec: str) -> None:
-    """LEG-20, LEG-21: invalid wherever it is cut, but for up to 11 bytes behind whole messages, as Java takes it."""
+def test_leg_r14_a_truncated_inner_set_is_invalid(magic: int, codec: str) -> None:
+    """LEG-20, LEG-21: invalid unless the set ends with up to 11 bytes after complete messages, which Java accepts."""
     inner = message_set(ABC, magic=magic)
     starts = [0]
     while starts[-1] < len(inner):
@@ -104,7 +104,7 @@ def test_leg_r14_inner_set_that_is_cut(magic: int, codec: str) -> None:
         whole = max(i for i, start in enumerate(starts) if start <= cut)
         entry = build_wrapper(inner[:cut], codec=codec, magic=magic, offset=2)
         if cut - starts[whole] < 12 and whole > 0:
-            # Of magic 1 the last that is there has the wrapper's offset, as if no other had been.
+            # In magic 1 the last complete message has the wrapper's offset, as if it were the last of the set.
             assert offsets(entry) == [i if magic == 0 else i + 3 - whole for i in range(whole)]
         elif whole == 0 and cut < 12:
             refused(entry, kbatch.InvalidRecordError, "holds no messages")
@@ -116,14 +116,14 @@ def test_leg_r14_inner_set_that_is_cut(magic: int, codec: str) -> None:
 
 @magics
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 13])
-def test_leg_r14_inner_length_below_the_least(magic: int, length: int) -> None:
+def test_leg_r14_an_inner_length_below_the_minimum_is_invalid(magic: int, length: int) -> None:
     bad = build_message(b"k", b"v", magic=magic, length=length)
     entry = build_wrapper(message_set(ABC[:2], magic=magic) + bad, codec="gzip", magic=magic, offset=2)
     refused(entry, kbatch.InvalidRecordError, f"inner message is {length}, its magic needs at least 14", record=2)
 
 
 @magics
-def test_leg_r14_inner_length_between_the_least_of_both_magics(magic: int) -> None:
+def test_leg_r14_an_inner_length_below_the_minimum_of_magic_1_is_invalid(magic: int) -> None:
     bad = build_message(None, None, magic=1, length=21)
     entry = build_wrapper(bad, codec="gzip", magic=magic, offset=2)
     refused(entry, kbatch.InvalidRecordError, "inner message is 21, its magic needs at least 22", record=0)
@@ -131,24 +131,24 @@ def test_leg_r14_inner_length_between_the_least_of_both_magics(magic: int) -> No
 
 @magics
 @pytest.mark.parametrize("length", [2**31 - 1, 2**31 - 12, 2**30, 24])
-def test_leg_r14_inner_length_beyond_the_set(magic: int, length: int) -> None:
+def test_leg_r14_an_inner_length_beyond_the_set_is_invalid(magic: int, length: int) -> None:
     bad = build_message(None, None, magic=magic, length=length)
     entry = build_wrapper(bad, codec="lz4", magic=magic, offset=2)
     refused(entry, kbatch.InvalidRecordError, f"it takes {length + 12} bytes, {len(bad)} remain", record=0)
 
 
 @wrapped
-def test_leg_r15_timestamps_in_a_wrapper(codec: str) -> None:
-    """LEG-12, LEG-13: of the wrapper under LogAppendTime, else their own; the type is always the wrapper's."""
+def test_leg_r15_the_wrapper_determines_the_timestamp_type(codec: str) -> None:
+    """LEG-12, LEG-13: under LogAppendTime all records have the wrapper's timestamp, else each has its own."""
     pytest.importorskip("pyarrow")
     for inner_bits in (0, LOG_APPEND_TIME):
         inner = message_set(ABC, timestamps=[100, 101, -1], attributes=inner_bits)
-        for bits, wanted in ((LOG_APPEND_TIME, [777] * 3), (0, [100, 101, -1])):
+        for bits, expected in ((LOG_APPEND_TIME, [777] * 3), (0, [100, 101, -1])):
             entry = build_wrapper(inner, codec=codec, offset=12, timestamp=777, attributes=bits)
-            assert [row[1] for row in rows_of(entry)] == wanted
+            assert [row[1] for row in rows_of(entry)] == expected
             view = kbatch.decode(entry).to_arrow()
             assert view["timestampType"].to_pylist() == [int(bits > 0)] * 3
-            assert view["timestamp"].cast("int64").to_pylist() == [None if t == -1 else t for t in wanted]
+            assert view["timestamp"].cast("int64").to_pylist() == [None if t == -1 else t for t in expected]
 
 
 @pytest.mark.parametrize(
@@ -156,16 +156,16 @@ def test_leg_r15_timestamps_in_a_wrapper(codec: str) -> None:
     [
         (1, 0, 0, [-1] * 3, 0),  # LEG-14
         (0, 0, 1, [100, 101, 102], -1),  # LEG-15
-        (0, LOG_APPEND_TIME, 1, [100, 101, 102], -1),  # a bit that magic 0 doesn't have
+        (0, LOG_APPEND_TIME, 1, [100, 101, 102], -1),  # magic 0 does not have this bit
         (1, LOG_APPEND_TIME, 0, [-1] * 3, 1),  # LEG-16
     ],
 )
-def test_leg_r16_inner_messages_of_another_magic(
+def test_leg_r16_inner_messages_may_have_another_magic(
     outer: int, bits: int, inner: int, timestamps: list[int], stamp_type: int
 ) -> None:
-    """Offsets by the wrapper's magic, fields by the message's own; the type is the wrapper's in Kafka's consumer.
+    """The wrapper's magic determines the offsets, the message's magic its fields.
 
-    (`CompletedFetch.fetchRecords` asks the batch for it.)
+    Kafka's consumer takes the timestamp type from the wrapper (`CompletedFetch.fetchRecords`).
     """
     pytest.importorskip("pyarrow")
     stored = [10, 11, 12] if outer == 0 else [0, 1, 2]
@@ -175,16 +175,16 @@ def test_leg_r16_inner_messages_of_another_magic(
     assert kbatch.decode(entry).to_arrow()["timestampType"].to_pylist() == [stamp_type] * 3
 
 
-def test_leg_r16_both_magics_in_one_wrapper() -> None:
+def test_leg_r16_a_wrapper_may_contain_both_magics() -> None:
     inner = build_message(b"0", b"x", magic=0, offset=0) + build_message(b"1", b"y", magic=1, offset=1, timestamp=5)
-    wanted = [(11, -1, b"0", b"x"), (12, 5, b"1", b"y")]
-    assert rows_of(build_wrapper(inner, codec="snappy", magic=1, offset=12)) == wanted
+    expected = [(11, -1, b"0", b"x"), (12, 5, b"1", b"y")]
+    assert rows_of(build_wrapper(inner, codec="snappy", magic=1, offset=12)) == expected
 
 
 @magics
 @wrapped
-def test_leg_r17_wrapper_of_nothing(magic: int, codec: str) -> None:
-    """LEG-17, LEG-18: no value, no bytes, no message."""
+def test_leg_r17_a_wrapper_without_messages_is_invalid(magic: int, codec: str) -> None:
+    """LEG-17, LEG-18: the value is null or empty, or contains no messages."""
     bits = oracle.CODECS[codec]
     null = build_message(b"k", None, magic=magic, offset=50, attributes=bits)
     refused(null, kbatch.InvalidRecordError, "compressed message has no value")
@@ -203,8 +203,8 @@ def test_leg_r17_wrapper_of_nothing(magic: int, codec: str) -> None:
 
 @magics
 @wrapped
-def test_leg_r18_nothing_is_nested(magic: int, codec: str) -> None:
-    """LEG-19, LEG-50: neither a wrapper nor a batch of magic 2, also behind good messages."""
+def test_leg_r18_nested_wrappers_and_batches_are_invalid(magic: int, codec: str) -> None:
+    """LEG-19, LEG-50: a wrapper contains neither wrappers nor batches of magic 2, even after good messages."""
     good = message_set(ABC[:1], magic=magic)
     for record, before in ((0, b""), (1, good)):
         for inner_codec in LEGACY_CODECS[1:]:

@@ -1,4 +1,4 @@
-"""StreamDecoder with isolation="read_committed": what one decode hands out, however the stream is cut and flushed."""
+"""StreamDecoder with isolation="read_committed" equals one decode, however the stream is chunked and flushed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMITTED: dict[str, Any] = {"isolation": "read_committed"}
 
 
 def whole(data: bytes, **options: Any) -> Outcome:
-    """Decode all at once, and add what the end of a stream adds; before an error, only what was decided."""
+    """Decode the whole input, and add the outcome of a stream's end; before an error, only decided records."""
     options |= COMMITTED
     try:
         table = kbatch.decode(data, **options)
@@ -64,12 +64,12 @@ def golden_txn() -> bytes:
     return b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")))
 
 
-# -- the same as one decode
+# -- equality with one decode
 
 
 @st.composite
 def transactional_streams(draw: st.DrawFn) -> list[bytes]:
-    """Batches of producers with and without transactions, in the order of a log, and their markers."""
+    """Draw batches of producers with and without transactions, in the order of a log, and their markers."""
     parts: list[bytes] = []
     offset = draw(st.sampled_from([0, 0, 7, 2**40]))
     for _ in range(draw(st.integers(0, 14))):
@@ -99,7 +99,7 @@ def transactional_streams(draw: st.DrawFn) -> list[bytes]:
 
 
 def damage(draw: st.DrawFn, parts: list[bytes], *, lengths: bool) -> bytes:
-    """Damage some bytes, but no base offset: a consumer believes those, which no checksum covers."""
+    """Damage some bytes, but no base offset: no checksum covers base offsets, so a consumer accepts them."""
     starts = [0, *itertools.accumulate(map(len, parts))]
     data = bytearray(b"".join(parts))
     for _ in range(draw(st.integers(0, 3)) if parts else 0):
@@ -127,8 +127,8 @@ def damage(draw: st.DrawFn, parts: list[bytes], *, lengths: bool) -> bytes:
     return bytes(data[:end])
 
 
-def ascends(data: bytes, crc: Any) -> bool:
-    """Whether the offsets of what is found go up: else what comes may change what is behind it."""
+def is_monotonic(data: bytes, crc: Any) -> bool:
+    """Return whether offsets increase; if not, later batches may change the outcome of earlier ones."""
     batches = kbatch.decode(data, on_error="skip", crc=crc).batches
     batches = batches[(batches["status"] == 0) | ((batches["status"] == 1) & (crc != "verify"))]
     ends = np.stack([batches["base_offset"], batches["last_offset"]], axis=1).ravel()
@@ -138,8 +138,8 @@ def ascends(data: bytes, crc: Any) -> bool:
 @given(st.data())
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
 @pytest.mark.parametrize("listed", [False, True])
-def test_any_cuts_and_flushes_give_what_one_decode_gives(listed: bool, on_error: str, data: st.DataObject) -> None:
-    """TXN-R1 to TXN-R8 and LSO-R1 to LSO-R3, of streams."""
+def test_chunks_and_flushes_do_not_change_committed_records(listed: bool, on_error: str, data: st.DataObject) -> None:
+    """TXN-R1 to TXN-R8 and LSO-R1 to LSO-R3 hold for streams."""
     parts = data.draw(transactional_streams())
     crc = data.draw(st.sampled_from(["verify", "verify", "mark", "skip"]))
     stream = damage(data.draw, parts, lengths=crc == "verify") if data.draw(st.booleans()) else b"".join(parts)
@@ -156,25 +156,25 @@ def test_any_cuts_and_flushes_give_what_one_decode_gives(listed: bool, on_error:
     chunks = cut(stream, data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     flushes = data.draw(st.sets(st.integers(0, 12)))
     found = streamed(chunks, flushes.__contains__, **options | COMMITTED)
-    if not ascends(stream, crc):
+    if not is_monotonic(stream, crc):
         return
-    wanted = whole(stream, **options)
-    assert_same(found, wanted)
-    assert_same(streamed(bytewise(stream, 13), **options | COMMITTED), wanted)
+    expected = whole(stream, **options)
+    assert_same(found, expected)
+    assert_same(streamed(bytewise(stream, 13), **options | COMMITTED), expected)
     for max_bytes in (1, 300, 1 << 20):
         found = Outcome(kbatch.decode_stream(chunks, max_bytes=max_bytes, **options | COMMITTED))
         if found.error is not None:
             drop_undecided(found)
-        if on_error == "stop" and wanted.losses:
-            assert [loss[0] for loss in found.losses] == [loss[0] for loss in wanted.losses]
-            found.losses = wanted.losses
-        found.consumed = wanted.consumed
-        assert_same(found, wanted)
+        if on_error == "stop" and expected.losses:
+            assert [loss[0] for loss in found.losses] == [loss[0] for loss in expected.losses]
+            found.losses = expected.losses
+        found.consumed = expected.consumed
+        assert_same(found, expected)
 
 
 @given(st.data())
-def test_what_is_open_is_told_at_each_flush(data: st.DataObject) -> None:
-    """LSO-R2: by what was fed so far, and nothing from the last stable offset on is handed out before the end."""
+def test_each_flush_reports_the_open_transactions(data: st.DataObject) -> None:
+    """LSO-R2: a flush considers the bytes fed so far, and returns no records from the last stable offset on."""
     stream = b"".join(data.draw(transactional_streams()))
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     fed = b""
@@ -197,10 +197,10 @@ def test_what_is_open_is_told_at_each_flush(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("size", [1, 61, 997, 10_007])
 @pytest.mark.parametrize("every", [1, 50])
-def test_golden_log(golden_txn: bytes, size: int, every: int) -> None:
-    """TXN-R15, LSO-R2: what Kafka's own consumer handed out of this log."""
-    wanted = whole(golden_txn)
-    assert_same(streamed(bytewise(golden_txn, size), lambda i: i % every == 0, **COMMITTED), wanted)
+def test_a_golden_log_returns_what_kafkas_consumer_returned(golden_txn: bytes, size: int, every: int) -> None:
+    """TXN-R15, LSO-R2: the expected records are the ones Kafka's consumer returned from this log."""
+    expected = whole(golden_txn)
+    assert_same(streamed(bytewise(golden_txn, size), lambda i: i % every == 0, **COMMITTED), expected)
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     tables = list(decoder.tables(bytewise(golden_txn, size)))
     assert [offset for table in tables for offset in offsets_of(table)] == TRUTH["readCommittedOffsets"]
@@ -210,28 +210,28 @@ def test_golden_log(golden_txn: bytes, size: int, every: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 61, 10_007])
 @pytest.mark.parametrize("rows", [False, True])
-def test_golden_log_by_its_index(golden_txn: bytes, size: int, rows: bool) -> None:
-    """TXN-R1: a list decides, whether its ranges are closed already or by the markers as they come."""
+def test_a_golden_log_is_decided_by_its_transaction_index(golden_txn: bytes, size: int, rows: bool) -> None:
+    """TXN-R1: an aborted list decides, whether the list or a later marker ends its ranges."""
     entries = [(entry["producerId"], entry["firstOffset"], entry["lastOffset"], -1) for entry in TRUTH["aborted"]]
     aborted: Any = np.array(entries, kbatch.ABORTED_DTYPE) if rows else [entry[:2] for entry in entries]
-    wanted = whole(golden_txn, aborted=aborted)
-    assert UNDECIDED not in {status for _, status in wanted.batches}
-    assert_same(streamed(bytewise(golden_txn, size), aborted=aborted, **COMMITTED), wanted)
+    expected = whole(golden_txn, aborted=aborted)
+    assert UNDECIDED not in {status for _, status in expected.batches}
+    assert_same(streamed(bytewise(golden_txn, size), aborted=aborted, **COMMITTED), expected)
 
 
-# -- what is held back, and for how long
+# -- which records are withheld, and for how long
 
 
-def test_a_transaction_holds_back_until_its_marker() -> None:
-    """LSO-R1: also what other producers wrote, and not what came before."""
+def test_an_open_transaction_withholds_records_until_its_marker() -> None:
+    """LSO-R1: it also withholds later records of other producers, and no earlier records."""
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     parts = [logs.data(0), txn(1, 7), logs.data(2), txn(3, 8), marker(4, 8, ABORT), marker(5, 7, COMMIT), txn(6, 8)]
-    told = []
+    flushed = []
     for part in parts:
         assert decoder.feed(part) == 1
         table = decoder.flush()
-        told.append((offsets_of(table), table.pending, table.last_stable_offset))
-    assert told == [
+        flushed.append((offsets_of(table), table.pending, table.last_stable_offset))
+    assert flushed == [
         ([0], [], None),
         ([], [(7, 1)], 1),
         ([], [(7, 1)], 1),
@@ -247,8 +247,8 @@ def test_a_transaction_holds_back_until_its_marker() -> None:
     assert (table.pending, table.last_stable_offset, decoder.pending_bytes) == ([(8, 6)], 6, 0)
 
 
-def test_a_list_holds_nothing_back() -> None:
-    """TXN-R8: without its marker what is listed reaches to the end of what is there; the marker ends it (TXN-R2)."""
+def test_an_aborted_list_withholds_nothing() -> None:
+    """TXN-R8: a listed transaction extends to the end of the input, unless its marker ends it (TXN-R2)."""
     decoder = kbatch.StreamDecoder(isolation="read_committed", aborted=iter([(7, 1)]))
     seen = []
     for part in (logs.data(0), txn(1, 7), txn(2, 8), marker(3, 7, ABORT), txn(4, 7), marker(5, 7, ABORT)):
@@ -259,18 +259,18 @@ def test_a_list_holds_nothing_back() -> None:
     assert seen == [[0], [], [2], [], [4], []]
 
 
-def test_lists_are_checked_at_once() -> None:
+def test_aborted_lists_are_checked_by_the_constructor() -> None:
     with pytest.raises(TypeError, match="entry 0 must be a pair of integers"):
         kbatch.StreamDecoder(isolation="read_committed", aborted=[7])  # type: ignore[list-item]
-    # Of no effect, as in Kafka's consumer (TXN-R12).
+    # Without read_committed the list has no effect, as in Kafka's consumer (TXN-R12).
     decoder = kbatch.StreamDecoder(aborted=[(7, 0)])
     decoder.feed(txn(0, 7))
     assert len(decoder.flush()) == 1
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
-def test_damage_behind_what_is_held_back(on_error: Any) -> None:
-    """Under "stop" no marker after damage decides; under "skip" it does, and the loss is told in its order."""
+def test_damage_after_an_open_transaction_is_reported_in_order(on_error: Any) -> None:
+    """Markers after damage decide transactions with on_error="skip" only; losses are in the order of the input."""
     head = logs.data(0) + txn(1, 7) + logs.data(2)
     data = head + logs.damaged(logs.data(3)) + marker(4, 7, COMMIT) + logs.data(5)
     decoder = kbatch.StreamDecoder(isolation="read_committed", on_error=on_error)
@@ -293,7 +293,7 @@ def test_damage_behind_what_is_held_back(on_error: Any) -> None:
         assert tables[-1].pending == []
 
 
-def test_damage_raises_when_what_is_decided_before_it_is_out() -> None:
+def test_damage_raises_after_the_decided_records_before_it() -> None:
     head = logs.data(0) + txn(1, 7)
     decoder = kbatch.StreamDecoder(isolation="read_committed", source="orders")
     assert decoder.feed(head + logs.damaged(logs.data(2)) + marker(3, 7, COMMIT)) == 4
@@ -304,7 +304,7 @@ def test_damage_raises_when_what_is_decided_before_it_is_out() -> None:
         assert (caught.value.position, caught.value.base_offset) == (len(head), 2)
         assert decoder.feed(logs.data(4)) == 1
     decoder = kbatch.StreamDecoder(isolation="read_committed")
-    # A record that can't be read is no damage to transactions.
+    # An unreadable record does not affect transactions.
     bad = oracle.build_batch(payload=b"\x7f" * 9, record_count=1, base_offset=2)
     decoder.feed(head + bad)
     assert offsets_of(decoder.flush()) == [0]
@@ -315,8 +315,8 @@ def test_damage_raises_when_what_is_decided_before_it_is_out() -> None:
         decoder.flush()
 
 
-def test_an_incomplete_batch_at_the_end_changes_nothing() -> None:
-    """FRM-R3: what is held back is still decided, if the rest comes."""
+def test_an_incomplete_last_batch_may_be_completed_after_finish() -> None:
+    """FRM-R3: withheld records are still decided when the rest of the batch is fed."""
     end = marker(2, 7, COMMIT)
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     decoder.feed(logs.data(0) + txn(1, 7) + end[:40])
@@ -329,8 +329,8 @@ def test_an_incomplete_batch_at_the_end_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("crc", ["mark", "skip"])
-def test_where_bad_checksums_are_accepted_they_count(crc: Any) -> None:
-    """A batch that is handed out whatever its checksum is, is one of its transaction; so is a marker."""
+def test_accepted_batches_with_bad_checksums_take_part_in_transactions(crc: Any) -> None:
+    """If bad checksums are accepted, such data batches and markers belong to their transactions."""
     parts = [
         logs.damaged(txn(0, 7), 17),
         logs.damaged(marker(1, 7, ABORT), 17),
@@ -349,8 +349,8 @@ def test_where_bad_checksums_are_accepted_they_count(crc: Any) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["stop", "raise"])
-def test_after_damage_that_ends_a_decode_no_marker_counts(on_error: Any) -> None:
-    """Nothing after it is read: not by its headers either."""
+def test_markers_after_damage_that_ends_a_decode_are_ignored(on_error: Any) -> None:
+    """No bytes after the damage are read, not even batch headers."""
     bad = logs.damaged(logs.data(2))
     data = txn(0, 7) + logs.data(1) + bad + marker(3, 7, COMMIT)
     if on_error == "raise":
@@ -362,7 +362,7 @@ def test_after_damage_that_ends_a_decode_no_marker_counts(on_error: Any) -> None
     assert table.pending == [(7, 0)]
 
 
-def test_damage_outside_of_the_offsets_opens_nothing_and_is_told_by_skip_only() -> None:
+def test_damage_outside_the_offset_bounds_opens_no_transaction_and_is_reported_by_skip_only() -> None:
     bad = logs.damaged(txn(0, 7))
     data = bad + txn(1, 8) + marker(2, 8, ABORT) + logs.data(3)
     for on_error in ("raise", "stop", "skip"):
@@ -379,7 +379,7 @@ def test_damage_outside_of_the_offsets_opens_nothing_and_is_told_by_skip_only() 
 
 
 def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
-    """Neither bytes nor what was known of transactions stays behind them."""
+    """The bytes and the state of finished transactions are released."""
     value = oracle.encode_record(value=random.Random(1).randbytes(2000))
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     listed = kbatch.StreamDecoder(isolation="read_committed", aborted=[(1, 10**9)])
@@ -408,7 +408,7 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
 
 
 def many(count: int, span: int) -> Iterator[bytes]:
-    """Yield `count` batches of transactions that each stay open for `span` more; all are ended."""
+    """Yield `count` transactional batches; each transaction ends after `span` more batches."""
     record = oracle.encode_record(value=bytes(500))
     offset = 0
     for i in range(count + span):
@@ -421,7 +421,7 @@ def many(count: int, span: int) -> Iterator[bytes]:
 
 
 def fed_and_flushed(chunks: Iterable[bytes]) -> tuple[float, int, int]:
-    """Flush after each chunk: seconds of processor time, records, and the most bytes that were kept."""
+    """Flush after each chunk; return the processor seconds, the records, and the maximum of pending bytes."""
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     records = most = 0
     chunks = list(chunks)
@@ -435,8 +435,8 @@ def fed_and_flushed(chunks: Iterable[bytes]) -> tuple[float, int, int]:
     return took, records, most
 
 
-def test_a_transaction_that_stays_open_takes_linear_time() -> None:
-    """A flush after each of 10,000 batches costs what the new batch does: what is held back isn't looked at again."""
+def test_an_open_transaction_takes_linear_time() -> None:
+    """The work of each of 10,000 flushes follows the new batch: withheld records are not examined again."""
     plain = [logs.data(i) for i in range(1, 10_001)]
     short, records, _ = fed_and_flushed([txn(0, 7), *plain[:1000], marker(1001, 7, COMMIT)])
     assert records == 1001
@@ -447,9 +447,9 @@ def test_a_transaction_that_stays_open_takes_linear_time() -> None:
 
 
 def rows_rebuilt(stream: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """Feed and flush in chunks of 1 KiB: how many rows of transactions are looked at in all, and by one flush at most.
+    """Feed and flush chunks of 1 KiB; return the rows of transactions examined in total, and the maximum per flush.
 
-    These are rows that are searched in, listed as pending, and copied out of the tracker.
+    Rows count when they are searched, listed as pending, or copied out of the tracker.
     """
     counted: list[int] = []
     from_rows, result, pending = AbortedRanges.from_rows, TransactionTracker.result, StableFront.pending
@@ -491,20 +491,20 @@ def lost_markers(count: int) -> bytes:
     return b"".join(txn(2 * i, i) + logs.damaged(marker(2 * i + 1, i, ABORT)) for i in range(count))
 
 
-def aborted_behind_an_open_one(count: int) -> bytes:
+def aborted_after_an_open_one(count: int) -> bytes:
     return txn(0, 1 << 20) + b"".join(txn(2 * i + 1, i) + marker(2 * i + 2, i, ABORT) for i in range(count))
 
 
-@pytest.mark.parametrize("make", [lost_markers, aborted_behind_an_open_one])
-def test_a_flush_looks_at_no_transaction_that_was_released(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor at those that are held back anyway: the work is linear, whatever their number."""
+@pytest.mark.parametrize("make", [lost_markers, aborted_after_an_open_one])
+def test_a_flush_does_not_examine_released_transactions(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not examine withheld transactions either: the total work is linear in the number of batches."""
     short, most_of_short = rows_rebuilt(make(100), monkeypatch)
     long, most_of_long = rows_rebuilt(make(400), monkeypatch)
     assert long <= 4.2 * short + 8
     assert most_of_long <= most_of_short + 4 < 50
 
 
-def test_lost_markers_are_pending_until_their_data_is_out_and_at_the_end() -> None:
+def test_transactions_with_lost_markers_are_pending_until_returned_and_at_the_end() -> None:
     decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED)
     listed = []
     for part in (txn(0, 7), logs.damaged(marker(1, 7, ABORT)), logs.data(2), logs.data(3)):
@@ -514,8 +514,8 @@ def test_lost_markers_are_pending_until_their_data_is_out_and_at_the_end() -> No
     assert decoder.finish().pending == [(7, 0)]
 
 
-def test_transactions_that_overlap_without_end_take_linear_time() -> None:
-    """A window of bytes is always held back, and slides: it must not be moved or looked through at each flush."""
+def test_continuously_overlapping_transactions_take_linear_time() -> None:
+    """The withheld bytes are a sliding window: a flush must neither copy nor examine all of it."""
     before = buffers.pool_stats()
     took, records, most = fed_and_flushed(many(3000, 300))
     after = buffers.pool_stats()
@@ -526,7 +526,7 @@ def test_transactions_that_overlap_without_end_take_linear_time() -> None:
 
 
 def test_tables_keep_their_bytes_while_the_window_slides() -> None:
-    """What is held back stays where it is, behind what tables point into; what comes is written behind both."""
+    """Withheld bytes stay in place after the bytes that tables point into; new bytes are written after both."""
     data = b"".join(many(200, 20))
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     tables = []
@@ -534,15 +534,15 @@ def test_tables_keep_their_bytes_while_the_window_slides() -> None:
         decoder.feed(bytearray(chunk))
         tables.append(decoder.flush())
     tables.append(decoder.finish())
-    wanted = kbatch.decode(data, isolation="read_committed")
-    assert [record for table in tables for record in records_of(table)] == records_of(wanted)
-    assert len(wanted) == 100
+    expected = kbatch.decode(data, isolation="read_committed")
+    assert [record for table in tables for record in records_of(table)] == records_of(expected)
+    assert len(expected) == 100
 
 
 # -- sources
 
 
-def test_pipe(golden_txn: bytes) -> None:
+def test_a_pipe_returns_the_committed_records(golden_txn: bytes) -> None:
     reader, writer = os.pipe()
 
     def write() -> None:
@@ -555,6 +555,6 @@ def test_pipe(golden_txn: bytes) -> None:
     with open(reader, "rb", buffering=0) as file:
         tables = list(kbatch.decode_stream(file, isolation="read_committed"))
     thread.join()
-    wanted = kbatch.decode(golden_txn, isolation="read_committed")
-    assert [record for table in tables for record in records_of(table)] == records_of(wanted)
-    assert tables[-1].pending == wanted.pending
+    expected = kbatch.decode(golden_txn, isolation="read_committed")
+    assert [record for table in tables for record in records_of(table)] == records_of(expected)
+    assert tables[-1].pending == expected.pending

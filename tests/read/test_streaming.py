@@ -1,4 +1,4 @@
-"""StreamDecoder: the same as one decode, however the input is cut and flushed; FRM-R3, FRM-R14; copies and memory."""
+"""StreamDecoder equals one decode, however the input is chunked and flushed; FRM-R3, FRM-R14; copies and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ON_ERROR = ("raise", "stop", "skip")
 
 
 def whole(data: bytes, **options: Any) -> Outcome:
-    """Decode all at once, and add what the end of a stream adds: an incomplete batch is an error or a loss."""
+    """Decode the whole input, and add the outcome of a stream's end: an incomplete batch is an error or a loss."""
     try:
         outcome = Outcome([kbatch.decode(data, **options)])
     except kbatch.KbatchError as error:
@@ -66,13 +66,13 @@ STREAMS = {
     "length of 60 MiB": A + FAR_B + C + D,
     "bad, then a length of 2 GiB": A + BAD_B + HUGE_B + C,
     "invalid, then a length of 2 GiB": A + INVALID + HUGE_B + C,
-    "no magic 2, then a length of 2 GiB": A + oracle.build_batch(magic=0, payload=b"x" * 9) + HUGE_B[:60] + C,
+    "short magic 0, then a length of 2 GiB": A + oracle.build_batch(magic=0, payload=b"x" * 9) + HUGE_B[:60] + C,
     "zeros": A + bytes(100) + C,
     "zeros at the end": A + C + bytes(100),
-    "nested in a bad one": A + oracle.with_crc(NESTED, 1) + C,
-    "nested in a long one": NESTED[:8] + (200).to_bytes(4, "big") + NESTED[12:] + C + D,
+    "nested in a bad batch": A + oracle.with_crc(NESTED, 1) + C,
+    "nested in a batch with a longer length": NESTED[:8] + (200).to_bytes(4, "big") + NESTED[12:] + C + D,
     "unknown codec": A + oracle.build_batch(payload=b"x", record_count=1, attributes=5) + C,
-    "no gzip": A + oracle.build_batch(payload=b"no gzip", record_count=1, attributes=1, base_offset=9) + C,
+    "payload is not gzip": A + oracle.build_batch(payload=b"no gzip", record_count=1, attributes=1, base_offset=9) + C,
     "noise": random.Random(5).randbytes(90) + A + random.Random(6).randbytes(200),
 }
 
@@ -80,22 +80,22 @@ STREAMS = {
 @pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
 @pytest.mark.parametrize("on_error", ON_ERROR)
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_split_gives_what_one_decode_gives(name: str, on_error: str, crc: str) -> None:
+def test_every_split_of_the_input_returns_the_same_as_one_decode(name: str, on_error: str, crc: str) -> None:
     data = STREAMS[name]
-    wanted = whole(data, on_error=on_error, crc=crc)
+    expected = whole(data, on_error=on_error, crc=crc)
     for at in range(len(data) + 1):
         chunks = [data[:at], data[at:]]
-        assert_same(streamed(chunks, on_error=on_error, crc=crc), wanted)
+        assert_same(streamed(chunks, on_error=on_error, crc=crc), expected)
         if at % 7 == 0:
-            assert_same(streamed(chunks, lambda _: False, on_error=on_error, crc=crc), wanted)
+            assert_same(streamed(chunks, lambda _: False, on_error=on_error, crc=crc), expected)
     bytewise = [data[i : i + 1] for i in range(len(data))]
-    assert_same(streamed(bytewise, on_error=on_error, crc=crc), wanted)
-    assert_same(streamed(bytewise, lambda i: i % 50 == 0, on_error=on_error, crc=crc), wanted)
+    assert_same(streamed(bytewise, on_error=on_error, crc=crc), expected)
+    assert_same(streamed(bytewise, lambda i: i % 50 == 0, on_error=on_error, crc=crc), expected)
 
 
 @st.composite
 def broken_streams(draw: st.DrawFn) -> bytes:
-    """Batches of any codec, and some bytes of them damaged, cut out or put in."""
+    """Draw batches of any codec, with some bytes damaged, removed or inserted."""
     parts = []
     for i in range(draw(st.integers(0, 7))):
         records = [
@@ -117,7 +117,7 @@ def broken_streams(draw: st.DrawFn) -> bytes:
             case "flip" if at < len(data):
                 data[at] ^= 1 << draw(st.integers(0, 7))
             case "header" if parts:
-                # The first bytes of a batch: offset, length, magic, checksum.
+                # Damage the first bytes of a batch: offset, length, magic, checksum.
                 start = sum(map(len, parts[: draw(st.integers(0, len(parts) - 1))]))
                 at = start + draw(st.integers(8, 21))
                 if at < len(data):
@@ -131,7 +131,7 @@ def broken_streams(draw: st.DrawFn) -> bytes:
 
 @given(st.data())
 @pytest.mark.parametrize("on_error", ON_ERROR)
-def test_any_cuts_and_flushes_give_what_one_decode_gives(on_error: str, data: st.DataObject) -> None:
+def test_chunks_and_flushes_do_not_change_the_result(on_error: str, data: st.DataObject) -> None:
     stream = data.draw(broken_streams())
     points = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
     flushes = data.draw(st.sets(st.integers(0, 12)))
@@ -142,21 +142,21 @@ def test_any_cuts_and_flushes_give_what_one_decode_gives(on_error: str, data: st
         "start_offset": data.draw(st.none() | st.integers(0, 60)),
         "stop_offset": data.draw(st.none() | st.integers(0, 60)),
     }
-    wanted = whole(stream, **options)
+    expected = whole(stream, **options)
     chunks = cut(stream, points)
-    assert_same(streamed(chunks, flushes.__contains__, **options), wanted)
+    assert_same(streamed(chunks, flushes.__contains__, **options), expected)
     for max_bytes in (1, 300, 1 << 20):
         found = Outcome(kbatch.decode_stream(chunks, max_bytes=max_bytes, **options))
-        if on_error == "stop" and wanted.losses:
-            # It reads nothing after damage: the loss ends where reading did.
-            assert [loss[0] for loss in found.losses] == [loss[0] for loss in wanted.losses]
-            found.losses = wanted.losses
-        # A table that has nothing is not handed out.
-        found.consumed = wanted.consumed
-        assert_same(found, wanted)
+        if on_error == "stop" and expected.losses:
+            # The stream reads nothing after damage: the loss ends where reading ended.
+            assert [loss[0] for loss in found.losses] == [loss[0] for loss in expected.losses]
+            found.losses = expected.losses
+        # decode_stream does not yield empty tables.
+        found.consumed = expected.consumed
+        assert_same(found, expected)
 
 
-def test_positions_count_from_the_beginning_of_the_stream() -> None:
+def test_positions_count_from_the_start_of_the_stream() -> None:
     decoder = kbatch.StreamDecoder(origin=1000, source="topic-3", on_error="skip")
     positions, losses = [], []
     for chunk in (A, B[:5], B[5:], bytes(30), C, D[:20]):
@@ -196,7 +196,7 @@ def test_an_incomplete_batch_at_the_end_is_an_error_that_loses_nothing_frm_r3() 
             more()
 
 
-def test_damage_at_the_end_leaves_what_is_before_it_to_flush() -> None:
+def test_records_before_damage_at_the_end_can_be_flushed() -> None:
     decoder = kbatch.StreamDecoder()
     decoder.feed(A + BAD_B)
     with pytest.raises(kbatch.CrcMismatchError):
@@ -204,7 +204,7 @@ def test_damage_at_the_end_leaves_what_is_before_it_to_flush() -> None:
     assert len(decoder.flush()) == 3
 
 
-def test_feed_tells_what_a_flush_would_give() -> None:
+def test_feed_returns_the_number_of_batches_that_a_flush_decodes() -> None:
     decoder = kbatch.StreamDecoder(on_error="skip")
     assert [decoder.feed(chunk) for chunk in (A[:60], A[60:], B + C + D[:9], b"")] == [0, 1, 3, 3]
     assert decoder.flush().batches["base_offset"].tolist() == [0, 10, 20]
@@ -220,7 +220,7 @@ def test_feed_tells_what_a_flush_would_give() -> None:
     )
 
 
-def test_stop_drops_what_comes_after_damage_and_counts_it() -> None:
+def test_stop_drops_and_counts_the_bytes_after_damage() -> None:
     decoder = kbatch.StreamDecoder(on_error="stop")
     decoder.feed(A + BAD_B)
     assert len(decoder.flush()) == 3
@@ -229,7 +229,7 @@ def test_stop_drops_what_comes_after_damage_and_counts_it() -> None:
     assert (len(decoder.flush()), decoder.pending_bytes) == (0, 0)
     table = decoder.finish()
     assert lost(table) == [(len(A), 4 * len(A))]
-    # Of a source that is iterated, no more is taken than was needed.
+    # No further chunks are taken from an iterated source.
     taken = iter([A, BAD_B, C, D])
     tables = list(kbatch.decode_stream(taken, on_error="stop"))
     assert list(taken) == [C, D]
@@ -237,8 +237,8 @@ def test_stop_drops_what_comes_after_damage_and_counts_it() -> None:
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR)
-def test_a_header_that_claims_too_much_is_not_waited_for(on_error: str) -> None:
-    """FRM-R14: brokers take larger batches than a fetch asks for, but nobody takes 2 GiB."""
+def test_a_batch_above_the_limit_is_an_error_at_its_header(on_error: str) -> None:
+    """FRM-R14: brokers return batches larger than the fetch size, but none accepts a batch of 2 GiB."""
     decoder = kbatch.StreamDecoder(on_error=on_error)  # type: ignore[arg-type]
     before = buffers.pool_stats()
     assert decoder.feed(A + HUGE_B[:17]) == 2
@@ -250,7 +250,7 @@ def test_a_header_that_claims_too_much_is_not_waited_for(on_error: str) -> None:
         return
     decoder.feed(HUGE_B[17:])
     decoder.feed(C)
-    # What looks like a header in the damage may have to be waited for.
+    # The decoder may need more bytes to check what looks like a header inside the damage.
     tables = [decoder.flush(), decoder.finish()]
     assert sum(map(len, tables)) == (3 if on_error == "skip" else 0)
     losses = [loss for table in tables for loss in table.losses]
@@ -259,8 +259,8 @@ def test_a_header_that_claims_too_much_is_not_waited_for(on_error: str) -> None:
     assert buffers.pool_stats().live_bytes - before.live_bytes < 4 << 20
 
 
-def test_the_limit_of_a_batch_is_the_same_by_every_route() -> None:
-    """FRM-R14: a batch above it is damage to `decode` and to streams, and its end is where the next batch begins."""
+def test_the_batch_limit_is_the_same_for_decode_and_streams() -> None:
+    """FRM-R14: a batch above the limit is damage for `decode` and for streams; reading resumes at its end."""
     limits = kbatch.Limits(max_batch_bytes=1000)
     large = oracle.build_batch([oracle.encode_record(value=bytes(1000))], base_offset=10)
     data = A + large + C
@@ -275,8 +275,8 @@ def test_the_limit_of_a_batch_is_the_same_by_every_route() -> None:
         assert found.losses == [(len(A), len(large), None)]
 
 
-def test_the_limit_of_a_claim_is_the_callers() -> None:
-    """FRM-R14: who reads a socket knows what its topic takes, and waits for no more."""
+def test_the_caller_sets_the_batch_limit() -> None:
+    """FRM-R14: a caller that knows the topic's maximum batch size need not wait for a larger batch."""
     limits = kbatch.Limits(max_batch_bytes=1000)
     large = oracle.build_batch([oracle.encode_record(value=bytes(1000))], base_offset=10)
     decoder = kbatch.StreamDecoder(limits=limits)
@@ -287,16 +287,16 @@ def test_the_limit_of_a_claim_is_the_callers() -> None:
     found = streamed([A, large, C], on_error="skip", limits=limits)
     assert [batch.base_offset for batch, _ in found.batches] == [0, 20]
     assert found.losses == [(len(A), len(large), None)]
-    # More than is believed by default, too.
+    # The limit may exceed the default.
     limits = kbatch.Limits(max_batch_bytes=2**31 - 1)
     decoder = kbatch.StreamDecoder(limits=limits)
     assert decoder.feed(FAR_B[:100] + HUGE_B) == 0
     assert len(decoder.flush()) == 0
-    # In one decode, a search believes in it: the good batch that is larger is passed over.
+    # The search of `decode` applies the limit: it skips the good batch that is larger.
     bad = oracle.with_crc(A, 1)
     long_bad = bad[:8] + (len(A) - 11).to_bytes(4, "big") + bad[12:]
-    for most, offsets in ((1000, [20, 21, 22]), (2000, [10, 20, 21, 22])):
-        table = kbatch.decode(long_bad + large + C, on_error="skip", limits=kbatch.Limits(max_batch_bytes=most))
+    for limit, offsets in ((1000, [20, 21, 22]), (2000, [10, 20, 21, 22])):
+        table = kbatch.decode(long_bad + large + C, on_error="skip", limits=kbatch.Limits(max_batch_bytes=limit))
         assert offsets_of(table) == offsets
     for wrong in (-1, 60):
         with pytest.raises(ValueError, match="max_batch_bytes must be at least 61"):
@@ -311,8 +311,8 @@ def address(table: kbatch.RecordTable) -> int:
 
 
 @pytest.mark.parametrize("view", [lambda b: b, memoryview, lambda b: memoryview(b).toreadonly()])
-def test_a_chunk_is_copied_and_free_at_once(view: Callable[[bytearray], Any]) -> None:
-    """A receive loop writes over its buffer, and may resize it."""
+def test_a_chunk_may_be_overwritten_and_resized_after_feed(view: Callable[[bytearray], Any]) -> None:
+    """A receive loop overwrites its buffer, and may resize it."""
     decoder = kbatch.StreamDecoder()
     buffer = bytearray(A)
     decoder.feed(view(buffer))
@@ -321,8 +321,8 @@ def test_a_chunk_is_copied_and_free_at_once(view: Callable[[bytearray], Any]) ->
     assert decoder.flush().values() == [b"a", b"b", b"c"]
 
 
-def test_tables_keep_their_bytes_whatever_comes_after() -> None:
-    """A flush in the middle of joined bytes: what follows must not be written over what a table points into."""
+def test_tables_keep_their_bytes_when_more_is_fed() -> None:
+    """After a flush in the middle of joined bytes, later bytes must not overwrite the ones a table points into."""
     decoder = kbatch.StreamDecoder()
     data = (A + B + C + D) * 20
     tables = []
@@ -350,7 +350,7 @@ def test_a_large_batch_in_small_chunks_is_joined_in_linear_time() -> None:
 
 
 def test_many_bad_batches_in_small_chunks_take_linear_time() -> None:
-    """Bytes that wait for a decision are looked at again only when there are many more of them."""
+    """Undecided bytes are examined again only after they have grown by a large factor."""
     data = BAD_B * 8000
     for size in (40, 1000):
         decoder = kbatch.StreamDecoder(on_error="skip")
@@ -363,7 +363,7 @@ def test_many_bad_batches_in_small_chunks_take_linear_time() -> None:
         assert lost(table)[-1][1] == len(data)
 
 
-def test_damage_without_end_is_not_kept() -> None:
+def test_endless_damage_is_not_kept_in_memory() -> None:
     decoder = kbatch.StreamDecoder(on_error="skip")
     losses = []
     bad = oracle.with_crc(INVALID, 1)
@@ -385,8 +385,8 @@ def test_damage_without_end_is_not_kept() -> None:
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 @pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_a_long_stream_takes_the_memory_of_a_chunk(codec: str, kind: Callable[[bytes], Any]) -> None:
-    # Compressed to about a fifth, as it may be in life.
+def test_a_long_stream_takes_memory_in_proportion_to_a_chunk(codec: str, kind: Callable[[bytes], Any]) -> None:
+    # The values compress to about a fifth, a typical ratio.
     noise = random.Random(3)
     records = [oracle.encode_record(i, value=noise.randbytes(20) + bytes(80)) for i in range(150)]
     batch = oracle.build_batch(records, codec=codec)
@@ -430,7 +430,7 @@ def test_a_long_stream_takes_the_memory_of_a_chunk(codec: str, kind: Callable[[b
     assert peak < short + (1 << 20)
 
 
-def test_tables_are_of_bounded_size() -> None:
+def test_max_bytes_bounds_the_size_of_tables() -> None:
     batch = oracle.build_batch([oracle.encode_record(i, value=bytes(20)) for i in range(20)])
     data = batch * 3000
     cost = 20 * 56 + len(batch) + kbatch.BATCH_DTYPE.itemsize
@@ -452,8 +452,8 @@ def log_bytes(golden: Path) -> bytes:
     return (golden / "logs" / "codec-none-0" / "00000000000000000000.log").read_bytes()
 
 
-def test_file_objects(golden: Path, log_bytes: bytes) -> None:
-    wanted = records_of(kbatch.decode(log_bytes))
+def test_file_objects_are_sources(golden: Path, log_bytes: bytes) -> None:
+    expected = records_of(kbatch.decode(log_bytes))
     path = golden / "logs" / "codec-none-0" / "00000000000000000000.log"
 
     class OnlyRead:
@@ -466,10 +466,10 @@ def test_file_objects(golden: Path, log_bytes: bytes) -> None:
     with open(path, "rb") as buffered, open(path, "rb", buffering=0) as raw:
         for source in (buffered, raw, io.BytesIO(log_bytes), OnlyRead(), iter([log_bytes]), cut(log_bytes, [5, 900])):
             tables = kbatch.decode_stream(source)
-            assert [record for table in tables for record in records_of(table)] == wanted
+            assert [record for table in tables for record in records_of(table)] == expected
 
 
-def test_pipe(log_bytes: bytes) -> None:
+def test_a_pipe_is_a_source(log_bytes: bytes) -> None:
     reader, writer = os.pipe()
 
     def write() -> None:
@@ -487,7 +487,7 @@ def test_pipe(log_bytes: bytes) -> None:
     assert len(tables) > 1
 
 
-def test_socket_writes_to_the_decoders_own_memory(log_bytes: bytes) -> None:
+def test_a_socket_writes_into_the_decoders_memory(log_bytes: bytes) -> None:
     near, far = socket.socketpair()
 
     def send() -> None:
@@ -506,7 +506,7 @@ def test_socket_writes_to_the_decoders_own_memory(log_bytes: bytes) -> None:
     assert records == records_of(kbatch.decode(log_bytes))
 
 
-def test_a_table_comes_as_soon_as_a_batch_is_whole() -> None:
+def test_a_table_is_yielded_as_soon_as_a_batch_is_complete() -> None:
     near, far = socket.socketpair()
     with near, far, near.makefile("rb") as file:
         tables = kbatch.decode_stream(file)
@@ -517,7 +517,7 @@ def test_a_table_comes_as_soon_as_a_batch_is_whole() -> None:
         assert list(tables) == []
 
 
-def test_sources_that_are_none() -> None:
+def test_unusable_sources_raise_an_error() -> None:
     with pytest.raises(TypeError, match=r"kbatch\.decode"):
         kbatch.decode_stream(A)
     with pytest.raises(TypeError, match="buffer protocol"):
@@ -542,7 +542,7 @@ def test_sources_that_are_none() -> None:
     assert decoder.pending_bytes == 0
 
 
-def test_options_are_those_of_decode() -> None:
+def test_streams_have_the_options_of_decode() -> None:
     import inspect
 
     ours = inspect.signature(kbatch.StreamDecoder).parameters

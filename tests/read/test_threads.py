@@ -1,4 +1,4 @@
-"""Decoding by several threads gives what one gives, whatever the input, and leaves no thread behind."""
+"""Several threads return the same result as one, for every input, and release the input when the call ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOGS = sorted(GOLDEN.rglob("*.log"))
 COUNTS = (2, 3, 5)
 
 
-def same(data, **options):
+def same_by_threads(data, **options):
     one = outcome(kbatch.decode, data, **options)
     for threads in COUNTS:
         assert outcome(decode_by_threads, data, threads=threads, **options) == one
@@ -40,7 +40,7 @@ def same(data, **options):
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: str(path.relative_to(GOLDEN)))
-def test_golden_logs(path):
+def test_golden_logs_decode_the_same(path):
     data = path.read_bytes()
     for options in (
         {"on_error": "skip"},
@@ -50,33 +50,33 @@ def test_golden_logs(path):
         {"isolation": "read_committed", "on_error": "skip"},
         {"columns": ["offset", "timestamp"], "on_error": "skip"},
     ):
-        same(data, **options)
+        same_by_threads(data, **options)
 
 
 CODECS = ["none", "gzip", "snappy", "lz4"]
 
 
 @pytest.mark.parametrize(("codec", "magic"), [*itertools.product(CODECS, [0, 1, 2]), ("zstd", 2)])
-def test_every_codec(codec, magic):
+def test_every_codec_decodes_the_same(codec, magic):
     data = b"".join(batches(np.random.default_rng(1), 300, codecs=(codec,), magic=magic, size=2000))
-    same(data)
-    same(data, columns=["offset"])
-    same(data, columns=["timestamp"], start_offset=100, stop_offset=700)
+    same_by_threads(data)
+    same_by_threads(data, columns=["offset"])
+    same_by_threads(data, columns=["timestamp"], start_offset=100, stop_offset=700)
     for start in (0, 5, 100, 500):
-        same(data, start_offset=start, stop_offset=start + 333)
+        same_by_threads(data, start_offset=start, stop_offset=start + 333)
 
 
-def test_codecs_and_magics_mixed():
+def test_mixed_codecs_and_magics_decode_the_same():
     rng = np.random.default_rng(2)
     parts = batches(rng, 400, codecs=("none", "lz4", "zstd", "none", "gzip", "snappy", "none"), size=3000)
     parts += batches(rng, 100, codecs=("none",)) + batches(rng, 100, codecs=("gzip", "none", "lz4"), magic=1)
-    same(b"".join(parts))
-    same(b"".join(parts[::-1]))
+    same_by_threads(b"".join(parts))
+    same_by_threads(b"".join(parts[::-1]))
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "gzip"])
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
-def test_damage(codec, on_error):
+def test_damaged_input_decodes_the_same(codec, on_error):
     rng = np.random.default_rng(3)
     good = b"".join(batches(rng, 400, codecs=(codec,), size=1500))
     for _ in range(12):
@@ -84,12 +84,12 @@ def test_damage(codec, on_error):
         for _ in range(int(rng.integers(1, 6))):
             data[int(rng.integers(0, len(data)))] ^= 1 << int(rng.integers(0, 8))
         for crc in ("verify", "mark", "skip"):
-            same(bytes(data), on_error=on_error, crc=crc)
-        same(bytes(data[: int(rng.integers(0, len(data)))]), on_error=on_error)
+            same_by_threads(bytes(data), on_error=on_error, crc=crc)
+        same_by_threads(bytes(data[: int(rng.integers(0, len(data)))]), on_error=on_error)
 
 
-def repacked(plain, codec, pack=None):
-    """Compress the payload of an uncompressed batch, whatever it is, into a batch of its own."""
+def recompressed(plain, codec, pack=None):
+    """Return the uncompressed batch with its payload compressed; the payload need not be valid."""
     packed = pack(plain[61:]) if pack is not None else compress(codec, memoryview(plain)[61:])
     data = np.frombuffer(plain[:61] + packed, np.uint8).copy()
     data[8:12] = np.frombuffer((len(data) - 12).to_bytes(4, "big"), np.uint8)
@@ -98,52 +98,52 @@ def repacked(plain, codec, pack=None):
     return data.tobytes()
 
 
-def test_snappy_into_nothing():
-    """A damaged block that claims to hold nothing, when there is no arena yet: cramjam crashed at a null pointer."""
+def test_a_snappy_block_of_size_zero_does_not_crash():
+    """A damaged block declares the size 0 before there is an arena: cramjam must not get a null pointer."""
     data = (GOLDEN / "snappy-into-nothing.bin").read_bytes()
     for crc in ("verify", "mark", "skip"):
-        same(data, on_error="skip", crc=crc)
+        same_by_threads(data, on_error="skip", crc=crc)
 
 
-SHAPES = {"small": (9000, 60), "over the edges of blocks": (60, 20_000), "larger than a block": (8, 150_000)}
+SHAPES = {"small": (9000, 60), "across block edges": (60, 20_000), "larger than a block": (8, 150_000)}
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.SNAPPY])
 @pytest.mark.parametrize(("count", "size"), SHAPES.values(), ids=SHAPES)
-def test_batches_of_several_blocks(codec, count, size):
-    """One thread reads and sums behind each block; others when all are there. Also of what only seems to be a batch."""
+def test_batches_of_several_blocks_decode_the_same(codec, count, size):
+    """One thread parses and sums after each block, several after the last; also in damaged batches."""
     rng = np.random.default_rng(count)
     values = [rng.integers(0, 4, int(rng.integers(0, size)), np.uint8).tobytes() for _ in range(count)]
     keys = [None if len(value) % 3 == 0 else value[:9] for value in values]
     headers = [[("k", value[:5])] if i % 100 == 0 else [] for i, value in enumerate(values)]
     plain = kbatch.encode(values, keys=keys, headers=headers, base_offset=7, timestamps=np.arange(count))
-    good = repacked(plain, codec)
+    good = recompressed(plain, codec)
     table = kbatch.decode(good)
     assert (list(table.values()), list(table.keys())) == (values, keys)
     assert table.records["offset"].tolist() == list(range(7, 7 + count))
     for options in ({}, {"columns": ["offset", "value"]}, {"start_offset": 9, "stop_offset": 7 + count - 2}):
-        same(good + good, **options)
+        same_by_threads(good + good, **options)
     for _ in range(8):
-        # Of the payload, so that the checksum holds; and of what is stored, so that it doesn't.
+        # Flip a bit of the payload, with a valid checksum, and a bit of the stored bytes, with an invalid one.
         inner = bytearray(plain)
         inner[int(rng.integers(57 if rng.integers(2) else len(plain) // 2, len(plain)))] ^= 1 << int(rng.integers(8))
         outer = bytearray(good)
         outer[int(rng.integers(61, len(good)))] ^= 1 << int(rng.integers(8))
         for crc in ("verify", "mark", "skip"):
-            same(good + repacked(bytes(inner), codec) + good, on_error="skip", crc=crc)
-            one = same(good + bytes(outer) + good, on_error="skip", crc=crc)
+            same_by_threads(good + recompressed(bytes(inner), codec) + good, on_error="skip", crc=crc)
+            one = same_by_threads(good + bytes(outer) + good, on_error="skip", crc=crc)
             if crc == "verify":
                 assert [len(one[1]), len(one[4])] == [2 * count, 1]
-    # A count that is wrong, by which all records would be good but the last.
+    # The record count is wrong: all records would be valid except the last.
     for wrong in (count - 1, count + 1):
         inner = bytearray(plain)
         inner[57:61] = wrong.to_bytes(4, "big")
-        one = same(good + repacked(bytes(inner), codec), on_error="skip")
+        one = same_by_threads(good + recompressed(bytes(inner), codec), on_error="skip")
         assert [len(one[1]), len(one[4])] == [count, 1]
 
 
 def _lz4_in_parts(plain):
-    """Blocks of 64 KiB, of which some in the middle are shorter."""
+    """Compress into blocks of 64 KiB; some blocks in the middle are shorter."""
     with lz4.frame.LZ4FrameCompressor(block_linked=False, block_size=4, auto_flush=True) as frame:
         parts = [frame.begin(), *(frame.compress(plain[at : at + 50_000]) for at in range(0, len(plain), 50_000))]
         return b"".join([*parts, frame.flush()])
@@ -162,48 +162,48 @@ def _zstd(**options):
     return zstandard.ZstdCompressor(**options).compress
 
 
-TELLING = {
+DECLARED_SIZES = {
     "gzip of two members": (Codec.GZIP, lambda plain: gzip.compress(plain[:99]) + gzip.compress(plain[99:])),
-    "gzip of another size": (Codec.GZIP, _changed(gzip.compress, -4, 1)),
-    "gzip of 4 GiB": (Codec.GZIP, _changed(gzip.compress, -1, 255)),
+    "gzip with a wrong size": (Codec.GZIP, _changed(gzip.compress, -4, 1)),
+    "gzip with a size of 4 GiB": (Codec.GZIP, _changed(gzip.compress, -1, 255)),
     "zstd without size": (Codec.ZSTD, _zstd(write_content_size=False)),
-    "zstd of another size": (Codec.ZSTD, _changed(_zstd(), 6, 1)),
+    "zstd with a wrong size": (Codec.ZSTD, _changed(_zstd(), 6, 1)),
     "zstd of two frames": (Codec.ZSTD, lambda plain: _zstd()(plain[:99]) + _zstd()(plain[99:])),
     "snappy, raw": (Codec.SNAPPY, cramjam.snappy.compress_raw),
-    "snappy of another size": (Codec.SNAPPY, _changed(lambda plain: bytes(cramjam.snappy.compress_raw(plain)), 0, 1)),
+    "snappy with a wrong size": (Codec.SNAPPY, _changed(lambda plain: bytes(cramjam.snappy.compress_raw(plain)), 0, 1)),
     "lz4 in parts": (Codec.LZ4, _lz4_in_parts),
-    "lz4 that tells its size": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=True)),
-    "lz4 of linked blocks": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=False, block_linked=True)),
+    "lz4 with size": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=True)),
+    "lz4 with linked blocks": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=False, block_linked=True)),
 }
 
 
-@pytest.mark.parametrize(("codec", "pack"), TELLING.values(), ids=TELLING)
+@pytest.mark.parametrize(("codec", "pack"), DECLARED_SIZES.values(), ids=DECLARED_SIZES)
 @pytest.mark.parametrize("size", [300, 9000])
-def test_what_payloads_say_of_their_size(codec, pack, size):
-    """By that groups get their places: nothing, the truth, or not; in some batches between ordinary ones, or in all."""
+def test_missing_and_wrong_payload_sizes_decode_the_same(codec, pack, size):
+    """The declared size places a payload in the arena; it may be missing, right or wrong, in some batches or all."""
     plain = batches(np.random.default_rng(size), 120, size=size)
-    odd = [repacked(bytes(batch), codec, pack) for batch in plain]
-    ordinary = [repacked(bytes(batch), codec) for batch in plain]
+    odd = [recompressed(bytes(batch), codec, pack) for batch in plain]
+    ordinary = [recompressed(bytes(batch), codec) for batch in plain]
     for some in ({7}, {60, 61, 90}, {119}, range(120)):
         data = b"".join(odd[i] if i in some else ordinary[i] for i in range(120))
-        one = same(data, on_error="skip")
+        one = same_by_threads(data, on_error="skip")
         assert len(one[2]) + len(one[4]) >= 120 - len(some)
-        same(data, columns=["offset"], on_error="skip", start_offset=100)
+        same_by_threads(data, columns=["offset"], on_error="skip", start_offset=100)
         assert one[4] or one[1] == outcome(kbatch.decode, b"".join(ordinary))[1]
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_what_looks_like_batches(magic):
-    """Where batches begin is guessed: by values that are batches themselves wrongly."""
+def test_values_that_look_like_batches_decode_the_same(magic):
+    """Threads guess where batches begin; values that contain batches mislead the guess."""
     rng = np.random.default_rng(magic)
     few = b"".join(batches(rng, 4000, magic=magic, most=1, size=9))
     whole = b"".join(
         kbatch.encode([few[:90_000] if i % 50 == 0 else b"v"], magic=magic, base_offset=i) for i in range(150)
     )
     data = few + whole + few + whole[:-1] + few
-    same(few)
-    same(few + whole)
-    same(data, on_error="skip")
+    same_by_threads(few)
+    same_by_threads(few + whole)
+    same_by_threads(data, on_error="skip")
     array = byte_array(few + whole + few)
     for max_bytes in (10_000, 100_000, 300_000, 1_000_000):
         one = seen(first_table(array, DecodeOptions(), max_bytes))
@@ -213,30 +213,30 @@ def test_what_looks_like_batches(magic):
     for at in rng.integers(0, len(few), 8).tolist():
         damaged[at] ^= 1 << int(rng.integers(8))
     for crc in ("verify", "mark", "skip"):
-        same(bytes(damaged), on_error="skip", crc=crc)
+        same_by_threads(bytes(damaged), on_error="skip", crc=crc)
 
 
-def test_many_bad_batches():
-    """What is done in vain stays in proportion: every batch is bad."""
+def test_many_bad_batches_decode_the_same():
+    """Every batch is bad: the discarded work stays proportional to the input."""
     data = bytearray(b"".join(batches(np.random.default_rng(4), 3000)))
     for position in kbatch.scan(bytes(data))["position"].tolist():
         data[position + 30] ^= 1
-    one = same(bytes(data), on_error="skip")
-    # No batch follows the first one that is valid: all of it is one loss.
+    one = same_by_threads(bytes(data), on_error="skip")
+    # No valid batch follows the first one: the whole input is one loss.
     assert [loss[:2] for loss in one[4]] == [(0, len(data))]
 
 
-def test_payloads_of_great_ratio():
-    """More than a thread's scratch takes, so that they are decompressed in order."""
+def test_payloads_larger_than_the_scratch_decode_the_same():
+    """Payloads above the size of a thread's scratch memory are decompressed in order."""
     values = [bytes(3 << 20), bytes(9 << 20), b"x"]
     data = b"".join(kbatch.encode([value], codec="zstd", base_offset=i) for i, value in enumerate(values * 3))
-    same(data)
-    same(data, columns=["offset"])
-    same(data, limits=kbatch.Limits(max_decompressed_bytes=5 << 20), on_error="skip")
+    same_by_threads(data)
+    same_by_threads(data, columns=["offset"])
+    same_by_threads(data, limits=kbatch.Limits(max_decompressed_bytes=5 << 20), on_error="skip")
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_cuts_of_tables(tmp_path, codec):
+def test_tables_end_at_the_same_batches(tmp_path, codec):
     data = b"".join(batches(np.random.default_rng(5), 800, codecs=(codec,), size=900))
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(data)
@@ -252,12 +252,12 @@ def test_cuts_of_tables(tmp_path, codec):
         assert seen(first_table(array, DecodeOptions(threads=3, thread_bytes=1), max_bytes)) == one
 
 
-def test_stream():
-    """In chunks that are large enough for all threads: 128 KiB for each."""
+def test_a_stream_flushes_the_same_tables():
+    """Each chunk has enough bytes for all threads: 128 KiB per thread."""
     data = b"".join(batches(np.random.default_rng(6), 1500, codecs=("none", "gzip"), size=1000))
     chunk = 500_001
     assert len(data) > 3 * chunk
-    told = []
+    flushed = []
     for threads in (1, 3):
         decoder = kbatch.StreamDecoder(threads=threads)
         tables = []
@@ -265,20 +265,20 @@ def test_stream():
             decoder.feed(data[at : at + chunk])
             tables.append(seen(decoder.flush()))
         tables.append(seen(decoder.finish()))
-        told.append(tables)
-    assert told[0] == told[1]
+        flushed.append(tables)
+    assert flushed[0] == flushed[1]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_anything(data):
+def test_arbitrary_input_decodes_the_same(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
     codecs = data.draw(st.lists(st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]), min_size=1, max_size=4))
     parts = batches(rng, data.draw(st.integers(0, 150)), codecs=codecs, size=data.draw(st.integers(1, 4000)))
     raw = bytearray(b"".join(parts))
     for _ in range(data.draw(st.integers(0, 3)) if raw else 0):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    same(
+    same_by_threads(
         bytes(raw),
         on_error=data.draw(st.sampled_from(["raise", "stop", "skip"])),
         crc=data.draw(st.sampled_from(["verify", "mark", "skip"])),
@@ -289,22 +289,22 @@ def test_anything(data):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_claims_of_records_get_no_memory(monkeypatch, threads):
-    """No more rows than the bytes can hold, seven a record (CNT-R7): also of a batch behind many small ones."""
+def test_declared_record_counts_are_not_allocated(monkeypatch, threads):
+    """CNT-R7: rows are bounded by the payload, at seven bytes per record, also in a batch after many small ones."""
     parts = batches(np.random.default_rng(15), 900)
     large = bytearray(kbatch.encode([bytes(30_000)], base_offset=1 << 20))
     large[57:61] = (25_000).to_bytes(4, "big")
-    asked = []
+    requested = []
     reserve = PooledRows.reserve
-    monkeypatch.setattr(PooledRows, "reserve", lambda self, count: asked.append(count) or reserve(self, count))
+    monkeypatch.setattr(PooledRows, "reserve", lambda self, count: requested.append(count) or reserve(self, count))
     table = decode_by_threads(b"".join([*parts, large]), crc="skip", on_error="skip", threads=threads)
     assert [loss.reason for loss in table.losses] == ["record count is 25000, the payload can hold at most 4287"]
-    assert max(asked, default=0) < 25_000
+    assert max(requested, default=0) < 25_000
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_payloads_of_nothing(codec):
-    """Compressed payloads without a byte in them, of headers that claim records."""
+def test_empty_compressed_payloads_decode_the_same(codec):
+    """The payloads decompress to no bytes, although the headers declare records."""
     nothing = compress(Codec[codec.upper()], memoryview(b""))
     parts = []
     for i in range(50):
@@ -313,13 +313,13 @@ def test_payloads_of_nothing(codec):
         batch[21:23] = int(Codec[codec.upper()]).to_bytes(2, "big")
         parts += [batch, kbatch.encode([b"x"], base_offset=100 + i, codec=codec)]
     for columns in (None, ["offset"]):
-        one = same(b"".join(parts), crc="skip", on_error="skip", columns=columns)
+        one = same_by_threads(b"".join(parts), crc="skip", on_error="skip", columns=columns)
         assert len(one[1]) == len(one[4]) == 50
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_wrappers_that_change_after_framing(magic):
-    """Another process may write to a mapped file at any time: no header leads beyond what was framed."""
+def test_a_wrapper_that_changes_after_framing_stays_within_its_bounds(magic):
+    """Another process may write to a mapped file at any time: no changed header may lead beyond the framed bytes."""
     data = bytearray(kbatch.encode([b""], codec="gzip", magic=magic, timestamps=[0] if magic else None))
     size = 34 if magic else 26
     del data[size:]
@@ -333,7 +333,7 @@ def test_wrappers_that_change_after_framing(magic):
         assert (positions.tolist(), sizes.tolist()) == ([size], [0])
 
 
-def test_input_can_change_after_the_call():
+def test_the_input_may_be_resized_after_the_call():
     data = bytearray(b"".join(batches(np.random.default_rng(12), 300, codecs=("lz4",))))
     for _ in range(20):
         table = decode_by_threads(data, threads=4)
@@ -343,7 +343,7 @@ def test_input_can_change_after_the_call():
         data.pop()
 
 
-def test_number():
+def test_the_number_of_threads_is_validated():
     assert workers.thread_count(0) >= 1
     assert workers.thread_count(np.int64(3)) == 3
     assert workers.thread_count(10**9) == 256

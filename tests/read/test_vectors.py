@@ -1,6 +1,6 @@
-"""Every byte vector of the catalogue: the outcome wanted, and the records and header fields that Kafka's classes read.
+"""Every byte vector of the catalogue: its outcome, and the records and header fields that Kafka's classes read.
 
-The package and the oracle are held to the same table.
+The package and the oracle are compared with the same table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Vector(NamedTuple):
 
     @property
     def expected(self) -> list[dict[str, Any]]:
-        """What Kafka read: a dictionary per batch; the last line, about the file, is left out."""
+        """The batches that Kafka read, one dictionary per batch, without the last line, which describes the file."""
         text = (VECTORS / f"{self.id}.bin.expected.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()][:-1]
 
@@ -44,7 +44,7 @@ class Vector(NamedTuple):
 
     @property
     def broken(self) -> tuple[int, int] | None:
-        """The bytes that can't be read: all but what precedes them in FRM-11 and FRM-12."""
+        """The (start, end) of the unreadable bytes; FRM-11 and FRM-12 begin with a good batch."""
         if self.outcome == "accept-then-corrupt":
             return self.expected[0]["size"], len(self.data)
         return None if self.accepted else (0, len(self.data))
@@ -63,12 +63,12 @@ MAGIC_2 = [v for v in ALL if not v.id.startswith("LEG-")]
 REFUSED = {"reject-batch", "unsupported-codec", "crc invalid; records reject-batch"}
 
 
-def of(vectors: list[Vector]) -> pytest.MarkDecorator:
+def for_vectors(vectors: list[Vector]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("vector", vectors, ids=[v.id for v in vectors])
 
 
 def errors_of(vector: Vector, crc: str) -> tuple[type[kbatch.KbatchError], ...]:
-    """Return the exceptions that fit a vector that isn't accepted; two where the catalogue leaves it open."""
+    """Return the exceptions allowed for a rejected vector; two if the catalogue allows either."""
     family = vector.id.partition("-")[0]
     if family == "CRC":
         return (kbatch.CrcMismatchError,) if crc == "verify" else (kbatch.InvalidRecordError,)
@@ -76,7 +76,9 @@ def errors_of(vector: Vector, crc: str) -> tuple[type[kbatch.KbatchError], ...]:
         return (kbatch.CorruptBatchError,)
     if vector.outcome == "unsupported-codec":
         return (kbatch.UnsupportedFormatError,)
-    if vector.id.startswith(("COD-05", "COD-08")):  # COD-R3, COD-R7: garbage may look like a stream up to its records
+    if vector.id.startswith(
+        ("COD-05", "COD-08")
+    ):  # COD-R3, COD-R7: garbage may decompress, and then contain invalid records
         return kbatch.CodecError, kbatch.InvalidRecordError
     if vector.id.startswith("COD-07"):  # COD-R6
         return (kbatch.InvalidRecordError,)
@@ -93,7 +95,7 @@ ORACLE_ERRORS: dict[type[kbatch.KbatchError], type[oracle.OracleError]] = {
 
 
 def assert_batches(batches: list[oracle.Batch], expected: list[dict[str, Any]], vector: Vector) -> None:
-    """Compare header fields and digests with those of Kafka's classes, as far as the magic has them."""
+    """Compare the header fields that the magic has, and the digests, with the values of Kafka's classes."""
     codecs = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
     assert len(batches) == len(expected)
     for batch, want in zip(batches, expected, strict=True):
@@ -119,7 +121,7 @@ def assert_batches(batches: list[oracle.Batch], expected: list[dict[str, Any]], 
             "records": len(batch.records),
         }
         if batch.magic < 2:
-            # Kafka's classes give what the format has (LEG-R23, LEG-R24).
+            # Kafka's classes return only the fields that the format has (LEG-R23, LEG-R24).
             have = {name: value for name, value in have.items() if name in want}
             assert {"position", "size", "magic", "lastOffset", "crc", "timestampType", "maxTimestamp"} <= have.keys()
         assert have == {name: want[name] for name in have} | {"codec": codecs[want["codec"]]}
@@ -135,22 +137,22 @@ def assert_batches(batches: list[oracle.Batch], expected: list[dict[str, Any]], 
 
 
 def timestamp_type(batch: oracle.Batch) -> str:
-    """Return the name that Kafka gives it; magic 0 has none (LEG-R4)."""
+    """Return Kafka's name of the timestamp type; magic 0 has none (LEG-R4)."""
     if batch.magic == 0:
         return "NoTimestampType"
     return "LogAppendTime" if batch.attributes & oracle.LOG_APPEND_TIME else "CreateTime"
 
 
-def test_the_table_is_complete() -> None:
+def test_the_table_has_every_vector() -> None:
     assert len(ALL) == len(list(VECTORS.glob("*.bin")))
     assert {v.outcome for v in MAGIC_2 if not v.accepted} == REFUSED
     assert len(MAGIC_2) > 100
 
 
-@of(ALL)
+@for_vectors(ALL)
 @pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
-def test_decode(vector: Vector, crc: Any) -> None:
-    """The outcome, records, header fields and positions; ``crc`` makes a difference for CRC-06 only."""
+def test_decode_has_the_outcome_of_the_vector(vector: Vector, crc: Any) -> None:
+    """Records, header fields and positions are Kafka's; only CRC-06 depends on ``crc``."""
     if vector.accepted and vector.broken is None:
         try:
             table = kbatch.decode(vector.data, include_control=True, crc=crc)
@@ -173,9 +175,9 @@ def test_decode(vector: Vector, crc: Any) -> None:
         assert f"byte {vector.broken[0]}" in str(caught.value)
 
 
-@of(ALL)
-def test_skip(vector: Vector) -> None:
-    """With ``on_error="skip"`` nothing raises, good batches are kept, and the rest is a loss or an unread tail."""
+@for_vectors(ALL)
+def test_skip_keeps_good_batches_and_reports_the_rest(vector: Vector) -> None:
+    """With ``on_error="skip"`` no error is raised; all bytes outside good batches are a loss or an unread tail."""
     table = kbatch.decode(vector.data, include_control=True, on_error="skip")
     assert_accounted(table, len(vector.data))
     if vector.outcome == "accept-or-reject" and table.losses:
@@ -188,9 +190,9 @@ def test_skip(vector: Vector) -> None:
         assert_batches(good, vector.expected, vector)
 
 
-@of(ALL)
-def test_stop(vector: Vector) -> None:
-    """With ``on_error="stop"`` what precedes the damage is given and the rest is a loss, never searched (FRM-R8)."""
+@for_vectors(ALL)
+def test_stop_returns_the_batches_before_the_damage(vector: Vector) -> None:
+    """With ``on_error="stop"`` the bytes from the damage on are a loss and are not searched (FRM-R8)."""
     table = kbatch.decode(vector.data, include_control=True, on_error="stop")
     if vector.outcome == "accept-or-reject" and table.losses:
         return
@@ -200,9 +202,9 @@ def test_stop(vector: Vector) -> None:
         assert table.consumed == vector.broken[0]
 
 
-@of([v for v in MAGIC_2 if v.id.startswith(("CTL", "EMP-04"))])
+@for_vectors([v for v in MAGIC_2 if v.id.startswith(("CTL", "EMP-04"))])
 def test_control_batches_are_withheld(vector: Vector) -> None:
-    """CTL-R5: a consumer never sees control records; their batches keep their rows, which move the next offset."""
+    """CTL-R5: consumers get no control records; the batches keep their rows, which advance the next offset."""
     table = kbatch.decode(vector.data)
     assert len(table) == 0
     assert len(table.batches) == len(vector.expected)
@@ -210,9 +212,9 @@ def test_control_batches_are_withheld(vector: Vector) -> None:
     assert table.consumed == len(vector.data)
 
 
-@of(ALL)
-def test_scan(vector: Vector) -> None:
-    """Headers can be read whatever the payload is (COD-R1, ATT-R3); only broken framing stops a scan."""
+@for_vectors(ALL)
+def test_scan_reads_headers_whatever_the_payload(vector: Vector) -> None:
+    """COD-R1, ATT-R3: headers are read even if the payload is invalid; only broken framing ends a scan."""
     if vector.id.startswith(("FRM-09", "FRM-10", "FRM-11", "FRM-12")) or vector.outcome == "corrupt":
         with pytest.raises(kbatch.CorruptBatchError) as caught:
             kbatch.scan(vector.data)
@@ -232,9 +234,9 @@ def test_scan(vector: Vector) -> None:
     assert (batches["record_count"][hidden] == -1).all()
 
 
-@of(ALL)
-def test_oracle(vector: Vector) -> None:
-    """The oracle is held to the same table as the package."""
+@for_vectors(ALL)
+def test_the_oracle_has_the_outcome_of_the_vector(vector: Vector) -> None:
+    """The oracle is compared with the same table as the package."""
     batches, error, unread = oracle.decode(vector.data)
     if vector.id == "LEG-28":
         assert isinstance(error, oracle.BadCrc)  # CRC-R5: the package flags the batch instead
@@ -242,7 +244,7 @@ def test_oracle(vector: Vector) -> None:
     if error is not None:
         if vector.outcome == "accept-or-reject":
             return
-        if vector.outcome == "corrupt":  # LEG-23: what precedes it is read
+        if vector.outcome == "corrupt":  # LEG-23: the batches before it are read
             assert_batches(batches, vector.expected, vector)
             broken = sum(batch["size"] for batch in vector.expected)
         else:

@@ -1,4 +1,4 @@
-"""Kernels that fill columns: rows outside the data, outputs that are too short, and estimates of sizes."""
+"""Kernels that fill columns: rows outside the data, outputs that are too short, and size estimates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kbatch.records.kafka_columns import spark_batches
     [(-1, 1), (0, 101), (100, 1), (101, 0), (2**63 - 1, 1), (2**63 - 1, 2**31 - 1), (-(2**63), 5), (90, 11), (-5, 20)],
 )
 def test_rows_outside_the_data_raise(column: str, binary: arrow.Binary, position: int, length: int) -> None:
-    """COL-R1, COL-R8: a status and an exception, never a crash."""
+    """COL-R1, COL-R8: the kernel returns a status, which becomes an exception; it never crashes."""
     records = np.zeros(300, RECORD_DTYPE)
     records[f"{column}_pos"][260] = position
     records[f"{column}_len"][260] = length
@@ -53,8 +53,8 @@ def test_fixed_values_outside_the_data_raise() -> None:
     assert table[:2].values_as("i8").tolist() == [0, 0]
 
 
-def test_values_at_the_end_of_the_data() -> None:
-    """COL-R9: copies never read past the end, and views no 12 bytes where there are fewer."""
+def test_values_at_the_end_of_the_data_are_copied() -> None:
+    """COL-R9: copies never read past the end, and views do not read 12 bytes if fewer remain."""
     data = (np.arange(1, 301) % 251).astype(np.uint8)
     for length in range(301):
         records = np.zeros(2, RECORD_DTYPE)
@@ -71,8 +71,8 @@ def test_values_at_the_end_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("binary", BINARY)
-def test_every_length_beside_every_other(binary: arrow.Binary) -> None:
-    """Copies write past a value's end, where the next one goes: none may harm its neighbours."""
+def test_values_of_any_length_do_not_overwrite_their_neighbours(binary: arrow.Binary) -> None:
+    """A copy may write past the end of its value, where the next value is written afterwards."""
     content = np.random.default_rng(1).integers(0, 256, 600, np.uint8).tobytes()
     lengths = [-1, *range(36), *range(60, 68), *range(124, 132), *range(252, 260), 511]
     order = np.random.default_rng(2).permutation(np.repeat(lengths, 7)).tolist()
@@ -86,7 +86,7 @@ def test_every_length_beside_every_other(binary: arrow.Binary) -> None:
     assert made["value"].to_pylist() == [r.value for r in records]
 
 
-def test_a_batch_that_is_not_there_raises() -> None:
+def test_a_row_of_a_missing_batch_raises() -> None:
     table = make(attributes=(0, 8))
     records = table.records.copy()
     records["batch"][3] = 99
@@ -151,11 +151,11 @@ def test_outputs_that_are_too_short_raise() -> None:
         measure_extent(np.zeros(9, HEADER_DTYPE))
 
 
-# --- one pass, by an estimate ---
+# --- one pass with an estimated size ---
 
 
 def numbered(rows: int, lengths: np.ndarray) -> kbatch.RecordTable:
-    """Rows whose values are the first so many of 5000 bytes, without a key."""
+    """Return rows without keys; each value is a prefix, of the given length, of the same 5000 bytes."""
     records = np.zeros(rows, RECORD_DTYPE)
     records["offset"] = np.arange(rows)
     records["key_len"] = -1
@@ -174,7 +174,7 @@ def check_numbered(table: kbatch.RecordTable) -> pa.Table:
     return made
 
 
-def test_an_estimate_is_near() -> None:
+def test_an_estimate_is_close() -> None:
     rng = np.random.default_rng(3)
     for rows in (0, 1, 65, 16_384, 16_385, 100_000):
         lengths = rng.integers(-1, 200, rows)
@@ -187,8 +187,8 @@ def test_an_estimate_is_near() -> None:
 
 
 @pytest.mark.parametrize("place", [64, 5_000, 30_000, -1])
-def test_a_wrong_estimate_is_made_good(place: int) -> None:
-    """A long value where the estimate hasn't looked needs more memory than it got."""
+def test_a_low_estimate_is_corrected(place: int) -> None:
+    """A long value in a row that the estimate did not sample needs more memory than was reserved."""
     lengths = np.full(30_100, 3)
     lengths[place - 20 if place < 0 else place :][:20] = 5000
     table = numbered(30_100, lengths)
@@ -196,8 +196,8 @@ def test_a_wrong_estimate_is_made_good(place: int) -> None:
     assert check_numbered(table)["value"].num_chunks == 1
 
 
-def test_an_estimate_asks_for_no_more_than_the_data() -> None:
-    """A hostile table may have its long values just where the estimate looks."""
+def test_an_estimate_is_bounded_by_the_size_of_the_data() -> None:
+    """A hostile table may have long values exactly in the sampled rows."""
     lengths = np.zeros(30_100, np.int64)
     lengths[4096:4160] = 5000
     table = numbered(30_100, lengths)
@@ -206,7 +206,7 @@ def test_an_estimate_asks_for_no_more_than_the_data() -> None:
     assert check_numbered(table)["value"].num_chunks == 1
 
 
-def test_headers_that_the_estimate_did_not_see() -> None:
+def test_headers_outside_the_sampled_rows_are_returned() -> None:
     records = [Record(i, b"k", b"v" * (i % 3)) for i in range(20_000)]
     records[5_000].headers = ((b"h", b"1"), (b"h", None))
     table = make(records, size=20_000)
@@ -219,8 +219,8 @@ def test_headers_that_the_estimate_did_not_see() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 8, 9, 15, 16, 17, 33, 1000])
-def test_bitmaps_are_there_where_a_null_is(rows: int) -> None:
-    """Wherever the first null is; without one there is no bitmap."""
+def test_only_columns_with_nulls_have_a_bitmap(rows: int) -> None:
+    """The first null may be in any row; a column without nulls has no bitmap."""
     made = check_numbered(numbered(rows, np.full(rows, 2)))
     assert made["value"].chunk(0).buffers()[0] is None
     for row in {0, rows // 2, rows - 1}:
@@ -238,7 +238,7 @@ def test_bitmaps_are_there_where_a_null_is(rows: int) -> None:
         assert times.null_count == 1
 
 
-def test_a_sink_counts() -> None:
+def test_a_sink_counts_rows_and_bytes() -> None:
     records = np.zeros(40, RECORD_DTYPE)
     records["key_len"] = np.arange(40) % 4 - 1
     records["timestamp"] = [-1, 2**62] * 20
@@ -253,7 +253,7 @@ def test_a_sink_counts() -> None:
         assert not times.any()
 
 
-def test_lists_of_headers() -> None:
+def test_header_rows_outside_the_data_raise_in_lists_of_headers() -> None:
     data = np.frombuffer(b"abcab", np.uint8)
     headers = np.zeros(4, HEADER_DTYPE)
     headers["record"] = [1, 1, 4, 4]

@@ -1,4 +1,4 @@
-"""Views of a table: what Arrow, pandas, Polars and DuckDB read is what the batches hold."""
+"""Views of a table: Arrow, pandas, Polars and DuckDB read the records of the batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_sch
 
 
 class Stream:
-    """An object with nothing but the Arrow C stream, as readers see a table."""
+    """An object with only the Arrow C stream interface, as readers see a table."""
 
     def __init__(self, table: kbatch.RecordTable) -> None:
         self.table = table
@@ -41,7 +41,7 @@ class Stream:
 
 @pytest.mark.parametrize("binary", BINARY)
 def test_arrow_holds_the_records(binary: arrow.Binary) -> None:
-    """COL-R1, COL-R2, REC-R1, HDR-R3, HDR-R4, HDR-R5."""
+    """COL-R1, COL-R2, REC-R1, HDR-R3, HDR-R4, HDR-R5: null and empty, order and duplicates survive."""
     made = arrow.to_arrow(make(), binary=binary)
     made.validate(full=True)
     assert made.schema.equals(arrow.view_schema(binary=binary))
@@ -58,16 +58,16 @@ def test_arrow_holds_the_records(binary: arrow.Binary) -> None:
     ],
     ids=["slice", "tail", "none", "step", "step and bounds", "mask", "numbers"],
 )  # fmt: skip
-def test_slices_and_masks(binary: arrow.Binary, rows: slice | np.ndarray) -> None:
+def test_views_of_slices_and_masks_have_their_rows(binary: arrow.Binary, rows: slice | np.ndarray) -> None:
     table = make()[rows]
-    want = expected([RECORDS[i] for i in np.arange(len(RECORDS))[rows]])
+    expected_rows = expected([RECORDS[i] for i in np.arange(len(RECORDS))[rows]])
     made = arrow.to_arrow(table, binary=binary)
     made.validate(full=True)
-    assert made.to_pylist() == want
-    assert table.keys() == [row["key"] for row in want]
-    assert table.values() == [row["value"] for row in want]
+    assert made.to_pylist() == expected_rows
+    assert table.keys() == [row["key"] for row in expected_rows]
+    assert table.values() == [row["value"] for row in expected_rows]
     spark = pa.Table.from_batches(spark_batches(table), schema=spark_schema())
-    assert spark["value"].to_pylist() == [row["value"] for row in want]
+    assert spark["value"].to_pylist() == [row["value"] for row in expected_rows]
 
 
 short = st.none() | st.binary(max_size=20) | st.binary(min_size=25, max_size=40) | st.binary(min_size=250, max_size=270)
@@ -84,7 +84,9 @@ short = st.none() | st.binary(max_size=20) | st.binary(min_size=25, max_size=40)
     ),
     st.integers(1, 50),
 )  # fmt: skip
-def test_any_records(rows: list[tuple[bytes | None, bytes | None, int, list[Header]]], size: int) -> None:
+def test_arrow_holds_generated_records(
+    rows: list[tuple[bytes | None, bytes | None, int, list[Header]]], size: int
+) -> None:
     records = [Record(i, k, v, t, tuple(h)) for i, (k, v, t, h) in enumerate(rows)]
     table = make(records, size=size)
     for binary in BINARY:
@@ -93,7 +95,7 @@ def test_any_records(rows: list[tuple[bytes | None, bytes | None, int, list[Head
         assert made.to_pylist() == expected(records)
 
 
-def test_columns_and_their_order() -> None:
+def test_views_have_the_requested_columns_in_order() -> None:
     table = make(topic="orders")
     assert tuple(arrow.to_arrow(table).column_names) == arrow.VIEW_COLUMNS
     assert tuple(arrow.to_arrow(make()).column_names) == arrow.VIEW_COLUMNS[:-2]
@@ -117,7 +119,7 @@ def test_columns_and_their_order() -> None:
         arrow.to_arrow(table, binary="text")
 
 
-def test_timestamp_type_is_that_of_the_batch() -> None:
+def test_the_batch_determines_the_timestamp_type() -> None:
     kinds = [0] * 10 + [1] * 10
     table = make(RECORDS[10:30], attributes=(0, 8))
     assert arrow.to_arrow(table)["timestampType"].to_pylist() == kinds
@@ -125,7 +127,7 @@ def test_timestamp_type_is_that_of_the_batch() -> None:
     assert set(arrow.to_arrow(make(attributes=(8,)))["timestampType"].to_pylist()) == {1}
 
 
-def test_control_records_are_in_views_when_asked_for() -> None:
+def test_control_records_are_in_views_on_request() -> None:
     marker = Record(12, struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 7))
     data = encode(RECORDS[:3]) + encode([marker], attributes=0x30)
     assert arrow.to_arrow(kbatch.decode(data)).to_pylist() == expected(RECORDS[:3])
@@ -135,7 +137,7 @@ def test_control_records_are_in_views_when_asked_for() -> None:
 
 
 def test_only_minus_one_is_a_null_timestamp() -> None:
-    """COL-R2: INT64_MIN, NumPy's NaT, is a timestamp that a batch can hold."""
+    """COL-R2: INT64_MIN, NumPy's NaT, is a valid timestamp of a batch."""
     table = make(RECORDS[:4])
     records = table.records.copy()
     records["timestamp"] = [-(2**63), -1, 2**63 - 1, -2]
@@ -144,7 +146,7 @@ def test_only_minus_one_is_a_null_timestamp() -> None:
     assert column.cast(pa.int64()).to_pylist() == [-(2**63), None, 2**63 - 1, -2]
 
 
-def test_empty_table() -> None:
+def test_an_empty_table_has_views_with_a_schema() -> None:
     table = kbatch.decode(b"")
     for binary in BINARY:
         made = arrow.to_arrow(table, binary=binary)
@@ -156,7 +158,7 @@ def test_empty_table() -> None:
     assert list(spark_batches(table)) == []
 
 
-def test_headers_are_not_made_where_there_are_none() -> None:
+def test_header_rows_are_not_built_without_headers() -> None:
     table = make([Record(i, b"k", b"v") for i in range(50)])
     assert arrow.to_arrow(table)["headers"].to_pylist() == [[]] * 50
     assert list(arrow.to_pandas(table)["headers"]) == [()] * 50
@@ -165,8 +167,8 @@ def test_headers_are_not_made_where_there_are_none() -> None:
     assert table._headers is None
 
 
-def test_int32_offsets_are_kept_by_several_chunks() -> None:
-    """COL-R1: a column may pass 2 GiB; here the bound is small instead."""
+def test_a_column_above_the_int32_limit_has_several_chunks() -> None:
+    """COL-R1: a column may exceed 2 GiB; the test uses a small limit instead."""
     table = make(topic="orders")
     made = arrow.to_arrow(table, reach=Reach(offset=1600))
     made.validate(full=True)
@@ -175,7 +177,7 @@ def test_int32_offsets_are_kept_by_several_chunks() -> None:
     assert made.select(arrow.VIEW_COLUMNS[:-2]).to_pylist() == expected(RECORDS)
 
 
-def test_views_reach_past_int32_by_several_buffers() -> None:
+def test_binary_views_above_the_int32_limit_have_several_buffers() -> None:
     table = make()
     made = arrow.to_arrow(table, binary="binary_view", reach=Reach(view_shift=6))
     made.validate(full=True)
@@ -184,7 +186,7 @@ def test_views_reach_past_int32_by_several_buffers() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 255, 256, 257, 100_000])
-def test_counts_around_bytes_of_the_bitmap_and_blocks(rows: int) -> None:
+def test_row_counts_near_the_edges_of_bitmap_bytes_and_blocks(rows: int) -> None:
     records = [Record(i, None if i % 3 else b"%d" % i, None if i % 7 == 0 else b"v" * (i % 40)) for i in range(rows)]
     made = arrow.to_arrow(make(records, size=1000))
     made.validate(full=True)
@@ -231,7 +233,7 @@ def test_views_outlive_their_table(binary: arrow.Binary) -> None:
 # --- other readers ---
 
 
-def test_polars() -> None:
+def test_polars_reads_the_records() -> None:
     frame = arrow.to_polars(make(topic="orders"))
     assert frame.columns == list(arrow.VIEW_COLUMNS)
     assert frame.schema["timestamp"] == pl.Datetime("ms", "UTC")
@@ -239,7 +241,7 @@ def test_polars() -> None:
     assert pl.DataFrame(Stream(make())).to_dicts() == expected(RECORDS)
 
 
-def test_pandas() -> None:
+def test_pandas_reads_the_records() -> None:
     frame = arrow.to_pandas(make(topic="orders"))
     assert list(frame.columns) == list(arrow.VIEW_COLUMNS)
     assert list(frame["key"]) == [r.key for r in RECORDS]
@@ -257,16 +259,16 @@ def test_pandas() -> None:
         arrow.to_pandas(make(), dtype_backend="other")
 
 
-def test_pandas_arrow_dtypes() -> None:
+def test_pandas_may_use_arrow_dtypes() -> None:
     frame = arrow.to_pandas(make(), dtype_backend="pyarrow")
     assert all(isinstance(dtype, pd.ArrowDtype) for dtype in frame.dtypes)
     assert pa.Table.from_pandas(frame).replace_schema_metadata().to_pylist() == expected(RECORDS)
 
 
-def test_duckdb() -> None:
+def test_duckdb_reads_the_records() -> None:
     columns = 'key, value, headers, epoch_ms(timestamp), "offset"'
     rows = duckdb.from_arrow(arrow.to_arrow(make(), binary="binary_view")).project(columns).fetchall()
-    want = [
+    expected_rows = [
         (
             r.key,
             r.value,
@@ -276,30 +278,30 @@ def test_duckdb() -> None:
         )
         for r in RECORDS
     ]
-    assert rows == want
+    assert rows == expected_rows
     stream = duckdb.from_arrow(Stream(make()))
     assert stream.aggregate("count(*), count(key), sum(octet_length(value))").fetchall() == [
         (len(RECORDS), sum(r.key is not None for r in RECORDS), sum(len(r.value or b"") for r in RECORDS))
     ]
 
 
-def test_stream_gives_what_is_requested() -> None:
+def test_the_arrow_stream_has_the_requested_schema() -> None:
     assert pa.table(Stream(make())).schema.equals(arrow.view_schema(binary="binary_view"))
-    for wanted in (
+    for schema in (
         arrow.view_schema(["value", "offset"], binary="binary"),
         arrow.view_schema(binary="large_binary"),
         pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("offset", pa.int64()), ("value", pa.large_binary())]),
     ):
         stream = Stream(make())
-        made = pa.table(stream, schema=wanted)
+        made = pa.table(stream, schema=schema)
         assert stream.requested != [None]
-        assert made.schema.equals(wanted)
+        assert made.schema.equals(schema)
         made.validate(full=True)
-        want = [{name: row[name] for name in wanted.names} for row in expected(RECORDS)]
-        assert made.to_pylist() == want
+        expected_rows = [{name: row[name] for name in schema.names} for row in expected(RECORDS)]
+        assert made.to_pylist() == expected_rows
 
 
-def test_methods_of_the_table() -> None:
+def test_methods_of_the_table_return_the_same_as_to_arrow() -> None:
     table = make(RECORDS[:6], topic="orders")
     assert table.keys() == [r.key for r in RECORDS[:6]]
     assert table.values() == [r.value for r in RECORDS[:6]]
@@ -330,13 +332,13 @@ def spark_row(r: Record) -> dict[str, object]:
 
 
 def java_keys(r: Record) -> list[str]:
-    # What `new String(bytes, UTF_8)` of Java 25 gives, run once: the surrogate is one bad sequence.
+    # The result of `new String(bytes, UTF_8)` in Java 25, run once: the surrogate is one malformed sequence.
     known = {b"\xff\xfe": "\ufffd\ufffd", b"caf\xe9": "caf\ufffd", b"\xed\xa0\x80": "\ufffd"}
     return [known.get(key) or key.decode() for key, _ in r.headers]
 
 
-def test_spark_batches() -> None:
-    """HDR-R4 as Spark's own source has it; headers are null where there are none."""
+def test_spark_batches_have_the_rows_of_sparks_kafka_source() -> None:
+    """HDR-R4: as in Spark's Kafka source, header keys are strings, and headers are null if a record has none."""
     table = make(topic="orders")
     batches = list(spark_batches(table, SPARK_COLUMNS))
     assert [batch.num_rows for batch in batches] == [len(RECORDS)]
@@ -362,8 +364,8 @@ def test_spark_batches() -> None:
 def test_spark_batches_are_bounded(max_rows: int, max_bytes: int) -> None:
     columns = ["offset", "headers", "value", "key"]
     made = list(spark_batches(make(topic="orders"), columns, max_rows, max_bytes))
-    want = [{name: spark_row(r)[name] for name in columns} for r in RECORDS]
-    assert [row for batch in made for row in batch.to_pylist()] == want
+    expected_rows = [{name: spark_row(r)[name] for name in columns} for r in RECORDS]
+    assert [row for batch in made for row in batch.to_pylist()] == expected_rows
     sizes = {
         r.offset: len(r.key or b"") + len(r.value or b"") + sum(len(k) + len(v or b"") for k, v in r.headers)
         for r in RECORDS
@@ -374,11 +376,11 @@ def test_spark_batches_are_bounded(max_rows: int, max_bytes: int) -> None:
         assert batch.num_rows <= max_rows
         assert batch.num_rows == 1 or total <= max_bytes
         if after is not None:
-            # None ends before it must.
+            # No batch ends before it reaches the limit.
             assert batch.num_rows == max_rows or total + sizes[after["offset"][0].as_py()] > max_bytes
 
 
-def test_spark_timestamps_beyond_microseconds() -> None:
+def test_spark_timestamps_outside_of_microseconds_raise() -> None:
     nanoseconds = 1_700_000_000_000_000_000
     table = make([Record(0), Record(1, timestamp=nanoseconds), Record(2, timestamp=-1)])
     with pytest.raises(OverflowError, match=f"offset 1: timestamp {nanoseconds} ms doesn't fit"):
@@ -389,7 +391,7 @@ def test_spark_timestamps_beyond_microseconds() -> None:
     assert arrow.to_arrow(table)["timestamp"].cast(pa.int64()).to_pylist() == [RECORDS[0].timestamp, nanoseconds, None]
 
 
-def test_spark_arguments() -> None:
+def test_spark_batches_check_their_arguments() -> None:
     table = make()
     with pytest.raises(ValueError, match="must be at least 1"):
         spark_batches(table, max_rows=0)
@@ -405,7 +407,7 @@ def test_spark_arguments() -> None:
 
 
 @pytest.mark.parametrize("dtype", [">i8", "<i4", "u1", ">f8", "S5", [("a", ">i2"), ("b", "u1")], (">i4", 3), "V17"])
-def test_values_as(dtype: object) -> None:
+def test_values_as_returns_fixed_width_values(dtype: object) -> None:
     dtype = np.dtype(dtype)
     stored = np.frombuffer(bytes(range(1, 1 + dtype.itemsize)) * 20, np.dtype([("value", dtype)]))["value"]
     raw = np.ascontiguousarray(stored).tobytes()
@@ -417,7 +419,7 @@ def test_values_as(dtype: object) -> None:
     assert table[::3].values_as(dtype).tobytes() == stored[::3].tobytes()
 
 
-def test_values_as_refuses_what_does_not_fit() -> None:
+def test_values_as_raises_if_a_value_does_not_fit() -> None:
     table = make([Record(7, value=bytes(8)), Record(8, value=None), Record(9, value=b"abc")])
     with pytest.raises(ValueError, match=r"offset 8: dtype >i8 needs values of 8 bytes, found null; fill="):
         table.values_as(">i8")
@@ -438,8 +440,10 @@ def run(code: str) -> str:
 
 
 def test_importing_kbatch_imports_no_optional_package() -> None:
-    wanted = "('pyarrow', 'pandas', 'polars', 'duckdb', 'pyspark')"
-    assert run(f"import sys, kbatch, kbatch.records.arrow; print([m for m in {wanted} if m in sys.modules])") == "[]\n"
+    optional = "('pyarrow', 'pandas', 'polars', 'duckdb', 'pyspark')"
+    assert (
+        run(f"import sys, kbatch, kbatch.records.arrow; print([m for m in {optional} if m in sys.modules])") == "[]\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_messages_that_need_several_batches_are_not_combined() -> None:
     assert [row[:3] for row in rows_of(made)] == [(o, t, max(k, 0)) for o, t, k, *_ in rows_of(data)]
 
 
-def test_damage_raises_or_is_left_out() -> None:
+def test_damage_raises_or_is_skipped() -> None:
     good = kbatch.encode([b"a"], timestamps=1, base_offset=0, codec="gzip")
     bad = bytearray(kbatch.encode([b"b"], timestamps=1, base_offset=1, codec="gzip"))
     bad[-1] ^= 1
@@ -308,7 +308,7 @@ def test_a_partial_batch_at_the_end_is_damage() -> None:
     assert [(loss.position, loss.length) for loss in report.damage] == [(len(BATCH), 30)]
 
 
-def test_offsets_that_do_not_rise_are_damage() -> None:
+def test_non_increasing_offsets_are_damage() -> None:
     """LEG-R13: broken clients wrote them, and readers accept them, but they are not written again."""
     inner = b"".join(kbatch.encode([value], timestamps=1, magic=1) for value in (b"a", b"b"))
     payload = gzip.compress(inner)
@@ -325,8 +325,8 @@ def test_offsets_that_do_not_rise_are_damage() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_many_batches_with_repeated_offsets_are_left_out(magic: int) -> None:
-    """LEG-R13: part of a log is repeated; all of its batches are left out in one pass."""
+def test_many_batches_with_repeated_offsets_are_skipped(magic: int) -> None:
+    """LEG-R13: part of a log is repeated; all of its batches are skipped in one pass."""
     once = kbatch.encode([b"value"] * 3000, timestamps=1000, codec="gzip", batch_size=0)
     assert len(kbatch.scan(once)) == 3000
     report = kbatch.RewriteReport()
@@ -337,8 +337,8 @@ def test_many_batches_with_repeated_offsets_are_left_out(magic: int) -> None:
     assert {loss.position for loss in report.damage} == {len(once) + p for p in kbatch.scan(once)["position"].tolist()}
 
 
-def test_offsets_of_a_batch_that_is_left_out_are_ignored() -> None:
-    """Offsets must rise only relative to the batches that are written."""
+def test_offsets_of_a_skipped_batch_are_ignored() -> None:
+    """Offsets must increase only relative to the batches that are written."""
     made = [
         kbatch.encode([b"value"] * count, timestamps=1000, base_offset=first, codec="gzip")
         for first, count in ((1, 5), (3, 7), (8, 3), (10, 1), (11, 1))
@@ -350,7 +350,7 @@ def test_offsets_of_a_batch_that_is_left_out_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_vectors_give_batches_or_a_kbatch_error(on_error: Any) -> None:
+def test_vectors_are_rewritten_or_raise_a_kbatch_error(on_error: Any) -> None:
     for path in sorted(GOLDEN.glob("vectors/*.bin")):
         data = path.read_bytes()
         for magic in (0, 1, 2):
@@ -360,7 +360,7 @@ def test_vectors_give_batches_or_a_kbatch_error(on_error: Any) -> None:
             except kbatch.KbatchError:
                 assert on_error == "raise" or path.stem.startswith(("L4", "LEG", "ZS")), path
             else:
-                # Batches that have the magic already are copied unchanged.
+                # Batches that already have the magic are copied unchanged.
                 if report.rewritten == report.batches:
                     kbatch.decode(made)
         for codec in CODECS:
@@ -379,7 +379,7 @@ def test_the_decompression_limit_applies() -> None:
             rewrite(kbatch.Limits(max_decompressed_bytes=99_999))
 
 
-def test_levels_are_used_and_checked() -> None:
+def test_compression_levels_are_used_and_checked() -> None:
     data = kbatch.encode([b"%d" % (i * i) for i in range(3000)], timestamps=1, codec="zstd")
     better = kbatch.recompress(data, "zstd", level=19)
     assert len(better) < len(data)

@@ -1,4 +1,4 @@
-"""Rewriting large input: runs and blocks, losses that are counted once, and the growing output."""
+"""Rewriting large input in runs and blocks: losses are counted once, and the output grows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def messages(count: int, size: int = 20, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_the_checksum_of_a_message_of_every_length_is_right(magic: int) -> None:
+def test_the_checksum_is_correct_for_messages_of_every_length(magic: int) -> None:
     """CRC-R7: for every length, also at the end of the memory that contains the message."""
     data = random.Random(4).randbytes(5000)
     fields: dict[str, Any] = {"timestamps": 5} if magic else {}
@@ -64,8 +64,8 @@ def test_runs_and_blocks_are_joined_to_one_output() -> None:
     assert [(loss.position, loss.length) for loss in report.damage] == [(at, end - at)]
 
 
-def test_offsets_must_rise_over_a_whole_run() -> None:
-    """LEG-R13: also from one batch to the next."""
+def test_offsets_must_increase_over_a_whole_run() -> None:
+    """LEG-R13: they must also increase from one batch to the next."""
     first, second = (kbatch.encode([b"v"] * 3, timestamps=1000, base_offset=offset) for offset in (7, 0))
     with pytest.raises(kbatch.InvalidRecordError, match=f"byte {len(first)}, base offset 0: offsets do not ascend"):
         kbatch.convert(first + second, 1)
@@ -77,7 +77,7 @@ def test_offsets_must_rise_over_a_whole_run() -> None:
 
 
 def test_compressed_and_uncompressed_batches_form_one_run() -> None:
-    """LEG-R13, PRD-R9: with any of them compressed; nothing is counted twice."""
+    """LEG-R13, PRD-R9: any of the batches may be compressed; no loss is counted twice."""
     plain = [kbatch.encode([b"v%d" % i] * 3, timestamps=1000, base_offset=3 * i) for i in range(6)]
     packed = [kbatch.recompress(part, "lz4") for part in plain]
     for number in range(1 << 6):
@@ -120,7 +120,7 @@ def test_losses_of_a_run_are_counted_once() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_offsets_may_go_back_after_damage_that_is_left_out(codec: str) -> None:
+def test_offsets_may_decrease_after_skipped_damage(codec: str) -> None:
     """LEG-R13, PRD-R9: Kafka converts each batch by itself; only adjacent batches form a run."""
     first, damaged, third = (
         kbatch.encode([b"v"] * 3, timestamps=5, base_offset=offset, codec=codec) for offset in (6, 3, 0)
