@@ -266,7 +266,8 @@ class SequenceChecker:
         on_error : {"raise", "mark", "follow"}
             What to do at a batch that a broker refuses: "raise" an error, with the batches before it remembered; "mark"
             its row and continue with the next batch; or "follow": mark its row, and remember the batch nevertheless,
-            because the log contains it.
+            because the log contains it, as a broker does when it loads or replicates a log. This includes duplicates:
+            the producer's last sequence and offset are then those of the duplicate.
         source : str, optional
             Path for error messages.
 
@@ -291,7 +292,8 @@ class SequenceChecker:
         rows = batches.batches if isinstance(batches, RecordTable) else batches
         verdicts = np.empty(len(rows), VERDICT_DTYPE)
         verdicts["offset"], verdicts["error"] = rows["base_offset"], ErrorCode.NONE
-        for row, violation in self._violations(batches, follow=on_error == "follow"):
+        follow = on_error == "follow"
+        for row, violation in self._violations(batches, follow=follow, follow_duplicates=follow):
             if violation.reason is _Reason.DUPLICATE:
                 verdicts[row] = violation.known, violation.code
             elif on_error == "raise":
@@ -316,13 +318,13 @@ class SequenceChecker:
         rows = batches.batches if isinstance(batches, RecordTable) else batches
         return [
             Refusal(row, violation.code, violation.text(rows[row]), violation.after)
-            for row, violation in self._violations(batches, follow=True)
+            for row, violation in self._violations(batches, follow=True, follow_duplicates=False)
         ]
 
     def _violations(
-        self, batches: npt.NDArray[np.void] | RecordTable, *, follow: bool
+        self, batches: npt.NDArray[np.void] | RecordTable, *, follow: bool, follow_duplicates: bool
     ) -> Iterator[tuple[int, _Violation]]:
-        """Remember batches, and yield the rows that a broker does not append; `follow` remembers these too.
+        """Remember batches, and yield the rows that a broker does not append; the options remember these too.
 
         The loop creates Python objects per batch, never per record.
         """
@@ -370,7 +372,7 @@ class SequenceChecker:
                     violation = producer.violation(epoch, first, last, transactional)
                     if violation is not None:
                         yield row, violation
-                        if not follow or violation.reason is _Reason.DUPLICATE:
+                        if not (follow_duplicates if violation.reason is _Reason.DUPLICATE else follow):
                             continue
                     if epoch != producer.epoch:
                         producer.begin_epoch(epoch)

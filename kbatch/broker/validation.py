@@ -118,7 +118,8 @@ def validate_batch(
     ------
     RefusedError
         If a broker would not append the records. ``code`` is the broker's answer; ``records`` contains the numbers of
-        all bad records if records are the reason.
+        all bad records of the first batch that has any, if records are the reason. An uncompressed message of magic 0
+        or 1 is a batch of its own.
 
     Notes
     -----
@@ -127,9 +128,10 @@ def validate_batch(
     from a client at least one record, the number of records that the offsets imply, no control batch, and a sequence if
     there is a producer id (INVALID_RECORD); producer fields only where magic 2 is stored
     (UNSUPPORTED_FOR_MESSAGE_FORMAT); readable records (INVALID_RECORD, or UNKNOWN_SERVER_ERROR if they do not
-    decompress; UNSUPPORTED_COMPRESSION_TYPE for zstd in old formats); in compressed messages the magic of each message
-    (INVALID_RECORD) and its checksum (CORRUPT_MESSAGE); keys in a compacted topic (INVALID_RECORD); timestamps close
-    enough to the clock and not marked as the broker's (INVALID_TIMESTAMP).
+    decompress; UNSUPPORTED_COMPRESSION_TYPE for zstd in old formats); the checksum of each message in a compressed
+    message (CORRUPT_MESSAGE). The last checks collect all bad records of a batch, and stop at the first batch with a
+    bad record: one magic in all messages and keys in a compacted topic (INVALID_RECORD); timestamps close enough to the
+    clock and not marked as the broker's (INVALID_TIMESTAMP, also if other records are bad for another reason).
 
     One check is stricter than in a broker: a partial batch at the end is CORRUPT_MESSAGE; Kafka silently drops it.
 
@@ -153,9 +155,10 @@ def validate_batch(
         table = decode(data, include_control=True, crc="skip", limits=limits)
     except KbatchError as error:
         _refuse_for(error, int(batches["magic"][0]))
+    other = np.zeros(len(table), np.bool_)
     if batches["magic"][0] < 2 and batches["attributes"][0] & ATTRIBUTE_CODEC:
-        _check_inner(array, batches[0], limits)
-    _check_records(table, topic, now() if now_ms is None else now_ms)
+        other = _other_magic(array, batches[0], limits)
+    _check_records(table, other, topic, now() if now_ms is None else now_ms)
     return table
 
 
@@ -189,8 +192,6 @@ def _check_entries(
     magic = int(batches["magic"][0])
     if len(batches) > 1 and (magic == 2 or batches["attributes"][0] & ATTRIBUTE_CODEC):
         refuse_batch(invalid, batches[1], "a second batch; a request holds exactly one per partition")
-    if (bad := first(batches["magic"] != magic)) is not None:
-        refuse_batch(invalid, bad, f"magic is {bad['magic']}, but {magic} in the messages before")
     # With more than one message, the first is uncompressed; the others must be uncompressed too.
     if len(batches) > 1 and (bad := first(batches["attributes"] & ATTRIBUTE_CODEC != 0)) is not None:
         refuse_batch(invalid, bad, "a compressed message after uncompressed ones")
@@ -232,17 +233,18 @@ def check_segment_size(size: int, topic: TopicConfig) -> None:
         refuse_batch(ErrorCode.RECORD_LIST_TOO_LARGE, None, f"{size} bytes, segment.bytes is {topic.segment_bytes}")
 
 
-def _check_inner(data: npt.NDArray[np.uint8], batch: np.void, limits: Limits | None) -> None:
-    """Check the magic and the checksums of the messages in a compressed message."""
+def _other_magic(data: npt.NDArray[np.uint8], batch: np.void, limits: Limits | None) -> npt.NDArray[np.bool_]:
+    """Return which messages in a compressed message have another magic; refuse it if a checksum is wrong.
+
+    Kafka collects wrong magics with the errors of records, but stops at a wrong checksum (``LogValidator``).
+    """
     payload, messages = inner_messages(data, batch, limits)
-    other = np.flatnonzero(messages["magic"] != batch["magic"])
-    if len(other):
-        text = f"messages in a compressed message of magic {batch['magic']} have another magic{_listed(other)}"
-        refuse_batch(ErrorCode.INVALID_RECORD, batch, text, records=other)
-    bad = np.flatnonzero(~good_crcs(payload, messages, 0))
+    other = np.asarray(messages["magic"] != batch["magic"])
+    bad = np.flatnonzero(~good_crcs(payload, messages, 0) & ~other)
     if len(bad):
         text = f"the checksums of messages in a compressed message do not match their bytes{_listed(bad)}"
         refuse_batch(ErrorCode.CORRUPT_MESSAGE, batch, text, records=bad)
+    return other
 
 
 def _listed(rows: npt.NDArray[np.intp]) -> str:
@@ -251,8 +253,8 @@ def _listed(rows: npt.NDArray[np.intp]) -> str:
     return f": record {', '.join(map(str, rows[:_MAX_LISTED].tolist()))}{more}"
 
 
-def _check_records(table: RecordTable, topic: TopicConfig, clock: int) -> None:
-    """Check the keys and timestamps of records."""
+def _check_records(table: RecordTable, other: npt.NDArray[np.bool_], topic: TopicConfig, clock: int) -> None:
+    """Check the magic, key and timestamp of each record; `other` has another magic than its compressed message."""
     records, batches = table.records, table.batches
     nothing = np.zeros(len(records), np.bool_)
     keyless = records["key_len"] < 0 if topic.compacted else nothing
@@ -264,17 +266,29 @@ def _check_records(table: RecordTable, topic: TopicConfig, clock: int) -> None:
         ahead = times - np.int64(clock)
         late = has_time & ((-ahead > topic.timestamp_before_max_ms) | (ahead > topic.timestamp_after_max_ms))
     appended = (TimestampType.of(batches) == TimestampType.LOG_APPEND_TIME)[records["batch"]] & ~has_time
-    late = (late | appended) & ~keyless
-    bad = np.flatnonzero(keyless | late)
+    late = (late | appended) & ~keyless & ~other
+    bad = np.flatnonzero(other | keyless | late)
+    if batches["magic"][0] < 2:
+        # Each uncompressed message is a batch of its own, and Kafka stops at the first bad batch.
+        changes = np.flatnonzero(batches["magic"] != batches["magic"][0])
+        if len(changes) and not (len(bad) and records["batch"][bad[0]] < changes[0]):
+            text = f"magic is {batches['magic'][changes[0]]}, but {batches['magic'][0]} in the messages before"
+            refuse_batch(ErrorCode.INVALID_RECORD, batches[changes[0]], text)
+        bad = bad[records["batch"][bad] == records["batch"][bad[0]]] if len(bad) else bad
     if not len(bad):
         return
     batch = batches[records["batch"][bad[0]]]
-    if not late.any():
-        text = f"records without a key, for a compacted topic{_listed(bad)}"
-        refuse_batch(ErrorCode.INVALID_RECORD, batch, text, records=bad)
-    if appended[np.argmax(late)]:
+    late_rows = bad[late[bad]]
+    if not len(late_rows):
+        text = "records without a key, for a compacted topic"
+        if other[bad].any():
+            text = f"messages in a compressed message of magic {batch['magic']} have another magic"
+            text += " or no key, which a compacted topic requires" * bool((keyless & ~other)[bad].any())
+        refuse_batch(ErrorCode.INVALID_RECORD, batch, f"{text}{_listed(bad)}", records=bad)
+    row = late_rows[0]
+    if appended[row]:
         text = "the timestamp type is LogAppendTime, which only the broker may set"
     else:
         bounds = f"{clock - topic.timestamp_before_max_ms} to {clock + topic.timestamp_after_max_ms}"
-        text = f"timestamp is {times[np.argmax(late)]}, allowed are {bounds}"
+        text = f"timestamp is {times[row]}, allowed are {bounds}"
     refuse_batch(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(bad)}", records=bad)

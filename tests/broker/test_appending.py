@@ -239,6 +239,73 @@ def test_messages_in_a_compressed_message_are_validated() -> None:
         assert (error.code, error.records.tolist()) == (code, [0])
 
 
+def wrapped(*messages: bytes) -> bytes:
+    from oracle import build_wrapper
+
+    return build_wrapper(b"".join(messages), codec="gzip", magic=1)
+
+
+def test_an_invalid_timestamp_takes_precedence_over_another_magic_prd_r4() -> None:
+    """LogValidator.processRecordErrors: INVALID_TIMESTAMP if any record has it, with all bad records."""
+    from oracle import build_message
+
+    old = TopicConfig(magic=1)
+    good = build_message(b"k", b"v", magic=1, timestamp=NOW)
+    late = build_message(b"k", b"v", magic=1, timestamp=NOW + 3_600_001)
+    other = build_message(b"k", b"v", magic=0)
+    for messages, code, records in (
+        ((other, late, good), ErrorCode.INVALID_TIMESTAMP, [0, 1]),
+        ((late, good, other), ErrorCode.INVALID_TIMESTAMP, [0, 2]),
+        ((good, other, good), ErrorCode.INVALID_RECORD, [1]),
+    ):
+        error = refusal(wrapped(*messages), old)
+        assert (error.code, error.records.tolist()) == (code, records)
+    # A compacted topic requires keys; a message of another magic is reported once, whatever its key.
+    keyless = build_message(None, b"v", magic=1, timestamp=NOW)
+    error = refusal(wrapped(keyless, other, build_message(None, b"v", magic=0)), TopicConfig(magic=1, compacted=True))
+    assert (error.code, error.records.tolist()) == (ErrorCode.INVALID_RECORD, [0, 1, 2])
+    assert "have another magic or no key" in str(error)
+
+
+def test_a_bad_checksum_takes_precedence_over_all_errors_of_records_prd_r4() -> None:
+    """LogValidator.validateRecord throws at a bad checksum, but does not verify it in a message of another magic."""
+    from oracle import build_message
+
+    old = TopicConfig(magic=1)
+    late = build_message(b"k", b"v", magic=1, timestamp=NOW + 3_600_001)
+    bad = changed(build_message(b"k", b"v", magic=1, timestamp=NOW), 12, "I", 5, seal=False)
+    other = changed(build_message(b"k", b"v", magic=0), 12, "I", 5, seal=False)
+    for messages in ((late, other, bad), (bad, other, late)):
+        error = refusal(wrapped(*messages), old)
+        assert (error.code, error.records.tolist()) == (ErrorCode.CORRUPT_MESSAGE, [messages.index(bad)])
+    error = refusal(wrapped(other, late), old)
+    assert (error.code, error.records.tolist()) == (ErrorCode.INVALID_TIMESTAMP, [0, 1])
+
+
+def test_the_first_bad_message_of_an_uncompressed_set_decides_prd_r4() -> None:
+    """LogValidator calls processRecordErrors once per batch, and an uncompressed message is a batch."""
+    from oracle import build_message
+
+    good = build_message(b"k", b"v", magic=1, timestamp=NOW)
+    late = build_message(b"k", b"v", magic=1, timestamp=NOW + 3_600_001)
+    keyless = build_message(None, b"v", magic=1, timestamp=NOW)
+    other = build_message(b"k", b"v", magic=0)
+    for target in ("producer", "gzip"):
+        topic = TopicConfig(magic=1, compacted=True, compression_type=target)  # type: ignore[arg-type]
+        for messages, code, records in (
+            ((good, keyless, late), ErrorCode.INVALID_RECORD, [1]),
+            ((good, late, keyless, late), ErrorCode.INVALID_TIMESTAMP, [1]),
+            ((good, late, other), ErrorCode.INVALID_TIMESTAMP, [1]),
+            ((good, keyless, other, late), ErrorCode.INVALID_RECORD, [1]),
+        ):
+            error = refusal(b"".join(messages), topic)
+            assert (error.code, error.records.tolist()) == (code, records)
+            assert error.position == len(good)
+        error = refusal(good + other + late, topic)
+        assert (error.code, error.records.tolist(), error.position) == (ErrorCode.INVALID_RECORD, [], len(good))
+        assert "magic is 0, but 1 in the messages before" in str(error)
+
+
 def test_coordinators_may_append_control_batches() -> None:
     """PRD-R2."""
     marker = kbatch.encode_marker("abort", producer_id=3, producer_epoch=0, timestamp=NOW)

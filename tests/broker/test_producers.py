@@ -158,6 +158,30 @@ def test_checking_continues_after_rejected_batches() -> None:
     ]
 
 
+def test_a_followed_duplicate_is_the_last_batch_of_its_producer_prd_r10() -> None:
+    """ProducerStateEntry.addBatch: a broker that loads or replicates a log appends every batch to the entry."""
+    checker = SequenceChecker()
+    log = batches((0, 0, 2), (0, 2, 2), (0, 0, 2), offset=100)
+    log["max_timestamp"] = [10, 20, 30]
+    verdicts = checker.check(log, on_error="follow")
+    assert verdicts["error"].tolist() == [0, 0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
+    assert verdicts["offset"].tolist() == [100, 102, 100]
+    state = checker.producers()[["last_sequence", "last_offset", "offset_delta", "timestamp"]]
+    assert state.tolist() == [(1, 105, 1, 30)]
+    # The oldest batch with these sequences is the one that a later duplicate is answered with.
+    assert checker.check(batches((0, 0, 2), offset=106))["offset"].tolist() == [100]
+    # Without "follow", the broker appends no duplicate, and the state remains.
+    broker = SequenceChecker()
+    broker.check(log)
+    assert broker.producers()[["last_sequence", "last_offset"]].tolist() == [(3, 103)]
+
+
+def test_refusals_do_not_remember_duplicates() -> None:
+    """The batches after a duplicate continue the sequence before it, and each error is reported once."""
+    log = batches((0, 0, 1), (0, 1, 1), (0, 0, 1), (0, 2, 1))
+    assert [each.row for each in SequenceChecker().refusals(log)] == [2]
+
+
 def test_producers_expire() -> None:
     """PRD-R16: but never within a transaction."""
     rows = batches((0, 0, 1), (0, 7, 1), (0, 9, 1))
