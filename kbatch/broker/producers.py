@@ -266,8 +266,8 @@ class SequenceChecker:
         on_error : {"raise", "mark", "follow"}
             What to do at a batch that a broker refuses: "raise" an error, with the batches before it remembered; "mark"
             its row and continue with the next batch; or "follow": mark its row, and remember the batch nevertheless,
-            because the log contains it, as a broker does when it loads or replicates a log. This includes duplicates:
-            the producer's last sequence and offset are then those of the duplicate.
+            because the log contains it, as a broker does when it loads or replicates a log. A duplicate
+            then determines the last sequence and offset of its producer.
         source : str, optional
             Path for error messages.
 

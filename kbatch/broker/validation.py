@@ -118,8 +118,8 @@ def validate_batch(
     ------
     RefusedError
         If a broker would not append the records. ``code`` is the broker's answer; ``records`` contains the numbers of
-        all bad records of the first batch that has any, if records are the reason. An uncompressed message of magic 0
-        or 1 is a batch of its own.
+        all bad records of the first batch that has any, if records are the reason. Each uncompressed message of magic 0
+        or 1 counts as a batch.
 
     Notes
     -----
@@ -269,7 +269,7 @@ def _check_records(table: RecordTable, other: npt.NDArray[np.bool_], topic: Topi
     late = (late | appended) & ~keyless & ~other
     bad = np.flatnonzero(other | keyless | late)
     if batches["magic"][0] < 2:
-        # Each uncompressed message is a batch of its own, and Kafka stops at the first bad batch.
+        # Each uncompressed message counts as a batch, and Kafka stops at the first bad batch.
         changes = np.flatnonzero(batches["magic"] != batches["magic"][0])
         if len(changes) and not (len(bad) and records["batch"][bad[0]] < changes[0]):
             text = f"magic is {batches['magic'][changes[0]]}, but {batches['magic'][0]} in the messages before"
