@@ -10,7 +10,6 @@ HOW_TO = (
 )
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_public_names_are_those_of_the_last_release_and_the_listed_changes() -> None:
     pytest.importorskip("pyspark")
     listed = public_api.changes()

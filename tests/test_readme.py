@@ -88,7 +88,6 @@ def test_snippets(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("page", [page for page in CODE if any(map(needs_spark, snippets(page)))], ids=name_of)
 def test_snippets_on_spark(
     page: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

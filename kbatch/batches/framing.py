@@ -35,8 +35,8 @@ __all__ = [
     "plausible_size",
     "put_values",
     "scan",
+    "scan_complete",
     "scan_part",
-    "scan_whole",
     "size_by_fields",
 ]
 
@@ -147,7 +147,7 @@ def scan_part(
     return Scan(rows.filled(), consumed, finding)
 
 
-def scan_whole(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+def scan_complete(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
     """Frame all of `data`; CorruptBatchError or TruncatedBatchError if it is not a sequence of complete batches."""
     scan = scan_part(data)
     if scan.finding is not None:

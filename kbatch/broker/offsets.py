@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.batches.framing import byte_array, put_values, scan_whole
+from kbatch.batches.framing import byte_array, put_values, scan_complete
 from kbatch.broker.messages import count_numbered
 from kbatch.errors import InvalidRecordError, UnsupportedFormatError, error_at
 from kbatch.format import (
@@ -87,7 +87,7 @@ def assign_offsets(
     array = byte_array(data)
     if memoryview(data).readonly:
         raise TypeError("data must be writable, such as a bytearray")
-    batches = scan_whole(array)
+    batches = scan_complete(array)
     counts = _offset_counts(array, batches)
     if append_time is not None and (batches["magic"] == 0).any():
         raise ValueError("messages of magic 0 have no timestamps, and so no append time")

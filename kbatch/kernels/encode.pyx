@@ -326,7 +326,7 @@ def payload(RecordColumns records not None, batches not None, int64_t i, int64_t
 
 
 def write(RecordColumns records, batches not None, Codecs codecs not None, levels not None, out not None):
-    """Write whole batches to `out`, and compress the payloads of those with a codec, at that codec's level.
+    """Write complete batches to `out`, and compress the payloads of those with a codec, at that codec's level.
 
     On entry the `size` of a batch is its uncompressed size, and `out` has `max_encoded_size` bytes. Sets size, position
     and crc.

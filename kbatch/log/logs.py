@@ -149,7 +149,7 @@ class Log:
 
     @property
     def tail(self) -> Tail:
-        """The bytes after the last whole batch of the last segment; only kind "damaged" is an error."""
+        """The bytes after the last complete batch of the last segment; only kind "damaged" is an error."""
         return self._last[1]
 
     @property
@@ -228,7 +228,7 @@ class Log:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last whole batch, by its header (OFF-R1); the base offset of an empty last segment."""
+        """The offset after the last complete batch, from its header (OFF-R1); an empty last segment's base offset."""
         row = self._last[0]
         if row is None:
             return self.segments[-1].base_offset or 0
@@ -271,7 +271,7 @@ class Log:
                 raise finding_to_error(tail.finding, source=segment.path, position=end)
             if tail.kind != "none" and not segment.live:
                 raise LogDirectoryError(
-                    f"{segment.path}, byte {end}: {tail.size} bytes after the last whole batch; "
+                    f"{segment.path}, byte {end}: {tail.size} bytes after the last complete batch; "
                     "only the last segment of a log may have them",
                     source=segment.path,
                     position=end,

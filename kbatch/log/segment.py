@@ -29,7 +29,7 @@ _MAX_MANIFEST_BYTES = 16 << 20
 
 
 class Tail(NamedTuple):
-    """The bytes after the last whole batch that the header chain leads to.
+    """The bytes after the last complete batch that the header chain leads to.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class SegmentFile:
             step = size = min(2 * step, WALK_WINDOW)
 
     def tail_at(self, position: int) -> Tail:
-        """Return the kind of the bytes from `position` on, the end of the last whole batch."""
+        """Return the kind of the bytes from `position` on, the end of the last complete batch."""
         left = self.size - position
         if left <= 0:
             return Tail("none", position, 0)
@@ -321,8 +321,8 @@ class Segment:
         ------
         ndarray of BATCH_DTYPE, shape (batches,)
             The batches of a few megabytes, however large the file. ``position`` is the byte in the file. Fields that
-            the headers of compressed message sets do not contain are as in `kbatch.scan`. The scan ends where no whole
-            batch follows.
+            the headers of compressed message sets do not contain are as in `kbatch.scan`. The scan ends where
+            no complete batch follows.
         """
         with self.open() as file:
             yield from file.walk(start)
@@ -330,7 +330,7 @@ class Segment:
     def seek_offset(self, offset: int, *, use_indexes: bool = True) -> int:
         """Return the position of the first batch whose last offset is `offset` or later.
 
-        Without such a batch, the result is the position after the last whole batch. If damage may have hidden the
+        Without such a batch, the result is the position after the last complete batch. If damage may have hidden the
         batch, the result is the position of the damage. Offsets must ascend, as in every log that a broker writes.
 
         Notes
@@ -349,7 +349,7 @@ class Segment:
     def seek_timestamp(self, timestamp: int, *, use_indexes: bool = True) -> int:
         """Return the position of the first batch whose ``max_timestamp`` is `timestamp` (ms) or later.
 
-        Without such a batch, the result is the position after the last whole batch. If damage may have hidden the
+        Without such a batch, the result is the position after the last complete batch. If damage may have hidden the
         batch, the result is the position of the damage, as for `seek_offset`.
 
         Notes
@@ -383,7 +383,7 @@ class Segment:
             return end if row["base_offset"] < offset else int(row["position"])
 
     def last_batch(self, *, use_indexes: bool = True) -> tuple[np.void | None, Tail]:
-        """Return the row of the last whole batch that the header chain leads to, and the bytes after it."""
+        """Return the row of the last complete batch that the header chain leads to, and the bytes after it."""
         with self.open() as file:
             start = 0
             if use_indexes and self.base_offset is not None:

@@ -123,8 +123,8 @@ class LogStatistics:
         Offsets are from the headers. Timestamps are the smallest and the largest of any record; without decoding they
         are from `base_timestamp` and `max_timestamp`.
     codecs : dict
-        By name: ``batches``, ``bytes`` of whole batches, ``payload_bytes`` of their payloads, and ``plain_bytes``, the
-        approximate size of the uncompressed payloads (None if not decoded).
+        By name: ``batches``, ``bytes`` of complete batches, ``payload_bytes`` of their payloads, and ``plain_bytes``,
+        the approximate size of the uncompressed payloads (None if not decoded).
     magics : dict
         Batches by magic.
     records_per_batch, record_bytes : Distribution

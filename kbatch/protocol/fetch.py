@@ -84,7 +84,7 @@ def decode_fetch(
     response : Message
         A ``FetchResponse``.
     request : Message, optional
-        The ``FetchRequest``. With it, records before the fetch offset are dropped: a broker returns whole batches
+        The ``FetchRequest``. With it, records before the fetch offset are dropped: a broker returns complete batches
         (FCH-R3).
     isolation : {"read_uncommitted", "read_committed"}
         With "read_committed", the list of aborted transactions in the response decides which records are dropped, or

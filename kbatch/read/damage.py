@@ -21,7 +21,7 @@ from kbatch.records.data import Loss
 
 __all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption"]
 
-LENGTH_TOO_LONG = "length field reaches beyond batches that are whole"
+LENGTH_TOO_LONG = "length field reaches beyond complete batches"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
 _CONTROL_ROWS = 64
 

@@ -1,6 +1,6 @@
 """Raw batch bytes in a DataFrame's column or an RDD -> records, for `mapInArrow` and `mapPartitions`.
 
-A value of such a column has whole batches, one after the other, like a fetch response or a segment file. The memory
+A value of such a column has complete batches, one after the other, like a fetch response or a segment file. The memory
 depends on the largest value and the table decoded from a part of it, not on the partition's size.
 """
 
@@ -158,7 +158,7 @@ def decode_in_arrow(
     Parameters
     ----------
     column : str
-        The binary column that has whole batches, or null.
+        The binary column that has complete batches, or null.
     keep : StructType, optional
         Columns of the DataFrame to pass through: each record gets the values of the row of its batch.
     include_headers : bool
@@ -325,7 +325,7 @@ def decode_batches(
     Parameters
     ----------
     column : str
-        The field that has whole batches, if the elements are Rows. Null elements are skipped.
+        The field that has complete batches, if the elements are Rows. Null elements are skipped.
     keep : sequence of str
         Fields of the Rows to pass through.
     include_headers, include_control, crc, on_error, partial, limits, table, isolation

@@ -40,7 +40,7 @@ class BatchWriter:
     """Write records to a file as batches of a target size, with consecutive offsets.
 
     Records are cut into batches as by Kafka's producers, regardless of how they are appended: a batch is closed when
-    the next record would make it larger than `batch_size`. Only whole batches are written, many in one call of
+    the next record would make it larger than `batch_size`. Only complete batches are written, many in one call of
     ``file.write``. After an error of the file the writer cannot be used again; a partly written batch is truncated
     if the file can seek.
 
@@ -266,7 +266,7 @@ class BatchWriter:
 
     def _check_open(self) -> None:
         if self._failed:
-            raise ValueError("an earlier write failed; records since the last whole batch are not in the file")
+            raise ValueError("an earlier write failed; records since the last complete batch are not in the file")
         if self._closed:
             raise ValueError("the writer is closed")
 
@@ -345,7 +345,7 @@ class BatchWriter:
         self.next_sequence = self._layout.complete(batches, self.next_sequence, appended)
 
     def _write_batches(self, records: RecordColumns, batches: BatchRows) -> None:
-        """Write whole batches, a run of some megabytes at a time."""
+        """Write complete batches, a run of some megabytes at a time."""
         if not len(batches):
             return
         self._complete(batches)
@@ -360,7 +360,7 @@ class BatchWriter:
             start = stop
 
     def _write(self, out: memoryview) -> None:
-        """Write bytes of whole batches."""
+        """Write bytes of complete batches."""
         try:
             self._hand_over(out)
         except BaseException:
@@ -370,7 +370,7 @@ class BatchWriter:
         self.bytes_written += len(out)
 
     def _hand_over(self, out: memoryview) -> None:
-        """Write whole batches to the file, which may accept them in pieces."""
+        """Write complete batches to the file, which may accept them in pieces."""
         done = 0
         while done < len(out):
             with out[done:] as rest:

@@ -174,7 +174,7 @@ def compose_view(
 
 
 def fill(records: RecordColumns | None, batches: BatchRows, level: int | None, out: memoryview) -> int:
-    """Write whole batches to memory; return the bytes written (see `kbatch.kernels.encode.write`)."""
+    """Write complete batches to memory; return the bytes written (see `kbatch.kernels.encode.write`)."""
     levels = [level_of(codec, level) for codec in Codec]
     used, row, fault, found = _kernel.write(records, batches, own_codecs(), levels, out)
     raise_fault(fault, row, found)

@@ -104,7 +104,7 @@ ODD = {
     "unknown attributes": changed(GOOD, attributes=0x4200),
     "delete horizon": changed(GOOD, attributes=0x40),
     "time before 1970": changed(GOOD, base_timestamp=-5),
-    "no whole batch": GOOD[:40],
+    "no complete batch": GOOD[:40],
     "nothing": b"",
     "no batch after it": GOOD + b"\xff" * 30,
     "magic 1": kbatch.encode([b"a"], keys=[b"k"], magic=1),

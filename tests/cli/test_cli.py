@@ -60,10 +60,7 @@ def test_without_pyspark_one_line(golden: Path, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-spark_only = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
+spark_only = pytest.mark.spark
 
 
 class TestExport:

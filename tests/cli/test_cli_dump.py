@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_logs import GOLDEN
 from log_batches import batch, write_segment
 
 import kbatch
@@ -19,7 +20,6 @@ from kbatch.cli import main
 from kbatch.cli.filters import parse_bytes, parse_offsets, parse_times
 from kbatch.cli.shown import json_bytes, plain_text
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 LOGS = GOLDEN / "logs"
 DUMPS = sorted(path for path in (GOLDEN / "dump").glob("*-0/*") if not path.name.endswith(".err"))
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden_logs import LOGS
 from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.cli import main
 from kbatch.log.statistics import Distribution
-
-LOGS = Path(__file__).parents[1] / "golden" / "logs"
 
 
 @pytest.fixture

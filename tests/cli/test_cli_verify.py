@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_logs import LOGS
 from log_batches import batch, segment_path, write_segment
 
 import kbatch
 from kbatch.cli import main
-
-LOGS = Path(__file__).parents[1] / "golden" / "logs"
 
 
 @pytest.fixture

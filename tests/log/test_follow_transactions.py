@@ -1,4 +1,4 @@
-"""What a read of some offsets has to know of a log's transactions: less than all of it, and the same."""
+"""A read of an offset range examines only part of a log, and finds the same transactions as a full walk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plain(transactions: Transactions) -> tuple[object, ...]:
 
 
 def check_ranges(log: kbatch.Log, options: DecodeOptions = RAISE, step: int = 1) -> int:
-    """Compare every range of offsets with the full walk; return how many walks were shorter."""
+    """Compare every range of offsets with the full walk; return the number of shorter walks."""
     whole = follow_transactions(log.segments, options)
     end = log.end_offset
     borders = sorted({*range(0, end + 2, max(step, end // 9)), *(segment.base_offset or 0 for segment in log.segments)})
@@ -66,8 +66,8 @@ def snapshots(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.snapshot"))
 
 
-def test_golden_logs_for_all_ranges(golden: Path) -> None:
-    """TXI-R4, TXI-R7: as the full walk, for every start and stop, with and without skipping damage."""
+def test_every_range_of_a_golden_log_finds_the_transactions_of_a_full_walk(golden: Path) -> None:
+    """TXI-R4, TXI-R7: every start and stop gives the result of the full walk, with and without skipped damage."""
     log = kbatch.Log(golden / "logs" / "txn-0")
     assert len(log.segments) == 3
     assert check_ranges(log) > 0
@@ -81,24 +81,24 @@ def test_snapshots_of_the_golden_log_are_used(golden: Path) -> None:
     first, still = open_before(log.segments, 2, DecodeOptions())
     assert first == 1
     producers = read_producer_snapshot(segment_path(Path(log.path), log.segments[1].base_offset or 0, ".snapshot"))
-    wanted = producers[producers["current_txn_first_offset"] >= 0]
+    expected = producers[producers["current_txn_first_offset"] >= 0]
     assert sorted((t.producer_id, t.first_offset) for t in still) == sorted(
-        zip(wanted["producer_id"].tolist(), wanted["current_txn_first_offset"].tolist(), strict=True)
+        zip(expected["producer_id"].tolist(), expected["current_txn_first_offset"].tolist(), strict=True)
     )
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_generated_logs_for_all_ranges(tmp_path: Path, seed: int) -> None:
+def test_every_range_of_a_generated_log_finds_the_transactions_of_a_full_walk(tmp_path: Path, seed: int) -> None:
     log = generated(tmp_path / "t-0", seed)
     assert check_ranges(log) > 0
     check_ranges(log, DecodeOptions(on_error="skip"), step=9)
-    # Without the index of a segment, and one that is read from a retained part (TXI-R6).
+    # Without the first segment, transactions may begin before the log; only a .txnindex has their range (TXI-R6).
     segment_path(tmp_path / "t-0", 0).unlink()
     check_ranges(kbatch.Log(tmp_path / "t-0"), step=9)
 
 
-def test_snapshots_missing_damaged_and_stale(tmp_path: Path) -> None:
-    """What the bytes contradict isn't believed: then the log is followed from its beginning."""
+def test_missing_damaged_and_stale_snapshots_do_not_change_the_result(tmp_path: Path) -> None:
+    """A snapshot that contradicts the batches is ignored, and the log is followed from its beginning."""
     for seed in range(4):
         directory = tmp_path / f"{seed}-0"
         log = generated(directory, seed)
@@ -117,13 +117,13 @@ def test_snapshots_missing_damaged_and_stale(tmp_path: Path) -> None:
             path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
             check_ranges(log, step=95)
             restored()
-        # Of another segment: of the one before, of the first, of the last.
+        # Snapshots of other segments: of the previous one, the first and the last.
         for other in range(1, len(bases)):
             for path in files:
                 path.write_bytes(files[segment_path(directory, bases[other], ".snapshot")])
                 check_ranges(log, step=95)
                 restored()
-        # Producers that never were, and a transaction that never began.
+        # Snapshots with a producer that does not exist, and with a transaction that never began.
         for path in files:
             snapshot(directory, int(path.stem), {1: (0, 0), 77: (int(path.stem) - 1, 1)})
             check_ranges(log, step=95)
@@ -134,7 +134,7 @@ def test_snapshots_missing_damaged_and_stale(tmp_path: Path) -> None:
             restored()
 
 
-def test_damage_before_the_range_is_followed_where_it_is_skipped(tmp_path: Path) -> None:
+def test_transactions_are_followed_over_skipped_damage_before_the_range(tmp_path: Path) -> None:
     for seed in range(8):
         directory = tmp_path / f"{seed}-0"
         log = generated(directory, seed)
@@ -149,8 +149,8 @@ def test_damage_before_the_range_is_followed_where_it_is_skipped(tmp_path: Path)
         check_ranges(log, DecodeOptions(on_error="skip"), step=9)
 
 
-def test_the_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a log of 40 segments a read of one needs a handful."""
+def test_a_read_of_one_segment_opens_few_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of one segment opens 3 of the log's 40 segments."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     for number in range(40):
@@ -175,13 +175,13 @@ def test_the_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = follow_transactions(log.segments, DecodeOptions(), start_offset=200, stop_offset=205)
     assert found.aborted.tolist() == [(7, 200, 210, 211)]
     assert len(set(opened)) == 3
-    # What is open is given with its timestamp, from its first batch.
+    # An open transaction is returned with the timestamp of its first batch.
     whole = follow_transactions(log.segments[:21], DecodeOptions())
     assert follow_transactions(log.segments[:21], DecodeOptions(), start_offset=205).open == whole.open
 
 
-def test_parts_can_be_joined_from_anywhere(tmp_path: Path) -> None:
-    """Segments followed by themselves, in threads, pickled, in pieces as their file grows: the same."""
+def test_transactions_of_joined_parts_equal_those_of_one_walk(tmp_path: Path) -> None:
+    """Segments followed separately, in threads, pickled, or in pieces as their file grows give the same result."""
     for seed in range(10):
         log = generated(tmp_path / f"{seed}-0", seed, segments=4)
         for options in (DecodeOptions(), DecodeOptions(on_error="skip")):
@@ -205,8 +205,8 @@ def test_parts_can_be_joined_from_anywhere(tmp_path: Path) -> None:
             assert plain(join_transactions(parts)) == whole
 
 
-def test_a_part_is_small(tmp_path: Path) -> None:
-    """Many windows of one long transaction give one event."""
+def test_a_long_transaction_is_one_event(tmp_path: Path) -> None:
+    """One long transaction gives one event, even if its batches fill many windows."""
     path = segment_path(tmp_path, 0)
     path.write_bytes(b"".join(txn(i, 7) for i in range(4000)))
     segment = Segment(path)
@@ -217,7 +217,7 @@ def test_a_part_is_small(tmp_path: Path) -> None:
     assert committed.join_transactions([part]).last_stable_offset == 0
 
 
-def test_lost_markers_in_parts(tmp_path: Path) -> None:
+def test_a_lost_marker_in_a_part_leaves_its_transaction_undecided(tmp_path: Path) -> None:
     path = segment_path(tmp_path, 0)
     path.write_bytes(three(0) + txn(3, 7) + damaged(marker(4, 7, ABORT)) + txn(5, 7) + marker(6, 7, COMMIT))
     segment_path(tmp_path, 10).write_bytes(damaged(marker(10, 8, COMMIT)) + three(11))
@@ -227,16 +227,16 @@ def test_lost_markers_in_parts(tmp_path: Path) -> None:
         check_ranges(log, options)
 
 
-# -- the same as decoding
+# -- comparison with decode
 
 
 def over(batch: bytes, hidden: bytes) -> bytes:
-    """Return the batch with a length that covers what follows it; its checksum does not hold then."""
+    """Return the batch with a length that also covers the hidden bytes after it, so its CRC does not match."""
     return batch[:8] + (len(batch) + len(hidden) - 12).to_bytes(4, "big") + batch[12:]
 
 
 BAD = damaged(data(20))
-# By what a walk over headers alone would get wrong: it misses what a length covers, and believes what is damaged.
+# Inputs that a walk over headers alone gets wrong: it misses batches under a wrong length, and trusts damaged ones.
 ROUTES = {
     "hidden data": over(data(0), txn(1, 7)) + txn(1, 7) + BAD + marker(21, 7, ABORT) + data(22),
     "hidden ABORT": txn(0, 7) + over(data(1), marker(2, 7, ABORT)) + marker(2, 7, ABORT) + BAD + data(22),
@@ -277,13 +277,13 @@ def routes(tmp_path: Path, content: bytes, **options: Any) -> list[list[int]]:
 @pytest.mark.parametrize("crc", ["verify", "mark", "skip"])
 @pytest.mark.parametrize("name", ROUTES)
 def test_a_log_follows_transactions_as_decode_does(tmp_path: Path, name: str, crc: Crc) -> None:
-    """Over damage as well: what a wrong length covers counts, and what is damaged or too large does not."""
+    """Batches hidden by a wrong length count; damaged batches and batches above the size limit do not."""
     decoded, streamed, logged = routes(tmp_path, ROUTES[name], on_error="skip", crc=crc)
     assert streamed == decoded
     assert logged == decoded
 
 
-def test_transactions_over_damage_are_those_that_are_left(tmp_path: Path) -> None:
+def test_only_undamaged_batches_decide_transactions(tmp_path: Path) -> None:
     expected = {
         "hidden data": [22],
         "hidden ABORT": [22],
@@ -299,8 +299,8 @@ def test_transactions_over_damage_are_those_that_are_left(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ROUTES)
-def test_markers_after_damage_that_ends_a_read_return_no_aborted_record(tmp_path: Path, name: str) -> None:
-    """With "stop" a log gives no record that `decode` leaves out or withholds."""
+def test_stop_returns_no_aborted_record_when_markers_follow_the_damage(tmp_path: Path, name: str) -> None:
+    """With "stop", a log returns no record that `decode` omits or withholds."""
     decoded, streamed, logged = routes(tmp_path, ROUTES[name], on_error="stop")
     assert streamed == decoded
     assert set(logged) <= set(decoded)
@@ -308,10 +308,10 @@ def test_markers_after_damage_that_ends_a_read_return_no_aborted_record(tmp_path
 
 @pytest.mark.parametrize("start_offset", [None, 1, 3, 4, 22, 23])
 @pytest.mark.parametrize("name", ROUTES)
-def test_what_is_committed_does_not_depend_on_the_offsets_that_are_asked_for(
+def test_committed_records_do_not_depend_on_the_requested_offsets(
     tmp_path: Path, name: str, start_offset: int | None
 ) -> None:
-    """Damage outside of them may hide markers: it is passed over as anywhere else."""
+    """Damage outside the requested range may hide markers; it is skipped like damage inside the range."""
     content = ROUTES[name]
     everything = routes(tmp_path, content, on_error="skip")[0]
     expected = [offset for offset in everything if start_offset is None or offset >= start_offset]
@@ -321,8 +321,8 @@ def test_what_is_committed_does_not_depend_on_the_offsets_that_are_asked_for(
         assert routes(tmp_path, content, on_error="skip", stop_offset=start_offset) == [before] * 3
 
 
-def test_what_is_open_at_damage_that_ends_a_read_stays_undecided(tmp_path: Path) -> None:
-    """Its marker may be lost. What begins after the damage is decided by the markers there."""
+def test_transactions_open_at_stopping_damage_stay_undecided(tmp_path: Path) -> None:
+    """The marker of an open transaction may be lost. Markers after the damage decide transactions that begin there."""
     path = segment_path(tmp_path, 0)
     path.write_bytes(txn(0, 7) + b"\xff" * 90 + txn(3, 7) + marker(4, 7, COMMIT) + txn(5, 8) + marker(6, 8, ABORT))
     for on_error in ("raise", "stop"):

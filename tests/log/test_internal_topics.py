@@ -1,6 +1,6 @@
 """Internal topics and KRaft control records: DSK-R15, DSK-R16, DSK-R17, CTL-R3, CTL-R7.
 
-The golden records are those that Kafka's own classes wrote, and what they say is what its JSON converters made of them.
+Kafka's own classes wrote the golden records, and Kafka's JSON converters made the expected contents.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 import struct
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from crc32c import crc32c
+from golden_logs import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import zigzag
@@ -28,7 +28,6 @@ from kbatch.table import RecordTable
 
 pytest.importorskip("pyarrow")
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 INTERNAL = GOLDEN / "internal"
 CONTROL = [json.loads(line) for line in (INTERNAL / "control.jsonl").read_text().splitlines()]
 STATES = (
@@ -135,8 +134,8 @@ def test_group_metadata_dsk_r15() -> None:
     ]
 
 
-def test_transaction_markers_are_no_offset_commits_dsk_r15() -> None:
-    """The key of a marker begins like that of the oldest commit: only its batch tells."""
+def test_transaction_markers_are_not_offset_commits_dsk_r15() -> None:
+    """The key of a marker begins like the key of an offset commit of version 0; only the batch's attributes differ."""
     table = made((b"\0\0\0\1", b"\0\0\0\0\0\7"), attributes=0x30)
     assert len(table) == 1
     offsets, groups, skipped = consumer_offsets(table)
@@ -145,7 +144,7 @@ def test_transaction_markers_are_no_offset_commits_dsk_r15() -> None:
     assert metadata_records(table).num_rows == 0
 
 
-def test_tables_without_records() -> None:
+def test_tables_without_records_give_tables_without_rows() -> None:
     table = kbatch.decode(b"")
     assert consumer_offsets(table).offsets.num_rows == 0
     assert consumer_offsets(table).groups.schema == consumer_offsets(golden("__consumer_offsets")).groups.schema
@@ -158,17 +157,17 @@ GROUP_KEY = b"\0\2" + utf8("g")
 TRANSACTION_KEY = b"\0\0" + utf8("id")
 
 
-def test_minus_one_is_null_and_the_rest_of_a_value_is_left_alone_dsk_r15() -> None:
+def test_minus_one_is_null_and_trailing_bytes_are_ignored_dsk_r15() -> None:
     value = struct.pack(">hqi", 3, -1, -1) + utf8("") + struct.pack(">q", -1)
     offsets, _, _ = consumer_offsets(made((COMMIT_KEY, value + b"more")))
     (row,) = offsets.to_pylist()
-    # A committed offset is what the client sent, -1 too.
+    # A committed offset is the value that the client sent, even if it is -1.
     assert row["committed_offset"] == -1
     assert (row["leader_epoch"], row["commit_timestamp"], row["expire_timestamp"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("read", "key", "value", "error", "said"),
+    ("read", "key", "value", "error", "message"),
     [
         (consumer_offsets, None, b"", InvalidRecordError, "key is null"),
         (consumer_offsets, b"\0", b"", InvalidRecordError, "key, byte 0: needs 2 bytes, 1 remain"),
@@ -209,11 +208,15 @@ def test_minus_one_is_null_and_the_rest_of_a_value_is_left_alone_dsk_r15() -> No
     ],
 )
 def test_malformed_records_name_their_offset(
-    read: Callable[[RecordTable], object], key: bytes | None, value: bytes | None, error: type[KbatchError], said: str
+    read: Callable[[RecordTable], object],
+    key: bytes | None,
+    value: bytes | None,
+    error: type[KbatchError],
+    message: str,
 ) -> None:
     good = {consumer_offsets: COMMIT_KEY, transaction_state: TRANSACTION_KEY, metadata_records: b""}[read]
     table = made((good, b"\1\x14\0\0" if read is metadata_records else None), (key, value))._with(source="x.log")
-    with pytest.raises(error, match=re.escape(said)) as caught:
+    with pytest.raises(error, match=re.escape(message)) as caught:
         read(table)
     assert str(caught.value).startswith("x.log, offset 101: ")
     assert caught.value.source == "x.log"
@@ -258,7 +261,7 @@ def test_transaction_state_dsk_r16() -> None:
     assert versions[-1] is None
 
 
-def test_unknown_keys_and_states_are_told_dsk_r16() -> None:
+def test_unknown_keys_and_states_are_reported_dsk_r16() -> None:
     value = struct.pack(">hqhibiqq", 0, 1, 1, 1, 9, -1, 5, -1)
     transactions, skipped = transaction_state(made((b"\0\1new", b""), (TRANSACTION_KEY, value), (b"\0\1", None)))
     assert skipped == {1: 2}
@@ -286,7 +289,7 @@ def test_metadata_records_dsk_r17() -> None:
 
 
 def snake(value: Any) -> Any:
-    """The names and ids of Kafka's JSON as `control_value` has them."""
+    """Return Kafka's JSON with the names and ids that `control_value` uses."""
     if isinstance(value, list):
         return [snake(one) for one in value]
     if not isinstance(value, dict):
@@ -320,7 +323,7 @@ def test_control_values_ctl_r7(row: dict[str, Any]) -> None:
 
 def test_control_values_of_a_log_ctl_r7() -> None:
     (table,) = kbatch.Log(GOLDEN / "logs" / "kraft-control-0").tables(include_control=True)
-    keys = [struct.unpack(">hh", key or b"") for key in table.keys()]  # noqa: SIM118 (a table is no dict)
+    keys = [struct.unpack(">hh", key or b"") for key in table.keys()]  # noqa: SIM118 (a table is not a dict)
     values = {kind: control_value(kind, table.value(i)) for i, (_, kind) in enumerate(keys)}
     assert set(values) == {2, 3, 4, 5, 6}
     assert values[2]["leader_id"] >= 0
@@ -333,14 +336,14 @@ def test_control_values_of_a_log_ctl_r7() -> None:
 
 def test_markers_ctl_r3() -> None:
     assert control_value(0, b"\0\0\0\0\0\5") == {"version": 0, "coordinator_epoch": 5}
-    # A later version is read as version 0, and what follows is passed over.
+    # A later version is read as version 0, and the bytes after it are ignored.
     assert control_value(1, b"\0\5\xff\xff\xff\xffmore") == {"version": 5, "coordinator_epoch": -1}
     for value in (None, b"", b"\0\0\0", b"\xff\xff\0\0\0\0"):
         with pytest.raises(InvalidRecordError, match=r"^offset 3: EndTxnMarker"):
             control_value(1, value, offset=3)
 
 
-def test_control_types_and_versions_that_are_not_known_ctl_r2_ctl_r7() -> None:
+def test_unknown_control_types_and_versions_ctl_r2_ctl_r7() -> None:
     assert control_value(99, b"anything") == {}
     assert control_value(-1, None) == {}
     with pytest.raises(UnsupportedFormatError, match="unsupported LeaderChangeMessage version 2; supported are 0 to 1"):
@@ -354,7 +357,7 @@ def test_control_types_and_versions_that_are_not_known_ctl_r2_ctl_r7() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=80), st.binary(max_size=120) | st.none())
-def test_any_key_and_value_is_read_or_refused(key: bytes, value: bytes | None) -> None:
+def test_random_keys_and_values_are_read_or_refused(key: bytes, value: bytes | None) -> None:
     for kind in (b"\0\0", b"\0\1", b"\0\2", b""):
         table = made((kind + key, value))
         for read in (consumer_offsets, transaction_state, metadata_records):
@@ -365,7 +368,7 @@ def test_any_key_and_value_is_read_or_refused(key: bytes, value: bytes | None) -
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__cluster_metadata"])
-def test_every_flip_of_a_golden_record_is_read_or_refused(topic: str) -> None:
+def test_golden_records_with_a_flipped_bit_are_read_or_refused(topic: str) -> None:
     table = golden(topic)
     read = {
         "__consumer_offsets": consumer_offsets,

@@ -1,4 +1,4 @@
-"""Directories that compaction leaves behind: DSK-R8, DSK-R13, TXI-R8, CMP-R7."""
+"""Directories after a finished or interrupted compaction: DSK-R8, DSK-R13, TXI-R8, CMP-R7."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_logs import LOGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_batches import batch, segment_path, write_segment
@@ -17,8 +18,6 @@ from log_batches import batch, segment_path, write_segment
 from kbatch.errors import LogDirectoryError, TruncatedBatchError
 from kbatch.log import Log, find_logs
 from kbatch.log.names import SegmentName, segment_names
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
 
 
 def offsets(log: Log) -> list[int]:
@@ -29,11 +28,11 @@ def values(log: Log) -> list[bytes | None]:
     return [value for table in log.tables() for value in table.values()]
 
 
-# -- what a broker does when it starts
+# -- how a broker loads a directory
 
 
 def next_offset(path: Path) -> int:
-    """The offset after the last whole batch of a file (Kafka's ``LogSegment.readNextOffset``)."""
+    """The offset after the last complete batch of a file (Kafka's ``LogSegment.readNextOffset``)."""
     data, position, reached = path.read_bytes(), 0, int(path.name[:20])
     while position + 61 <= len(data):
         base, length, delta = struct.unpack_from(">qi11xi", data, position)
@@ -45,7 +44,7 @@ def next_offset(path: Path) -> int:
 
 
 def start_broker(directory: Path) -> None:
-    """What Kafka's ``LogLoader.load`` does to the files of a directory, pass by pass."""
+    """Change the files of a directory as Kafka's ``LogLoader.load`` does, in the same passes."""
 
     def base(path: Path) -> int:
         return int(path.name.split(".")[0])
@@ -84,7 +83,7 @@ BASES = (0, 10, 20, 30)
 
 @st.composite
 def directories(draw: st.DrawFn) -> dict[str, bytes]:
-    """Files of any of the four suffixes, each with batches of its own."""
+    """Files with any of the four suffixes, each with different batches."""
     files = {}
     for base in BASES:
         for suffix in (".log", ".log.swap", ".log.cleaned", ".log.deleted"):
@@ -99,7 +98,7 @@ def directories(draw: st.DrawFn) -> dict[str, bytes]:
 
 @settings(max_examples=150, deadline=None)
 @given(directories())
-def test_a_directory_is_what_a_broker_would_make_of_it_dsk_r8(files: dict[str, bytes]) -> None:
+def test_a_directory_is_read_as_a_broker_would_load_it_dsk_r8(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as root:
         cold, started = Path(root, "cold-0"), Path(root, "started-0")
         for directory in (cold, started):
@@ -117,7 +116,7 @@ def test_a_directory_is_what_a_broker_would_make_of_it_dsk_r8(files: dict[str, b
 
 
 def compacting(tmp_path: Path) -> Path:
-    """Two segments that were compacted into one, which waits as a .swap, and a later one."""
+    """Two segments, the .swap file that they were compacted into, and a later segment."""
     directory = tmp_path / "t-0"
     write_segment(directory, 0, [batch(0, [1, 2, 3], value=b"old")])
     write_segment(directory, 3, [batch(3, [4, 5], value=b"old")])
@@ -128,26 +127,26 @@ def compacting(tmp_path: Path) -> Path:
     return directory
 
 
-def test_swap_takes_the_place_of_the_segments_that_it_covers_dsk_r8(tmp_path: Path) -> None:
+def test_swap_replaces_the_segments_that_it_covers_dsk_r8(tmp_path: Path) -> None:
     directory = compacting(tmp_path)
     log = Log(directory)
     assert [(segment.base_offset, segment.live) for segment in log.segments] == [(0, False), (5, True)]
-    wanted = [b"compacted", b"compacted", b"new"]
-    assert values(log) == wanted
+    expected = [b"compacted", b"compacted", b"new"]
+    assert values(log) == expected
     assert (log.start_offset, log.end_offset, offsets(log)) == (1, 6, [1, 4, 5])
     (found,) = find_logs(tmp_path)
-    assert values(found) == wanted
-    # At each step of the swap the same is read: originals are renamed one by one, then the .swap.
+    assert values(found) == expected
+    # Each step of the swap gives the same records: the originals are renamed one by one, then the .swap file.
     segment_path(directory, 0).rename(segment_path(directory, 0, ".log.deleted"))
-    assert values(Log(directory)) == wanted
+    assert values(Log(directory)) == expected
     segment_path(directory, 3).rename(segment_path(directory, 3, ".log.deleted"))
-    assert values(Log(directory)) == wanted
+    assert values(Log(directory)) == expected
     segment_path(directory, 0, ".log.swap").rename(segment_path(directory, 0))
-    assert values(Log(directory)) == wanted
+    assert values(Log(directory)) == expected
 
 
-def test_swap_beside_an_unfinished_part_is_dropped_dsk_r8(tmp_path: Path) -> None:
-    """The split of a segment: the later part is a .swap already, the first is not, and the original is whole."""
+def test_swap_of_an_unfinished_split_is_ignored_dsk_r8(tmp_path: Path) -> None:
+    """A broker stopped while it split a segment: only the later part is a .swap file, and the original is complete."""
     directory = tmp_path / "t-0"
     write_segment(directory, 0, [batch(0, [1, 2], value=b"old"), batch(2, [3], value=b"old")])
     segment_path(directory, 2, ".log.swap").write_bytes(batch(2, [3], value=b"split"))
@@ -157,7 +156,7 @@ def test_swap_beside_an_unfinished_part_is_dropped_dsk_r8(tmp_path: Path) -> Non
     assert values(Log(directory)) == [b"split"] * 3
 
 
-def test_swap_alone_is_a_log_dsk_r8(tmp_path: Path) -> None:
+def test_swap_without_other_segments_is_a_log_dsk_r8(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir()
     segment_path(directory, 7, ".log.swap").write_bytes(batch(7, [1, 2]))
@@ -165,8 +164,8 @@ def test_swap_alone_is_a_log_dsk_r8(tmp_path: Path) -> None:
     assert [log.topic for log in find_logs(tmp_path)] == ["t"]
 
 
-def test_swap_that_is_no_log_is_refused_dsk_r8(tmp_path: Path) -> None:
-    """A broker fails to load such a log; what the file covers isn't known."""
+def test_a_swap_file_with_garbage_is_refused_dsk_r8(tmp_path: Path) -> None:
+    """A broker cannot load such a log, because the offset range of the file is unknown."""
     directory = compacting(tmp_path)
     path = segment_path(directory, 0, ".log.swap")
     path.write_bytes(batch(1, [2]) + bytes(range(100)))
@@ -184,7 +183,7 @@ def test_cut_swap_is_an_error_when_it_is_read_dsk_r8_dsk_r14(tmp_path: Path) -> 
         offsets(Log(directory))
 
 
-def test_files_beside_a_swap_dsk_r8_txi_r8(tmp_path: Path) -> None:
+def test_index_files_of_a_swap_dsk_r8_txi_r8(tmp_path: Path) -> None:
     def entry(last: int) -> bytes:
         return struct.pack(">hqqqq", 0, 9, 0, last, last + 1)
 
@@ -195,7 +194,7 @@ def test_files_beside_a_swap_dsk_r8_txi_r8(tmp_path: Path) -> None:
     assert [segment.transaction_index()["last_offset"].tolist() for segment in log.segments] == [[], [5]]
     segment_path(directory, 0, ".txnindex.swap").write_bytes(entry(3))
     assert Log(directory).segments[0].transaction_index()["last_offset"].tolist() == [3]
-    # The broker stopped after it had renamed the log, before the indexes.
+    # The broker stopped after it had renamed the .log file, before it renamed the indexes.
     start_broker(directory)
     segment_path(directory, 0, ".txnindex").rename(segment_path(directory, 0, ".txnindex.swap"))
     segment = Log(directory).segments[0]
@@ -203,14 +202,14 @@ def test_files_beside_a_swap_dsk_r8_txi_r8(tmp_path: Path) -> None:
     assert segment.transaction_index()["last_offset"].tolist() == [3]
 
 
-def test_indexes_of_a_swap_are_hints(tmp_path: Path) -> None:
+def test_indexes_of_a_swap_are_used_but_not_trusted(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     path = write_segment(directory, 0, [batch(i, [i]) for i in range(50)], indexes=True)
     for suffix in (".log", ".index", ".timeindex"):
         path.with_suffix(suffix).rename(path.with_suffix(f"{suffix}.swap"))
     segment = Log(directory).segments[0]
     assert segment.seek_offset(40) == segment.seek_offset(40, use_indexes=False)
-    # With a hole in the log before the entry, only the index can lead to what stands after it.
+    # With a hole in the log before the entry, only the index leads to the batches after the hole.
     data = bytearray(Path(segment.path).read_bytes())
     position = segment.seek_offset(40)
     data[8:12] = bytes(4)
@@ -218,7 +217,7 @@ def test_indexes_of_a_swap_are_hints(tmp_path: Path) -> None:
     assert (segment.seek_offset(40), segment.seek_offset(40, use_indexes=False)) == (position, 0)
 
 
-def test_names_that_are_no_part_of_a_compaction() -> None:
+def test_other_names_are_not_files_of_a_compaction() -> None:
     names = ["00000000000000000003.log", "x.swap", "3.log.swap", "00000000000000000003.index.cleaned.bak", ".swap"]
     assert segment_names(names, lambda name, base: 1 << 40) == [SegmentName(3, "00000000000000000003.log")]
     high = "99999999999999999999"
@@ -227,19 +226,19 @@ def test_names_that_are_no_part_of_a_compaction() -> None:
     ]
 
 
-# -- what compaction leaves in a log
+# -- records and offsets of a compacted log
 
 
-def test_compacted_log_dsk_r13_cmp_r7() -> None:
-    """Gaps before, between and within batches; an aborted transaction of which the marker alone is left."""
-    lines = (GOLDEN / "compact-pass1-0" / "00000000000000000000.log.expected.jsonl").read_text().splitlines()
+def test_compacted_logs_have_gaps_in_their_offsets_dsk_r13_cmp_r7() -> None:
+    """The log has gaps before, between and within batches, and the marker of an aborted transaction without records."""
+    lines = (LOGS / "compact-pass1-0" / "00000000000000000000.log.expected.jsonl").read_text().splitlines()
     expected = [row for row in map(json.loads, lines) if "baseOffset" in row]
-    log = Log(GOLDEN / "compact-pass1-0")
+    log = Log(LOGS / "compact-pass1-0")
     rows = log.batches()
     assert rows["base_offset"].tolist() == [row["baseOffset"] for row in expected]
     assert (rows["base_offset"] + rows["last_offset_delta"]).tolist() == [row["lastOffset"] for row in expected]
     assert (log.start_offset, log.end_offset) == (40, 100)
-    assert offsets(log) == offsets(Log(GOLDEN / "compact-pass1-0", use_indexes=False))
+    assert offsets(log) == offsets(Log(LOGS / "compact-pass1-0", use_indexes=False))
     assert len(offsets(log)) == sum(row["count"] for row in expected if not row["control"])
     assert set(offsets(log)) < set(range(40, 99))
     for start in range(38, 100):
@@ -248,28 +247,28 @@ def test_compacted_log_dsk_r13_cmp_r7() -> None:
 
 
 def test_compaction_keeps_the_last_of_each_key(tmp_path: Path) -> None:
-    """What the cleaner kept of the source is the last committed record of each key; it drops those without a key."""
+    """The cleaner keeps the last committed record of each key, and drops records without a key."""
     source = {
         table.key(i): (int(table.records["offset"][i]), table.value(i))
-        for table in Log(GOLDEN / "compact-src-0").tables(stop_offset=96)
+        for table in Log(LOGS / "compact-src-0").tables(stop_offset=96)
         for i in range(len(table))
         if table.key(i) is not None
     }
     kept = {
         table.key(i): (int(table.records["offset"][i]), table.value(i))
-        for table in Log(GOLDEN / "compact-pass1-0").tables()
+        for table in Log(LOGS / "compact-pass1-0").tables()
         for i in range(len(table))
     }
     assert kept == source
-    # As the broker would meet it, had it been stopped in the swap.
+    # The directory of a broker that was stopped during the swap.
     directory = tmp_path / "compact-src-0"
-    shutil.copytree(GOLDEN / "compact-src-0", directory)
-    shutil.copy(GOLDEN / "compact-pass1-0" / "00000000000000000000.log", segment_path(directory, 0, ".log.swap"))
-    assert offsets(Log(directory)) == offsets(Log(GOLDEN / "compact-pass1-0"))
+    shutil.copytree(LOGS / "compact-src-0", directory)
+    shutil.copy(LOGS / "compact-pass1-0" / "00000000000000000000.log", segment_path(directory, 0, ".log.swap"))
+    assert offsets(Log(directory)) == offsets(Log(LOGS / "compact-pass1-0"))
 
 
 def test_empty_batches_keep_the_offsets_of_a_compacted_log_dsk_r13(tmp_path: Path) -> None:
-    """The cleaner keeps a producer's last batch without its records: it counts for the next offset."""
+    """The cleaner keeps a producer's last batch without its records; the batch counts for the next offset."""
     directory = tmp_path / "t-0"
     write_segment(directory, 0, [batch(4, [1]), batch(8, [], last_delta=3)])
     write_segment(directory, 20, [batch(25, [], last_delta=0), batch(30, [7])])

@@ -1,4 +1,4 @@
-"""Logs with message sets of magic 0 and 1: by the table, by the split, from an offset or a time, damaged."""
+"""Logs with message sets of magic 0 and 1, read as tables and splits, from an offset or timestamp, and with damage."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import oracle
 import pytest
+from golden_logs import LOGS
 from tables import batches_of, records_of
 
 import kbatch
@@ -19,13 +20,12 @@ from kbatch.plan.select import open_selected
 from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
 NAMES = ["magic0-0", "magic1-0", "mixed-0", "upconvert-0"]
 names = pytest.mark.parametrize("name", NAMES)
 
 
 def assert_kafka_reads_the_same(tables: Iterable[kbatch.RecordTable], log: Log) -> None:
-    """Compare digests of records, and the fields that both have, with those of Kafka's classes."""
+    """Compare digests of the records, and the fields that both report, with the results of Kafka's classes."""
     (segment,) = log.segments
     lines = Path(segment.path + ".expected.jsonl").read_text().splitlines()
     expected = [row for row in map(json.loads, lines) if "position" in row]
@@ -41,15 +41,15 @@ def assert_kafka_reads_the_same(tables: Iterable[kbatch.RecordTable], log: Log) 
 
 @names
 @pytest.mark.parametrize("max_bytes", [1, 700, 5000, 64 << 20])
-def test_golden_logs_in_tables_of_any_size(name: str, max_bytes: int) -> None:
-    log = Log(GOLDEN / name)
+def test_tables_of_any_size_have_the_records_that_kafka_reads(name: str, max_bytes: int) -> None:
+    log = Log(LOGS / name)
     assert_kafka_reads_the_same(log.tables(max_bytes=max_bytes), log)
 
 
 @names
 @pytest.mark.parametrize("split_bytes", [1, 300, 2000, 1 << 20])
-def test_golden_logs_in_splits_of_any_size(name: str, split_bytes: int) -> None:
-    logs = open_selected([str(GOLDEN / name)])
+def test_splits_of_any_size_have_the_records_that_kafka_reads(name: str, split_bytes: int) -> None:
+    logs = open_selected([str(LOGS / name)])
     options = ReadOptions(split_bytes=split_bytes)
     tasks = plan(logs, options)
     assert len(tasks) > 3 or split_bytes > 1000
@@ -59,38 +59,38 @@ def test_golden_logs_in_splits_of_any_size(name: str, split_bytes: int) -> None:
 @names
 @pytest.mark.parametrize("use_indexes", [True, False])
 def test_bounds_by_offset_cut_within_wrappers_off_r3_leg_r25(name: str, use_indexes: bool) -> None:
-    log = Log(GOLDEN / name, use_indexes=use_indexes)
+    log = Log(LOGS / name, use_indexes=use_indexes)
     everything = [record for table in log.tables() for record in records_of(table)]
     ends = [None, -1, *range(0, everything[-1].offset + 3, 5)]
     for start in ends:
         for stop in ends:
-            wanted = [
+            expected = [
                 r for r in everything if (start is None or r.offset >= start) and (stop is None or r.offset < stop)
             ]
             have = [r for t in log.tables(start_offset=start, stop_offset=stop) for r in records_of(t)]
-            assert have == wanted, (start, stop)
+            assert have == expected, (start, stop)
 
 
 @names
 @pytest.mark.parametrize("use_indexes", [True, False])
-def test_seek_leg_r2_leg_r23(name: str, use_indexes: bool) -> None:
-    """The batch with the offset, told by its last one; the first batch that reaches the timestamp."""
-    (segment,) = Log(GOLDEN / name).segments
+def test_seeks_find_the_batch_of_an_offset_or_timestamp_leg_r2_leg_r23(name: str, use_indexes: bool) -> None:
+    """A seek finds the first batch whose last offset is at or after the offset, or that reaches the timestamp."""
+    (segment,) = Log(LOGS / name).segments
     rows = Log(segment.path).batches()
     last, stamps, starts = (rows[field].tolist() for field in ("last_offset", "max_timestamp", "position"))
     end = starts[-1] + int(rows["size"][-1])
     for offset in range(-1, last[-1] + 2):
-        wanted = next((at for at, reaches in zip(starts, last, strict=True) if reaches >= offset), end)
-        assert segment.seek_offset(offset, use_indexes=use_indexes) == wanted
+        expected = next((at for at, reaches in zip(starts, last, strict=True) if reaches >= offset), end)
+        assert segment.seek_offset(offset, use_indexes=use_indexes) == expected
     for stamp in sorted({t + d for t in stamps for d in (-1, 0, 1)}):
-        wanted = next((at for at, reaches in zip(starts, stamps, strict=True) if reaches >= stamp), end)
-        assert segment.seek_timestamp(stamp, use_indexes=use_indexes) == wanted
+        expected = next((at for at, reaches in zip(starts, stamps, strict=True) if reaches >= stamp), end)
+        assert segment.seek_timestamp(stamp, use_indexes=use_indexes) == expected
 
 
 @names
 def test_bounds_by_timestamp_choose_records_ts_r4(name: str) -> None:
-    """Those of magic 0 have none, and are before every time."""
-    log = Log(GOLDEN / name)
+    """Records of magic 0 have no timestamp, and are before every timestamp."""
+    log = Log(LOGS / name)
     everything = [record for table in log.tables() for record in records_of(table)]
     stamps = sorted({r.timestamp + d for r in everything for d in (-1, 0, 1) if r.timestamp > 0})
     for stamp in stamps[::5]:
@@ -105,7 +105,7 @@ def test_bounds_by_timestamp_choose_records_ts_r4(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two segments, of some 200 KiB each, of every kind of entry: larger than a window."""
+    """Two segments of about 200 KiB each, larger than a window, with every kind of entry."""
     draw = random.Random(5)
     directory = tmp_path_factory.mktemp("sets") / "sets-0"
     directory.mkdir()
@@ -130,23 +130,23 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_long_log_is_what_the_oracle_reads(long_log: Path) -> None:
+def test_a_long_log_has_the_records_of_the_oracle(long_log: Path) -> None:
     log = Log(long_log)
-    wanted = [r for s in log.segments for b in oracle.decode(Path(s.path).read_bytes()).batches for r in b.records]
-    assert [r.offset for r in wanted] == list(range(len(wanted)))
+    expected = [r for s in log.segments for b in oracle.decode(Path(s.path).read_bytes()).batches for r in b.records]
+    assert [r.offset for r in expected] == list(range(len(expected)))
     for max_bytes in (1, 30_000, 64 << 20):
-        assert [r for table in log.tables(max_bytes=max_bytes) for r in records_of(table)] == wanted
+        assert [r for table in log.tables(max_bytes=max_bytes) for r in records_of(table)] == expected
     for split_bytes in (1000, 50_000):
         options = ReadOptions(split_bytes=split_bytes)
         tasks = plan([log], options)
-        assert [r for task in tasks for _, t in task_tables(task, options) for r in records_of(t)] == wanted
+        assert [r for task in tasks for _, t in task_tables(task, options) for r in records_of(t)] == expected
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_damage_costs_the_same_whatever_the_splits(long_log: Path, tmp_path: Path, seed: int) -> None:
-    """Lengths, magic and content hit at random: rows and losses are those that reading it all at once gives.
+def test_losses_do_not_depend_on_the_splits(long_log: Path, tmp_path: Path, seed: int) -> None:
+    """With random damage to lengths, magic and content, splits give the rows and losses of a read of the whole log.
 
-    No batch is lost but those that were hit, or one beside a stretch that was overwritten.
+    Only damaged batches are lost, or a batch next to an overwritten range.
     """
     draw = random.Random(seed)
     copy = tmp_path / "sets-0"

@@ -1,4 +1,4 @@
-"""What directory and file names say: DSK-R1, DSK-R8, DSK-R9, DSK-R10, DSK-R18."""
+"""Topics, partitions and offsets in directory and file names: DSK-R1, DSK-R8, DSK-R9, DSK-R10, DSK-R18."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_directory_names_dsk_r9(name: str, expected: tuple[str, int, str | None]
 @pytest.mark.parametrize(
     "name", ["t-delete", "t-future", "foo", "-0", "t-", "t-x", "", "-", "t-2147483648", "t-\u0663", "t-+1", "x.1-stray"]
 )
-def test_names_that_are_no_topic_partition_dsk_r9(name: str) -> None:
+def test_other_names_are_not_topic_partitions_dsk_r9(name: str) -> None:
     with pytest.raises(LogDirectoryError) as caught:
         parse_directory_name(name)
     assert "\n" not in str(caught.value)
@@ -104,7 +104,7 @@ def test_find_logs_dsk_r9(tmp_path: Path) -> None:
     assert (only.topic, only.partition) == ("b", 10)
 
 
-def test_find_logs_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+def test_find_logs_reports_errors_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     empty = tmp_path / "empty"
@@ -116,7 +116,7 @@ def test_find_logs_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
         assert caught.value.source == str(path)
 
 
-def test_log_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+def test_log_reports_errors_in_one_line(tmp_path: Path) -> None:
     other = tmp_path / "00000000000000000000.index"
     other.write_bytes(b"")
     for path, text in ((tmp_path / "gone", "no such file"), (other, "not a '.log' file"), (tmp_path, "no segment")):
@@ -124,7 +124,7 @@ def test_log_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
             Log(path)
 
 
-def test_one_file_takes_its_topic_from_its_directory(tmp_path: Path) -> None:
+def test_a_single_file_has_the_topic_of_its_directory(tmp_path: Path) -> None:
     named = write_segment(tmp_path / "t-3", 7, [batch(7, [1])])
     log = Log(named)
     assert (log.topic, log.partition, log.start_offset, log.end_offset) == ("t", 3, 7, 8)

@@ -1,4 +1,4 @@
-"""Index files and seeking: DSK-R2 to DSK-R5. An index never changes what is read, only how fast."""
+"""Index files and seeking: DSK-R2 to DSK-R5. An index changes how fast records are found, never the result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_logs import LOGS
 from log_batches import batch, write_segment
 
 from kbatch.log import Log, Segment
 from kbatch.log.indexes import OffsetIndex, TimeIndex, stored_entries
 from kbatch.log.storage import Storage, bytes_read
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
 MESSAGE_SETS = ["magic0-0", "magic1-0", "mixed-0"]
 INDEXED = ["codec-none-0", "codec-gzip-0", "codec-snappy-0", "codec-lz4-0", "codec-zstd-0", "txn-0", "compact-src-0"]
 
@@ -29,7 +29,7 @@ def expected_batches(log_file: str) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("name", INDEXED)
 def test_indexes_of_real_segments_dsk_r2_dsk_r3(name: str) -> None:
-    for segment in Log(GOLDEN / name).segments:
+    for segment in Log(LOGS / name).segments:
         assert segment.base_offset is not None
         stem = segment.path.removesuffix(".log")
         file = OffsetIndex(stem + ".index", base_offset=segment.base_offset)
@@ -48,8 +48,8 @@ def test_indexes_of_real_segments_dsk_r2_dsk_r3(name: str) -> None:
         time_file = TimeIndex(stem + ".timeindex", base_offset=segment.base_offset)
         for at in [*times["timestamp"].tolist(), *(times["timestamp"] + 1).tolist()]:
             i = int(np.searchsorted(times["timestamp"], at, "left")) - 1
-            wanted = None if i < 0 else (times["timestamp"][i], segment.base_offset + times["offset"][i])
-            assert time_file.find(segment.size, at) == wanted
+            expected = None if i < 0 else (times["timestamp"][i], segment.base_offset + times["offset"][i])
+            assert time_file.find(segment.size, at) == expected
 
 
 def test_zero_tail_of_an_index_is_trimmed_dsk_r4(tmp_path: Path) -> None:
@@ -80,17 +80,17 @@ def test_zero_tail_of_an_index_is_trimmed_dsk_r4(tmp_path: Path) -> None:
         (b"", []),
     ],
 )
-def test_unsound_index_entries_are_left_out_dsk_r5(tmp_path: Path, stored: bytes, sound: list[tuple[int, int]]) -> None:
+def test_invalid_index_entries_are_ignored_dsk_r5(tmp_path: Path, stored: bytes, sound: list[tuple[int, int]]) -> None:
     path = tmp_path / "i.index"
     path.write_bytes(stored)
     index = OffsetIndex(str(path), base_offset=0)
     assert index.read(1000).tolist() == sound
-    # Of what is damaged another entry may be found: whether it fits the segment is seen there.
+    # In a damaged index a different entry may be found. The lookup in the segment checks whether the entry fits.
     if sound or len(stored) % 8 or not stored:
         assert (index.find(1000) is not None) == bool(sound)
 
 
-def test_unsound_time_entries_are_left_out_dsk_r5(tmp_path: Path) -> None:
+def test_invalid_time_index_entries_are_ignored_dsk_r5(tmp_path: Path) -> None:
     path = tmp_path / "i.timeindex"
     times = TimeIndex(str(path), base_offset=0)
     path.write_bytes(struct.pack(">qiqi", 50, 3, -60, 9))
@@ -101,7 +101,7 @@ def test_unsound_time_entries_are_left_out_dsk_r5(tmp_path: Path) -> None:
     assert times.find(1000, 100) is None
 
 
-def test_sparse_giant_index_costs_what_the_log_can_need(tmp_path: Path) -> None:
+def test_a_sparse_giant_index_is_read_only_up_to_the_size_its_log_allows(tmp_path: Path) -> None:
     path = tmp_path / "i.index"
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -109,8 +109,8 @@ def test_sparse_giant_index_costs_what_the_log_can_need(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_an_entry_is_found_by_reading_a_few_blocks(tmp_path: Path, remote: bool) -> None:
-    """As large as those of a segment of 1 GiB: 2 MiB and 3 MiB."""
+def test_an_index_lookup_reads_only_a_few_blocks(tmp_path: Path, remote: bool) -> None:
+    """The indexes have the sizes for a segment of 1 GiB: 2 MiB and 3 MiB."""
     count = 1 << 18
     numbers = np.arange(count)
     offsets = np.empty(count, [("offset", ">i4"), ("position", ">i4")])
@@ -132,14 +132,14 @@ def test_an_entry_is_found_by_reading_a_few_blocks(tmp_path: Path, remote: bool)
         before = bytes_read()
         assert index.find(size, 10 * asked + 16) == (10 * asked + 16, 4096 * asked)
         assert bytes_read() - before <= reads * block
-        # All of them, and no byte twice.
+        # All entries are read, and no byte twice.
         assert len(index.read(size)) == count
         assert (bytes_read() - before) // (2 << 20) == 1
         times_index = TimeIndex(f"{root}/i.timeindex", base_offset=7, storage=storage)
         before = bytes_read()
         assert times_index.find(size, 1000 * asked + 2) == (1000 * asked + 1, 10 * asked + 7)
         assert bytes_read() - before <= reads * block
-        # A remote block isn't read twice, not even by a copy.
+        # A remote block is read once, even if the index object is copied.
         before = bytes_read()
         assert pickle.loads(pickle.dumps(times_index)).find(size, 1000 * asked + 2) == (
             1000 * asked + 1,
@@ -153,7 +153,7 @@ def offsets(log: Log, **options: int) -> list[int]:
 
 
 def seeks(log: Log) -> list[object]:
-    """What seeking and trimmed reading answer at every batch's edges."""
+    """Return the results of seeks and bounded reads at the first and last offset of every batch."""
     rows = log.batches()
     answers: list[object] = []
     for base, delta, stamp in zip(
@@ -174,21 +174,21 @@ def seeks(log: Log) -> list[object]:
 
 @pytest.fixture(scope="module")
 def truth() -> list[object]:
-    return seeks(Log(GOLDEN / "codec-none-0", use_indexes=False))
+    return seeks(Log(LOGS / "codec-none-0", use_indexes=False))
 
 
 def copied(tmp_path: Path) -> tuple[Log, list[Path], list[Path]]:
     directory = tmp_path / "codec-none-0"
-    shutil.copytree(GOLDEN / "codec-none-0", directory)
+    shutil.copytree(LOGS / "codec-none-0", directory)
     return Log(directory), sorted(directory.glob("*.index")), sorted(directory.glob("*.timeindex"))
 
 
-def test_sound_indexes_change_nothing(truth: list[object]) -> None:
-    assert seeks(Log(GOLDEN / "codec-none-0")) == truth
+def test_valid_indexes_do_not_change_results(truth: list[object]) -> None:
+    assert seeks(Log(LOGS / "codec-none-0")) == truth
 
 
-def test_sound_index_is_used(tmp_path: Path) -> None:
-    """With a hole in the log before the entry, only the index can lead to what stands after it."""
+def test_a_valid_index_is_used(tmp_path: Path) -> None:
+    """With a hole in the log before the entry, only the index leads to the batches after the hole."""
     log, *_ = copied(tmp_path)
     segment = log.segments[0]
     path = Path(segment.path)
@@ -200,7 +200,7 @@ def test_sound_index_is_used(tmp_path: Path) -> None:
     assert segment.seek_timestamp(1700000048136) > 73133
 
 
-def test_deleted_indexes_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
+def test_deleted_indexes_do_not_change_results_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
     log, index, times = copied(tmp_path)
     for path in index + times:
         path.unlink()
@@ -208,7 +208,7 @@ def test_deleted_indexes_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 8, 12, 40, 60])
-def test_truncated_indexes_dsk_r5(tmp_path: Path, truth: list[object], cut: int) -> None:
+def test_truncated_indexes_do_not_change_results_dsk_r5(tmp_path: Path, truth: list[object], cut: int) -> None:
     log, index, times = copied(tmp_path)
     for path in index + times:
         path.write_bytes(path.read_bytes()[:-cut])
@@ -216,7 +216,7 @@ def test_truncated_indexes_dsk_r5(tmp_path: Path, truth: list[object], cut: int)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_garbage_indexes_dsk_r5(tmp_path: Path, truth: list[object], seed: int) -> None:
+def test_garbage_indexes_do_not_change_results_dsk_r5(tmp_path: Path, truth: list[object], seed: int) -> None:
     log, index, times = copied(tmp_path)
     random_bytes = random.Random(seed).randbytes
     for path in index + times:
@@ -227,7 +227,7 @@ def test_garbage_indexes_dsk_r5(tmp_path: Path, truth: list[object], seed: int) 
 
 
 @pytest.mark.parametrize("shift", [-4096, -61, -8, -1, 1, 12, 4096])
-def test_shifted_positions_dsk_r5(tmp_path: Path, truth: list[object], shift: int) -> None:
+def test_shifted_positions_do_not_change_results_dsk_r5(tmp_path: Path, truth: list[object], shift: int) -> None:
     log, index, _ = copied(tmp_path)
     for path in index:
         entries = np.frombuffer(path.read_bytes(), ">i4").reshape(-1, 2).copy()
@@ -237,7 +237,7 @@ def test_shifted_positions_dsk_r5(tmp_path: Path, truth: list[object], shift: in
 
 
 @pytest.mark.parametrize("shift", [-1000, -1, 1, 1000])
-def test_shifted_offsets_dsk_r5(tmp_path: Path, truth: list[object], shift: int) -> None:
+def test_shifted_offsets_do_not_change_results_dsk_r5(tmp_path: Path, truth: list[object], shift: int) -> None:
     log, index, times = copied(tmp_path)
     for path, entry in [(path, [(">i4"), (">i4")]) for path in index] + [(path, [">i8", ">i4"]) for path in times]:
         dtype = np.dtype([("a", entry[0]), ("b", entry[1])])
@@ -247,7 +247,7 @@ def test_shifted_offsets_dsk_r5(tmp_path: Path, truth: list[object], shift: int)
     assert seeks(log) == truth
 
 
-def test_indexes_of_another_segment_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
+def test_indexes_of_another_segment_do_not_change_results_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
     log, index, times = copied(tmp_path)
     for first, second in (index, times):
         swapped = first.read_bytes(), second.read_bytes()
@@ -256,7 +256,7 @@ def test_indexes_of_another_segment_dsk_r5(tmp_path: Path, truth: list[object]) 
     assert seeks(log) == truth
 
 
-def test_shifted_timestamps_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
+def test_shifted_timestamps_do_not_change_results_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
     log, _, times = copied(tmp_path)
     for path in times:
         entries = np.frombuffer(path.read_bytes(), [("timestamp", ">i8"), ("offset", ">i4")]).copy()
@@ -267,10 +267,10 @@ def test_shifted_timestamps_dsk_r5(tmp_path: Path, truth: list[object]) -> None:
 
 @pytest.mark.parametrize(("inner_base", "flipped"), [(12, 0), (0, 1), (11, 1)])
 @pytest.mark.parametrize("entries", [1, 2])
-def test_an_index_entry_needs_a_good_checksum_and_a_base_offset_that_fits(
+def test_index_entries_must_point_at_a_valid_batch_at_or_below_their_offset(
     tmp_path: Path, inner_base: int, flipped: int, entries: int
 ) -> None:
-    """Its position is within a record's value: a batch above the entry's offset, or one with a bad checksum."""
+    """Entries that point into a record's value, at a batch above the entry's offset or with a bad CRC, are ignored."""
     inner = batch(inner_base, [5] * 40, value=b"forged")
     inner = inner[:-1] + bytes([inner[-1] ^ flipped])
     outer = [batch(0, [1] * 10), batch(10, [2], value=inner), batch(11, [3]), batch(12, [4])]
@@ -291,7 +291,7 @@ def test_an_index_entry_needs_a_good_checksum_and_a_base_offset_that_fits(
 
 
 def test_entry_of_an_append_of_several_batches_dsk_r2(tmp_path: Path) -> None:
-    """A follower appends several batches together: the last offset of all, at the position of the first."""
+    """A follower appends several batches at once; the entry has their last offset and the position of the first."""
     batches = [batch(10 * i, [i] * 10) for i in range(9)]
     path = write_segment(tmp_path / "t-0", 0, batches)
     size = len(batches[0])
@@ -302,7 +302,7 @@ def test_entry_of_an_append_of_several_batches_dsk_r2(tmp_path: Path) -> None:
 
 def test_windows_are_bounded_and_read_only() -> None:
     for live in (False, True):
-        segment = Segment(GOLDEN / "codec-none-0" / "00000000000000000000.log", live=live)
+        segment = Segment(LOGS / "codec-none-0" / "00000000000000000000.log", live=live)
         data = Path(segment.path).read_bytes()
         for start, stop in (
             (0, 10),
@@ -318,8 +318,8 @@ def test_windows_are_bounded_and_read_only() -> None:
 
 
 @pytest.mark.parametrize("name", [*INDEXED, *MESSAGE_SETS, "upconvert-0", "kraft-control-0"])
-def test_batches_are_those_that_kafka_reads_frm_r13_frm_r16(name: str) -> None:
-    log = Log(GOLDEN / name)
+def test_segments_have_the_batches_that_kafka_reads_frm_r13_frm_r16(name: str) -> None:
+    log = Log(LOGS / name)
     expected = [row for segment in log.segments for row in expected_batches(segment.path)]
     rows = log.batches()
     assert rows["position"].tolist() == [row["position"] for row in expected]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crc32c import crc32c
+from golden_logs import GOLDEN
 from log_batches import batch, write_segment
 
 import kbatch
@@ -28,7 +29,6 @@ from kbatch.log.state import (
     read_transaction_index,
 )
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 TXN = GOLDEN / "logs" / "txn-0"
 STATE = GOLDEN / "internal" / "state"
 NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -82,7 +82,7 @@ def test_transaction_index_that_descends_is_an_error_txi_r2(tmp_path: Path) -> N
     path.write_bytes(struct.pack(">hqqqq", 0, 1, 2, 30, 4) + struct.pack(">hqqqq", 0, 1, 4, 30, 6))
     with pytest.raises(LogDirectoryError, match=r"byte 34: marker at offset 30 after one at 30"):
         read_transaction_index(path)
-    # Zeros, as a sparse file has them, are no entries of transactions.
+    # Zeros, for example in a sparse file, are not valid entries.
     path.write_bytes(bytes(340))
     with pytest.raises(LogDirectoryError, match=r"byte 34: marker at offset 0 after one at 0"):
         read_transaction_index(path)
@@ -95,7 +95,7 @@ def test_transaction_index_of_another_segment_is_an_error(tmp_path: Path) -> Non
         kbatch.Segment(path).transaction_index()
 
 
-def test_segment_without_files_beside_it_dsk_r7(tmp_path: Path) -> None:
+def test_a_segment_without_index_files_dsk_r7(tmp_path: Path) -> None:
     segment = kbatch.Segment(write_segment(tmp_path / "t-0", 5, [batch(5, [1])]))
     assert segment.transaction_index().tolist() == []
     assert segment.transaction_index().dtype == ABORTED_DTYPE
@@ -107,8 +107,8 @@ def test_segment_without_files_beside_it_dsk_r7(tmp_path: Path) -> None:
 # -- producer snapshot
 
 
-def test_producer_snapshot_is_the_state_that_the_batches_lead_to_dsk_r6_txi_r7() -> None:
-    """At the end of the log: what each producer's last batch was, and where its open transaction began."""
+def test_producer_snapshot_matches_the_batches_dsk_r6_txi_r7() -> None:
+    """At the log's end, the snapshot has each producer's last batch and the first offset of its open transaction."""
     producers = read_producer_snapshot(TXN / "00000000000000000371.snapshot")
     assert producers.dtype == PRODUCER_DTYPE
     rows = kbatch.Log(TXN).batches()
@@ -143,7 +143,7 @@ def test_empty_producer_snapshot(tmp_path: Path) -> None:
     assert read_producer_snapshot(path).tolist() == []
 
 
-def test_every_flip_of_a_producer_snapshot_is_found_dsk_r6(tmp_path: Path) -> None:
+def test_every_bit_flip_of_a_producer_snapshot_is_detected_dsk_r6(tmp_path: Path) -> None:
     data = (TXN / "00000000000000000186.snapshot").read_bytes()
     path = tmp_path / "0.snapshot"
     for bit in range(8 * len(data)):
@@ -155,7 +155,7 @@ def test_every_flip_of_a_producer_snapshot_is_found_dsk_r6(tmp_path: Path) -> No
         assert caught.value.source == str(path)
 
 
-def test_every_cut_of_a_producer_snapshot_is_found_dsk_r6(tmp_path: Path) -> None:
+def test_every_truncation_of_a_producer_snapshot_is_detected_dsk_r6(tmp_path: Path) -> None:
     data = (TXN / "00000000000000000186.snapshot").read_bytes()
     path = tmp_path / "0.snapshot"
     for size in range(len(data)):
@@ -165,7 +165,7 @@ def test_every_cut_of_a_producer_snapshot_is_found_dsk_r6(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
-def test_hostile_count_in_a_producer_snapshot(tmp_path: Path, count: int) -> None:
+def test_a_producer_snapshot_with_a_wrong_count_is_refused(tmp_path: Path, count: int) -> None:
     body = struct.pack(">i", count) + bytes(46)
     path = tmp_path / "0.snapshot"
     path.write_bytes(struct.pack(">hI", 1, crc32c(body)) + body)
@@ -260,7 +260,7 @@ def test_malformed_leader_epochs_dsk_r11(tmp_path: Path, text: str) -> None:
         read_leader_epochs(path)
 
 
-def test_checkpoint_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_binary_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(bytes(range(256)))
     for read in (read_offset_checkpoint, read_leader_epochs, read_partition_metadata):
@@ -310,14 +310,14 @@ def test_java_properties_dsk_r10(tmp_path: Path, text: str, properties: dict[str
     assert read_meta_properties(path) == properties
 
 
-def test_wrong_escape_in_properties(tmp_path: Path) -> None:
+def test_an_invalid_escape_in_properties_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "meta.properties"
     path.write_text("a=1\nb=\\u12\n")
     with pytest.raises(LogDirectoryError, match=r"line 2: '\\u' without four hexadecimal digits"):
         read_meta_properties(path)
 
 
-# -- a log's own
+# -- state of a log
 
 
 def test_topic_id_and_leader_epochs_of_a_log_dsk_r11_dsk_r12(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_log_begins_at_the_log_start_offset_dsk_r13(tmp_path: Path, start: int) 
     assert (log.start_offset, log.start_checkpoint) == (start, start)
     assert offsets(log) == list(range(start, 16))
     assert offsets(log, stop_offset=15) == list(range(start, 15))
-    # What is still on disk can be asked for.
+    # Records before the log start offset can be read explicitly while they are on disk.
     assert offsets(log, start_offset=0) == list(range(10, 16))
     assert offsets(log, start_offset=start - 1) == list(range(start - 1, 16))
     assert log.offset_for_timestamp(1) == (start if start < 16 else None)
@@ -376,14 +376,14 @@ def test_log_begins_at_the_log_start_offset_dsk_r13(tmp_path: Path, start: int) 
         "",
     ],
 )
-def test_checkpoint_that_says_nothing_of_the_log_changes_nothing_dsk_r13(tmp_path: Path, checkpoint: str) -> None:
-    """At or below the first segment, of another log, beyond the end (a partial or older copy), or malformed."""
+def test_a_checkpoint_that_does_not_apply_to_the_log_is_ignored_dsk_r13(tmp_path: Path, checkpoint: str) -> None:
+    """Checkpoints at or below the first segment, of another log, beyond the end (an older copy), or malformed."""
     log = started(tmp_path, checkpoint)
     assert (log.start_offset, log.start_checkpoint) == (10, None)
     assert offsets(log) == list(range(10, 16))
 
 
-def test_log_start_offset_is_that_of_a_directory_dsk_r13(tmp_path: Path) -> None:
+def test_the_log_start_offset_applies_to_the_current_directory_only_dsk_r13(tmp_path: Path) -> None:
     log = started(tmp_path, "0\n1\nt 0 12\n")
     single = kbatch.Log(log.segments[0].path)
     assert (single.start_offset, single.start_checkpoint, offsets(single)) == (10, None, [10, 11, 12, 13])
@@ -391,7 +391,7 @@ def test_log_start_offset_is_that_of_a_directory_dsk_r13(tmp_path: Path) -> None
     assert (marked.start_offset, marked.start_checkpoint) == (10, None)
 
 
-def test_checkpoint_is_read_anew_when_it_changes_dsk_r13(tmp_path: Path) -> None:
+def test_a_changed_checkpoint_is_read_again_dsk_r13(tmp_path: Path) -> None:
     log = started(tmp_path, "0\n1\nt 0 12\n")
     assert log.start_offset == 12
     assert started(tmp_path, "0\n1\nt 0 000013\n").start_offset == 13
@@ -399,8 +399,8 @@ def test_checkpoint_is_read_anew_when_it_changes_dsk_r13(tmp_path: Path) -> None
     assert kbatch.Log(log.path).start_offset == 10
 
 
-def test_no_flip_of_a_state_file_crashes(tmp_path: Path) -> None:
-    """Every single-bit flip is read or refused in kbatch's own words."""
+def test_state_files_with_a_flipped_bit_are_read_or_refused(tmp_path: Path) -> None:
+    """A file with one flipped bit is read, or refused with an error of kbatch."""
     path = tmp_path / "file"
     for source, read in (
         (STATE / "log-start-offset-checkpoint", read_offset_checkpoint),

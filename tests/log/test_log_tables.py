@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_logs import LOGS
 from log_batches import batch, segment_path, write_segment
 
 import kbatch
@@ -24,8 +25,7 @@ from kbatch.errors import (
 from kbatch.log import Log, find_logs
 from kbatch.log.storage import MOST_MAPPED
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
-MAGIC_2 = sorted(path.name for path in GOLDEN.iterdir())
+MAGIC_2 = sorted(path.name for path in LOGS.iterdir())
 
 
 def offsets(log: Log, **options: object) -> list[int]:
@@ -38,8 +38,8 @@ def losses(log: Log, **options: object) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", MAGIC_2)
 @pytest.mark.parametrize("max_bytes", [1, 20_000, 64 << 20])
-def test_logs_of_kafka_give_what_kafka_reads(name: str, max_bytes: int) -> None:
-    log = Log(GOLDEN / name)
+def test_logs_written_by_kafka_have_the_records_that_kafka_reads(name: str, max_bytes: int) -> None:
+    log = Log(LOGS / name)
     tables = list(log.tables(include_control=True, max_bytes=max_bytes))
     expected = []
     for segment in log.segments:
@@ -65,7 +65,7 @@ def test_logs_of_kafka_give_what_kafka_reads(name: str, max_bytes: int) -> None:
 
 
 def test_find_logs_of_the_golden_directory() -> None:
-    found = {log.topic: log for log in find_logs(GOLDEN)}
+    found = {log.topic: log for log in find_logs(LOGS)}
     assert {"codec-none", "txn", "prealloc"} <= set(found)
     assert found["txn"].end_offset == 371
     assert len(found["txn"].segments) == 3
@@ -90,9 +90,9 @@ def test_bounds_by_offset_cut_within_batches_off_r3(log: Log) -> None:
     assert offsets(log) == ALL
     for start in (None, -5, 0, 1, 3, 19, 20, 21, 39, 40, 50, 55, 57, 60, 61, 79, 80, 200):
         for stop in (None, -1, 0, 1, 20, 22, 39, 40, 55, 56, 61, 79, 80, 200):
-            wanted = [o for o in ALL if (start is None or o >= start) and (stop is None or o < stop)]
-            assert offsets(log, start_offset=start, stop_offset=stop) == wanted
-            assert offsets(log, start_offset=start, stop_offset=stop, max_bytes=1) == wanted
+            expected = [o for o in ALL if (start is None or o >= start) and (stop is None or o < stop)]
+            assert offsets(log, start_offset=start, stop_offset=stop) == expected
+            assert offsets(log, start_offset=start, stop_offset=stop, max_bytes=1) == expected
 
 
 @pytest.mark.parametrize("use_indexes", [True, False])
@@ -102,20 +102,20 @@ def test_bounds_by_timestamp_choose_records_ts_r4(log: Log, use_indexes: bool) -
     points = sorted({t + d for t in stamps.values() for d in (-1, 0, 1)})
     for start in (None, *points[::7]):
         for stop in (None, *points[::11]):
-            wanted = [o for o, t in stamps.items() if (start is None or t >= start) and (stop is None or t < stop)]
-            assert offsets(log, start_timestamp=start, stop_timestamp=stop) == wanted
+            expected = [o for o, t in stamps.items() if (start is None or t >= start) and (stop is None or t < stop)]
+            assert offsets(log, start_timestamp=start, stop_timestamp=stop) == expected
     for point in points:
         first = next((o for o, t in stamps.items() if t >= point), None)
         assert log.offset_for_timestamp(point) == first
 
 
 def test_bounds_by_offset_and_timestamp_together(log: Log) -> None:
-    wanted = [o for o in range(25, 70) if o in ALL and 1030 <= 1000 + o - o % 5 * (o >= 60) < 1064]
-    assert offsets(log, start_offset=25, stop_offset=70, start_timestamp=1030, stop_timestamp=1064) == wanted
+    expected = [o for o in range(25, 70) if o in ALL and 1030 <= 1000 + o - o % 5 * (o >= 60) < 1064]
+    assert offsets(log, start_offset=25, stop_offset=70, start_timestamp=1030, stop_timestamp=1064) == expected
 
 
-def test_stale_max_timestamp_costs_time_only_ts_r4(tmp_path: Path) -> None:
-    """Compaction leaves a maximum that no record has any more."""
+def test_a_stale_max_timestamp_does_not_change_the_result_ts_r4(tmp_path: Path) -> None:
+    """After compaction, a batch's maximum timestamp may exceed the timestamps of its records."""
     write_segment(tmp_path / "t-0", 0, [batch(0, [10, 11], max_timestamp=99), batch(2, [50]), batch(3, [60])])
     log = Log(tmp_path / "t-0")
     assert log.offset_for_timestamp(55) == 3
@@ -123,8 +123,8 @@ def test_stale_max_timestamp_costs_time_only_ts_r4(tmp_path: Path) -> None:
     assert offsets(log, start_timestamp=50) == [2, 3]
 
 
-def test_what_lies_before_the_start_is_not_decoded(log: Log) -> None:
-    """Damage in front of the start is not met, which shows that it was passed over."""
+def test_batches_before_the_start_offset_are_not_decoded(log: Log) -> None:
+    """Damage before the start offset raises no error, because the damaged batches are not decoded."""
     path = Path(log.segments[1].path)
     data = bytearray(path.read_bytes())
     data[70] ^= 1
@@ -145,7 +145,7 @@ def test_empty_batches_and_lost_ends_count_for_the_end_emp_r1_off_r1(tmp_path: P
     assert table.records["offset"].tolist() == [0, 10, 11]
 
 
-def test_empty_last_segment(tmp_path: Path) -> None:
+def test_an_empty_last_segment_has_no_records(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, [batch(0, [1])])
     write_segment(tmp_path / "t-0", 30, [])
     log = Log(tmp_path / "t-0")
@@ -156,7 +156,7 @@ def test_empty_last_segment(tmp_path: Path) -> None:
     assert (log.start_offset, log.end_offset, len(log.batches()), list(log.tables())) == (17, 17, 0, [])
 
 
-def test_overlap_is_an_error_dsk_r13(log: Log) -> None:
+def test_overlapping_segments_are_an_error_dsk_r13(log: Log) -> None:
     write_segment(Path(log.path), 38, [batch(38, [1, 2])])
     overlapping = Log(log.path)
     for read in (overlapping.batches, lambda: offsets(overlapping), lambda: offsets(overlapping, on_error="skip")):
@@ -164,20 +164,20 @@ def test_overlap_is_an_error_dsk_r13(log: Log) -> None:
             read()
 
 
-# -- the end of the last segment, and of the others
+# -- the ends of segments
 
-WHOLE = [batch(0, [1, 2]), batch(2, [3], value=bytes(40)), batch(3, [4])]
+COMPLETE = [batch(0, [1, 2]), batch(2, [3], value=bytes(40)), batch(3, [4])]
 NEXT = batch(4, [5], value=b"x" * 300)
 
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 16, 17, 60, 61, 100, len(NEXT) - 1])
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
-def test_partial_last_batch_is_no_damage_frm_r3_dsk_r14(tmp_path: Path, cut: int, on_error: str) -> None:
-    write_segment(tmp_path / "t-0", 0, WHOLE, tail=NEXT[:cut])
+def test_a_partial_last_batch_is_not_damage_frm_r3_dsk_r14(tmp_path: Path, cut: int, on_error: str) -> None:
+    write_segment(tmp_path / "t-0", 0, COMPLETE, tail=NEXT[:cut])
     log = Log(tmp_path / "t-0")
     assert offsets(log, on_error=on_error) == [0, 1, 2, 3]
     assert losses(log, on_error=on_error) == []
-    end = len(b"".join(WHOLE))
+    end = len(b"".join(COMPLETE))
     assert log.tail == ("partial", end, cut, None)
     assert (log.end_offset, len(log.batches())) == (4, 3)
 
@@ -185,27 +185,29 @@ def test_partial_last_batch_is_no_damage_frm_r3_dsk_r14(tmp_path: Path, cut: int
 @pytest.mark.parametrize("zeros", [12, 61, 100_000, 5 << 20])
 @pytest.mark.parametrize("on_error", ["raise", "stop", "skip"])
 @pytest.mark.parametrize("last", [3, 2])
-def test_zero_tail_is_no_damage_frm_r7_dsk_r14(tmp_path: Path, zeros: int, on_error: str, last: int) -> None:
-    """Also after a batch that ends with zeros itself: a value of zeros and no headers."""
-    write_segment(tmp_path / "t-0", 0, WHOLE[:last], tail=bytes(zeros))
+def test_zeros_after_the_last_batch_are_not_damage_frm_r7_dsk_r14(
+    tmp_path: Path, zeros: int, on_error: str, last: int
+) -> None:
+    """The zeros may follow a batch that ends with zeros: one whose last value is zeros, without headers."""
+    write_segment(tmp_path / "t-0", 0, COMPLETE[:last], tail=bytes(zeros))
     log = Log(tmp_path / "t-0")
     for max_bytes in (1, 1 << 20, 64 << 20):
         assert offsets(log, on_error=on_error, max_bytes=max_bytes) == list(range(last + 1))
         assert losses(log, on_error=on_error, max_bytes=max_bytes) == []
-    assert log.tail == ("zeros", len(b"".join(WHOLE[:last])), zeros, None)
+    assert log.tail == ("zeros", len(b"".join(COMPLETE[:last])), zeros, None)
     assert log.end_offset == last + 1
     assert len(log.batches()) == last
 
 
-def test_up_to_eleven_zeros_are_partial_frm_r7(tmp_path: Path) -> None:
-    write_segment(tmp_path / "t-0", 0, WHOLE, tail=bytes(11))
+def test_up_to_eleven_zeros_are_a_partial_batch_frm_r7(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, COMPLETE, tail=bytes(11))
     log = Log(tmp_path / "t-0")
     assert log.tail.kind == "partial"
     assert offsets(log) == [0, 1, 2, 3]
 
 
-def test_preallocated_segment_of_kafka_frm_r7() -> None:
-    log = Log(GOLDEN / "prealloc-0")
+def test_a_preallocated_segment_of_kafka_is_read_frm_r7() -> None:
+    log = Log(LOGS / "prealloc-0")
     assert log.tail.kind == "zeros"
     assert log.tail.position + log.tail.size == 65536
     assert len(offsets(log)) == 5
@@ -214,16 +216,16 @@ def test_preallocated_segment_of_kafka_frm_r7() -> None:
 @pytest.mark.parametrize(
     "tail", [NEXT[:100], NEXT[:11], bytes(100), b"\xff" * 100], ids=["cut", "cut11", "zeros", "junk"]
 )
-def test_tails_in_the_middle_of_a_log_are_damage_dsk_r14(tmp_path: Path, tail: bytes) -> None:
-    first = write_segment(tmp_path / "t-0", 0, WHOLE, tail=tail)
+def test_trailing_bytes_of_an_earlier_segment_are_damage_dsk_r14(tmp_path: Path, tail: bytes) -> None:
+    first = write_segment(tmp_path / "t-0", 0, COMPLETE, tail=tail)
     write_segment(tmp_path / "t-0", 10, [batch(10, [9])])
     log = Log(tmp_path / "t-0")
-    end = len(b"".join(WHOLE))
+    end = len(b"".join(COMPLETE))
     with pytest.raises((CorruptBatchError, TruncatedBatchError)) as caught:
         offsets(log)
     assert (caught.value.source, caught.value.position) == (str(first), end)
     assert offsets(log, on_error="stop") == [0, 1, 2, 3]
-    # The segment that is not read any more is a loss too.
+    # The later segment, which is not read, is a loss too.
     assert losses(log, on_error="stop") == [(end, len(tail)), (0, log.segments[1].size)]
     assert offsets(log, on_error="skip") == [0, 1, 2, 3, 10]
     assert losses(log, on_error="skip") == [(end, len(tail))]
@@ -232,9 +234,9 @@ def test_tails_in_the_middle_of_a_log_are_damage_dsk_r14(tmp_path: Path, tail: b
 
 
 def test_junk_at_the_end_of_the_last_segment_is_damage_dsk_r14(tmp_path: Path) -> None:
-    path = write_segment(tmp_path / "t-0", 0, WHOLE, tail=b"\xff" * 100)
+    path = write_segment(tmp_path / "t-0", 0, COMPLETE, tail=b"\xff" * 100)
     log = Log(tmp_path / "t-0")
-    end = len(b"".join(WHOLE))
+    end = len(b"".join(COMPLETE))
     assert log.tail[:3] == ("damaged", end, 100)
     with pytest.raises(CorruptBatchError, match=f"byte {end}") as caught:
         offsets(log)
@@ -244,10 +246,10 @@ def test_junk_at_the_end_of_the_last_segment_is_damage_dsk_r14(tmp_path: Path) -
         log.batches()
 
 
-def test_few_bytes_before_zeros_are_damage(tmp_path: Path) -> None:
-    write_segment(tmp_path / "t-0", 0, WHOLE, tail=b"\x01\x02\x03" + bytes(1000))
+def test_nonzero_bytes_before_a_zero_tail_are_damage(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, COMPLETE, tail=b"\x01\x02\x03" + bytes(1000))
     log = Log(tmp_path / "t-0")
-    end = len(b"".join(WHOLE))
+    end = len(b"".join(COMPLETE))
     assert log.tail[:3] == ("damaged", end, 1003)
     with pytest.raises(CorruptBatchError, match=f"byte {end}"):
         offsets(log)
@@ -255,7 +257,7 @@ def test_few_bytes_before_zeros_are_damage(tmp_path: Path) -> None:
     assert losses(log, on_error="skip") == [(end, 1003)]
 
 
-# -- damage within
+# -- damage within segments
 
 MANY = [batch(i, [i], value=b"%06d" % i * 500) for i in range(300)]
 SIZE = len(MANY[0])
@@ -275,7 +277,7 @@ SIZE = len(MANY[0])
     ],
     ids=["payload", "length 0", "length max", "length long", "length -1", "magic"],
 )
-def test_skipping_loses_one_batch_wherever_windows_fall(
+def test_skipping_loses_one_batch_at_any_window_boundary(
     tmp_path: Path, live: bool, max_bytes: int, at: int, value: bytes
 ) -> None:
     bad = 150
@@ -297,7 +299,7 @@ def test_skipping_loses_one_batch_wherever_windows_fall(
     assert losses(log, on_error="stop", max_bytes=max_bytes) == [(bad * SIZE, len(data) - bad * SIZE)]
 
 
-def test_stop_ends_the_whole_log_frm_r8(log: Log) -> None:
+def test_stop_ends_the_read_of_all_segments_frm_r8(log: Log) -> None:
     path = Path(log.segments[1].path)
     data = bytearray(path.read_bytes())
     data[70] ^= 1
@@ -306,7 +308,7 @@ def test_stop_ends_the_whole_log_frm_r8(log: Log) -> None:
     assert offsets(log, on_error="skip") == [o for o in ALL if o not in (20, 21)]
 
 
-def test_batches_larger_than_a_window(tmp_path: Path) -> None:
+def test_batches_larger_than_a_window_are_read(tmp_path: Path) -> None:
     large = [batch(0, [1], value=bytes(3 << 20)), batch(1, [1]), batch(2, [1], value=b"y" * (9 << 20)), batch(3, [1])]
     write_segment(tmp_path / "t-0", 0, large)
     write_segment(tmp_path / "t-0", 4, [bytes(8) + one[8:] for one in []] + [batch(4, [1], value=bytes(5 << 20))])
@@ -325,7 +327,7 @@ def open_files() -> int:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files by /proc")
-def test_abandoned_iteration_leaves_nothing_open(log: Log) -> None:
+def test_an_abandoned_iteration_leaves_no_file_open(log: Log) -> None:
     before = open_files()
     tables = log.tables(max_bytes=1)
     first = next(tables)
@@ -350,7 +352,7 @@ def test_tables_outlive_the_file_and_the_iteration(log: Log) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files by /proc")
-def test_kept_tables_keep_few_files(tmp_path: Path) -> None:
+def test_kept_tables_keep_few_files_open(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, MANY)
     write_segment(tmp_path / "t-0", 300, [])
     before = open_files()
@@ -362,7 +364,7 @@ def test_kept_tables_keep_few_files(tmp_path: Path) -> None:
     assert open_files() == before
 
 
-def test_growth_is_not_seen_and_cuts_do_not_crash_dsk_r19(tmp_path: Path) -> None:
+def test_growth_is_ignored_and_truncation_does_not_crash_dsk_r19(tmp_path: Path) -> None:
     path = write_segment(tmp_path / "t-0", 0, MANY)
     log = Log(tmp_path / "t-0")
     with path.open("ab") as file:
@@ -376,7 +378,7 @@ def test_growth_is_not_seen_and_cuts_do_not_crash_dsk_r19(tmp_path: Path) -> Non
     assert offsets(log) == list(range(200))
 
 
-def test_closed_segment_that_shrank_is_an_error(log: Log) -> None:
+def test_a_truncated_closed_segment_is_an_error(log: Log) -> None:
     os.truncate(log.segments[0].path, 10)
     with pytest.raises(LogDirectoryError, match="open the log again"):
         offsets(log)
@@ -386,7 +388,7 @@ def test_closed_segment_that_shrank_is_an_error(log: Log) -> None:
             file.window(0, 100)
 
 
-def test_segment_that_went_is_an_error_in_one_line(log: Log) -> None:
+def test_a_deleted_segment_is_an_error_in_one_line(log: Log) -> None:
     os.unlink(log.segments[1].path)
     with pytest.raises(LogDirectoryError, match=r"00000000000000000020\.log: can't be read: No such file") as caught:
         offsets(log)
@@ -400,7 +402,7 @@ def test_bad_arguments_are_refused_at_once(log: Log) -> None:
         log.tables(on_error="ignore")  # type: ignore[arg-type]
 
 
-def test_last_entry_of_a_segment_named_below_its_first_batch_dsk_r1(log: Log) -> None:
+def test_a_segment_may_be_named_below_its_first_offset_dsk_r1(log: Log) -> None:
     assert log.segments[2].base_offset == 55
     assert log.start_offset == 0
     assert Log(segment_path(Path(log.path), 55)).start_offset == 60
@@ -428,7 +430,7 @@ print(count, reached, log.size, first, peak())
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
 @pytest.mark.parametrize("live", [True, False])
 def test_memory_does_not_grow_with_the_log(tmp_path: Path, live: bool) -> None:
-    """200 MB in tables of 8 MiB: the whole process stays within 8 MiB x 4 of what it had after its first table."""
+    """200 MB in tables of 8 MiB: the process grows by less than 8 MiB x 4 after its first table."""
     one = np.frombuffer(batch(0, list(range(300)), value=b"v" * 32), np.uint8)
     count = (200 << 20) // len(one)
     block = np.tile(one, (1000, 1))

@@ -1,4 +1,4 @@
-"""Logs in filesystems that are reached by URL: fsspec's memory, an S3 server, tiered storage."""
+"""Logs in filesystems with URLs: fsspec's memory filesystem, an S3 server, tiered storage."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden_logs import LOGS
 from log_batches import batch, write_segment
 
 import kbatch
@@ -32,7 +33,6 @@ from kbatch.plan.tasks import task_tables
 pytest.importorskip("pyarrow.fs")
 fsspec = pytest.importorskip("fsspec")
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
 NAMES = ("codec-none-0", "codec-zstd-0", "txn-0")
 ID, TOPIC_ID = "tqimKeZwStOEOwRzT3L5oQ", "MWJ6FHTfRYy67jzwZdeqSQ"
 
@@ -42,7 +42,7 @@ def memory() -> Iterator[str]:
     """The golden logs in fsspec's memory filesystem."""
     fs = fsspec.filesystem("memory")
     for name in NAMES:
-        for file in (GOLDEN / name).iterdir():
+        for file in (LOGS / name).iterdir():
             fs.pipe(f"/kb/logs/{name}/{file.name}", file.read_bytes())
     yield "memory://kb/logs"
     fs.rm("/kb", recursive=True)
@@ -50,7 +50,7 @@ def memory() -> Iterator[str]:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
-    """How often what is asked of the memory filesystem: ("ls" or "get", path), and the bytes that were got."""
+    """The number of requests to the memory filesystem by ("ls" or "get", path), and of bytes returned."""
     counted: Counter[tuple[str, str]] = Counter()
     cls = fsspec.get_filesystem_class("memory")
     cat_file, find = cls.cat_file, cls.find
@@ -87,7 +87,7 @@ def check_logs(root: str, options: dict[str, str] | None = None) -> None:
     assert [f"{log.topic}-{log.partition}" for log in logs] == list(NAMES)
     for log in logs:
         assert log.path == f"{root}/{log.topic}-{log.partition}"
-        local = kbatch.Log(GOLDEN / f"{log.topic}-{log.partition}")
+        local = kbatch.Log(LOGS / f"{log.topic}-{log.partition}")
         assert (log.start_offset, log.end_offset, log.size) == (local.start_offset, local.end_offset, local.size)
         assert log.topic_id == local.topic_id
         np.testing.assert_array_equal(log.leader_epochs, local.leader_epochs)
@@ -102,8 +102,8 @@ def check_logs(root: str, options: dict[str, str] | None = None) -> None:
         same_records(log, local, start_timestamp=timestamp)
         for segment, other in zip(log.segments, local.segments, strict=True):
             np.testing.assert_array_equal(segment.transaction_index(), other.transaction_index())
-            snapshot, wanted = segment.producer_snapshot(), other.producer_snapshot()
-            assert (snapshot is None) == (wanted is None)
+            snapshot, expected = segment.producer_snapshot(), other.producer_snapshot()
+            assert (snapshot is None) == (expected is None)
             for offset in range(segment.base_offset or 0, local.end_offset, 97):
                 assert segment.seek_offset(offset) == other.seek_offset(offset)
         assert pickle.loads(pickle.dumps(log.segments[0])).seek_offset(5) == local.segments[0].seek_offset(5)
@@ -118,7 +118,9 @@ def test_logs_in_fsspec_are_read_as_local_ones(memory: str) -> None:
     assert len(read_transaction_index(f"{path}.txnindex")) > 0
 
 
-def test_a_plan_lists_each_directory_once_and_asks_for_little(memory: str, requests: Counter[tuple[str, str]]) -> None:
+def test_a_plan_lists_each_directory_once_and_sends_few_requests(
+    memory: str, requests: Counter[tuple[str, str]]
+) -> None:
     logs = open_selected([memory])
     listed = {path: count for (kind, path), count in requests.items() if kind == "ls"}
     assert listed == {"/kb/logs": 1, **{f"/kb/logs/{name}": 1 for name in NAMES}}
@@ -129,25 +131,25 @@ def test_a_plan_lists_each_directory_once_and_asks_for_little(memory: str, reque
     tasks = plan(logs, options)
     assert bytes_read() - before == requests["bytes", ""] - got
     assert sum(count for (kind, _), count in requests.items() if kind == "ls") == 4
-    # An index, and the headers between two cuts; no index twice.
+    # Requests get an index, or the headers between two split points; no index is read twice.
     assert all(count == 1 for (kind, path), count in requests.items() if kind == "get" and path.endswith("index"))
     assert all(count <= 8 for (kind, _), count in requests.items() if kind == "get")
     tasks = pickle.loads(pickle.dumps(tasks))
     for log in logs:
-        assert log.end_offset == kbatch.Log(GOLDEN / f"{log.topic}-0").end_offset
+        assert log.end_offset == kbatch.Log(LOGS / f"{log.topic}-0").end_offset
         assert [log.segments[-1].seek_offset(offset) for offset in (0, 300, 3000)]
     assert all(count == 1 for (kind, path), count in requests.items() if kind == "get" and path.endswith("index"))
     rows = sum(len(table) for task in tasks for _, table in task_tables(task, options))
-    assert rows == sum(len(table) for name in NAMES for table in kbatch.Log(GOLDEN / name).tables())
+    assert rows == sum(len(table) for name in NAMES for table in kbatch.Log(LOGS / name).tables())
 
 
 def large_log(directory: Path, batches: int = 400, size: int = 10_000) -> Path:
-    """A log without index files of batches of about `size` bytes."""
+    """Write a log without index files, with batches of about `size` bytes."""
     write_segment(directory / "large-0", 0, [batch(i, [i], value=bytes(size)) for i in range(batches)])
     return directory / "large-0"
 
 
-def test_a_seek_reads_few_bytes_and_a_walk_reads_none_twice(tmp_path: Path) -> None:
+def test_a_seek_reads_few_bytes_and_a_walk_reads_each_byte_once(tmp_path: Path) -> None:
     local = large_log(tmp_path)
     fs = fsspec.filesystem("memory")
     fs.pipe(f"/kb/large-0/{0:020d}.log", (local / f"{0:020d}.log").read_bytes())
@@ -167,7 +169,7 @@ def test_a_seek_reads_few_bytes_and_a_walk_reads_none_twice(tmp_path: Path) -> N
 
 def test_local_directories_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        shutil.copytree(GOLDEN / name, tmp_path / name)
+        shutil.copytree(LOGS / name, tmp_path / name)
     listed: Counter[str] = Counter()
     scandir = os.scandir
 
@@ -181,7 +183,7 @@ def test_local_directories_are_listed_once(tmp_path: Path, monkeypatch: pytest.M
     assert listed == {str(tmp_path): 1, **{str(tmp_path / name): 1 for name in NAMES}}
 
 
-def test_ten_thousand_segments_open_at_once(tmp_path: Path) -> None:
+def test_a_log_of_ten_thousand_segments_opens_quickly(tmp_path: Path) -> None:
     for partition in range(100):
         directory = tmp_path / f"many-{partition}"
         directory.mkdir()
@@ -189,12 +191,12 @@ def test_ten_thousand_segments_open_at_once(tmp_path: Path) -> None:
             (directory / f"{i:020d}.log").touch()
     start = time.process_time()
     logs = open_selected([str(tmp_path)])
-    # About 0.2 s; this machine may be busy.
+    # About 0.2 s on an idle machine; the limit allows for a busy one.
     assert time.process_time() - start < 2
     assert sum(len(log.segments) for log in logs) == 10_000
 
 
-def test_what_is_cut_or_replaced_meanwhile_is_told(memory: str) -> None:
+def test_truncated_and_deleted_objects_are_errors(memory: str) -> None:
     fs = fsspec.filesystem("memory")
     log = kbatch.Log(f"{memory}/codec-none-0")
     path = "/kb/logs/codec-none-0/00000000000000000000.log"
@@ -207,7 +209,7 @@ def test_what_is_cut_or_replaced_meanwhile_is_told(memory: str) -> None:
         list(log.tables())
 
 
-def test_the_start_checkpoint_counts_and_a_request_that_fails_is_an_error(
+def test_the_start_checkpoint_is_used_and_a_failed_request_is_an_error(
     memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = fsspec.filesystem("memory")
@@ -229,7 +231,7 @@ def test_the_start_checkpoint_counts_and_a_request_that_fails_is_an_error(
         _ = kbatch.find_logs(memory)[0].start_offset
 
 
-def test_the_last_object_may_end_within_a_batch(memory: str) -> None:
+def test_the_last_object_may_end_with_a_partial_batch(memory: str) -> None:
     path = "/kb/logs/codec-none-0/00000000000000001825.log"
     fs = fsspec.filesystem("memory")
     fs.pipe(path, fs.cat_file(path)[:-10])
@@ -238,7 +240,7 @@ def test_the_last_object_may_end_within_a_batch(memory: str) -> None:
     assert 0 < sum(len(table) for table in log.tables()) < 3160
 
 
-def test_what_urls_and_options_cannot_be() -> None:
+def test_invalid_urls_and_options_are_refused() -> None:
     for url, error, text in (
         ("memory://kb/nothing", LogDirectoryError, "memory://kb/nothing: no such directory"),
         ("nosuch://x/y", LogDirectoryError, "nosuch://x: Protocol not known"),
@@ -271,19 +273,19 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_file_urls_are_local_paths() -> None:
-    for url in (f"file://{GOLDEN}", f"file:{GOLDEN}"):
-        assert len(kbatch.find_logs(url)) == len(kbatch.find_logs(GOLDEN))
-    assert filesystem(f"file://{GOLDEN}")[1] == str(GOLDEN)
+    for url in (f"file://{LOGS}", f"file:{LOGS}"):
+        assert len(kbatch.find_logs(url)) == len(kbatch.find_logs(LOGS))
+    assert filesystem(f"file://{LOGS}")[1] == str(LOGS)
 
 
 # -- tiered storage (DSK-R18)
 
 
 def tiered(root: Path, layout: str) -> None:
-    """Copy a golden log to tiered storage, as `layout` has it."""
+    """Copy a golden log to tiered storage, in the given layout."""
     target = root / (f"my-topic-7-{TOPIC_ID}" if layout == "local" else f"my-topic-{TOPIC_ID}/7")
     target.mkdir(parents=True)
-    for file in (GOLDEN / "txn-0").iterdir():
+    for file in (LOGS / "txn-0").iterdir():
         stem, _, suffix = file.name.partition(".")
         if stem.isdigit() and suffix in ("log", "index", "timeindex", "txnindex", "snapshot"):
             offset = str(int(stem)) if layout == "local" else stem
@@ -291,13 +293,13 @@ def tiered(root: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["local", "aiven"])
-def test_tiered_storage_is_read_by_its_names(tmp_path: Path, layout: str) -> None:
+def test_tiered_storage_is_recognized_by_file_names(tmp_path: Path, layout: str) -> None:
     tiered(tmp_path, layout)
     (tmp_path / f"empty-{TOPIC_ID}").mkdir()
     (log,) = kbatch.find_logs(tmp_path)
     assert (log.topic, log.partition, log.mark) == ("my-topic", 7, None)
     assert not log.segments[-1].live
-    local = kbatch.Log(GOLDEN / "txn-0")
+    local = kbatch.Log(LOGS / "txn-0")
     assert [segment.base_offset for segment in log.segments] == [segment.base_offset for segment in local.segments]
     assert same_records(log, local, isolation="read_committed") == 228
     assert len(log.segments[0].transaction_index()) == len(local.segments[0].transaction_index())
@@ -308,33 +310,35 @@ def test_tiered_storage_is_read_by_its_names(tmp_path: Path, layout: str) -> Non
         assert [other.partition for other in kbatch.find_logs(os.path.dirname(log.path))] == [7]
 
 
-def test_directories_that_only_look_like_tiered_ones_are_what_they_are(tmp_path: Path) -> None:
-    # A topic may be named so; its segments have no ids.
+def test_directories_that_resemble_tiered_storage_are_not_tiered(tmp_path: Path) -> None:
+    # A topic may have such a name; its segments have no ids.
     name = f"odd-3-{TOPIC_ID[:19]}-12"
-    shutil.copytree(GOLDEN / "codec-none-0", tmp_path / name)
+    shutil.copytree(LOGS / "codec-none-0", tmp_path / name)
     (tmp_path / f"t-{TOPIC_ID}" / "0").mkdir(parents=True)
-    shutil.copy(GOLDEN / "codec-none-0" / f"{0:020d}.log", tmp_path / f"t-{TOPIC_ID}" / "0")
+    shutil.copy(LOGS / "codec-none-0" / f"{0:020d}.log", tmp_path / f"t-{TOPIC_ID}" / "0")
     (log,) = kbatch.find_logs(tmp_path)
     assert (log.topic, log.partition) == (f"odd-3-{TOPIC_ID[:19]}", 12)
 
 
 @pytest.mark.parametrize(
-    ("manifest", "said"),
+    ("manifest", "message"),
     [
         ({"version": "1", "compression": True}, "compression"),
         ({"version": "1", "compression": False, "encryption": {"dataKey": "x", "aad": "y"}}, "encryption"),
         ({"version": "1", "compression": False}, None),
     ],
 )
-def test_chunks_that_were_transformed_are_refused(tmp_path: Path, manifest: dict[str, Any], said: str | None) -> None:
+def test_transformed_chunks_are_refused(tmp_path: Path, manifest: dict[str, Any], message: str | None) -> None:
     tiered(tmp_path, "aiven")
     for file in list(tmp_path.rglob("*.log")):
         file.with_suffix(".rsm-manifest").write_text(json.dumps(manifest))
     (log,) = kbatch.find_logs(tmp_path)
-    if said is None:
+    if message is None:
         assert sum(len(table) for table in log.tables()) == 337
         return
-    with pytest.raises(UnsupportedFormatError, match=rf"\.log: uploaded with {said} according to its \.rsm-manifest"):
+    with pytest.raises(
+        UnsupportedFormatError, match=rf"\.log: uploaded with {message} according to its \.rsm-manifest"
+    ):
         list(log.tables())
 
 
@@ -349,7 +353,7 @@ def s3(s3_server: str) -> tuple[str, dict[str, str], dict[str, str]]:
     fs, _ = filesystem("s3://bucket", {**options, "allow_bucket_creation": "true", "background_writes": "false"})
     fs.create_dir("bucket")
     for name in NAMES:
-        for file in (GOLDEN / name).iterdir():
+        for file in (LOGS / name).iterdir():
             with fs.open_output_stream(f"bucket/logs/{name}/{file.name}") as stream:
                 stream.write(file.read_bytes())
     own = {"implementation": "fsspec", "key": "me", "secret": "secret", "endpoint_url": endpoint}
@@ -372,7 +376,7 @@ def test_logs_in_s3_are_read_through_s3fs_too(s3: S3) -> None:
 
 
 @pytest.mark.parametrize("which", [1, 2], ids=["pyarrow", "s3fs"])
-def test_what_is_not_there_is_told_with_its_url(s3: S3, which: int) -> None:
+def test_missing_objects_are_reported_with_their_url(s3: S3, which: int) -> None:
     if which == 2:
         pytest.importorskip("s3fs")
     options: dict[str, str] = s3[which]
@@ -383,7 +387,7 @@ def test_what_is_not_there_is_told_with_its_url(s3: S3, which: int) -> None:
             kbatch.Log(url, storage_options=options)
 
 
-def test_an_endpoint_that_is_down_is_told_soon() -> None:
+def test_an_unreachable_endpoint_is_reported_quickly() -> None:
     options = {"access_key": "me", "secret_key": "secret", "endpoint_override": "http://127.0.0.1:1"}
     start = time.monotonic()
     with pytest.raises(LogDirectoryError, match=r"s3://bucket/logs: can't be reached: .*onnect") as caught:
@@ -392,7 +396,7 @@ def test_an_endpoint_that_is_down_is_told_soon() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_credentials_that_are_refused_are_told() -> None:
+def test_refused_credentials_are_reported() -> None:
     from http.server import BaseHTTPRequestHandler, HTTPServer
 
     class Refusing(BaseHTTPRequestHandler):
@@ -415,13 +419,13 @@ def test_credentials_that_are_refused_are_told() -> None:
             thread.join()
 
 
-def test_an_object_that_was_replaced_by_a_shorter_one(s3: S3) -> None:
+def test_an_object_replaced_by_a_shorter_one_is_an_error(s3: S3) -> None:
     fs, _ = filesystem(s3[0], s3[1])
     path = f"bucket/other/codec-none-0/{0:020d}"
-    data = (GOLDEN / "codec-none-0" / f"{0:020d}.log").read_bytes()
+    data = (LOGS / "codec-none-0" / f"{0:020d}.log").read_bytes()
     for suffix in (".log", ".index"):
         with fs.open_output_stream(path + suffix) as stream:
-            stream.write((GOLDEN / "codec-none-0" / f"{0:020d}{suffix}").read_bytes())
+            stream.write((LOGS / "codec-none-0" / f"{0:020d}{suffix}").read_bytes())
     split = plan(open_selected(["s3://bucket/other"], s3[1]), ReadOptions(storage=s3[1]))[0]
     with fs.open_output_stream(f"{path}.log") as stream:
         stream.write(data[:5000])
@@ -430,7 +434,7 @@ def test_an_object_that_was_replaced_by_a_shorter_one(s3: S3) -> None:
         log.path, log.size = f"s3://{path}.log", len(data)
         with pytest.raises(LogDirectoryError, match="was truncated"):
             log.window(0, len(data))
-    # The last segment of a log may be cut by its broker: what is whole is read, and nothing more.
+    # A broker may truncate the last segment of a log; only its complete batches are read.
     options = ReadOptions(storage=s3[1])
     rows = sum(len(table) for _, table in task_tables(split, options))
     assert rows == len(kbatch.decode(data[:5000]))
@@ -439,7 +443,7 @@ def test_an_object_that_was_replaced_by_a_shorter_one(s3: S3) -> None:
 def test_commands_take_urls(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
     options = [word for name, value in s3[1].items() for word in ("--storage-option", f"{name}={value}")]
     outputs = []
-    for path, more in ((f"{s3[0]}/txn-0", options), (str(GOLDEN / "txn-0"), [])):
+    for path, more in ((f"{s3[0]}/txn-0", options), (str(LOGS / "txn-0"), [])):
         for command in ("dump", "verify", "stats"):
             assert main([command, path, *more]) == 0
         out = capsys.readouterr().out
@@ -450,7 +454,7 @@ def test_commands_take_urls(s3: S3, capsys: pytest.CaptureFixture[str]) -> None:
     assert outputs[0] == outputs[1]
 
 
-def test_the_interpreter_ends_cleanly(s3: S3) -> None:
+def test_the_interpreter_exits_cleanly_with_open_tables(s3: S3) -> None:
     code = (
         "import kbatch, sys\n"
         f"logs = kbatch.find_logs({s3[0]!r}, storage_options={s3[1]!r})\n"
@@ -464,7 +468,7 @@ def test_the_interpreter_ends_cleanly(s3: S3) -> None:
 
 def test_local_logs_need_no_pyarrow() -> None:
     code = (
-        f"import kbatch, sys; kbatch.find_logs({str(GOLDEN)!r})\n"
+        f"import kbatch, sys; kbatch.find_logs({str(LOGS)!r})\n"
         "print(*(module in sys.modules for module in ('pyarrow', 'fsspec')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
@@ -480,7 +484,7 @@ def test_spark_reads_s3(s3: S3, spark: Any) -> None:
         frame = reader.option("isolationLevel", isolation).load(s3[0])
         got = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
         want = {
-            name.removesuffix("-0"): sum(len(table) for table in kbatch.Log(GOLDEN / name).tables(isolation=isolation))
+            name.removesuffix("-0"): sum(len(table) for table in kbatch.Log(LOGS / name).tables(isolation=isolation))
             for name in NAMES
         }
         assert got == want

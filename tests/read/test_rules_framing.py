@@ -294,7 +294,7 @@ def test_unknown_choices_are_rejected(name: str) -> None:
     ],
 )
 def test_offsets_are_trimmed_inside_batches(codec: str, start: int, stop: int, expected: list[int]) -> None:
-    """OFF-R3: a fetch returns whole batches; `stop_offset` is exclusive."""
+    """OFF-R3: a fetch returns complete batches; `stop_offset` is exclusive."""
     data = b"".join(three(base, codec=codec) for base in (10, 20, 30))
     table = kbatch.decode(data, start_offset=start, stop_offset=stop)
     assert offsets_of(table) == expected

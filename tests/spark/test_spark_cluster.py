@@ -1,4 +1,4 @@
-"""On a real standalone cluster whose Python knows nothing of kbatch: the archive brings it, and machines die."""
+"""A real standalone cluster whose Python does not have kbatch: the archive contains it, and workers are killed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from spark_cluster import Cluster  # noqa: E402
 pytestmark = pytest.mark.spark
 
 PARTITIONS = 8
-# Of each partition, which is a task.
+# The records of each partition; a partition is one task.
 RECORDS = 60_000
-# As long as it takes on a machine that does ten other things.
+# Enough seconds for a busy machine.
 TIMEOUT = 300
 # All of these JVMs are short-lived.
 JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -40,7 +40,7 @@ JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 @pytest.fixture(scope="module")
 def logs(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Partitions of a topic, each the batches of a real segment again and again, at ever higher offsets."""
+    """Partitions of a topic; each repeats the batches of a real segment, with ascending offsets."""
     data = (golden / "logs" / "codec-zstd-0" / f"{0:020}.log").read_bytes()
     batches = kbatch.scan(data)
     copy = np.frombuffer(data, np.uint8).copy()
@@ -67,7 +67,7 @@ def offsets(logs: Path) -> dict[int, np.ndarray[Any, Any]]:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages that executors need, as `pip install --target` lays them out."""
-    # Unpacked by every executor: not compressed it takes half the time.
+    # Every executor unpacks the archive, which takes half the time if it is not compressed.
     path = tmp_path_factory.mktemp("archive") / "deps.tar"
     with tarfile.open(path, "w") as tar:
         tar.add(Path(kbatch.__file__).parent, "kbatch")
@@ -80,7 +80,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter of this version with nothing installed, named `python3` as the one that runs the tests."""
+    """An interpreter of the version that runs the tests, with no packages installed, named `python3`."""
     home = tmp_path_factory.mktemp("bare")
     venv.create(home, symlinks=True, with_pip=False)
     path = home / "bin" / "python3"
@@ -99,7 +99,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[
 
 
 class Driver:
-    """Starts programs that use the cluster, each in a process of its own; none outlives its test."""
+    """Starts programs that use the cluster, each in a separate process that ends with its test."""
 
     def __init__(self, cluster: Cluster, archive: Path, logs: Path) -> None:
         self.cluster = cluster
@@ -113,7 +113,7 @@ class Driver:
             "spark.executor.extraJavaOptions": JVM,
         }
         self.names = {"logs": str(logs), "master": cluster.master}
-        # A name: on the driver it is the interpreter that has kbatch, which plans there, on executors their own.
+        # A name, not a path: the driver finds the interpreter with kbatch, and each executor finds its own.
         self._environment = os.environ | {
             "PYSPARK_PYTHON": "python3",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -145,7 +145,7 @@ class Driver:
 
     def close(self) -> None:
         for process in self._started:
-            # In order, so that its JVM and temporary files go with it.
+            # SIGTERM lets the program end its JVM and delete its temporary files.
             process.terminate()
             try:
                 process.communicate(timeout=20)
@@ -219,7 +219,7 @@ def assert_rows(out: Path, offsets: dict[int, np.ndarray[Any, Any]]) -> None:
         np.testing.assert_array_equal(np.sort(found), expected)
 
 
-def test_without_the_archive_the_error_says_what_to_do(driver: Driver, golden: Path, tmp_path: Path) -> None:
+def test_a_missing_archive_gives_an_error_with_instructions(driver: Driver, golden: Path, tmp_path: Path) -> None:
     driver.conf["spark.cores.max"] = "1"
     logs = str(golden / "logs" / "codec-lz4-0")
     output = driver.run(EXPORT, without="spark.archives", logs=logs, out=str(tmp_path / "out"))
@@ -228,10 +228,10 @@ def test_without_the_archive_the_error_says_what_to_do(driver: Driver, golden: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_archive_brings_kbatch_to_the_executors(
+def test_executors_import_kbatch_from_the_archive(
     driver: Driver, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
 ) -> None:
-    """The data source, and an executor that dies while it reads."""
+    """The data source reads all rows, even if an executor is killed during the read."""
     process = driver.start(DATA_SOURCE, out=str(tmp_path / "out"))
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -248,7 +248,7 @@ def test_the_archive_brings_kbatch_to_the_executors(
     assert_rows(tmp_path / "out", offsets)
 
 
-def test_a_machine_that_dies_in_mid_job_costs_no_row_and_doubles_none(
+def test_a_killed_worker_loses_and_duplicates_no_row(
     driver: Driver, tmp_path: Path, offsets: dict[int, np.ndarray[Any, Any]]
 ) -> None:
     """A worker is killed together with its executor."""
@@ -261,8 +261,8 @@ def test_a_machine_that_dies_in_mid_job_costs_no_row_and_doubles_none(
     assert written == set(json.loads((tmp_path / "out" / "_manifest.json").read_text())["files"])
 
 
-def test_when_all_machines_die_the_export_ends(driver: Driver, tmp_path: Path) -> None:
-    # Also what the first executors have to start in.
+def test_the_export_ends_with_an_error_when_all_workers_are_killed(driver: Driver, tmp_path: Path) -> None:
+    # The first executors must start within the same timeout.
     driver.conf["spark.kbatch.executorTimeout"] = "15"
     process = driver.start(EXPORT, out=str(tmp_path / "out"))
     busy_worker(driver.cluster, tmp_path, process)

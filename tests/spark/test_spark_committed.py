@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_logs import COMMITTED, LOGS, TXN_FACTS, TXN_LOG
 from log_batches import write_segment
 from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 
@@ -24,14 +25,7 @@ from kbatch.plan.select import open_selected
 from kbatch.plan.split import plan
 from kbatch.plan.tasks import task_tables
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
-TRUTH: dict[str, Any] = json.loads((GOLDEN / "txn-0" / "READ_COMMITTED.json").read_text())
-COMMITTED: list[int] = TRUTH["readCommittedOffsets"]
+pytestmark = pytest.mark.spark
 
 
 def load(spark: Any, path: object, schema: str | None = None, **options: str) -> Any:
@@ -64,9 +58,9 @@ def write_log(directory: Path, *segments: tuple[int, Sequence[bytes]]) -> Path:
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three logs: one decided only by its second segment, one with an open transaction, one without any.
+    """Three logs: one with a marker in its second segment, one with an open transaction, one without transactions.
 
-    Kept by read_committed: of t-0 5, 6 and 8; of t-1 0 and 1; of plain-0 all.
+    read_committed returns offsets 5, 6 and 8 of t-0, 0 and 1 of t-1, and all of plain-0.
     """
     root = tmp_path_factory.mktemp("several") / "logs"
     write_log(
@@ -83,44 +77,44 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("split_bytes", ["500", "4k", "128m"])
-def test_any_split_gives_the_truth(spark: Any, split_bytes: str) -> None:
-    """TXN-R15, LSO-R2: a marker decides what stands in other splits, segments and tasks."""
-    frame = load(spark, GOLDEN / "txn-0", "offset long", splitBytes=split_bytes, isolationLevel="read_committed")
+def test_any_split_gives_the_committed_offsets(spark: Any, split_bytes: str) -> None:
+    """TXN-R15, LSO-R2: a marker decides records in other splits, segments and tasks."""
+    frame = load(spark, TXN_LOG, "offset long", splitBytes=split_bytes, isolationLevel="read_committed")
     assert (frame.rdd.getNumPartitions() == 1) == (split_bytes == "128m")
     assert sorted(row.offset for row in frame.collect()) == COMMITTED
 
 
 @pytest.mark.parametrize("split_bytes", [1, 500, 2000, 6000, 1 << 27])
-def test_order_is_that_of_the_log(split_bytes: int) -> None:
-    assert planned(GOLDEN / "txn-0", split_bytes=split_bytes) == (COMMITTED, [])
+def test_rows_have_the_order_of_the_log(split_bytes: int) -> None:
+    assert planned(TXN_LOG, split_bytes=split_bytes) == (COMMITTED, [])
 
 
 @pytest.mark.parametrize("window", [(0, 20), (16, 30), (19, 26), (100, 187), (187, 290), (250, 371), (360, 365)])
-def test_windows_of_offsets(spark: Any, window: tuple[int, int]) -> None:
-    """What decides may lie before the window's end or after it, and what is decided may begin before the window."""
+def test_committed_records_within_offsets(spark: Any, window: tuple[int, int]) -> None:
+    """A marker may be after the window's end, and its transaction may begin before the window."""
     start, stop = window
-    want = [offset for offset in COMMITTED if start <= offset < stop]
+    expected = [offset for offset in COMMITTED if start <= offset < stop]
     bounds = {
         "startingOffsets": json.dumps({"txn": {"0": start}}),
         "endingOffsets": json.dumps({"txn": {"0": stop}}),
     }
     for split_bytes in (1, 1500, 1 << 27):
         chosen = parse_options({"path": "/x", **bounds})[1]
-        assert planned(GOLDEN / "txn-0", starting=chosen.starting, ending=chosen.ending, split_bytes=split_bytes) == (
-            want, []
+        assert planned(TXN_LOG, starting=chosen.starting, ending=chosen.ending, split_bytes=split_bytes) == (
+            expected, []
         )  # fmt: skip
-    assert offsets(spark, GOLDEN / "txn-0", splitBytes="1500", **bounds) == want
+    assert offsets(spark, TXN_LOG, splitBytes="1500", **bounds) == expected
 
 
-def test_both_names_of_the_option_and_the_default(spark: Any) -> None:
-    everything = [record for table in kbatch.Log(GOLDEN / "txn-0").tables() for record in table.records["offset"]]
+def test_the_isolation_option_has_two_names_and_a_default(spark: Any) -> None:
+    everything = [record for table in kbatch.Log(TXN_LOG).tables() for record in table.records["offset"]]
     assert len(everything) > len(COMMITTED)
     names = ("isolationLevel", "ISOLATIONLEVEL", "kafka.isolation.level")
     for name in names:
-        frame = load(spark, GOLDEN / "txn-0", "offset long", **{name: "read_committed"})
+        frame = load(spark, TXN_LOG, "offset long", **{name: "read_committed"})
         assert sorted(row.offset for row in frame.collect()) == COMMITTED
-        assert load(spark, GOLDEN / "txn-0", **{name: "read_uncommitted"}).count() == len(everything)
-    assert sorted(row.offset for row in load(spark, GOLDEN / "txn-0").collect()) == everything
+        assert load(spark, TXN_LOG, **{name: "read_uncommitted"}).count() == len(everything)
+    assert sorted(row.offset for row in load(spark, TXN_LOG).collect()) == everything
     assert parse_options({"path": "/x"})[1].isolation == "read_uncommitted"
     for options, message in (
         ({"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "exclude each other"),
@@ -128,11 +122,11 @@ def test_both_names_of_the_option_and_the_default(spark: Any) -> None:
         ({"kafka.isolation.level": "READ"}, "kafka.isolation.level must be one of"),
     ):
         with pytest.raises(Exception, match=message):
-            load(spark, GOLDEN / "txn-0", **options)
+            load(spark, TXN_LOG, **options)
 
 
-def test_several_logs_decide_each_for_itself(spark: Any, several: Path) -> None:
-    """A producer id means a transaction of its own in every partition."""
+def test_each_log_decides_its_own_transactions(spark: Any, several: Path) -> None:
+    """A producer id has independent transactions in every partition."""
     for split_bytes in ("100", "128m"):
         frame = load(spark, several, splitBytes=split_bytes, isolationLevel="read_committed")
         got = sorted((row.topic, row.partition, row.offset) for row in frame.collect())
@@ -144,7 +138,7 @@ def test_several_logs_decide_each_for_itself(spark: Any, several: Path) -> None:
     assert offsets(spark, several, subscribe="t", partitions="1") == [0, 1]
 
 
-def test_control_records_and_committed_ones(spark: Any, several: Path) -> None:
+def test_control_records_with_read_committed(spark: Any, several: Path) -> None:
     assert offsets(spark, several, topics="t", partitions="0", includeControl="true") == [5, 6, 7, 8, 9, 10]
 
 
@@ -168,14 +162,14 @@ def test_a_lost_marker_leaves_its_transaction_undecided(spark: Any, tmp_path: Pa
     assert (row.position, row.length) == (len(txn(3, 7)), len(bad))
     with pytest.raises(kbatch.CrcMismatchError):
         planned(log, split_bytes=split_bytes)
-    # The next markers of the producer decide nothing but what is new.
+    # The next markers of the producer decide only its new transactions.
     write_log(log, (9, [txn(9, 7), marker(10, 7, ABORT), data(11), txn(12, 7), marker(13, 7, COMMIT)]))
     assert planned(log, on_error="skip", split_bytes=split_bytes)[0] == [0, 1, 5, 6, 8, 11, 12]
 
 
 @pytest.mark.parametrize("split_bytes", [1, 100, 1 << 27])
-def test_markers_behind_damage_decide(tmp_path: Path, split_bytes: int) -> None:
-    """A damaged length hides what follows from who hops over headers, in the planning as in the tasks."""
+def test_markers_after_damage_decide_transactions(tmp_path: Path, split_bytes: int) -> None:
+    """A damaged length hides the next batches from a walk over headers, in planning and in tasks."""
     bad = bytearray(data(3))
     bad[8:12] = (1 << 20).to_bytes(4, "big")
     log = write_log(
@@ -188,10 +182,10 @@ def test_markers_behind_damage_decide(tmp_path: Path, split_bytes: int) -> None:
     assert [loss.length for loss in losses] == [len(bad)]
 
 
-def test_damage_gives_what_the_tables_give(spark: Any, tmp_path: Path) -> None:
-    """Bits flipped all over the log: the same rows and losses as without Spark, whatever the splits."""
+def test_damage_gives_the_rows_and_losses_of_the_tables(spark: Any, tmp_path: Path) -> None:
+    """With flipped bits in many batches, any splits give the rows and losses of a read without Spark."""
     log = tmp_path / "txn-0"
-    shutil.copytree(GOLDEN / "txn-0", log, copy_function=shutil.copyfile)
+    shutil.copytree(TXN_LOG, log, copy_function=shutil.copyfile)
     for path in sorted(log.glob("*.log")):
         raw = bytearray(path.read_bytes())
         starts = kbatch.scan(raw)["position"].tolist()
@@ -200,18 +194,18 @@ def test_damage_gives_what_the_tables_give(spark: Any, tmp_path: Path) -> None:
         path.write_bytes(raw)
     for on_error in ("skip", "stop"):
         tables = list(kbatch.Log(log).tables(isolation="read_committed", on_error=on_error))  # type: ignore[arg-type]
-        want = [offset for table in tables for offset in table.records["offset"].tolist()]
-        assert want
-        assert want != COMMITTED
-        assert offsets(spark, log, splitBytes="700", onError=on_error) == want
+        expected = [offset for table in tables for offset in table.records["offset"].tolist()]
+        assert expected
+        assert expected != COMMITTED
+        assert offsets(spark, log, splitBytes="700", onError=on_error) == expected
         for split_bytes in (1, 700, 4000):
             have, losses = planned(log, on_error=on_error, split_bytes=split_bytes)
-            assert have == want
+            assert have == expected
             assert losses == [loss for table in tables for loss in table.losses]
 
 
-def test_damage_that_hides_markers_is_an_error_wherever_it_is(spark: Any, tmp_path: Path) -> None:
-    """With onError=raise nothing is withheld for damage that isn't told, also where the damage isn't read itself."""
+def test_damage_that_may_hide_markers_is_an_error_at_any_offset(spark: Any, tmp_path: Path) -> None:
+    """With onError=raise, damage outside the requested offsets is an error if it may hide a marker of these records."""
     length = bytearray(data(2))
     length[8:12] = (5).to_bytes(4, "big")
     begin = [data(0), txn(1, 7)]
@@ -232,32 +226,32 @@ def test_damage_that_hides_markers_is_an_error_wherever_it_is(spark: Any, tmp_pa
                 plan(open_selected([str(log)]), chosen)
         with pytest.raises(Exception, match=rf"{0:020d}\.log, byte {where}[,:]"):
             offsets(spark, log, **after)
-        # Nothing that is wanted is withheld, or it is asked for what is left.
+        # No requested record is withheld, or the read skips the damage.
         assert offsets(spark, log, endingOffsets=json.dumps({"t": {str(number): 1}})) == [0]
         assert planned(log, on_error="skip")[0] == left
         assert load(spark, log, **after).count() == 2
 
 
-def test_splits_carry_the_ranges_of_their_segment_only() -> None:
-    """TXI-R4: what reaches into the segment, and no more; the log's own index says so too."""
-    logs = open_selected([str(GOLDEN / "txn-0")])
+def test_splits_have_the_aborted_ranges_of_their_segment_only() -> None:
+    """TXI-R4: a split has the aborted ranges that overlap its segment, as in the log's transaction index."""
+    logs = open_selected([str(TXN_LOG)])
     options = ReadOptions(isolation="read_committed", split_bytes=1000)
     tasks = plan(logs, options)
     bases = [segment.base_offset or 0 for segment in logs[0].segments]
-    stops = [*bases[1:], TRUTH["logEndOffset"]]
+    stops = [*bases[1:], TXN_FACTS["logEndOffset"]]
     for split in (split for task in tasks for split in task):
         number = bases.index(int(Path(split.path).stem))
-        want = sorted(
+        expected = sorted(
             (entry["producerId"], entry["firstOffset"], entry["lastOffset"])
-            for entry in TRUTH["aborted"]
+            for entry in TXN_FACTS["aborted"]
             if entry["firstOffset"] < stops[number] and entry["lastOffset"] >= bases[number]
         )
         ranges = split.aborted
         assert ranges is not None
         have = zip(ranges.producer_id.tolist(), ranges.first_offset.tolist(), ranges.last_offset.tolist(), strict=True)
-        assert list(have) == want
-        assert split.stable_offset == TRUTH["lastStableOffset"]
-        assert len(pickle.dumps(split)) < 1200 + 24 * len(want)
+        assert list(have) == expected
+        assert split.stable_offset == TXN_FACTS["lastStableOffset"]
+        assert len(pickle.dumps(split)) < 1200 + 24 * len(expected)
     plain = plan(logs, ReadOptions(split_bytes=1000))
     assert all(split.aborted is None and split.stable_offset is None for task in plain for split in task)
 
@@ -290,36 +284,36 @@ def transactions(spark: Any, path: object, **options: str) -> list[tuple[Any, ..
 
 
 def golden_rows() -> list[tuple[Any, ...]]:
-    stable = TRUTH["lastStableOffset"]
+    stable = TXN_FACTS["lastStableOffset"]
     rows: list[tuple[Any, ...]] = [
         ("txn", 0, entry["producerId"], entry["firstOffset"], entry["lastOffset"], "aborted", None, stable)
-        for entry in TRUTH["aborted"]
+        for entry in TXN_FACTS["aborted"]
     ]
     when: dict[int, int] = {}
-    for path in (GOLDEN / "txn-0").glob("*.log.expected.jsonl"):
+    for path in TXN_LOG.glob("*.log.expected.jsonl"):
         for batch in map(json.loads, path.read_text().splitlines()):
-            # The timestamp of its first record, which is what producers make the base.
+            # The timestamp of its first record, which producers store as the base timestamp.
             if batch.get("first50"):
                 when[batch["baseOffset"]] = batch["first50"][0][1]
-    for producer_id, first in sorted(TRUTH["open"].items(), key=lambda item: item[1]):
+    for producer_id, first in sorted(TXN_FACTS["open"].items(), key=lambda item: item[1]):
         first_time = datetime.fromtimestamp(when[first] / 1000, UTC).astimezone().replace(tzinfo=None)
         rows.append(("txn", 0, int(producer_id), first, None, "open", first_time, stable))
     return rows
 
 
-def test_table_of_transactions_is_the_truth(spark: Any) -> None:
+def test_the_table_of_transactions_has_the_golden_transactions(spark: Any) -> None:
     from pyspark.sql.types import StructType
 
-    frame = load(spark, GOLDEN, table="transactions", topics="txn,codec-none,kraft-control")
+    frame = load(spark, LOGS, table="transactions", topics="txn,codec-none,kraft-control")
     assert frame.schema == StructType.fromDDL(SCHEMA)
     assert [tuple(row) for row in frame.collect()] == golden_rows()
     for options in ({"splitBytes": "1"}, {"onError": "skip"}, {"isolationLevel": "read_committed"}):
-        assert transactions(spark, GOLDEN, topics="txn,codec-none", **options) == golden_rows()
+        assert transactions(spark, LOGS, topics="txn,codec-none", **options) == golden_rows()
     assert frame.filter("state = 'open'").count() == 2
-    assert transactions(spark, GOLDEN, topics="codec-none,magic0,prealloc") == []
+    assert transactions(spark, LOGS, topics="codec-none,magic0,prealloc") == []
 
 
-def test_table_of_transactions_of_several_logs(spark: Any, several: Path) -> None:
+def test_the_table_of_transactions_covers_several_logs(spark: Any, several: Path) -> None:
     t0 = [("t", 0, 7, 0, 7, "aborted", None, None), ("t", 0, 8, 3, 10, "aborted", None, None)]
     got = transactions(spark, several)
     assert got[:3] == [*t0, ("t", 1, 7, 5, 6, "aborted", None, 2)]
@@ -335,25 +329,25 @@ def test_table_of_transactions_of_several_logs(spark: Any, several: Path) -> Non
         load(spark, several, "state int", table="transactions").count()
 
 
-def test_table_of_transactions_within_offsets(spark: Any) -> None:
-    """Those that reach into the offsets, wherever their markers stand."""
+def test_the_table_of_transactions_is_limited_by_offsets(spark: Any) -> None:
+    """The table has the transactions that overlap the offsets; their markers may be anywhere."""
     rows = golden_rows()
     for start, stop in ((0, 16), (31, 52), (140, 187), (363, 366), (301, 302)):
         bounds = {
             "startingOffsets": json.dumps({"txn": {"0": start}}),
             "endingOffsets": json.dumps({"txn": {"0": stop}}),
         }
-        want = [row for row in rows if row[3] < stop and (row[4] is None or row[4] >= start)]
-        assert transactions(spark, GOLDEN / "txn-0", **bounds) == want
+        expected = [row for row in rows if row[3] < stop and (row[4] is None or row[4] >= start)]
+        assert transactions(spark, TXN_LOG, **bounds) == expected
 
 
 def test_no_payload_is_read_for_transactions(spark: Any, tmp_path: Path) -> None:
-    """A batch whose checksum is wrong is no matter to who follows headers, if it decides nothing."""
+    """A batch with a wrong checksum is not an error if it decides no transaction, because only headers are read."""
     log = write_log(tmp_path / "t-0", (0, [txn(0, 7, 2), damaged(txn(2, 7)), damaged(data(3)), marker(4, 7, ABORT)]))
     assert transactions(spark, log) == [("t", 0, 7, 0, 4, "aborted", None, None)]
 
 
-def test_transactions_that_damage_hides_are_an_error_unless_passed_over(spark: Any, tmp_path: Path) -> None:
+def test_damage_that_hides_transactions_is_an_error_unless_skipped(spark: Any, tmp_path: Path) -> None:
     bad = bytearray(data(1))
     bad[8:12] = (5).to_bytes(4, "big")
     log = write_log(tmp_path / "t-0", (0, [txn(0, 7), bytes(bad), marker(2, 7, ABORT)]), (3, [txn(3, 7)]))
@@ -367,12 +361,12 @@ def test_transactions_that_damage_hides_are_an_error_unless_passed_over(spark: A
     with pytest.raises(Exception, match="only the last segment of a log may end with an incomplete batch"):
         transactions(spark, cut)
     assert [row[2:6] for row in transactions(spark, cut, onError="skip")] == [(7, 0, 2, "aborted")]
-    # The end of a log that is being written is no damage.
+    # A partial batch at the end of the last segment is not damage.
     live = write_log(tmp_path / "live-0", (0, [txn(0, 7), marker(1, 7, COMMIT)[:-3]]))
     assert [row[2:6] for row in transactions(spark, live)] == [(7, 0, None, "open")]
 
 
-def test_timestamps_of_open_transactions(spark: Any, tmp_path: Path) -> None:
+def test_open_transactions_may_have_no_timestamp(spark: Any, tmp_path: Path) -> None:
     log = write_log(tmp_path / "none-0", (0, [txn(0, 7, base_timestamp=-1)]))
     assert [row[6] for row in transactions(spark, log)] == [None]
     log = write_log(tmp_path / "late-0", (0, [txn(0, 7, base_timestamp=1 << 60)]))
@@ -390,10 +384,10 @@ def run_export(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[
     return status, captured.out
 
 
-def test_export_of_committed_records(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_has_the_committed_records(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    status, text = run_export(capsys, GOLDEN / "txn-0", out, "--isolation", "read_committed", "--json")
-    # What is undecided is no damage, but it isn't all there.
+    status, text = run_export(capsys, TXN_LOG, out, "--isolation", "read_committed", "--json")
+    # Undecided records are not damage, but the export is incomplete.
     assert status == 4
     assert [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()] == COMMITTED
     summary = json.loads(text)
@@ -407,15 +401,15 @@ def test_export_of_committed_records(spark: Any, tmp_path: Path, capsys: pytest.
         {"producer_id": 1004, "first_offset": 367},
     ]
     assert part["last_offset"] == COMMITTED[-1]
-    # Every byte of the log is read, left out as aborted, or withheld.
-    batches = kbatch.Log(GOLDEN / "txn-0").batches()
+    # Every byte of the log is read, omitted as aborted, or withheld.
+    batches = kbatch.Log(TXN_LOG).batches()
     undecided = batches[batches["last_offset"] >= 362]
     assert (part["undecided_batches"], part["undecided_bytes"]) == (len(undecided), int(undecided["size"].sum()))
     transactional = batches[((batches["attributes"] & 0x30) == 0x10) & (batches["last_offset"] < 362)]
     aborted = [
         row
         for row in transactional
-        for entry in TRUTH["aborted"]
+        for entry in TXN_FACTS["aborted"]
         if row["producer_id"] == entry["producerId"]
         and entry["firstOffset"] <= row["base_offset"] <= entry["lastOffset"]
     ]
@@ -427,10 +421,10 @@ def test_export_of_committed_records(spark: Any, tmp_path: Path, capsys: pytest.
     assert json.loads((out / "_manifest.json").read_text())["partitions"] == summary["partitions"]
 
 
-def test_text_of_what_is_left_out(
+def test_the_summary_reports_omitted_records(
     spark: Any, several: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, text = run_export(capsys, GOLDEN / "txn-0", tmp_path / "golden", "--isolation", "read_committed")
+    status, text = run_export(capsys, TXN_LOG, tmp_path / "golden", "--isolation", "read_committed")
     assert status == 4
     (line,) = (line for line in text.splitlines() if "withheld" in line)
     assert line.startswith("  withheld   txn-0: 2 open transactions from offset 362 on (producer 1002, 1004): ")
@@ -468,8 +462,10 @@ def test_lists_of_open_transactions_are_bounded(spark: Any, tmp_path: Path, caps
     assert [(part["open_count"], len(part["open_transactions"])) for part in manifest["partitions"]] == [(50, 20)] * 25
 
 
-def test_damage_beside_what_is_undecided(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lost is lost, also where it would have been left out; each byte is counted once."""
+def test_damage_next_to_undecided_records_is_counted_once(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged batch counts as lost even if it would have been withheld; each byte is counted once."""
     bad_marker = damaged(marker(5, 7, COMMIT))
     bad_aborted = damaged(txn(1, 8))
     batches = [data(0), bad_aborted, txn(2, 8), marker(3, 8, ABORT), txn(4, 7), bad_marker, data(6), damaged(data(7))]
@@ -486,11 +482,11 @@ def test_damage_beside_what_is_undecided(spark: Any, tmp_path: Path, capsys: pyt
     assert (part["last_stable_offset"], part["open_count"], part["open_transactions"]) == (None, 0, [])
     assert part["undecided_count"] == 1
     assert part["undecided_transactions"] == [{"producer_id": 7, "first_offset": 4, "last_offset": 5}]
-    status, text = run_export(capsys, log, tmp_path / "told", "--isolation", "read_committed", "--on-error", "skip")
+    status, text = run_export(capsys, log, tmp_path / "text", "--isolation", "read_committed", "--on-error", "skip")
     assert "withheld   t-0: 1 transaction with a damaged marker (producer 7): " in text
 
 
-def test_help_says_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_describes_the_written_files(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["export", "--help"])
     text = " ".join(capsys.readouterr().out.split())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_logs import COMMITTED, TXN_LOG
 from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 
 import kbatch
@@ -17,19 +16,13 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 from kbatch.read.decode_options import DecodeOptions, Isolation
 from kbatch.spark.schema import RECORD_COLUMNS
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
+pytestmark = pytest.mark.spark
 
 pa = pytest.importorskip("pyarrow")
 
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "logs"
-COMMITTED: list[int] = json.loads((GOLDEN / "txn-0" / "READ_COMMITTED.json").read_text())["readCommittedOffsets"]
-
 ONE = txn(0, 7, 2) + data(2) + marker(3, 7, ABORT) + txn(4, 8) + marker(5, 8, COMMIT)
-# Undecided by itself: the marker of producer 7 is in another row.
+# The marker of producer 7 is in a different row, so its transaction is undecided.
 TWO = data(6) + txn(7, 7) + data(8)
 
 
@@ -40,9 +33,9 @@ def kept(rows: list[Any]) -> dict[str, list[int]]:
     return found
 
 
-def test_rows_decide_by_their_own_markers(spark: Any) -> None:
-    """LSO-R1: from the first transaction on that a row's bytes don't decide, nothing of it is handed out."""
-    golden = b"".join(path.read_bytes() for path in sorted((GOLDEN / "txn-0").glob("*.log")))
+def test_rows_use_their_own_markers(spark: Any) -> None:
+    """LSO-R1: no record at or after the first transaction that a row leaves undecided is returned."""
+    golden = b"".join(path.read_bytes() for path in sorted(TXN_LOG.glob("*.log")))
     rows = [("one", bytearray(ONE)), ("two", bytearray(TWO)), ("golden", bytearray(golden)), ("none", None)]
     frame = spark.createDataFrame(rows, "name string, value binary")
     decoded = kbatch.spark.decode_frame(frame, keep=["name"], isolation="read_committed")
@@ -61,8 +54,8 @@ def test_rows_decide_by_their_own_markers(spark: Any) -> None:
         ("a int, b bigint", (7, 7)),
     ],
 )
-def test_a_column_of_aborted_transactions(spark: Any, fields: str, entry: tuple[int, int]) -> None:
-    """TXN-R1, TXN-R8: the list decides alone; null leaves it to the row, and an empty list aborts nothing."""
+def test_a_column_lists_aborted_transactions(spark: Any, fields: str, entry: tuple[int, int]) -> None:
+    """TXN-R1, TXN-R8: a list replaces the markers of the row; with null they are used; an empty list aborts nothing."""
     rows = [
         ("listed", bytearray(TWO), [entry]), ("empty", bytearray(TWO), []), ("null", bytearray(TWO), None),
         ("other", bytearray(TWO), [(99, 0)] * 2), ("none", None, [entry]),
@@ -70,16 +63,16 @@ def test_a_column_of_aborted_transactions(spark: Any, fields: str, entry: tuple[
     frame = spark.createDataFrame(rows, f"name string, value binary, lost array<struct<{fields}>>")
     options = {"isolation": "read_committed", "aborted_column": "lost"}
     decoded = kbatch.spark.decode_frame(frame, keep=["name"], **options)
-    wanted = {"listed": [6, 8], "empty": [6, 7, 8], "null": [6], "other": [6, 7, 8]}
-    assert kept(decoded.collect()) == wanted
+    expected = {"listed": [6, 8], "empty": [6, 7, 8], "null": [6], "other": [6, 7, 8]}
+    assert kept(decoded.collect()) == expected
     decode = kbatch.spark.decode_batches(keep=["name"], **options)
-    assert kept(list(decode(frame.collect()))) == wanted
+    assert kept(list(decode(frame.collect()))) == expected
     both = kbatch.spark.decode_frame(frame, keep=["name", "lost"], **options)
     assert both.columns[:2] == ["name", "lost"]
     assert both.count() == 9
 
 
-def test_fields_of_a_list_go_by_their_names(spark: Any) -> None:
+def test_fields_of_aborted_transactions_are_found_by_name(spark: Any) -> None:
     rows = [(bytearray(txn(0, 7) + txn(1, 9)), [(1, 9)])]
     frame = spark.createDataFrame(rows, "value binary, a array<struct<first_offset: bigint, producer_id: bigint>>")
     decoded = kbatch.spark.decode_frame(frame, isolation="read_committed", aborted_column="a")
@@ -88,8 +81,8 @@ def test_fields_of_a_list_go_by_their_names(spark: Any) -> None:
     assert [row.offset for row in decode(frame.collect())] == [0]
 
 
-def test_large_rows_are_decided_as_a_whole() -> None:
-    """The marker may stand in a later table of the row than what it decides."""
+def test_markers_decide_records_in_earlier_tables_of_a_row() -> None:
+    """A marker may be in a later table of the row than the records of its transaction."""
     from kbatch.spark.functions import _RowDecoder
 
     def decoded(raw: bytes, isolation: Isolation = "read_committed", partial: str = "raise") -> list[list[int]]:
@@ -97,7 +90,7 @@ def test_large_rows_are_decided_as_a_whole() -> None:
         decoder = _RowDecoder("value", RECORD_COLUMNS, options, partial, "records", None, table_bytes=1)
         return [table.records["offset"].tolist() for table in decoder.tables(raw, None, 0)]
 
-    golden = b"".join(path.read_bytes() for path in sorted((GOLDEN / "txn-0").glob("*.log")))
+    golden = b"".join(path.read_bytes() for path in sorted(TXN_LOG.glob("*.log")))
     tables = decoded(golden)
     assert len(tables) > 10
     assert list(chain(*tables)) == COMMITTED
@@ -118,7 +111,7 @@ def test_losses_under_read_committed() -> None:
     assert [row.offset for row in decode([bad])] == [0, 3]
 
 
-def test_wrong_lists_are_refused(spark: Any) -> None:
+def test_invalid_lists_of_aborted_transactions_are_refused(spark: Any) -> None:
     with pytest.raises(ValueError, match="aborted_column='a' requires isolation='read_committed'"):
         kbatch.spark.decode_in_arrow(aborted_column="a")
     with pytest.raises(ValueError, match="isolation must be one of"):

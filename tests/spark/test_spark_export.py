@@ -1,4 +1,4 @@
-"""The export: everything once, in order, readable by everyone, and all or nothing."""
+"""The export: every record once and in order, readable by other libraries, and no output after an error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
+pytestmark = pytest.mark.spark
 
 from kbatch.sinks.outputs import OutputPlace  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
@@ -82,7 +79,7 @@ def test_schema_of_the_files(exported: tuple[Path, Any]) -> None:
     assert metadata.row_group(0).column(1).compression == "ZSTD"
 
 
-def test_summary_is_what_kafka_says(exported: tuple[Path, Any], golden: Path) -> None:
+def test_the_summary_matches_kafka(exported: tuple[Path, Any], golden: Path) -> None:
     out, summary = exported
     codecs: dict[str, int] = {}
     for part in summary.partitions:
@@ -112,7 +109,7 @@ def test_summary_is_what_kafka_says(exported: tuple[Path, Any], golden: Path) ->
     assert manifest["partitions"][0]["records"] == summary.partitions[0].records
 
 
-def test_spark_reads_it(spark: Any, exported: tuple[Path, Any]) -> None:
+def test_spark_reads_the_export(spark: Any, exported: tuple[Path, Any]) -> None:
     out, summary = exported
     frame = spark.read.parquet(str(out))
     assert frame.columns == [
@@ -122,7 +119,7 @@ def test_spark_reads_it(spark: Any, exported: tuple[Path, Any]) -> None:
     assert counts == {part.topic: part.records for part in summary.partitions}
 
 
-def test_duckdb_polars_and_pyarrow_read_it(exported: tuple[Path, Any]) -> None:
+def test_duckdb_polars_and_pyarrow_read_the_export(exported: tuple[Path, Any]) -> None:
     out, summary = exported
     expected = {part.topic: part.records for part in summary.partitions}
     duckdb = pytest.importorskip("duckdb")
@@ -138,8 +135,8 @@ def test_duckdb_polars_and_pyarrow_read_it(exported: tuple[Path, Any]) -> None:
     assert {row["values"]: row["counts"] for row in table["topic"].value_counts().to_pylist()} == expected
 
 
-def test_a_failure_leaves_nothing(spark: Any, golden: Path, tmp_path: Path) -> None:
-    """Damage in the last of several tasks: files of the others were written, and are gone."""
+def test_a_failure_leaves_no_output(spark: Any, golden: Path, tmp_path: Path) -> None:
+    """Damage in the last of several tasks removes the files that the other tasks have written."""
     root = tmp_path / "logs"
     shutil.copytree(golden / "logs" / "codec-none-0", root / "codec-none-0")
     path = root / "codec-none-0" / "00000000000000001825.log"
@@ -183,35 +180,35 @@ def losses_of(root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_every_loss_is_in_the_side_table(spark: Any, many: Path, tmp_path: Path) -> None:
-    """FRM-R8: the summary tells some, the side table all of them, and readers of the data pass over it."""
+def test_every_loss_is_in_the_table_of_losses(spark: Any, many: Path, tmp_path: Path) -> None:
+    """FRM-R8: the summary lists some losses, the table _losses all of them; readers of the data ignore that table."""
     out = tmp_path / "out"
     summary = kbatch.spark.export(many, out, options=options(topics=None, split_bytes=300_000, on_error="skip"))
-    want = losses_of(many)
-    assert len(want) == summary.loss_count == 30_000
+    expected = losses_of(many)
+    assert len(expected) == summary.loss_count == 30_000
     assert (summary.records, summary.damaged, summary.losses_table) == (30_000, True, "_losses")
-    assert summary.lost_bytes == sum(loss["length"] for loss in want)
-    assert summary.losses == want[:100]
+    assert summary.lost_bytes == sum(loss["length"] for loss in expected)
+    assert summary.losses == expected[:100]
     manifest = json.loads((out / "_manifest.json").read_text())
-    assert (manifest["losses_table"], manifest["losses"]) == ("_losses", want[:100])
+    assert (manifest["losses_table"], manifest["losses"]) == ("_losses", expected[:100])
     side = out / summary.losses_table
     files = sorted(side.iterdir())
     assert len(files) > 4
     tables = [pq.ParquetFile(path).read() for path in files]
     rows = pa.concat_tables(tables)
-    assert rows.to_pylist() == want
+    assert rows.to_pylist() == expected
     assert rows.schema == pa.schema(
         {
             "topic": pa.string(), "partition": pa.int32(), "file": pa.string(), "position": pa.int64(),
             "length": pa.int64(), "reason": pa.string(), "base_offset": pa.int64(),
         }
     )  # fmt: skip
-    # The side table by itself.
+    # The table of losses.
     frame = spark.read.parquet(str(side))
     assert frame.count() == pq.read_table(side).num_rows == 30_000
     source = spark.read.format("kbatch").option("table", "losses").load(str(many))
     assert frame.exceptAll(source).count() == source.exceptAll(frame).count() == 0
-    # The data without it.
+    # The data without the table of losses.
     assert spark.read.parquet(str(out)).count() == pq.read_table(out).num_rows == 30_000
     assert sorted(os.listdir(out)) == ["_losses", "_manifest.json", "topic=many"]
     duckdb = pytest.importorskip("duckdb")
@@ -224,7 +221,7 @@ def test_every_loss_is_in_the_side_table(spark: Any, many: Path, tmp_path: Path)
         assert polars.scan_parquet(f"{out}/{pattern}").select(polars.len()).collect().item() == 30_000
 
 
-def test_reports_are_small_however_many_losses(many: Path, tmp_path: Path) -> None:
+def test_reports_of_many_losses_are_small(many: Path, tmp_path: Path) -> None:
     from kbatch.plan.select import open_selected
     from kbatch.plan.split import plan
     from kbatch.sinks.task import ExportJob, reports_of
@@ -240,19 +237,19 @@ def test_reports_are_small_however_many_losses(many: Path, tmp_path: Path) -> No
     assert max(pq.read_metadata(tmp_path / names[1]).row_group(i).num_rows for i in range(2)) <= 8_000
 
 
-def test_no_loss_no_side_table(exported: tuple[Path, Any]) -> None:
+def test_an_export_without_losses_has_no_table_of_losses(exported: tuple[Path, Any]) -> None:
     out, summary = exported
     assert (summary.losses_table, summary.losses) == (None, [])
     assert not (out / "_losses").exists()
 
 
-def test_the_table_of_losses_is_not_exported(golden: Path, tmp_path: Path) -> None:
+def test_an_export_of_the_table_of_losses_is_refused(golden: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="an export writes records and a side table of losses"):
         kbatch.spark.export(golden / "logs", tmp_path / "out", options=options(table="losses", on_error="skip"))
 
 
 def test_a_task_that_runs_twice_duplicates_nothing(golden: Path, tmp_path: Path) -> None:
-    """Spark may start a task again, or twice: files count only if their report is the one that reached the driver."""
+    """Spark may run a task more than once; only the files of the report that reached the driver count."""
     from kbatch.plan.select import open_selected
     from kbatch.plan.split import plan
     from kbatch.sinks.staging import Staging
@@ -287,7 +284,7 @@ def test_workers_must_see_the_output(golden: Path, tmp_path: Path) -> None:
         list(job([pa.record_batch({"id": [0]})]))
 
 
-def test_odd_topic_names_are_escaped_as_spark_does(spark: Any, golden: Path, tmp_path: Path) -> None:
+def test_topic_names_are_escaped_like_spark(spark: Any, golden: Path, tmp_path: Path) -> None:
     odd = "a=b%c:d e"
     shutil.copytree(golden / "logs" / "prealloc-0", tmp_path / "logs" / f"{odd}-3")
     summary = kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
@@ -296,7 +293,7 @@ def test_odd_topic_names_are_escaped_as_spark_does(spark: Any, golden: Path, tmp
     assert tuple(row) == (odd, 3)
 
 
-def test_nothing_to_write(spark: Any, tmp_path: Path) -> None:
+def test_an_export_without_records_is_empty(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "logs" / "empty-0").mkdir(parents=True)
     (tmp_path / "logs" / "empty-0" / f"{0:020d}.log").touch()
     summary = kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
@@ -304,7 +301,9 @@ def test_nothing_to_write(spark: Any, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "out") == ["_manifest.json"]
 
 
-def test_what_is_refused_before_spark_is_asked(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_refused_before_spark_starts(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_spark(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("Spark was started")
 
@@ -328,7 +327,7 @@ def test_what_is_refused_before_spark_is_asked(golden: Path, tmp_path: Path, mon
         WriteOptions(compression="lzo")
 
 
-def test_a_master_can_not_be_chosen_twice(spark: Any, golden: Path, tmp_path: Path) -> None:
+def test_a_master_cannot_be_given_with_a_session(spark: Any, golden: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="session is active"):
         kbatch.spark.export(golden / "logs" / "txn-0", tmp_path / "out", master="local[1]")
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""The export's rows, tables and file systems, and what becomes of an export that fails half way."""
+"""The rows, tables and file systems of an export, and exports that fail before they finish."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import log_batches
 import pytest
+from golden_logs import TXN_LOG
+from log_batches import DAY, NOW
 from transaction_logs import ABORT, COMMIT, damaged, data, marker, txn
 
 import kbatch
@@ -24,18 +26,12 @@ pq = pytest.importorskip("pyarrow.parquet")
 from kbatch.plan.read_options import ReadOptions  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
-
-DAY = 86_400_000
-NOW = 1_699_999_200_000
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """Two topics, one with an odd name, of several days."""
+    """Logs of two topics over several days; one topic has a name that must be escaped."""
     root = tmp_path / "logs"
     for number, topic in enumerate(("plain-0", "plain-1", "a=b%c:d e-3")):
         batches = [log_batches.batch(i * 10, [NOW + i * DAY // 5] * 10, value=b"v%d" % i) for i in range(20 + number)]
@@ -62,7 +58,7 @@ def rows_in(table: Any) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.to_pylist() for column in [*columns, stamps]), strict=True))
 
 
-# -- what is written
+# -- written files
 
 
 def test_files_hold_the_rows_of_the_logs(spark: Any, logs: Path, tmp_path: Path) -> None:
@@ -92,7 +88,9 @@ def test_sparks_own_writer_writes_the_same_rows(spark: Any, logs: Path, tmp_path
     assert rows_in(spark.read.parquet(str(tmp_path / "out")).toArrow()) == rows_of(logs)
 
 
-def test_losses_and_transactions(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses_and_withheld_transactions_are_written_as_tables(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, out = tmp_path / "logs", tmp_path / "out"
     bad = damaged(data(2))
     log_batches.write_segment(root / "t-0", 0, [data(0), data(1), bad, data(3)])
@@ -105,7 +103,7 @@ def test_losses_and_transactions(spark: Any, tmp_path: Path, capsys: pytest.Capt
     assert pq.read_table(out / "_transactions").column("producer_id").to_pylist() == [9]
 
 
-def test_damage_stops_the_export_and_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+def test_damage_stops_the_export_and_leaves_no_output(spark: Any, tmp_path: Path) -> None:
     path = log_batches.write_segment(tmp_path / "logs" / "t-0", 0, [data(0), data(1), damaged(data(2))])
     with pytest.raises(kbatch.CrcMismatchError, match=rf"{path.name}, byte {2 * len(data(0))}"):
         kbatch.spark.export(tmp_path / "logs", tmp_path / "out")
@@ -116,7 +114,7 @@ def test_damage_stops_the_export_and_leaves_nothing(spark: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("by_day", [False, True])
-def test_a_delta_table_is_made_and_added_to(spark: Any, logs: Path, tmp_path: Path, by_day: bool) -> None:
+def test_a_delta_table_is_created_and_appended_to(spark: Any, logs: Path, tmp_path: Path, by_day: bool) -> None:
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "table"
     writing = WriteOptions(format="delta", by_day=by_day)
@@ -131,7 +129,7 @@ def test_a_delta_table_is_made_and_added_to(spark: Any, logs: Path, tmp_path: Pa
     assert rows_in(delta_rows(table)) == sorted([*rows_of(logs), *plain])
     assert second.records == len(plain)
     assert not set(first.files) & set(second.files)
-    # One transaction has all of a run, with statistics that readers prune by.
+    # One transaction adds all files of a run, with statistics that readers use for pruning.
     actions = pa.table(table.get_add_actions(flatten=True))
     assert sum(actions["num_records"].to_pylist()) == table_rows(table) > 0
     assert min(actions["min.offset"].to_pylist()) == 0
@@ -160,8 +158,8 @@ def test_polars_reads_a_delta_table(spark: Any, logs: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-def test_tables_have_records_without_a_day(spark: Any, tmp_path: Path, catalog: Any) -> None:
-    """And none of a day that has no name there, rather than a table that nobody can read."""
+def test_tables_accept_records_without_a_timestamp(spark: Any, tmp_path: Path, catalog: Any) -> None:
+    """Records without a timestamp have a null day; a day that the format cannot represent is an error."""
     deltalake = pytest.importorskip("deltalake")
     times = [NOW, -1, NOW + 2 * DAY]
     root = tmp_path / "logs"
@@ -182,7 +180,7 @@ def test_tables_have_records_without_a_day(spark: Any, tmp_path: Path, catalog: 
     assert not (tmp_path / "far").exists()
 
 
-def test_a_delta_table_that_does_not_fit(spark: Any, logs: Path, tmp_path: Path) -> None:
+def test_a_delta_table_with_another_layout_is_refused(spark: Any, logs: Path, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "table"
     kbatch.spark.export(logs, out, writing=WriteOptions(format="delta"))
@@ -196,8 +194,8 @@ def test_a_delta_table_that_does_not_fit(spark: Any, logs: Path, tmp_path: Path)
     assert deltalake.DeltaTable(str(out)).version() == 0
 
 
-def test_a_failure_leaves_a_table_as_it_was(spark: Any, logs: Path, tmp_path: Path) -> None:
-    """Damage, and a library that refuses: no file of the run is left, nor a version of the table."""
+def test_a_failure_leaves_a_table_unchanged(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """After damage or an error of the library, the table has no new file and no new version."""
     deltalake = pytest.importorskip("deltalake")
     out = tmp_path / "table"
     broken = tmp_path / "broken"
@@ -238,7 +236,7 @@ def refuse(*arguments: Any, **options: Any) -> Any:
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A SQLite catalog, as pyiceberg's configuration has it."""
+    """A SQLite catalog in pyiceberg's configuration."""
     pytest.importorskip("pyiceberg")
     from pyiceberg.catalog import load_catalog
 
@@ -256,7 +254,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("by_day", [False, True])
-def test_an_iceberg_table_is_made_and_added_to(
+def test_an_iceberg_table_is_created_and_appended_to(
     spark: Any, logs: Path, tmp_path: Path, catalog: Any, by_day: bool
 ) -> None:
     out = tmp_path / "files"
@@ -279,7 +277,7 @@ def test_an_iceberg_table_is_made_and_added_to(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-def test_an_iceberg_table_that_refuses(spark: Any, logs: Path, tmp_path: Path, catalog: Any) -> None:
+def test_an_iceberg_error_leaves_the_table_unchanged(spark: Any, logs: Path, tmp_path: Path, catalog: Any) -> None:
     from pyiceberg.table import CreateTableTransaction, Transaction
 
     out = tmp_path / "files"
@@ -305,7 +303,7 @@ def test_an_iceberg_table_that_refuses(spark: Any, logs: Path, tmp_path: Path, c
             kbatch.spark.export(logs, out, writing=writing, table="db.kafka", catalog="kb")
     assert sorted(str(path) for path in out.rglob("*.parquet")) == before
     assert not [name for name in os.listdir(out) if name.startswith("_temporary")]
-    # Where the catalog can't be asked any more, files that may count are kept.
+    # If the catalog becomes unreachable, the files are kept, because the table may refer to them.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transaction, "commit_transaction", refuse)
         patch.setattr(type(catalog), "load_table", failing_after(type(catalog).load_table, 2))
@@ -321,7 +319,7 @@ def test_an_iceberg_table_that_refuses(spark: Any, logs: Path, tmp_path: Path, c
         kbatch.spark.export(logs, tmp_path / "x", table="db.kafka")
 
 
-def test_a_format_whose_library_is_not_there(
+def test_a_missing_library_names_its_extra(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
@@ -338,15 +336,17 @@ TABLE = {"delta": [], "iceberg": ["--table", "db.t"]}
 # -- transactions and the exit status
 
 
-def test_the_table_of_what_was_withheld(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """LSO-R1: open and undecided ones, and none that is aborted or decided or of a log that is all there."""
+def test_withheld_transactions_are_written_as_a_table(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LSO-R1: the table has open and undecided transactions, but no aborted or committed ones."""
     root = tmp_path / "logs"
     log_batches.write_segment(root / "t-0", 0, [txn(0, 7), marker(1, 7, COMMIT), data(2)])
     log_batches.write_segment(root / "t-1", 0, [txn(0, 7), marker(1, 7, ABORT), txn(2, 8), txn(3, 9), data(4)])
     log_batches.write_segment(root / "t-2", 0, [txn(0, 5), damaged(marker(1, 5, COMMIT)), data(2)])
     out = tmp_path / "out"
     arguments = ["export", str(root), str(out), "--isolation", "read_committed", "--on-error", "skip"]
-    # A marker is lost, so that more than 4.
+    # A marker is lost, so the status is 3 instead of 4.
     assert main(arguments) == 3
     text = capsys.readouterr().out
     assert f"  undecided  3 transactions: {out}/_transactions" in text.splitlines()
@@ -360,7 +360,7 @@ def test_the_table_of_what_was_withheld(spark: Any, tmp_path: Path, capsys: pyte
     assert frame.exceptAll(source).count() == 0
     assert source.exceptAll(frame).select("state").distinct().collect()[0].state == "aborted"
     assert spark.read.parquet(str(out)).count() == json.loads((out / "_manifest.json").read_text())["records"] == 3
-    # Nothing is withheld of the offsets before.
+    # No record before these offsets is withheld.
     ends = json.dumps({"t": {"0": -1, "1": 2, "2": 0}})
     assert main([*arguments[:2], str(tmp_path / "before"), *arguments[3:5], "--ending-offsets", ends]) == 0
     assert not (tmp_path / "before" / "_transactions").exists()
@@ -378,7 +378,9 @@ def export_rows(capsys: pytest.CaptureFixture[str], spark: Any, root: Path, out:
     return [tuple(row) for row in frame.select("topic", "partition", "offset").orderBy(*COLUMNS[:3]).collect()]
 
 
-def test_choosing_records(spark: Any, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_flags_select_records(
+    spark: Any, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     all_rows = [row[:3] for row in rows_of(logs)]
     found = export_rows(capsys, spark, logs, tmp_path / "1", "--topic", "plain", "--partitions", "1")
     assert found == [row for row in all_rows if row[:2] == ("plain", 1)]
@@ -391,13 +393,13 @@ def test_choosing_records(spark: Any, logs: Path, tmp_path: Path, capsys: pytest
     given = ["--topic", "plain", "--from", "2023-11-15T22:00:00Z", "--to", "2023-11-17"]
     found = export_rows(capsys, spark, logs, tmp_path / "3", *given)
     assert found == [("plain", part, i) for part in (0, 1) for i in range(50, 110)]
-    # Partition 0 ends before: nothing of it, and no error.
+    # Partition 0 ends earlier, which is not an error.
     found = export_rows(capsys, spark, logs, tmp_path / "4", "--from", "2023-11-18T21:59:59.999", "--topic", "plain")
     assert found == [("plain", 1, i) for i in range(200, 210)]
 
 
-def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are wrong usage, exit status 2, and the message has the name that the option has here."""
+def test_wrong_arguments_are_usage_errors(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong arguments give exit status 2, and the message has the option's name on the command line."""
     for given, message in (
         (["--from", "yesterday"], "--from must be a time such as 2026-03-01"),
         (["--to", "2026-01-01", "--ending-offsets", "{}"], "--to and --ending-offsets exclude each other"),
@@ -430,7 +432,7 @@ def test_wrong_arguments(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixtu
     assert os.listdir(tmp_path) == ["logs"]
 
 
-def test_options_of_files_on_the_command_line(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_options_on_the_command_line(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from random import Random
 
     root = tmp_path / "logs"
@@ -476,7 +478,7 @@ def keys(client: Any, prefix: str = "") -> list[str]:
     return [each["Key"] for each in found]
 
 
-def test_output_in_an_object_store(spark: Any, logs: Path, s3: Any) -> None:
+def test_an_export_writes_to_an_object_store(spark: Any, logs: Path, s3: Any) -> None:
     import pyarrow.dataset
     import pyarrow.fs
 
@@ -506,14 +508,16 @@ def test_an_object_store_on_the_command_line(
     assert "colour" in capsys.readouterr().err
 
 
-def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Logs and output are URLs of one store: its options serve both, and are told nowhere."""
+def test_logs_and_output_may_be_in_one_bucket(
+    spark: Any, tmp_path: Path, s3: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Logs and output are URLs of one store. Its options apply to both, and appear in no file or message."""
     import pyarrow.dataset
     import pyarrow.fs
 
     options, client = s3
     options = {**options, "secret_key": "very-secret"}
-    golden = Path(__file__).parents[1] / "golden" / "logs" / "txn-0"
+    golden = TXN_LOG
     for file in golden.iterdir():
         client.upload_file(str(file), "bucket", f"logs/txn-0/{file.name}")
     given = [text for name, value in options.items() for text in ("--storage-option", f"{name}={value}")]
@@ -544,7 +548,7 @@ def test_from_a_bucket_to_a_bucket(spark: Any, tmp_path: Path, s3: Any, capsys: 
     assert "very-secret" not in shown.out + shown.err + (local / "_manifest.json").read_text()
 
 
-def test_a_failure_leaves_nothing_in_an_object_store(
+def test_a_failure_leaves_no_object_in_a_store(
     spark: Any, logs: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kbatch.sinks.staging import Staging
@@ -556,7 +560,7 @@ def test_a_failure_leaves_nothing_in_an_object_store(
     with pytest.raises(kbatch.CrcMismatchError):
         kbatch.spark.export(broken, "s3://bucket/bad", writing=writing)
     assert keys(client, "bad") == []
-    # The driver's last step: everything is in place by then.
+    # All files are in place before this last step of the driver.
     monkeypatch.setattr(Staging, "publish", refuse)
     with pytest.raises(RuntimeError, match="no"):
         kbatch.spark.export(logs, "s3://bucket/bad", writing=writing)
@@ -576,11 +580,11 @@ def test_a_delta_table_in_an_object_store(spark: Any, logs: Path, s3: Any) -> No
     assert table_rows(table) == 2 * len(rows_of(logs))
 
 
-# -- what goes wrong half way
+# -- failures before the end
 
 
-def test_files_that_the_driver_does_not_see(tmp_path: Path, s3: Any) -> None:
-    """Workers wrote to a directory of the same name on another machine, say: nothing is published."""
+def test_files_that_the_driver_cannot_see_are_an_error(tmp_path: Path, s3: Any) -> None:
+    """Nothing is published if the driver cannot see the files, for example on the local disks of workers."""
     from kbatch.sinks.outputs import open_place
     from kbatch.sinks.staging import Staging
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import log_batches
 import pytest
+from log_batches import DAY, NOW
 
 import kbatch
 from kbatch.cli import main
@@ -21,13 +22,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
-
-DAY = 86_400_000
-NOW = 1_699_999_200_000
+pytestmark = pytest.mark.spark
 
 
 def test_help_lists_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,8 +33,8 @@ def test_help_lists_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert "OUT/_transactions" in text
 
 
-def test_a_run_leaves_what_another_has_written(tmp_path: Path) -> None:
-    """Two runs begin a table in one directory: the one that fails takes nothing of the other with it."""
+def test_a_failed_run_keeps_the_files_of_another_run(tmp_path: Path) -> None:
+    """Two runs create a table in one directory. The run that fails deletes no file of the other."""
     from kbatch.sinks.outputs import OutputPlace
     from kbatch.sinks.staging import Staging
 
@@ -102,7 +97,7 @@ print(summary.records, len(summary.files))
 
 
 def run_alone(tmp_path: Path, root: Path, out: Path, master: str, mark: str, prelude: str = "") -> Any:
-    """Run an export in a process of its own, with a Spark that tries tasks again."""
+    """Run an export in a separate process, with a Spark that retries tasks."""
     (tmp_path / "killer.py").write_text(KILLER)
     paths = os.pathsep.join([str(tmp_path), str(Path(kbatch.__file__).parents[1])])
     return subprocess.run(
@@ -114,7 +109,7 @@ def run_alone(tmp_path: Path, root: Path, out: Path, master: str, mark: str, pre
     )
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
+def test_a_worker_killed_while_it_writes_a_file_is_retried(tmp_path: Path) -> None:
     root = tmp_path / "logs"
     batches = [log_batches.batch(i, [NOW + i * DAY // 300]) for i in range(1000)]
     log_batches.write_segment(root / "t-0", 0, batches)
@@ -130,8 +125,8 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_file(tmp_path: Path) -> None
     assert not list(tmp_path.glob("out.tmp*"))
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
-    """As a limit of a file's size is: one line that says what and where, and nothing is left."""
+def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
+    """A file size limit, like a full disk, gives a message of one line that names the file, and no output."""
     from random import Random
 
     noise = Random(1)

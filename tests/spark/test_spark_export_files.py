@@ -1,4 +1,4 @@
-"""The files of an export: formats, sizes, compression, statistics, order and days, as every reader has them."""
+"""The files of an export: formats, sizes, compression, statistics, order and days, as other libraries read them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import log_batches
 import numpy as np
 import pytest
+from log_batches import DAY, NOW
 
 import kbatch
 
@@ -29,14 +30,7 @@ from kbatch.sinks.task import ExportJob, reports_of  # noqa: E402
 from kbatch.sinks.write_options import WriteOptions  # noqa: E402
 from kbatch.spark.export_job import _data_files  # noqa: E402
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
-
-DAY = 86_400_000
-# 2023-11-14, 22:00 UTC.
-NOW = 1_699_999_200_000
+pytestmark = pytest.mark.spark
 
 
 def run(
@@ -47,7 +41,7 @@ def run(
     limits: files.FileLimits = files.FileLimits(),  # noqa: B008
     **writing: Any,
 ) -> list[Path]:
-    """Do all tasks of an export here, without Spark; return the files by the order of their names in the output."""
+    """Run all tasks of an export without Spark; return the output files, sorted by name."""
     chosen = options or ReadOptions()
     expected = WriteOptions(**writing)
     tasks = plan(open_selected([str(root)]), chosen)
@@ -64,7 +58,7 @@ def run(
 
 
 def log(root: Path, timestamps: Iterable[int], *, size: int = 20, per_batch: int = 100, topic: str = "t-0") -> Path:
-    """Write a log with a record a timestamp, whose values can't be compressed."""
+    """Write a log with one record per timestamp and incompressible values."""
     numbers = list(timestamps)
     noise = random.Random(7)
     batches = [
@@ -80,7 +74,7 @@ def offsets(path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "zstd:3", "snappy", "gzip", "gzip:1", "lz4", "none"])
-def test_what_is_in_a_footer(golden: Path, tmp_path: Path, compression: str) -> None:
+def test_footers_have_statistics_encodings_and_order(golden: Path, tmp_path: Path, compression: str) -> None:
     (path,) = run(golden / "logs" / "codec-zstd-0", tmp_path / "out", compression=compression)
     file = pq.ParquetFile(path)
     group = file.metadata.row_group(0)
@@ -103,7 +97,7 @@ def test_what_is_in_a_footer(golden: Path, tmp_path: Path, compression: str) -> 
     assert offsets(path) == list(range(3144))
 
 
-def test_readers_take_every_option(spark: Any, golden: Path, tmp_path: Path) -> None:
+def test_readers_accept_every_file_option(spark: Any, golden: Path, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     polars = pytest.importorskip("polars")
     seen = set()
@@ -118,14 +112,14 @@ def test_readers_take_every_option(spark: Any, golden: Path, tmp_path: Path) -> 
             dictionary=("value", "offset") if i % 2 else ("key",),
             by_day=True,
         )
-        expected_rows = ["offset", "timestamp", "value"]
-        expected = pq.read_table(out, partitioning=None).sort_by("offset").select(expected_rows)
+        columns = ["offset", "timestamp", "value"]
+        expected = pq.read_table(out, partitioning=None).sort_by("offset").select(columns)
         rows = [tuple(row.values()) for row in expected.to_pylist()]
         with duckdb.connect() as connection:
             query = f"""select "offset", epoch_us(timestamp), value from '{out}/**/*.parquet' order by "offset\""""
             found = connection.execute(query).fetchall()
         assert found == [(row[0], int(row[1].timestamp() * 1000) * 1000, row[2]) for row in rows]
-        frame = polars.scan_parquet(f"{out}/**/*.parquet").sort("offset").select(expected_rows).collect()
+        frame = polars.scan_parquet(f"{out}/**/*.parquet").sort("offset").select(columns).collect()
         assert frame["offset"].to_list() == [row[0] for row in rows]
         assert frame["value"].to_list() == [row[2] for row in rows]
         by_spark = spark.read.parquet(str(out)).orderBy("offset").select("offset", "value").collect()
@@ -134,15 +128,15 @@ def test_readers_take_every_option(spark: Any, golden: Path, tmp_path: Path) -> 
     assert len(seen) == 1
 
 
-def test_a_range_of_offsets_reads_few_pages_and_groups(tmp_path: Path) -> None:
-    """Row groups follow each other, so that their statistics leave out what isn't wanted."""
+def test_statistics_of_row_groups_have_disjoint_offsets(tmp_path: Path) -> None:
+    """Row groups have disjoint offset ranges, so readers use the statistics to skip row groups."""
     (path,) = run(log(tmp_path / "logs", range(NOW, NOW + 5000)), tmp_path / "out", row_group_rows=1000)
     metadata = pq.read_metadata(path)
     bounds = [metadata.row_group(i).column(2).statistics for i in range(metadata.num_row_groups)]
     assert [(each.min, each.max) for each in bounds] == [(i, i + 999) for i in range(0, 5000, 1000)]
 
 
-def test_sizes_of_row_groups(tmp_path: Path) -> None:
+def test_row_groups_have_at_most_the_given_size(tmp_path: Path) -> None:
     root = log(tmp_path / "logs", range(NOW, NOW + 4000), size=1000)
     (path,) = run(root, tmp_path / "bytes", row_group_bytes=500_000)
     metadata = pq.read_metadata(path)
@@ -155,8 +149,8 @@ def test_sizes_of_row_groups(tmp_path: Path) -> None:
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [1500, 1500, 1000]
 
 
-def test_pages_are_small_whatever_a_row_is(tmp_path: Path) -> None:
-    """What a reader takes at once of a column: not 1,024 values where each is large."""
+def test_pages_of_large_values_are_small(tmp_path: Path) -> None:
+    """A page, which a reader loads at once, has fewer than 1,024 values if the values are large."""
     root = log(tmp_path / "logs", range(NOW, NOW + 400), size=100_000, per_batch=1)
     (path,) = run(root, tmp_path / "out", compression="none")
     group = pq.read_metadata(path).row_group(0)
@@ -177,11 +171,11 @@ def test_pages_are_small_whatever_a_row_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_a_task_begins_another_file_where_one_is_large_enough(tmp_path: Path, kind: str) -> None:
+def test_a_task_starts_a_new_file_at_the_file_size(tmp_path: Path, kind: str) -> None:
     root = log(tmp_path / "logs", range(NOW, NOW + 10_000), size=1000, per_batch=1)
     paths = run(root, tmp_path / "out", file_bytes=2_000_000, row_group_bytes=250_000, format=kind, compression="none")
     sizes = [path.stat().st_size for path in paths]
-    # What is left of 10.1 MB has a file of its own if, and only if, less than half of it would fit in the fifth.
+    # The remainder of 10.1 MB gets a separate file if, and only if, less than half of it fits in the fifth.
     assert len(paths) == 5 or (len(paths) == 6 and sizes[4] + sizes[5] / 2 > 2_000_000)
     assert all(abs(size - 2_000_000) < 250_000 for size in sizes[:-1])
     if kind == "parquet":
@@ -191,8 +185,8 @@ def test_a_task_begins_another_file_where_one_is_large_enough(tmp_path: Path, ki
         assert [path.name for path in paths] == sorted(path.name for path in paths)
 
 
-def test_no_tiny_file_for_what_is_left(tmp_path: Path) -> None:
-    """The last rows go into the file before, if that grows by little."""
+def test_the_last_rows_get_no_tiny_file(tmp_path: Path) -> None:
+    """The last rows go into the previous file if that file grows only by little."""
     root = log(tmp_path / "logs", range(NOW, NOW + 2010), size=1000, per_batch=1)
     paths = run(root, tmp_path / "out", file_bytes=2_100_000, row_group_rows=500, compression="none")
     assert [len(offsets(path)) for path in paths] == [2010]
@@ -247,17 +241,17 @@ TIMES = {
 @pytest.mark.parametrize("name", TIMES)
 def test_each_record_is_in_the_directory_of_its_day(tmp_path: Path, name: str) -> None:
     times = TIMES[name]
-    # A batch a record where a first timestamp of -1 would be the others' base.
+    # One batch per record, because a first timestamp of -1 would be the base of all timestamps of a batch.
     root = log(tmp_path / "logs", times, per_batch=1 if -1 in times else 50)
     paths = run(root, tmp_path / "out", by_day=True)
-    want: dict[str, list[int]] = {}
+    expected_days: dict[str, list[int]] = {}
     for offset, time in enumerate(times):
-        want.setdefault(day(None if time == -1 else time), []).append(offset)
-    assert by_date(paths) == want
-    assert len(paths) == len(want)
+        expected_days.setdefault(day(None if time == -1 else time), []).append(offset)
+    assert by_date(paths) == expected_days
+    assert len(paths) == len(expected_days)
 
 
-def test_readers_know_the_days(spark: Any, tmp_path: Path) -> None:
+def test_readers_read_the_days_as_partitions(spark: Any, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     polars = pytest.importorskip("polars")
     import pyarrow.dataset
@@ -265,33 +259,33 @@ def test_readers_know_the_days(spark: Any, tmp_path: Path) -> None:
     times = [NOW + i * DAY // 4 if i % 9 else -1 for i in range(60)]
     out = tmp_path / "out"
     run(log(tmp_path / "logs", times, per_batch=1), out, by_day=True)
-    want: dict[Any, int] = {}
+    expected_days: dict[Any, int] = {}
     for time in times:
         key = None if time == -1 else datetime.date.fromisoformat(day(time))
-        want[key] = want.get(key, 0) + 1
-    assert len(want) > 10
+        expected_days[key] = expected_days.get(key, 0) + 1
+    assert len(expected_days) > 10
     frame = spark.read.parquet(str(out))
     assert frame.schema["date"].dataType.simpleString() == "date"
-    assert {row.date: row["count"] for row in frame.groupBy("date").count().collect()} == want
-    assert frame.filter("date = to_date(timestamp)").count() == len(times) - want[None]
+    assert {row.date: row["count"] for row in frame.groupBy("date").count().collect()} == expected_days
+    assert frame.filter("date = to_date(timestamp)").count() == len(times) - expected_days[None]
     with duckdb.connect() as connection:
         query = f"select date, count(*) from read_parquet('{out}/**/*.parquet', hive_partitioning=true) group by date"
         found = dict(connection.execute(query).fetchall())
     assert {None if key is None else str(key): n for key, n in found.items()} == {
-        None if key is None else str(key): n for key, n in want.items()
+        None if key is None else str(key): n for key, n in expected_days.items()
     }
     found = dict(
         polars.scan_parquet(f"{out}/**/*.parquet", hive_partitioning=True, try_parse_hive_dates=True)
         .group_by("date").len().collect().rows()
     )  # fmt: skip
-    assert found == want
+    assert found == expected_days
     table = pyarrow.dataset.dataset(out, format="parquet", partitioning="hive").to_table(columns=["date"])
     counts = {row["values"]: row["counts"] for row in table["date"].value_counts().to_pylist()}
-    assert counts == {None if key is None else str(key): n for key, n in want.items()}
+    assert counts == {None if key is None else str(key): n for key, n in expected_days.items()}
 
 
-def test_days_at_random_open_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """500 days in no order: a bounded number of files is open, and few files are made."""
+def test_days_in_random_order_open_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of 500 days in random order keep a bounded number of files open and make few files."""
     opened: list[int] = []
     create = files.DataFiles._create
 
@@ -306,7 +300,7 @@ def test_days_at_random_open_few_files(tmp_path: Path, monkeypatch: pytest.Monke
     root = log(tmp_path / "logs", times)
     paths = run(root, tmp_path / "out", by_day=True)
     assert len(paths) == len({day(time) for time in times}) == 500
-    # With little memory days take turns, and no record is lost or twice.
+    # With little memory a day gets several files, and no record is lost or duplicated.
     limits = files.FileLimits(held_bytes=100_000)
     more = run(root, tmp_path / "more", limits=limits, by_day=True, row_group_bytes=50_000)
     assert 500 < len(more) < 20_000 / 8
@@ -315,8 +309,8 @@ def test_days_at_random_open_few_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert {date: sorted(each) for date, each in by_date(more).items()} == by_date(paths)
 
 
-def test_days_that_are_none(tmp_path: Path) -> None:
-    """Producers that send nanoseconds, or noise: a clear error, and not a million directories."""
+def test_too_many_days_are_an_error(tmp_path: Path) -> None:
+    """Timestamps in nanoseconds, or random ones, are an error instead of a million directories."""
     root = log(tmp_path / "logs", [NOW + i * DAY for i in range(51)])
     with pytest.raises(kbatch.KbatchError, match=r"t-0: timestamps of more than 50 days.*write it without by_day"):
         run(root, tmp_path / "out", limits=files.FileLimits(days=50), by_day=True)
@@ -326,7 +320,7 @@ def test_days_that_are_none(tmp_path: Path) -> None:
     assert [path.parent.name for path in paths] == ["date=+10000-01-01", "date=+287168-08-24"]
 
 
-def test_statistics_of_written_files(tmp_path: Path) -> None:
+def test_reports_have_statistics_of_the_files(tmp_path: Path) -> None:
     times = [NOW + 5, -1, NOW - 5]
     chosen = ReadOptions()
     tasks = plan(open_selected([str(log(tmp_path / "logs", times, per_batch=1))]), chosen)
@@ -339,8 +333,8 @@ def test_statistics_of_written_files(tmp_path: Path) -> None:
     assert file.file_bytes == (tmp_path / file.name).stat().st_size
 
 
-def test_offsets_that_go_back_are_not_called_sorted(tmp_path: Path) -> None:
-    """A reader may trust what a footer says of the order, so it is said only of what is so."""
+def test_descending_offsets_are_not_declared_sorted(tmp_path: Path) -> None:
+    """A footer declares an order only if the rows have it, because readers rely on the declaration."""
     schema = pa.schema([("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])
     out = OutputPlace(str(tmp_path))
     with files.DataFiles(out, "x", schema, WriteOptions(row_group_rows=2), "here") as target:
@@ -353,7 +347,7 @@ def test_offsets_that_go_back_are_not_called_sorted(tmp_path: Path) -> None:
 
 
 class Doubled:
-    """A transform with a column of its own and without one of ours."""
+    """A transform that adds a column and removes some."""
 
     def schema(self, schema: Any) -> Any:
         return pa.schema([schema.field("offset"), ("twice", pa.int64())])
@@ -363,7 +357,7 @@ class Doubled:
         return pa.record_batch([batch.column("offset"), twice], schema=self.schema(batch.schema))
 
 
-def test_a_transform_makes_what_is_written(tmp_path: Path) -> None:
+def test_a_transform_changes_the_written_columns(tmp_path: Path) -> None:
     chosen = ReadOptions()
     tasks = plan(open_selected([str(log(tmp_path / "logs", TIMES["to and fro"]))]), chosen)
     (tmp_path / "out").mkdir()
@@ -377,7 +371,7 @@ def test_a_transform_makes_what_is_written(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of the days that were written already."""
+    """An error also removes the files of days that were complete."""
     root = log(tmp_path / "logs", TIMES["steady"])
     monkeypatch.setattr(pq.ParquetWriter, "write_table", failing(pq.ParquetWriter.write_table, 4))
     with pytest.raises(kbatch.KbatchError, match=r"while exporting .*t-0.*\.log: OSError: .*No space left"):
@@ -397,7 +391,7 @@ def failing(function: Any, after: int) -> Any:
     return call
 
 
-def test_options_that_can_not_be() -> None:
+def test_invalid_write_options_are_refused() -> None:
     assert WriteOptions(compression="gzip:9").compression == "gzip:9"
     for text in ("lzo", "zstd:0", "zstd:23", "snappy:1", "zstd:", "gzip:x", ""):
         with pytest.raises(ValueError, match="compression"):

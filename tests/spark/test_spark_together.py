@@ -1,4 +1,4 @@
-"""Options of different kinds in one read, stream or export: each has the same effect as alone."""
+"""Options of different kinds in one read, stream or export; each has the same effect as without the others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from kbatch.cli import main
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 pa = pytest.importorskip("pyarrow")
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
+pytestmark = pytest.mark.spark
 
 BATCHES, PER_BATCH = 6, 20
-# A batch that damage costs, of partition 1.
-HIT = 2
+# The number of the damaged batch of partition 1.
+DAMAGED_BATCH = 2
 
 
 def value(offset: int) -> bytes | None:
@@ -36,7 +33,7 @@ def key(offset: int) -> bytes:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """Orders in two partitions, the second one damaged; a log of an empty file, and one without any."""
+    """Orders in two partitions, the second one damaged, a log with an empty file, and an empty directory."""
     root = tmp_path / "logs"
     for partition in range(2):
         batches = []
@@ -44,7 +41,7 @@ def logs(tmp_path: Path) -> Path:
             offsets = range(number * PER_BATCH, (number + 1) * PER_BATCH)
             batches.append(batch_of([*map(value, offsets)], [*map(key, offsets)], number * PER_BATCH))
         if partition:
-            batches[HIT] = batches[HIT][:-1] + b"!"
+            batches[DAMAGED_BATCH] = batches[DAMAGED_BATCH][:-1] + b"!"
         (root / f"orders-{partition}").mkdir(parents=True)
         (root / f"orders-{partition}" / f"{0:020d}.log").write_bytes(b"".join(batches))
     (root / "empty-0").mkdir()
@@ -53,12 +50,12 @@ def logs(tmp_path: Path) -> Path:
     return root
 
 
-def there(partition: int, of_key: bytes | None = None) -> list[int]:
-    hit = range(HIT * PER_BATCH, (HIT + 1) * PER_BATCH) if partition else range(0)
-    return [n for n in range(BATCHES * PER_BATCH) if n not in hit and of_key in (None, key(n))]
+def readable_offsets(partition: int, of_key: bytes | None = None) -> list[int]:
+    lost = range(DAMAGED_BATCH * PER_BATCH, (DAMAGED_BATCH + 1) * PER_BATCH) if partition else range(0)
+    return [n for n in range(BATCHES * PER_BATCH) if n not in lost and of_key in (None, key(n))]
 
 
-EXPECTED = [(partition, offset) for partition in range(2) for offset in there(partition, b"k3")]
+EXPECTED = [(partition, offset) for partition in range(2) for offset in readable_offsets(partition, b"k3")]
 OPTIONS = {"key": "k3", "onError": "skip", "valueFormat": "json", "topics": "orders"}
 
 
@@ -74,7 +71,7 @@ def check_values(frame: Any) -> None:
         assert bad == (b"no json" if offset % 10 == 3 else None)
 
 
-def test_a_key_with_values_damage_and_any_columns(spark: Any, logs: Path) -> None:
+def test_a_key_filter_works_with_parsed_values_and_damage(spark: Any, logs: Path) -> None:
     reader = spark.read.format("kbatch").options(**OPTIONS)
     check_values(reader.load(str(logs)))
     for schema in ("partition int, offset long", "offset long, value_bad binary, partition int", "offset long"):
@@ -83,7 +80,7 @@ def test_a_key_with_values_damage_and_any_columns(spark: Any, logs: Path) -> Non
     assert only.load(str(logs)).count() == len(EXPECTED)
 
 
-def test_a_stream_of_one_keys_values(spark: Any, logs: Path, tmp_path: Path) -> None:
+def test_a_stream_of_one_key_has_its_parsed_values(spark: Any, logs: Path, tmp_path: Path) -> None:
     frame = spark.readStream.format("kbatch").options(**OPTIONS, startingOffsets="earliest").load(str(logs))
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
@@ -91,7 +88,7 @@ def test_a_stream_of_one_keys_values(spark: Any, logs: Path, tmp_path: Path) -> 
     check_values(spark.read.parquet(str(tmp_path / "out")))
 
 
-def test_logs_without_a_record_have_no_fields(spark: Any, logs: Path, tmp_path: Path) -> None:
+def test_logs_without_records_have_no_value_fields(spark: Any, logs: Path, tmp_path: Path) -> None:
     frame = spark.read.format("kbatch").options(valueFormat="json", topics="empty").load(str(logs))
     assert frame.count() == 0
     summary = kbatch.spark.export(logs / "empty-0", tmp_path / "out")

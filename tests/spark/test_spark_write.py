@@ -1,4 +1,4 @@
-"""``df.write.format("kbatch")``: segments for each topic-partition, all or nothing, whatever happens to tasks."""
+"""``df.write.format("kbatch")``: segments for each topic-partition; a failed write changes nothing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ from kbatch.spark.datasink import KbatchWriter, parse_sink_options  # noqa: E402
 from kbatch.spark.datasource import KbatchDataSource  # noqa: E402
 from kbatch.spark.schema import kafka_schema  # noqa: E402
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-]
+pytestmark = pytest.mark.spark
 
 
 def save(frame: Any, root: Path, mode: str = "append", **options: str) -> None:
@@ -57,36 +54,36 @@ def tree(root: Path) -> dict[str, bytes | None]:
     }
 
 
-def test_logs_of_kafka_come_back_as_they_were(spark: Any, golden: Path, tmp_path: Path) -> None:
+def test_rewritten_logs_of_kafka_have_the_same_records(spark: Any, golden: Path, tmp_path: Path) -> None:
     topics = "codec-gzip,codec-lz4,codec-none,codec-snappy,codec-zstd,compact-pass1"
     reader = spark.read.format("kbatch").options(subscribe=topics, includeHeaders="true", splitBytes="64k")
     frame = reader.load(str(golden / "logs"))
     assert frame.rdd.getNumPartitions() > 6
     save(frame, tmp_path / "logs", compression="lz4", batchSize="8k", segmentBytes="100k")
-    # Offsets with their gaps, timestamps, headers; but all records were made by CreateTime.
-    want = rows_of(spark, golden / "logs", subscribe=topics)
-    assert [row[:6] + row[7:] for row in rows_of(spark, tmp_path / "logs")] == [row[:6] + row[7:] for row in want]
-    assert len(want) > 10_000
+    # Offsets with their gaps, timestamps and headers are equal; all records have timestamp type CreateTime.
+    expected = rows_of(spark, golden / "logs", subscribe=topics)
+    assert [row[:6] + row[7:] for row in rows_of(spark, tmp_path / "logs")] == [row[:6] + row[7:] for row in expected]
+    assert len(expected) > 10_000
     for log in kbatch.find_logs(tmp_path / "logs"):
         assert not verify_log(log.segments).damaged
     assert os.listdir(tmp_path) == ["logs"]
 
 
-def test_offsets_go_on_in_the_order_of_tasks(spark: Any, tmp_path: Path) -> None:
+def test_offsets_continue_in_the_order_of_tasks(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "logs"
-    want: list[bytes] = []
+    expected: list[bytes] = []
     for turn in range(3):
         frame = spark.range(turn * 1000, turn * 1000 + 1000, 1, 5).selectExpr(
             "cast(id as string) as value", "'t' as topic", "cast(id % 2 as int) as partition"
         )
         save(frame, root, compression=("zstd:3", "none", "gzip")[turn])
-        want += [b"%d" % n for n in range(turn * 1000, turn * 1000 + 1000)]
-        assert values(root) == {("t", 0): want[::2], ("t", 1): want[1::2]}
+        expected += [b"%d" % n for n in range(turn * 1000, turn * 1000 + 1000)]
+        assert values(root) == {("t", 0): expected[::2], ("t", 1): expected[1::2]}
     assert [segment.base_offset for segment in kbatch.Log(root / "t-0").segments] == [0, 500, 1000]
     assert sorted(os.listdir(root)) == [".lock", "t-0", "t-1"]
 
 
-def test_topics_partitions_and_timestamps(spark: Any, tmp_path: Path) -> None:
+def test_options_replace_topic_partitions_and_timestamp_type(spark: Any, tmp_path: Path) -> None:
     frame = spark.createDataFrame(
         [(None if n % 2 else f"k{n}", bytearray(b"%d" % n), "other", None if n < 150 else 3) for n in range(200)],
         "key string, value binary, topic string, partition int",
@@ -105,7 +102,7 @@ def test_topics_partitions_and_timestamps(spark: Any, tmp_path: Path) -> None:
     assert times.pop()[1] == 1
 
 
-def test_headers_may_be_left_out(spark: Any, tmp_path: Path) -> None:
+def test_headers_may_be_omitted(spark: Any, tmp_path: Path) -> None:
     frame = spark.sql(
         "select 'v' as value, 't' as topic, 0 as partition, "
         "array(named_struct('key', 'h', 'value', cast('1' as binary)), named_struct('key', 'h', 'value', null)) headers"
@@ -134,7 +131,7 @@ def test_kept_offsets_of_tasks_must_not_overlap(spark: Any, tmp_path: Path) -> N
     assert tree(root) == before
 
 
-def test_overwrite_only_if_it_is_said(spark: Any, tmp_path: Path) -> None:
+def test_existing_logs_are_overwritten_only_with_replace_logs(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "logs"
     frame = spark.range(10).selectExpr(
         "cast(id as string) as value", "'t' as topic", "cast(id % 2 as int) as partition"
@@ -151,7 +148,7 @@ def test_overwrite_only_if_it_is_said(spark: Any, tmp_path: Path) -> None:
     assert values(root) == {("t", 1): [b"1", b"3", b"5", b"7", b"9"]}
 
 
-def test_a_failed_task_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+def test_a_failed_task_leaves_no_output(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql.functions import udf
 
     @udf("string")
@@ -172,7 +169,7 @@ def test_a_failed_task_leaves_nothing(spark: Any, tmp_path: Path) -> None:
     assert tree(root) == before
 
 
-def test_a_commit_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
+def test_a_failed_commit_leaves_no_output(spark: Any, tmp_path: Path) -> None:
     frame = spark.range(10).selectExpr(
         "cast(id as string) as value", "'t' as topic", "cast(id % 3 as int) as partition"
     )
@@ -204,7 +201,7 @@ def test_a_commit_that_fails_leaves_nothing(spark: Any, tmp_path: Path) -> None:
         (["'a' as value"], {"topic": "t", "compression": "lzo"}, "codec must be one of"),
     ],
 )
-def test_what_cant_be_written_is_told(
+def test_unsupported_columns_and_options_are_refused(
     spark: Any, tmp_path: Path, select: list[str], options: dict[str, str], message: str | None
 ) -> None:
     frame = spark.range(3).selectExpr(*select)
@@ -265,7 +262,7 @@ def batches(count: int, first: int = 0) -> list[Any]:
     return table.to_batches(max_chunksize=7)
 
 
-def test_only_the_attempts_that_spark_takes_count(tmp_path: Path) -> None:
+def test_only_attempts_accepted_by_spark_are_committed(tmp_path: Path) -> None:
     writer = writer_of(tmp_path / "logs")
 
     def dies() -> Any:
@@ -275,7 +272,7 @@ def test_only_the_attempts_that_spark_takes_count(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         writer.write(dies())
     assert os.listdir(os.path.join(writer.stage.path, "attempts")) == []
-    # A speculative duplicate ends as well as the one that is taken; a killed one leaves the same, or less.
+    # A speculative duplicate may finish like the accepted attempt; a killed attempt leaves the same files or fewer.
     writer.write(iter(batches(30)))
     messages = [writer.write(iter(batches(30))), writer.write(iter([])), writer.write(iter(batches(10, first=30)))]
     for number, message in enumerate(messages):
@@ -285,7 +282,7 @@ def test_only_the_attempts_that_spark_takes_count(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["logs"]
 
 
-def test_a_task_that_tells_nothing_is_no_success(tmp_path: Path) -> None:
+def test_a_task_without_a_report_is_an_error(tmp_path: Path) -> None:
     writer = writer_of(tmp_path / "logs")
     message = writer.write(iter(batches(4)))
     with pytest.raises(RuntimeError, match="1 of 2 tasks did not report their files"):
@@ -302,26 +299,26 @@ def test_abort_removes_everything(tmp_path: Path) -> None:
         assert tree(tmp_path) == {}
         with pytest.raises(LogDirectoryError, match=r"directory of this write does not exist\. The write was aborted"):
             writer.write(iter(batches(30)))
-        # What comes too late finds nothing to put in place.
+        # A commit after the abort finds no files.
         with pytest.raises(LogDirectoryError, match="a task wrote this file, but it can't be opened"):
             writer.commit([message])
         assert tree(tmp_path) == {}
 
 
-def test_two_jobs_at_once(tmp_path: Path) -> None:
+def test_concurrent_jobs_are_refused_or_append(tmp_path: Path) -> None:
     one, other = writer_of(tmp_path / "logs"), writer_of(tmp_path / "logs")
     messages = [writer.write(iter(batches(4))) for writer in (one, other)]
     one.commit([messages[0]])
     with pytest.raises(LogDirectoryError, match="another writer may have created it meanwhile"):
         other.commit([messages[1]])
     assert os.listdir(tmp_path) == ["logs"]
-    # Into logs that are there, one after the other.
+    # Both jobs append to existing logs, one after the other.
     one, other = writer_of(tmp_path / "logs"), writer_of(tmp_path / "logs")
     messages = [writer.write(iter(batches(4, first=first))) for first, writer in ((10, one), (20, other))]
     other.commit([messages[1]])
     one.commit([messages[0]])
     assert values(tmp_path / "logs")["t", 0] == [b"0", b"2", b"20", b"22", b"10", b"12"]
-    # What overwrites only if nothing is there looks again.
+    # A job that may only overwrite an empty directory checks it again at the commit.
     (tmp_path / "empty").mkdir()
     one, other = writer_of(tmp_path / "empty", overwrite=True), writer_of(tmp_path / "empty")
     messages = [writer.write(iter(batches(4))) for writer in (one, other)]
@@ -355,7 +352,7 @@ with kbatch.spark.spark_session("local[2,4]", app_name="killed", conf={"spark.ui
 """
 
 
-def test_killed_workers_write_nothing_twice(tmp_path: Path) -> None:
+def test_killed_workers_duplicate_no_rows(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "logs"), str(tmp_path / "killed")],
         stdin=subprocess.DEVNULL,

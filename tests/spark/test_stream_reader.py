@@ -1,4 +1,4 @@
-"""The stream's reader asked as Spark asks it, without Spark: a broker is played by a writer of segments."""
+"""The stream reader with the calls that Spark makes, without Spark; a writer of segments simulates a broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kbatch.spark.stream import KbatchStreamReader
 from kbatch.spark.stream_options import parse_stream_options
 
 
-def test_starts_at_the_end_and_reads_what_comes(tmp_path: Path) -> None:
+def test_a_stream_starts_at_the_end_and_reads_new_records(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.records()
     query = Query(tmp_path)
@@ -43,8 +43,8 @@ def test_starts_at_the_end_and_reads_what_comes(tmp_path: Path) -> None:
     assert query.log[-1] == {"t": {"0": 9}}
 
 
-def test_first_batch_is_done_again_from_where_it_began(tmp_path: Path) -> None:
-    """A query that died before its first commit: `latest` is what it was then."""
+def test_a_repeated_first_batch_starts_at_the_same_offset(tmp_path: Path) -> None:
+    """A query that fails before its first commit resumes at the offset that was `latest` then."""
     writer = Writer(tmp_path)
     writer.records()
     for starting, reports_seen in (("latest", False), ("earliest", False), ("latest", True)):
@@ -61,7 +61,7 @@ def test_first_batch_is_done_again_from_where_it_began(tmp_path: Path) -> None:
         assert query.drain() == list(range(until, writer.next))
 
 
-def test_starting_offsets(tmp_path: Path) -> None:
+def test_a_stream_starts_at_the_given_offsets(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for _ in range(4):
         writer.records()
@@ -95,12 +95,12 @@ def test_starting_offsets(tmp_path: Path) -> None:
         ({"nonsense": "1"}, "unknown option"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, str], message: str) -> None:
+def test_invalid_stream_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_stream_options({"path": "/x", **options})
 
 
-def test_losing_offsets_and_losing_bytes_are_two_things() -> None:
+def test_fail_on_data_loss_and_on_error_are_independent() -> None:
     for options, fails, on_error in (
         ({}, True, "raise"),
         ({"failOnDataLoss": "false"}, False, "skip"),
@@ -109,13 +109,13 @@ def test_losing_offsets_and_losing_bytes_are_two_things() -> None:
     ):
         stream = parse_stream_options({"path": "/x", **options})[1]  # type: ignore[dict-item]
         assert (stream.fail_on_data_loss, stream.read.on_error) == (fails, on_error)
-    # Batch reads and streams share the schema; what is of one only is told by its reader.
+    # Batch reads and streams share the schema; the reader refuses options of the other kind.
     assert KbatchDataSource({"path": "/x", "maxOffsetsPerTrigger": "5"}).schema()
     with pytest.raises(ValueError, match="unknown option"):
         KbatchDataSource({"path": "/x", "maxOffsetsPerTrigger": "5"}).reader(KbatchDataSource({"path": "/x"}).schema())
 
 
-def test_partial_batches_and_zeros_are_the_end(tmp_path: Path) -> None:
+def test_a_stream_ends_before_partial_batches_and_zeros(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.records()
     query = Query(tmp_path, startingOffsets="earliest")
@@ -128,7 +128,7 @@ def test_partial_batches_and_zeros_are_the_end(tmp_path: Path) -> None:
     with open(writer.file, "ab") as file:
         file.write(whole[-1:])
     assert query.drain() == [3, 4, 5]
-    # A file that was preallocated: the size doesn't change, and a batch may be there in part.
+    # A preallocated file does not change its size, and may contain a partial batch.
     size = writer.file.stat().st_size
     with open(writer.file, "ab") as file:
         file.write(bytes(4096))
@@ -141,8 +141,8 @@ def test_partial_batches_and_zeros_are_the_end(tmp_path: Path) -> None:
     assert fresh.drain() == [0, 1, 2, 3, 4, 5]
 
 
-def test_preallocated_file_goes_on(tmp_path: Path) -> None:
-    """FRM-R7: the file size does not show changes then."""
+def test_a_preallocated_file_is_followed(tmp_path: Path) -> None:
+    """FRM-R7: a preallocated file changes without a change of its size."""
     writer = Writer(tmp_path)
     writer.file.write_bytes(bytes(4096))
     query = Query(tmp_path, startingOffsets="earliest")
@@ -158,7 +158,7 @@ def test_preallocated_file_goes_on(tmp_path: Path) -> None:
         position += len(raw)
 
 
-def test_new_partitions_begin_at_their_beginning(tmp_path: Path) -> None:
+def test_new_partitions_are_read_from_their_start(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.records()
     query = Query(tmp_path)
@@ -177,7 +177,7 @@ def test_new_partitions_begin_at_their_beginning(tmp_path: Path) -> None:
     assert query.batch() is None
 
 
-def test_choice_of_topics(tmp_path: Path) -> None:
+def test_a_stream_reads_the_selected_topics(tmp_path: Path) -> None:
     for name in ("a-0", "a-1", "b-0"):
         Writer(tmp_path, name).records()
     everything = {"startingOffsets": "earliest"}
@@ -190,13 +190,13 @@ def test_choice_of_topics(tmp_path: Path) -> None:
         query = Query(tmp_path, **everything, **options)
         query.drain()
         assert {row[:2] for row in query.rows} == expected
-    # One partition's directory.
+    # The directory of one partition.
     query = Query(tmp_path / "b-0", **everything)
     assert query.drain() == [0, 1, 2]
 
 
 def lossy(query: Query, caplog: pytest.LogCaptureFixture, message: str) -> None:
-    """The batch that is logged fails; with failOnDataLoss=false it warns."""
+    """Check that the planned batch fails, and that it logs a warning with failOnDataLoss=false."""
     with pytest.raises(kbatch.LogDirectoryError, match=message):
         query.batch()
     query.options["failOnDataLoss"] = "false"
@@ -207,7 +207,7 @@ def lossy(query: Query, caplog: pytest.LogCaptureFixture, message: str) -> None:
     assert any(kbatch_message in record.getMessage() for record in caplog.records for kbatch_message in [message])
 
 
-def test_segments_deleted_by_retention(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_segments_deleted_by_retention_are_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = Writer(tmp_path)
     writer.records()
     query = Query(tmp_path, startingOffsets="earliest")
@@ -220,8 +220,8 @@ def test_segments_deleted_by_retention(tmp_path: Path, caplog: pytest.LogCapture
     assert [offset for *_, offset in query.rows] == [0, 1, 2, 6, 7, 8]
 
 
-def test_log_start_offset_advanced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """DSK-R13: DeleteRecords leaves the bytes in the segment."""
+def test_an_advanced_log_start_offset_is_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """DSK-R13: DeleteRecords does not remove the bytes from the segment."""
     writer = Writer(tmp_path)
     query = Query(tmp_path, startingOffsets="earliest")
     query.drain()
@@ -232,7 +232,7 @@ def test_log_start_offset_advanced(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert [offset for *_, offset in query.rows] == [4, 5, 6, 7, 8]
 
 
-def test_partition_that_vanishes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_partition_is_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = Writer(tmp_path)
     Writer(tmp_path, "u-0")
     writer.records()
@@ -240,14 +240,14 @@ def test_partition_that_vanishes(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     query.drain()
     writer.path.rename(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
     lossy(query, caplog, "t-0: the log no longer exists")
-    # A log that is created again is a new one.
+    # A log created again is a new log.
     shutil.rmtree(tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete")
     Writer(tmp_path).records()
     assert query.drain() == [0, 1, 2]
 
 
-def test_log_truncated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A new leader: offsets go backwards. As Spark's Kafka source, it goes on from where the log ends then."""
+def test_a_truncated_log_is_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After a truncation by a new leader, the query resumes at the new end, like Spark's Kafka source."""
     writer = Writer(tmp_path)
     writer.records()
     size = writer.file.stat().st_size
@@ -261,7 +261,7 @@ def test_log_truncated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert query.drain() == [3, 4]
 
 
-def test_truncated_after_it_was_planned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncation_after_planning_is_data_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = Writer(tmp_path)
     writer.records()
     size = writer.file.stat().st_size
@@ -274,8 +274,10 @@ def test_truncated_after_it_was_planned(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("how", ["gone", "compacted"])
-def test_segment_replaced_after_it_was_planned(tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    """Deleted: the policy decides. Replaced by the cleaner: its records are found again."""
+def test_segments_may_be_deleted_or_replaced_after_planning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """A deleted segment fails or warns, as failOnDataLoss selects. Records of a compacted segment are found."""
     writer = Writer(tmp_path)
     writer.records()
     writer.records()
@@ -323,7 +325,7 @@ def test_rate_limits_are_shared_in_proportion(tmp_path: Path) -> None:
     assert [row[2] for row in query.rows if row[1] == 0] == list(range(90))
 
 
-def test_limits_for_spark_without_admission_control(tmp_path: Path) -> None:
+def test_rate_limits_work_without_admission_control(tmp_path: Path) -> None:
     """Before PySpark 4.2 `latestOffset()` does not get the start of the batch."""
     writer = Writer(tmp_path)
     for _ in range(4):
@@ -340,7 +342,7 @@ def test_limits_for_spark_without_admission_control(tmp_path: Path) -> None:
     assert query.batch() is None
 
 
-def test_bytes_per_trigger(tmp_path: Path) -> None:
+def test_bytes_per_trigger_are_limited(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for number in range(9):
         writer.records()
@@ -353,12 +355,12 @@ def test_bytes_per_trigger(tmp_path: Path) -> None:
         batches.append(batch)
     assert [offset for batch in batches for offset in batch] == list(range(27))
     assert [len(batch) for batch in batches] == [6, 6, 6, 6, 3]
-    # At least a batch.
+    # At least one batch is read.
     query = Query(tmp_path, startingOffsets="earliest", maxBytesPerTrigger="1")
     assert query.batch() == [0, 1, 2]
 
 
-def test_wait_for_enough(tmp_path: Path) -> None:
+def test_a_trigger_waits_for_the_minimum_of_offsets(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.records()
     query = Query(tmp_path, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1h")
@@ -373,7 +375,7 @@ def test_wait_for_enough(tmp_path: Path) -> None:
     assert query.batch() == [9, 10, 11]
 
 
-def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
+def test_available_now_ends_at_the_offsets_of_its_start(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for _ in range(4):
         writer.records()
@@ -390,7 +392,7 @@ def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
     assert len(query.rows) == 18
 
 
-def test_limits_that_spark_passes(tmp_path: Path) -> None:
+def test_limits_of_spark_are_respected(tmp_path: Path) -> None:
     limits = pytest.importorskip("pyspark.sql.streaming.datasource")
     writer = Writer(tmp_path)
     writer.records()
@@ -404,8 +406,8 @@ def test_limits_that_spark_passes(tmp_path: Path) -> None:
     assert Query(tmp_path).reader.getDefaultReadLimit() == limits.ReadAllAvailable()
 
 
-def test_committed_only_up_to_the_last_stable_offset(tmp_path: Path) -> None:
-    """LSO-R1: an open transaction is waited for, over rolled segments; aborted ones are left out."""
+def test_read_committed_ends_at_the_last_stable_offset(tmp_path: Path) -> None:
+    """LSO-R1: a stream waits for the end of an open transaction, over rolled segments, and omits aborted records."""
     writer = Writer(tmp_path)
     writer.records()
     query = Query(tmp_path, startingOffsets="earliest", isolationLevel="read_committed")
@@ -429,8 +431,8 @@ def test_committed_only_up_to_the_last_stable_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_exactly_once_over_restarts(tmp_path: Path, on_error: str) -> None:
-    """A writer of transactions that rolls and deletes, a query that dies anywhere: equal to what a batch read gives."""
+def test_each_record_is_read_exactly_once_over_restarts(tmp_path: Path, on_error: str) -> None:
+    """A query that fails at any point returns the rows of a batch read, while a writer rolls and deletes segments."""
     for seed in range(6):
         rng = np.random.default_rng(seed)
         root = tmp_path / str(seed)
@@ -476,12 +478,12 @@ def test_exactly_once_over_restarts(tmp_path: Path, on_error: str) -> None:
         assert sorted(query.rows) == expected
 
 
-def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_fails_or_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = Writer(tmp_path)
     writer.records()
     writer.append(damaged(three(3)), 3)
     query = Query(tmp_path, startingOffsets="earliest", onError="skip")
-    # At the very end it may be being written.
+    # At the end of the log, the batch may still be in the process of being written.
     assert query.drain() == [0, 1, 2]
     writer.records()
     with caplog.at_level(logging.WARNING, "kbatch"):
@@ -489,7 +491,7 @@ def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "bytes lost" in caplog.text
     with pytest.raises(kbatch.CrcMismatchError):
         Query(tmp_path, startingOffsets="earliest").drain()
-    # Bytes that no batch begins with, and one behind them.
+    # Garbage bytes, followed by a batch.
     for bad in (b"\x7f" * 40, damaged(three(9), 8), struct.pack(">qi", 9, 5) + bytes(40)):
         size = writer.file.stat().st_size
         with open(writer.file, "ab") as file:
@@ -501,7 +503,7 @@ def test_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         os.truncate(writer.file, size)
 
 
-def test_damage_that_hides_markers(tmp_path: Path) -> None:
+def test_damage_that_hides_markers_withholds_transactions(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.txn(7)
     writer.append(struct.pack(">qi", 1, 5) + bytes(60), 1)
@@ -515,7 +517,7 @@ def test_damage_that_hides_markers(tmp_path: Path) -> None:
     assert query.drain() == [0, 3, 4, 5]
 
 
-def test_idle_partitions_cost_little(tmp_path: Path) -> None:
+def test_idle_partitions_are_not_read(tmp_path: Path) -> None:
     for number in range(1000):
         path = tmp_path / f"t-{number}"
         path.mkdir()
@@ -529,7 +531,7 @@ def test_idle_partitions_cost_little(tmp_path: Path) -> None:
     assert (time.process_time() - began) / 3 < 0.5
 
 
-def test_only_the_partition_of_a_key_is_watched(tmp_path: Path) -> None:
+def test_only_the_partition_of_the_key_is_followed(tmp_path: Path) -> None:
     for number in range(3):
         Writer(tmp_path / "logs", f"t-{number}").records()
     query = Query(tmp_path / "logs", startingOffsets="earliest", key="a", keyPartitions="3")
@@ -541,7 +543,7 @@ def test_only_the_partition_of_a_key_is_watched(tmp_path: Path) -> None:
         Query(tmp_path / "logs", startingOffsets="earliest", key="a", keyPartitions="2").batch()
 
 
-def test_missing_directory_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(kbatch.LogDirectoryError, match="cannot be listed"):
         Query(tmp_path / "none").batch()
     for root in ("s3://bucket/logs", "hdfs:///logs"):
@@ -554,8 +556,8 @@ def test_missing_directory_is_an_error(tmp_path: Path) -> None:
         KbatchStreamReader(paths, options, COLUMNS).initialOffset()
 
 
-def test_what_was_followed_is_not_followed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Per trigger only new bytes; a segment that the cleaner has replaced, or that was truncated, is another."""
+def test_each_trigger_follows_only_new_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trigger follows only new bytes. A replaced or truncated segment is followed from its start."""
     walked: list[tuple[int, int]] = []
     original = following.segment_transactions
 
@@ -583,7 +585,7 @@ def test_what_was_followed_is_not_followed_again(tmp_path: Path, monkeypatch: py
         assert query.drain() == [12, 13, 14]
         assert {base for base, _ in walked} == {10}
         assert sum(size for _, size in walked) == writer.file.stat().st_size
-        # Retention, and a cleaner that leaves fewer bytes.
+        # Retention deletes a segment, and a cleaner makes one smaller.
         writer.delete_first()
         second = segment_path(writer.path, 2)
         swap = Path(f"{second}.swap-to-be")

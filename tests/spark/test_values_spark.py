@@ -1,4 +1,4 @@
-"""Parsed keys and values by way of Spark: options, schemas, bad ones, projections."""
+"""Parsed keys and values in Spark: options, schemas, invalid values, projections."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ pytest.importorskip("kbatch.spark", exc_type=ImportError)
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.plan.value_options import FormatOptions, ValueOptions
 
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-
 AVRO = {
     "type": "record",
     "name": "R",
@@ -38,7 +36,7 @@ def load(spark: Any, path: str, schema: str | None = None, **options: str) -> An
     return (reader.schema(schema) if schema else reader).load(path)
 
 
-def test_options_say_what_does_not_fit() -> None:
+def test_conflicting_value_options_are_refused() -> None:
     assert ValueOptions.parse({"VALUEFORMAT": "JSON", "keyformat": "string"}).parsed == ("key", "value")
     assert ValueOptions.parse({}) == ValueOptions()
     for options, message in [
@@ -55,7 +53,7 @@ def test_options_say_what_does_not_fit() -> None:
             ValueOptions.parse(options)
 
 
-def test_flags_of_the_command_line() -> None:
+def test_value_flags_of_the_command_line() -> None:
     parser = argparse.ArgumentParser()
     add_value_arguments(parser)
     assert value_options(parser.parse_args([])) == ValueOptions()
@@ -96,8 +94,8 @@ def test_parsers_survive_pickling(tmp_path: Path) -> None:
         assert copy.parse(column).values.equals(parser.parse(column).values)
 
 
-def test_batches_as_the_export_hands_them_over() -> None:
-    """Its transform: values in their places, what is bad behind all, batches of the schema that was told before."""
+def test_the_transform_of_an_export_parses_values() -> None:
+    """The transform of an export replaces values, adds columns of invalid ones, and returns the declared schema."""
     pytest.importorskip("pyspark")
     import pyarrow as pa
 
@@ -124,12 +122,12 @@ def test_batches_as_the_export_hands_them_over() -> None:
         "key_bad": [None, b"\xff", None],
         "value_bad": [None, None, b"x"],
     }
-    # A file without keys has none to parse.
+    # A log without keys has no keys to parse.
     assert columns.schema(spark_schema(["value"])).names == ["value", "value_bad"]
 
 
 @pytest.mark.spark
-def test_json_with_a_schema_from_a_sample(spark: Any, tmp_path: Path) -> None:
+def test_json_fields_are_inferred_from_a_sample(spark: Any, tmp_path: Path) -> None:
     values = [b'{"id":1,"tags":["a"],"in":{"x":1.5}}', b"oops", None, b'{"id":2,"new":1}', b'{"id":"x"}']
     keys = [b"a", b"\xff", None, b"", b"b"]
     root = write_log(tmp_path, "t", values * 50, keys * 50)
@@ -155,7 +153,7 @@ def test_json_with_a_schema_from_a_sample(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_json_with_ddl_and_a_users_schema(spark: Any, tmp_path: Path) -> None:
+def test_json_fields_follow_a_ddl_or_user_schema(spark: Any, tmp_path: Path) -> None:
     values = [
         b'{"id":1,"at":"2024-05-06T07:08:09Z","day":"2024-05-06","d":1.25,"more":1}',
         b'{"id":5000000000,"at":"2024-05-06T07:08:09Z"}',
@@ -173,7 +171,7 @@ def test_json_with_ddl_and_a_users_schema(spark: Any, tmp_path: Path) -> None:
     assert rows[0].value["at"].astimezone(UTC) == datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
     assert [row.value_bad for row in rows] == [None, values[1], None]
     assert [row.value is None for row in rows] == [False, True, True]
-    # A user's schema is the schema, and the projection.
+    # A user's schema gives the types and the projection.
     schema = "offset long, value_bad binary, value struct<id: int>"
     rows = load(spark, root, schema, valueFormat="json").orderBy("offset").collect()
     assert rows[1].value_bad == values[1]
@@ -183,7 +181,7 @@ def test_json_with_ddl_and_a_users_schema(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_avro_with_confluents_framing(spark: Any, tmp_path: Path) -> None:
+def test_avro_with_confluent_framing(spark: Any, tmp_path: Path) -> None:
     fastavro = pytest.importorskip("fastavro")
     import io
 
@@ -206,13 +204,13 @@ def test_avro_with_confluents_framing(spark: Any, tmp_path: Path) -> None:
     found = rows[0].value.asDict(True)
     assert found.pop("at").astimezone(UTC) == at
     assert found == {"id": 1, "tags": {"a": 1, "b": None}, "kind": "B", "sizes": [1.5]}
-    # The last one's time is beyond what microseconds hold: no value of Spark's, so its bytes stay.
+    # The last timestamp does not fit in microseconds, so Spark cannot represent the value, and its bytes are kept.
     assert [row.value_bad for row in rows] == [None, values[1], b"x", None, far]
     assert frame.selectExpr("value.tags['a'] as a").where("a = 1").count() == 1
 
 
 @pytest.mark.spark
-def test_structs_and_unsigned_numbers(spark: Any, tmp_path: Path) -> None:
+def test_structs_with_unsigned_numbers(spark: Any, tmp_path: Path) -> None:
     values = [bytes([0, 0, 0, 0, 0, 0, 0, 7, 255]), b"short", None]
     root = write_log(tmp_path, "t", values, [b"\xff" * 8, b"\0" * 8, b"1"])
     options = {"valueFormat": "struct", "valueSchema": "id:>i8,flag:u1", "keyFormat": "struct", "keySchema": ">u8"}

@@ -9,6 +9,10 @@ from pathlib import Path
 from crc32c import crc32c
 from oracle import encode_record
 
+DAY = 86_400_000
+# 2023-11-14, 22:00 UTC.
+NOW = 1_699_999_200_000
+
 
 def batch(
     base_offset: int,

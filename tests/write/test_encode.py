@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 from encoded_inputs import encode_input, payload_of
+from golden_logs import GOLDEN
 from hypothesis import example, given
 from hypothesis import strategies as st
 from peers import (
@@ -34,7 +34,6 @@ from tables import batches_of, records_of
 import kbatch
 from kbatch.batches.codecs import compress
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 INT32_MAX = 2**31 - 1
 
@@ -367,7 +366,7 @@ def test_refused(options: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize("offsets", [[3, 3], [3, 2], [0, 1, 1]])
 @pytest.mark.parametrize("batch_size", [None, 1])
-def test_offsets_have_to_rise(offsets: list[int], batch_size: int | None) -> None:
+def test_offsets_must_ascend(offsets: list[int], batch_size: int | None) -> None:
     """REC-R8."""
     with pytest.raises(ValueError, match=f"record {len(offsets) - 1}: offset is .*must be strictly increasing"):
         kbatch.encode([b"a"] * len(offsets), offsets=offsets, batch_size=batch_size)

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from encoded_inputs import encode_input, payload_of
+from golden_logs import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
 from peers import (
@@ -18,8 +19,6 @@ from peers import (
 from tables import batches_of, records_of
 
 import kbatch
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def without_place(batches: list[oracle.Batch]) -> list[oracle.Batch]:

@@ -77,7 +77,7 @@ class Compaction:
     keyless : int
         Records without a key, all removed; a compacted topic should have none.
     tail_bytes : int
-        Bytes after the last whole batch (an incomplete batch or zeros), which are not copied.
+        Bytes after the last complete batch (an incomplete batch or zeros), which are not copied.
     damage : list of Loss
         Producer snapshots and leader epoch files that can't be read and were not copied. They can be rebuilt from the
         log.

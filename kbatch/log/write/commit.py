@@ -289,7 +289,7 @@ def commit(
     LogDirectoryError
         If another writer holds the lock, or has created the directory meanwhile; if a part is missing or differs from
         its task's report; if kept offsets overlap, or begin before a log's end; if a log's last segment does not end
-        with a whole batch; if a crashed write can't be rolled back. No file is changed in these cases.
+        with a complete batch; if a crashed write can't be rolled back. No file is changed in these cases.
     """
     logs: dict[tuple[str, int], list[PartFile]] = {}
     for part in parts:
@@ -349,7 +349,7 @@ def _log_end(directory: str) -> tuple[int, int]:
     tail = log.tail
     if tail.kind != "none":
         raise LogDirectoryError(
-            f"{log.segments[-1].path}, byte {tail.position}: {tail.size} bytes after the last whole batch "
+            f"{log.segments[-1].path}, byte {tail.position}: {tail.size} bytes after the last complete batch "
             f"({tail.kind}); a broker that starts would truncate the log here, and remove appended batches too. "
             "Truncate it first",
             source=log.segments[-1].path,

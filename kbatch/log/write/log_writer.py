@@ -1,4 +1,4 @@
-"""Writes whole batches to the files of a topic-partition, in a broker's layout.
+"""Writes complete batches to the files of a topic-partition, in a broker's layout.
 
 Index files have the entries that Kafka's ``LogSegment``, ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex`` write
 for the same batches. Files are written to a temporary directory whose name no broker takes for a topic-partition. It is
@@ -15,7 +15,7 @@ from typing import BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import byte_array, scan_whole
+from kbatch.batches.framing import byte_array, scan_complete
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike
 from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
 from kbatch.log.names import parse_segment_name
@@ -170,7 +170,7 @@ class SegmentWriter:
 
 
 class LogWriter:
-    """Writes the directory of a topic-partition from whole batches with ascending offsets.
+    """Writes the directory of a topic-partition from complete batches with ascending offsets.
 
     As a context manager it gives the directory its name at the end of the block; after an exception it removes all
     files.
@@ -267,7 +267,7 @@ class LogWriter:
         return self._stage.directory
 
     def append(self, data: BytesLike) -> npt.NDArray[np.void]:
-        """Write whole batches.
+        """Write complete batches.
 
         Parameters
         ----------
@@ -282,12 +282,12 @@ class LogWriter:
         Raises
         ------
         CorruptBatchError, TruncatedBatchError
-            If `data` isn't whole batches.
+            If `data` isn't complete batches.
         ValueError
             If offsets do not ascend.
         """
         array = byte_array(data)
-        batches = scan_whole(array)
+        batches = scan_complete(array)
         self.append_scanned(array, batches)
         return batches
 

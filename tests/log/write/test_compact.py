@@ -1,4 +1,4 @@
-"""`kbatch.log.compact_log`: fixtures of Kafka's own cleaner, the rules as an oracle, and what happens around them."""
+"""`kbatch.log.compact_log`, compared with Kafka's cleaner and with an oracle; errors, files and the command."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compaction import EXPIRATION, NOW, RETENTION, check, clean, random_log, write_log
+from golden_logs import LOGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import decode as oracle_decode
@@ -24,8 +25,7 @@ from kbatch.kernels.keymap import KeyOffsets, siphash
 from kbatch.log import Compaction, compact_log
 
 FIRST = f"{0:020d}.log"
-LOGS = Path(__file__).parents[2] / "golden" / "logs"
-# A log has too many choices for Hypothesis to shrink: a seed is enough to see it again.
+# A log has too many choices for Hypothesis to shrink; a seed is enough to reproduce a failure.
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -41,7 +41,7 @@ def run(log: Path, out: Path, **options: Any) -> Compaction:
 
 
 def contents(data: bytes) -> list[tuple[Any, ...]]:
-    """All of each batch but what its compressor decides."""
+    """Return the fields and records of each batch, without its compressed bytes."""
     found = oracle_decode(data)
     assert found.error is None
     assert not found.unread
@@ -53,8 +53,8 @@ def contents(data: bytes) -> list[tuple[Any, ...]]:
 # -- Kafka's own output
 
 
-def test_fixture_equals_kafkas(golden: Path, tmp_path: Path) -> None:
-    """The fixture has a marker's horizon set: that is what two rounds at the same time give."""
+def test_two_compactions_give_the_log_of_kafkas_cleaner(golden: Path, tmp_path: Path) -> None:
+    """The fixture's marker has a delete horizon, as after two compactions at the same time."""
     source, theirs = golden / "logs" / "compact-src-0", golden / "logs" / "compact-pass1-0" / FIRST
     options = {
         "now": 1_700_000_190_600,
@@ -64,17 +64,17 @@ def test_fixture_equals_kafkas(golden: Path, tmp_path: Path) -> None:
     }
     first = compact_log(source, tmp_path / "once-0", **options)
     assert (first.records_in, first.aborted, first.markers, first.tombstones_removed) == (100, 3, 1, 0)
-    once, wanted = contents((tmp_path / "once-0" / FIRST).read_bytes()), contents(theirs.read_bytes())
-    # Everything but the marker, which stays as it was as long as its transaction's data was there.
-    assert once[:-1] == wanted[:-1]
-    assert once[-1].records == wanted[-1].records
+    once, expected = contents((tmp_path / "once-0" / FIRST).read_bytes()), contents(theirs.read_bytes())
+    # The marker is the exception: it is unchanged while the log has records of its transaction.
+    assert once[:-1] == expected[:-1]
+    assert once[-1].records == expected[-1].records
     second = compact_log(tmp_path / "once-0", tmp_path / "twice-0", **options)
-    assert contents((tmp_path / "twice-0" / FIRST).read_bytes()) == wanted
+    assert contents((tmp_path / "twice-0" / FIRST).read_bytes()) == expected
     assert (second.batches_in, second.batches_out, second.batches_rewritten) == (8, 8, 1)
 
 
-def test_fixture_after_the_horizon(golden: Path, tmp_path: Path) -> None:
-    """CMP-R5, CMP-R6: at the horizon tombstones and markers go; the last batch stays, for the last offset."""
+def test_tombstones_and_markers_are_removed_at_the_horizon(golden: Path, tmp_path: Path) -> None:
+    """CMP-R5, CMP-R6: at the horizon tombstones and markers are removed; the last batch stays, for the last offset."""
     source = golden / "logs" / "compact-pass1-0"
     options: dict[str, Any] = {"producer_expiration_ms": 0, "include_active": True}
     before = compact_log(source, tmp_path / "before-0", now=1_700_000_191_599, **options)
@@ -93,8 +93,10 @@ def test_fixture_after_the_horizon(golden: Path, tmp_path: Path) -> None:
 
 
 @given(seed=SEEDS, active=st.booleans(), dirty=st.booleans(), count=st.integers(1, 4))
-def test_rules(seed: int, active: bool, dirty: bool, count: int, tmp_path_factory: Any) -> None:
-    """CMP-R1 to CMP-R6, CMP-R8, CMP-R9: batch by batch what the cleaner of `compaction` makes of a random log."""
+def test_random_logs_are_compacted_by_the_rules(
+    seed: int, active: bool, dirty: bool, count: int, tmp_path_factory: Any
+) -> None:
+    """CMP-R1 to CMP-R6, CMP-R8, CMP-R9: a random log gives the batches of the cleaner in `compaction`."""
     rng = random.Random(seed)
     log = random_log(rng, segments=count)
     modified = [NOW - 20_000 + 4_000 * i for i in range(count)]
@@ -102,12 +104,12 @@ def test_rules(seed: int, active: bool, dirty: bool, count: int, tmp_path_factor
     source = write_log(where / "in-0", log, modified=modified)
     first_dirty = rng.choice([*log, max(log) + 2, min(log) + 1]) if dirty else None
     done = run(source, where / "out-0", include_active=active, first_dirty_offset=first_dirty)
-    wanted, aborted = clean(log, include_active=active, first_dirty=first_dirty, modified=modified)
-    check(where / "out-0", wanted)
+    expected, aborted = clean(log, include_active=active, first_dirty=first_dirty, modified=modified)
+    check(where / "out-0", expected)
     after = kbatch.Log(where / "out-0")
     found = [tuple(row)[:3] for segment in after.segments for row in segment.transaction_index().tolist()]
     assert found == sorted(aborted, key=lambda entry: entry[2])
-    kept = [kept for batches in wanted.values() for kept in batches]
+    kept = [kept for batches in expected.values() for kept in batches]
     assert (done.batches_out, done.batches_rewritten) == (len(kept), sum(each.same is None for each in kept))
     assert done.bytes_in == sum(map(len, log.values()))
     assert not done.tail_bytes
@@ -121,7 +123,7 @@ def test_rules(seed: int, active: bool, dirty: bool, count: int, tmp_path_factor
 @pytest.mark.parametrize("path", sorted(LOGS.iterdir()), ids=lambda path: path.name)
 @pytest.mark.parametrize("active", [False, True])
 def test_golden_logs(path: Path, active: bool, tmp_path: Path) -> None:
-    """What Kafka has written of every kind, cleaned by the rules; index files are as `kbatch verify` wants them."""
+    """Every golden log of Kafka is cleaned by the rules, and `kbatch verify` accepts the index files."""
     log = {segment.base_offset: Path(segment.path).read_bytes() for segment in kbatch.Log(path).segments}
     tail = kbatch.Log(path).tail
     log[max(log)] = log[max(log)][: tail.position]
@@ -133,8 +135,8 @@ def test_golden_logs(path: Path, active: bool, tmp_path: Path) -> None:
 
 @given(seed=SEEDS)
 @settings(max_examples=30)
-def test_second_round(seed: int, tmp_path_factory: Any) -> None:
-    """What a compaction has written is compacted again, later."""
+def test_a_compacted_log_is_compacted_again_by_the_rules(seed: int, tmp_path_factory: Any) -> None:
+    """The output of a compaction can be compacted again, later."""
     where = tmp_path_factory.mktemp("again")
     log = random_log(random.Random(seed), segments=2, entries=20)
     source = write_log(where / "in-0", log)
@@ -146,8 +148,8 @@ def test_second_round(seed: int, tmp_path_factory: Any) -> None:
 
 @given(seed=SEEDS)
 @settings(max_examples=30)
-def test_what_is_read_stays_the_same(seed: int, tmp_path_factory: Any) -> None:
-    """CMP-R7: of every key a committed reader gets the same last value, and from joined segments, too."""
+def test_a_committed_reader_gets_the_same_values_after_compaction(seed: int, tmp_path_factory: Any) -> None:
+    """CMP-R7: a read_committed reader gets the same last value of every key, also from joined segments."""
     where = tmp_path_factory.mktemp("read")
     source = write_log(where / "in-0", random_log(random.Random(seed)))
     run(source, where / "out-0", include_active=True, segment_bytes=1 << 20, max_bytes=1000)
@@ -162,7 +164,7 @@ def test_what_is_read_stays_the_same(seed: int, tmp_path_factory: Any) -> None:
     assert kbatch.Log(where / "out-0").end_offset == kbatch.Log(source).end_offset
 
 
-def test_tables_of_any_size_give_the_same(tmp_path: Path) -> None:
+def test_the_table_size_does_not_change_the_output(tmp_path: Path) -> None:
     log = random_log(random.Random(4), segments=3, entries=60)
     source = write_log(tmp_path / "in-0", log)
     run(source, tmp_path / "large-0")
@@ -172,8 +174,8 @@ def test_tables_of_any_size_give_the_same(tmp_path: Path) -> None:
         assert (tmp_path / "small-0" / name).read_bytes() == (tmp_path / "large-0" / name).read_bytes()
 
 
-def test_segments_are_joined_by_size(tmp_path: Path) -> None:
-    """``groupSegmentsBySize``: neighbours together no larger than a segment; sizes are those before cleaning."""
+def test_adjacent_segments_are_joined_up_to_the_segment_size(tmp_path: Path) -> None:
+    """``groupSegmentsBySize``: a group of adjacent segments is at most as large as one segment before cleaning."""
     one = [kbatch.encode([b"v" * 100], keys=[b"%d" % i], base_offset=10 * i, timestamps=NOW) for i in range(6)]
     size = len(one[0])
     source = write_log(tmp_path / "in-0", {10 * i: data for i, data in enumerate(one)})
@@ -185,7 +187,7 @@ def test_segments_are_joined_by_size(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in kbatch.Log(tmp_path / "indexed-0").segments] == [0, 20, 40]
 
 
-def test_young_segments_stay(tmp_path: Path) -> None:
+def test_segments_within_the_compaction_lag_are_not_cleaned(tmp_path: Path) -> None:
     one = [kbatch.encode([b"v"], keys=[b"k"], base_offset=i, timestamps=NOW - 3000 + 1000 * i) for i in range(4)]
     source = write_log(tmp_path / "in-0", dict(enumerate(one)))
     done = run(source, tmp_path / "out-0", min_compaction_lag_ms=2000)
@@ -195,8 +197,8 @@ def test_young_segments_stay(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_open_transaction_ends_the_cleaned_part(tmp_path: Path) -> None:
-    """Its records may come to nothing: what is before them stays, also where Kafka takes all of the segment's keys."""
+def test_records_from_an_open_transaction_on_are_not_cleaned(tmp_path: Path) -> None:
+    """An open transaction may be aborted, so earlier records stay. Kafka uses all keys of the segment instead."""
     old = kbatch.encode([b"old"], keys=[b"k"], timestamps=NOW)
     begun = kbatch.encode(
         [b"new"], keys=[b"k"], base_offset=1, timestamps=NOW, producer_id=1, producer_epoch=0, base_sequence=0,
@@ -208,15 +210,15 @@ def test_open_transaction_ends_the_cleaned_part(tmp_path: Path) -> None:
     assert (tmp_path / "out-0" / FIRST).read_bytes() == old + begun
 
 
-def test_last_of_old_magic_leaves_an_empty_batch(tmp_path: Path) -> None:
-    """Kafka's cleaner fails here; the last offset must not be lost."""
+def test_the_last_batch_of_an_old_magic_becomes_an_empty_batch(tmp_path: Path) -> None:
+    """Kafka's cleaner fails for this log. The last offset must not be lost."""
     old = kbatch.encode([b"v"], keys=[None], magic=1, base_offset=7, timestamps=NOW)
     run(write_log(tmp_path / "in-0", {0: old}), tmp_path / "out-0", include_active=True)
     assert kbatch.Log(tmp_path / "out-0").end_offset == 8
     assert kbatch.scan((tmp_path / "out-0" / FIRST).read_bytes())["size"].tolist() == [61]
 
 
-def test_keys_need_memory(tmp_path: Path) -> None:
+def test_a_full_key_table_is_an_error(tmp_path: Path) -> None:
     keys = [b"%d" % i for i in range(1000)]
     source = write_log(tmp_path / "in-0", {0: kbatch.encode(keys, keys=keys, timestamps=NOW)})
     with pytest.raises(kbatch.LimitExceededError, match=r"at most 900 different keys.* dedupe_buffer_bytes"):
@@ -227,7 +229,7 @@ def test_keys_need_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["in-0", "in-0/" + FIRST])
-def test_damage_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_damage_stops_compaction_and_leaves_no_output(tmp_path: Path, name: str) -> None:
     good = kbatch.encode([b"a", b"b"], keys=[b"k", b"k"], timestamps=NOW)
     bad = bytearray(kbatch.encode([b"a"], keys=[b"k"], base_offset=2, timestamps=NOW))
     bad[-3] ^= 1
@@ -239,7 +241,7 @@ def test_damage_leaves_nothing(tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path) == ["in-0"]
 
 
-def test_inner_checksum_is_not_hidden(golden: Path, tmp_path: Path) -> None:
+def test_a_wrong_inner_checksum_is_an_error(golden: Path, tmp_path: Path) -> None:
     from oracle import build_message, build_wrapper
 
     inner = build_message(b"k", b"v", crc=1)
@@ -248,7 +250,7 @@ def test_inner_checksum_is_not_hidden(golden: Path, tmp_path: Path) -> None:
         run(source, tmp_path / "out-0", include_active=True)
 
 
-def test_overlap_and_names(tmp_path: Path) -> None:
+def test_overlapping_segments_and_wrong_names_are_refused(tmp_path: Path) -> None:
     one = kbatch.encode([b"a", b"b"], keys=[b"k", b"k"], timestamps=NOW)
     source = write_log(tmp_path / "in-0", {0: one, 1: b""})
     with pytest.raises(kbatch.LogDirectoryError, match="overlap"):
@@ -260,7 +262,7 @@ def test_overlap_and_names(tmp_path: Path) -> None:
         run(source.parent / "in-0" / FIRST, tmp_path / "in-0")
 
 
-def test_places_that_can_not_be_written(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_outputs_are_refused(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "logs/txn-0"
     shutil.copytree(golden / "logs/txn-0", source)
     before = sorted(tmp_path.rglob("*"))
@@ -275,7 +277,7 @@ def test_places_that_can_not_be_written(golden: Path, tmp_path: Path, capsys: py
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_single_file_and_tail(tmp_path: Path) -> None:
+def test_a_single_file_is_compacted_without_its_partial_batch(tmp_path: Path) -> None:
     one = kbatch.encode([b"a", b"b"], keys=[b"k", b"k"], timestamps=NOW)
     write_log(tmp_path / "in-0", {0: one + one[:30]})
     done = run(tmp_path / "in-0" / FIRST, tmp_path / "out.log", include_active=True)
@@ -284,7 +286,7 @@ def test_single_file_and_tail(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["in-0", "out.log"]
 
 
-def test_side_files_are_copied(golden: Path, tmp_path: Path) -> None:
+def test_auxiliary_files_are_copied(golden: Path, tmp_path: Path) -> None:
     source = golden / "logs" / "codec-none-0"
     compact_log(source, tmp_path / "codec-none-0", include_active=True)
     snapshots = {path.name for path in source.glob("*.snapshot")}
@@ -293,7 +295,7 @@ def test_side_files_are_copied(golden: Path, tmp_path: Path) -> None:
     assert copied <= snapshots
 
 
-def test_bad_options(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     source = write_log(tmp_path / "in-0", {0: b""})
     for name, value in (("delete_retention_ms", -1), ("delete_retention_ms", 2**63 - 1), ("max_bytes", 0), ("now", -1)):
         with pytest.raises(ValueError, match=name):
@@ -305,7 +307,7 @@ def test_bad_options(tmp_path: Path) -> None:
 # -- the table of keys
 
 
-def test_siphash() -> None:
+def test_siphash_matches_the_vectors_of_its_authors() -> None:
     """The vectors of SipHash's authors (``vectors_sip128``)."""
     secret = bytes(range(16))
     assert siphash(secret, b"").hex() == "a3817f04ba25a8e66df67214c7550293"
@@ -317,8 +319,8 @@ def test_siphash() -> None:
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=20), st.integers(0, 300).map(lambda i: b"%d" % i))),
     size=st.sampled_from([24 * 4, 24 * 40, 24 * 100_000]),
 )
-def test_key_offsets(keys: list[bytes | None], size: int) -> None:
-    table, wanted = KeyOffsets(size), {}
+def test_key_offsets_keep_the_last_offset_of_each_key(keys: list[bytes | None], size: int) -> None:
+    table, expected = KeyOffsets(size), {}
     data = np.frombuffer(b"".join(key or b"" for key in keys), np.uint8)
     lengths = np.array([-1 if key is None else len(key) for key in keys], np.int32)
     positions = np.cumsum(np.maximum(lengths, 0), dtype=np.int64) - np.maximum(lengths, 0)
@@ -326,17 +328,17 @@ def test_key_offsets(keys: list[bytes | None], size: int) -> None:
     taken = table.add(offsets, positions, lengths, data)
     for i, key in enumerate(keys[:taken]):
         if key is not None:
-            wanted[key] = i
-    assert len(table) == len(wanted)
+            expected[key] = i
+    assert len(table) == len(expected)
     if taken < len(keys):
         assert len(table) == table.most_keys
-        assert keys[taken] not in wanted
+        assert keys[taken] not in expected
     out = np.empty(len(keys), np.uint8)
     table.latest(offsets, positions, lengths, data, out)
-    assert out.tolist() == [key is not None and i >= wanted.get(key, -1) for i, key in enumerate(keys)]
+    assert out.tolist() == [key is not None and i >= expected.get(key, -1) for i, key in enumerate(keys)]
 
 
-def test_key_offsets_grow() -> None:
+def test_the_table_of_keys_grows() -> None:
     count = 200_000
     data = np.arange(count, dtype="<i8").view(np.uint8)
     offsets = np.arange(count, dtype=np.int64)
@@ -362,7 +364,7 @@ def test_key_offsets_stay_in_bounds(position: int, length: int) -> None:
 # -- the command
 
 
-def test_command(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_compact_command_reports_counts(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = os.fspath(golden / "logs" / "compact-src-0")
     options = ["--now", "2023-11-14T22:16:30.600Z", "--delete-retention-ms", "1000", "--producer-expiration-ms", "0"]
     assert main(["compact", source, str(tmp_path / "out-0"), "--include-active", *options]) == 0
@@ -385,7 +387,9 @@ def test_command(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert stopped.value.code == 2
 
 
-def test_command_on_a_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_compact_command_compacts_every_log_of_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     logs = tmp_path / "logs"
     for name in ("a-0", "b-1"):
         write_log(logs / name, {0: kbatch.encode([b"1", b"2"], keys=[b"k", b"k"], timestamps=NOW)})
@@ -397,7 +401,7 @@ def test_command_on_a_log_directory(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert sorted(os.listdir(tmp_path)) == ["logs", "out"]
 
 
-def test_interrupted_command_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_command_leaves_no_output(tmp_path: Path) -> None:
     one = kbatch.encode([b"v" * 20] * 200_000, keys=[b"k"] * 200_000, timestamps=NOW, batch_size=200)
     write_log(tmp_path / "in-0", {0: one})
     code = (

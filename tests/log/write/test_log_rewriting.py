@@ -1,4 +1,4 @@
-"""Whole logs in another magic or with another codec: directories, files, memory, and the commands."""
+"""Logs converted to another magic or recompressed with another codec: directories, files, memory, commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names(path: Path) -> set[str]:
 
 
 def write_log(path: Path, mebibytes: int, *, codec: str = "lz4", segment_bytes: int = 1 << 30) -> int:
-    """Write a log of so many bytes before compression, which hardly compress; return its size."""
+    """Write a log with this many mebibytes of nearly incompressible records; return its size."""
     values = np.random.default_rng(1).integers(0, 256, (1024, 1000), np.uint8)
     with LogWriter(path, segment_bytes=segment_bytes, sync=False) as writer:
         for i in range(mebibytes):
@@ -50,7 +50,9 @@ def write_log(path: Path, mebibytes: int, *, codec: str = "lz4", segment_bytes: 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("name", LOGS)
-def test_recompressed_logs(name: str, codec: str, golden: Path, tmp_path: Path) -> None:
+def test_recompressed_logs_have_the_same_records_and_auxiliary_files(
+    name: str, codec: str, golden: Path, tmp_path: Path
+) -> None:
     source, out = golden / "logs" / name, tmp_path / name
     if codec == "zstd" and name in ("magic0-0", "magic1-0", "mixed-0"):
         with pytest.raises(kbatch.ConversionLossError) as caught:
@@ -64,7 +66,7 @@ def test_recompressed_logs(name: str, codec: str, golden: Path, tmp_path: Path) 
     assert not verify_log(kbatch.Log(out).segments, whole=True).damaged
     log, made = kbatch.Log(source), kbatch.Log(out)
     assert [one.base_offset for one in made.segments] == [one.base_offset for one in log.segments]
-    # What a broker keeps beside them is there, and what doesn't depend on sizes is the same.
+    # Auxiliary files are present, and equal unless they depend on sizes.
     assert names(out) >= names(source)
     for path in source.iterdir():
         if path.suffix in (".snapshot", ".txnindex"):
@@ -74,20 +76,20 @@ def test_recompressed_logs(name: str, codec: str, golden: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("name", LOGS)
-def test_converted_logs(name: str, magic: int, golden: Path, tmp_path: Path) -> None:
+def test_converted_logs_have_the_same_records(name: str, magic: int, golden: Path, tmp_path: Path) -> None:
     source, out = golden / "logs" / name, tmp_path / name
     convert_log(source, out, magic, codec="gzip" if magic < 2 else None, lossy="drop", max_bytes=4096)
     assert set(kbatch.Log(out).batches()["magic"].tolist()) <= {magic}
-    wanted = [(row[0], -1 if magic == 0 else row[1], *row[2:]) for row in rows_of(source)]
-    assert rows_of(out) == wanted
+    expected = [(row[0], -1 if magic == 0 else row[1], *row[2:]) for row in rows_of(source)]
+    assert rows_of(out) == expected
     assert not verify_log(kbatch.Log(out).segments, whole=True).damaged
     if magic < 2:
-        # Nothing is left of producers and transactions.
+        # Older magics have no producers and transactions.
         assert not [each for each in names(out) if each.endswith((".snapshot", ".txnindex"))]
 
 
-def test_a_log_that_begins_within_a_transaction(golden: Path, tmp_path: Path) -> None:
-    """The .txnindex knows more than the markers: it is kept, and where there is none, they tell."""
+def test_the_txnindex_of_a_log_that_begins_within_a_transaction_is_kept(golden: Path, tmp_path: Path) -> None:
+    """The .txnindex may list a transaction that began before the log; without an index it is made from the markers."""
     source = tmp_path / "txn-0"
     shutil.copytree(golden / "logs/txn-0", source)
     (source / "00000000000000000000.log").unlink()
@@ -97,11 +99,11 @@ def test_a_log_that_begins_within_a_transaction(golden: Path, tmp_path: Path) ->
     assert (out / index).read_bytes() == (source / index).read_bytes()
     (source / index).unlink()
     recompress_log(source, tmp_path / "c", "gzip")
-    made, wanted = (kbatch.Log(path).segments[0].transaction_index() for path in (tmp_path / "c", out))
-    assert made["last_offset"].tolist() == wanted["last_offset"].tolist()
+    made, expected = (kbatch.Log(path).segments[0].transaction_index() for path in (tmp_path / "c", out))
+    assert made["last_offset"].tolist() == expected["last_offset"].tolist()
 
 
-def test_segments_that_lose_all_batches(tmp_path: Path) -> None:
+def test_segments_may_lose_all_batches(tmp_path: Path) -> None:
     fields: Any = {"producer_id": 7, "producer_epoch": 0}
     with LogWriter(tmp_path / "t-0", sync=False) as writer:
         for first in (0, 10, 20, 30):
@@ -115,7 +117,7 @@ def test_segments_that_lose_all_batches(tmp_path: Path) -> None:
     assert [row[0] for row in rows_of(tmp_path / "u-0")] == [0, 20, 30]
 
 
-def test_offsets_of_a_set_that_no_batch_can_hold(tmp_path: Path) -> None:
+def test_a_message_set_with_too_distant_offsets_is_refused(tmp_path: Path) -> None:
     """PRD-R8: the error names the file and the batch."""
     inner = build_message(b"k", b"a", offset=5) + build_message(b"k", b"b", offset=2**31 + 5)
     path = tmp_path / "t-0/00000000000000000000.log"
@@ -130,10 +132,10 @@ def test_offsets_of_a_set_that_no_batch_can_hold(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("codec", ["snappy", "none"])
-def test_aborted_transactions_of_segments_that_are_parted(
+def test_split_segments_have_the_aborted_transactions_of_their_markers(
     indexed: bool, codec: str, golden: Path, tmp_path: Path
 ) -> None:
-    """Each stands in the .txnindex beside its marker: consumers look for it there."""
+    """Each transaction is in the .txnindex of its marker's segment, where consumers look for it."""
     source = tmp_path / "source-0"
     shutil.copytree(golden / "logs/txn-0", source)
     if not indexed:
@@ -144,16 +146,16 @@ def test_aborted_transactions_of_segments_that_are_parted(
     assert len(log.segments) > 30
     assert not verify_log(log.segments, whole=True).damaged
     entries = [segment.transaction_index() for segment in log.segments]
-    wanted = np.concatenate([segment.transaction_index() for segment in kbatch.Log(golden / "logs/txn-0").segments])
+    expected = np.concatenate([segment.transaction_index() for segment in kbatch.Log(golden / "logs/txn-0").segments])
     assert np.concatenate(entries)[["producer_id", "first_offset", "last_offset"]].tolist() == (
-        wanted[["producer_id", "first_offset", "last_offset"]].tolist()
+        expected[["producer_id", "first_offset", "last_offset"]].tolist()
     )
     ends = [*(segment.base_offset for segment in log.segments[1:]), log.end_offset]
     for segment, end, rows in zip(log.segments, ends, entries, strict=True):
         assert ((segment.base_offset <= rows["last_offset"]) & (rows["last_offset"] < end)).all()
 
 
-def test_larger_segments_are_parted(golden: Path, tmp_path: Path) -> None:
+def test_segments_larger_than_the_limit_are_split(golden: Path, tmp_path: Path) -> None:
     recompress_log(golden / "logs/codec-gzip-0", tmp_path / "t-0", "none", segment_bytes=30_000)
     log = kbatch.Log(tmp_path / "t-0")
     assert len(log.segments) > 4
@@ -182,10 +184,10 @@ def test_damage(golden: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"", bytes(500), kbatch.encode([b"cut"], base_offset=9)[:-1]], ids=len)
-def test_what_is_not_copied_of_a_logs_end_is_told(
+def test_bytes_after_the_last_batch_are_reported_as_not_copied(
     tail: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DSK-R14: neither damage nor to be passed over in silence."""
+    """DSK-R14: a partial batch or zeros at the end are not damage, but they are reported."""
     (tmp_path / "t-0").mkdir()
     batches = [kbatch.encode([b"v"] * 3, base_offset=first) for first in (0, 3, 6)]
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(batches[0] + batches[1])
@@ -193,12 +195,12 @@ def test_what_is_not_copied_of_a_logs_end_is_told(
     report = recompress_log(tmp_path / "t-0", tmp_path / "u-0", "gzip", max_bytes=100)
     assert (report.tail_bytes, report.damage, report.batches) == (len(tail), [], 3)
     assert main(["convert", str(tmp_path / "t-0"), str(tmp_path / "v-0")]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not copied")]
-    assert said == ([f"not copied: {len(tail)} bytes after the last complete batch"] if tail else [])
+    output = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not copied")]
+    assert output == ([f"not copied: {len(tail)} bytes after the last complete batch"] if tail else [])
     assert kbatch.Log(tmp_path / "v-0").end_offset == 9
 
 
-def test_where_it_may_be_written(golden: Path, tmp_path: Path) -> None:
+def test_outputs_inside_the_input_are_refused(golden: Path, tmp_path: Path) -> None:
     source = tmp_path / "logs"
     shutil.copytree(golden / "logs", source)
     for out in (source / "txn-0/x-0", source / "txn-0"):
@@ -213,7 +215,7 @@ def test_where_it_may_be_written(golden: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["lz4", "none"])
 def test_memory_does_not_depend_on_the_size(codec: str, tmp_path: Path) -> None:
-    """200 MB under a limit of address space that such a log wouldn't fit in."""
+    """Rewrites 200 MB under an address-space limit that is smaller than the log."""
     size = write_log(tmp_path / "t-0", 200, codec=codec)
     assert size > 200_000_000
     code = (
@@ -239,7 +241,7 @@ def test_the_commands(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert rows_of(tmp_path / "txn-0", isolation="read_committed") == rows_of(
         logs / "txn-0", isolation="read_committed"
     )
-    # One file, and index files beside it if its name says what they count from.
+    # The output is one file, with index files if its name has the base offset.
     path = f"{logs}/magic1-0/00000000000000000000.log"
     assert main(["convert", path, f"{tmp_path}/new.log", "--magic", "2", "--codec", "lz4:3"]) == 0
     (tmp_path / "one").mkdir()
@@ -249,7 +251,7 @@ def test_the_commands(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert suffixes == [".index", ".log", ".timeindex"]
     assert set(kbatch.scan((tmp_path / "new.log").read_bytes())["attributes"].tolist()) == {3}
     capsys.readouterr()
-    # What would be lost is refused, or told.
+    # A conversion that loses something is refused, or reports the loss.
     lossy = ["convert", f"{logs}/txn-0", f"{tmp_path}/old-0", "--magic", "1", "--codec", "gzip"]
     assert main(lossy) == 1
     assert "does not support control batches" in capsys.readouterr().err
@@ -262,7 +264,9 @@ def test_the_commands(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "no such file or directory" in capsys.readouterr().err
 
 
-def test_a_whole_log_directory(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_rewrite_every_log_of_a_directory_or_nothing(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tmp_path / "data"
     for name in ("codec-none-0", "txn-0"):
         shutil.copytree(golden / "logs" / name, source / name)
@@ -281,7 +285,7 @@ def test_a_whole_log_directory(golden: Path, tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "out/txn-0/partition.metadata").exists()
     assert kbatch.Log(tmp_path / "out/txn-0").start_offset == 9
     assert main(["verify", "--json", f"{tmp_path}/out"]) == 0
-    # All, or nothing.
+    # A failed command writes nothing.
     capsys.readouterr()
     path = source / "txn-0/00000000000000000280.log"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
@@ -289,8 +293,8 @@ def test_a_whole_log_directory(golden: Path, tmp_path: Path, capsys: pytest.Capt
     assert sorted(os.listdir(tmp_path)) == ["data", "out"]
     assert main(["recompress", str(source), f"{tmp_path}/two", "--codec", "gzip", "--on-error", "skip"]) == 3
     last = kbatch.scan(path.read_bytes())[-1]
-    said = capsys.readouterr().out
-    assert f"skipped: byte {last['position']}, {last['size']} bytes: {path}: " in said
+    output = capsys.readouterr().out
+    assert f"skipped: byte {last['position']}, {last['size']} bytes: {path}: " in output
 
 
 @pytest.mark.parametrize(
@@ -324,8 +328,8 @@ def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
         time.sleep(0.05)
     assert process.poll() is None
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "kbatch recompress: interrupted\n")
+    _, output = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "kbatch recompress: interrupted\n")
     assert os.listdir(tmp_path) == ["t-0"]
 
 

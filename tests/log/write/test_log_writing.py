@@ -1,4 +1,4 @@
-"""LogWriter: the files of a topic-partition, beside those that Kafka has written for the same batches."""
+"""LogWriter: the files of a topic-partition, compared with the files that Kafka wrote for the same batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbatch.log import LogWriter, read_leader_epochs, read_transaction_index
 from kbatch.log.verification import verify_log
 from kbatch.log.write.staging import staged
 
-# What a broker with log.index.interval.bytes=1024 wrote, each batch by an append of its own.
+# Logs of a broker with log.index.interval.bytes=1024 and one append per batch.
 NAMES = [
     "codec-none-0",
     "codec-gzip-0",
@@ -53,7 +53,7 @@ def times_of(path: Path) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
 @pytest.mark.parametrize("name", NAMES)
-def test_files_are_those_of_kafka(name: str, piece: int, golden: Path, tmp_path: Path) -> None:
+def test_files_equal_the_files_of_kafka(name: str, piece: int, golden: Path, tmp_path: Path) -> None:
     log = kbatch.Log(golden / "logs" / name)
     with LogWriter(tmp_path / name, index_interval_bytes=1024, base_offset=0) as writer:
         for segment in log.segments:
@@ -79,7 +79,7 @@ def test_segments_are_rolled_by_size(tmp_path: Path) -> None:
         writer.append(b"".join(batch(offset) for offset in range(10, 17)))
         assert writer.segments == [10, 13, 16]
         assert (writer.next_offset, writer.bytes_written) == (17, 7 * size)
-        # One that is larger than a segment gets one of its own.
+        # A batch larger than a segment gets a separate segment.
         writer.append(batch(17, values=[bytes(4 * size)]))
         writer.append(batch(18))
     log = kbatch.Log(tmp_path / "t-0")
@@ -94,16 +94,16 @@ def test_segments_are_rolled_by_offsets_and_by_index_entries(tmp_path: Path) -> 
     assert writer.segments == [5, 5 + 2**31, 2**40]
     with LogWriter(tmp_path / "u-0", index_interval_bytes=0, segment_index_bytes=60, sync=False) as writer:
         writer.append(b"".join(batch(offset) for offset in range(13)))
-    # Room for five entries of a .timeindex, the last of which comes when the segment is closed; there is none for the
-    # first batch of a segment.
+    # A .timeindex has space for five entries. The last entry is written when the segment is closed, and the first
+    # batch of a segment has no entry.
     assert writer.segments == [0, 5, 10]
     for base in writer.segments:
         assert len(times_of(tmp_path / f"u-0/{base:020d}.timeindex")) <= 5
     assert not verify_log(kbatch.Log(tmp_path / "u-0").segments).findings
 
 
-def test_time_index(tmp_path: Path) -> None:
-    """DSK-R3: the largest timestamp so far and the batch that has it; none for batches without timestamps."""
+def test_the_time_index_has_the_largest_timestamps_so_far(tmp_path: Path) -> None:
+    """DSK-R3: entries have the largest timestamp so far and its batch; batches without timestamps have no entry."""
     times = [-1, 50, 40, 50, 60, 55]
     with LogWriter(tmp_path / "t-0", index_interval_bytes=0, sync=False) as writer:
         for offset, time in enumerate(times):
@@ -116,15 +116,15 @@ def test_time_index(tmp_path: Path) -> None:
     assert times_of(tmp_path / "u-0/00000000000000000000.timeindex") == []
 
 
-def test_message_sets_get_a_segment_of_their_first_offset(tmp_path: Path) -> None:
-    """LEG-R23: headers don't tell it."""
+def test_a_segment_is_named_by_the_first_offset_of_a_message_set(tmp_path: Path) -> None:
+    """LEG-R23: the header of a compressed message set does not contain the first offset."""
     with LogWriter(tmp_path / "t-0", sync=False) as writer:
         writer.append(kbatch.encode([b"a", b"b"], base_offset=30, magic=1, codec="gzip"))
     assert writer.segments == [30]
     assert kbatch.Log(tmp_path / "t-0").end_offset == 32
 
 
-def test_transactions_that_are_given(tmp_path: Path) -> None:
+def test_given_aborted_transactions_are_written_to_their_segment(tmp_path: Path) -> None:
     rows = np.array([(7, 0, 3, 4), (8, 1, 12, 13)], ABORTED_DTYPE)
     with LogWriter(tmp_path / "t-0", follow_transactions=False, sync=False) as writer:
         writer.append(batch(0))
@@ -136,7 +136,7 @@ def test_transactions_that_are_given(tmp_path: Path) -> None:
     assert read_transaction_index(tmp_path / "t-0/00000000000000000010.txnindex").tolist() == rows[1:].tolist()
 
 
-def test_leader_epochs_and_other_files(tmp_path: Path) -> None:
+def test_leader_epochs_are_written_unless_the_file_is_given(tmp_path: Path) -> None:
     with LogWriter(tmp_path / "t-0", sync=True) as writer:
         for offset, epoch in enumerate([-1, 2, 2, 1, 5, -1, 5]):
             writer.append(batch(offset, leader_epoch=epoch))
@@ -178,13 +178,13 @@ def test_one_file(tmp_path: Path) -> None:
         ([batch(5), kbatch.encode([b"a"], magic=1, codec="gzip", base_offset=4)], "offsets 4 to 4 come after 5"),
     ],
 )
-def test_offsets_have_to_rise(parts: list[bytes], text: str, tmp_path: Path) -> None:
+def test_offsets_must_ascend(parts: list[bytes], text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=text):
         write(tmp_path / "t-0", parts)
     assert os.listdir(tmp_path) == []
 
 
-def test_only_whole_batches(tmp_path: Path) -> None:
+def test_incomplete_and_invalid_batches_are_refused(tmp_path: Path) -> None:
     with pytest.raises(kbatch.TruncatedBatchError):
         write(tmp_path / "t-0", [batch(0) + batch(1)[:-1]])
     with pytest.raises(kbatch.CorruptBatchError):
@@ -192,7 +192,7 @@ def test_only_whole_batches(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_nothing_has_its_name_before_all_is_there(tmp_path: Path) -> None:
+def test_files_get_their_names_only_at_the_end(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "t-0", segment_bytes=1)
     for offset in range(3):
         writer.append(batch(offset))
@@ -207,7 +207,7 @@ def test_nothing_has_its_name_before_all_is_there(tmp_path: Path) -> None:
         writer.append(batch(9))
 
 
-def test_who_comes_first_stays(tmp_path: Path) -> None:
+def test_an_existing_log_is_not_replaced(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "t-0", sync=False)
     writer.append(batch(0))
     (tmp_path / "t-0").mkdir()
@@ -218,14 +218,14 @@ def test_who_comes_first_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "t-0") == ["kept"]
     with pytest.raises(kbatch.LogDirectoryError, match="exists already"):
         LogWriter(tmp_path / "t-0")
-    # An empty directory is in nobody's way.
+    # An empty directory may be replaced.
     (tmp_path / "u-0").mkdir()
     with LogWriter(tmp_path / "u-0", sync=False) as writer:
         writer.append(batch(0))
     assert kbatch.Log(tmp_path / "u-0").end_offset == 1
 
 
-def test_after_an_error_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError("disk full")
 
@@ -244,7 +244,7 @@ def test_after_an_error_nothing_is_left(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == ["kept-0"]
 
 
-def test_errors_of_the_file_system_say_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_errors_name_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -263,7 +263,7 @@ def test_errors_of_the_file_system_say_where(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("out", ["t-0", "00000000000000000000.log"])
-def test_what_is_interrupted_at_the_very_end_is_not_there(
+def test_an_interrupt_after_the_rename_removes_the_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     real = os.fsync

@@ -1,4 +1,4 @@
-"""write_log: DataFrames as log directories, read back by kbatch and aiokafka; and that it is all or nothing."""
+"""write_log: DataFrames as log directories, read back by kbatch and aiokafka. A write succeeds or changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kbatch.log.write.rows import parse_codec_level
 
 
 @pytest.mark.parametrize("compression", [None, "gzip:1", "snappy", "lz4", "zstd:3"])
-def test_what_is_written_is_read(tmp_path: Path, compression: str | None) -> None:
+def test_written_logs_have_the_rows_of_the_frame(tmp_path: Path, compression: str | None) -> None:
     table = frame(400)
     written = write_log(tmp_path / "logs", table, compression=compression, batch_size=300)
     assert found(tmp_path / "logs") == expected(table)
@@ -38,12 +38,12 @@ def test_what_is_written_is_read(tmp_path: Path, compression: str | None) -> Non
     assert set(log.batches()["attributes"] & 7) == {parse_codec_level(compression)[0]}
     assert log.leader_epochs.tolist() == [(0, 0)]
     assert (log.segments[0].has(".index"), log.segments[0].has(".timeindex")) == (True, True)
-    # Nothing else is left.
+    # No other files remain.
     assert sorted(os.listdir(tmp_path)) == ["logs"]
     assert all("kbatch" not in name for name in os.listdir(tmp_path / "logs"))
 
 
-def test_aiokafka_reads_it(tmp_path: Path) -> None:
+def test_aiokafka_reads_written_logs(tmp_path: Path) -> None:
     records = pytest.importorskip("aiokafka.record.memory_records")
     table = frame(100)
     write_log(tmp_path, table, compression="lz4", batch_size=500)
@@ -59,7 +59,7 @@ def test_aiokafka_reads_it(tmp_path: Path) -> None:
         assert seen == rows
 
 
-def test_offsets_go_on_and_files_stay(tmp_path: Path) -> None:
+def test_an_append_continues_the_offsets_and_keeps_the_files(tmp_path: Path) -> None:
     frames = [frame(30, first=30 * n, partitions=2) for n in range(4)]
     before: dict[str, bytes | None] = {}
     for n, each in enumerate(frames):
@@ -73,7 +73,7 @@ def test_offsets_go_on_and_files_stay(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 15, 30, 45]
 
 
-def test_the_leader_epoch_goes_on(tmp_path: Path) -> None:
+def test_an_append_continues_the_leader_epoch(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
     write_segment(directory, 0, [kbatch.encode([b"a", b"b"], leader_epoch=7)], indexes=True)
     (directory / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n7 1\n")
@@ -84,7 +84,7 @@ def test_the_leader_epoch_goes_on(tmp_path: Path) -> None:
     assert [table.values() for table in log.tables()] == [[b"a", b"b"], [b"c"]]
 
 
-def test_segments_have_their_size(tmp_path: Path) -> None:
+def test_segments_are_at_most_segment_bytes_large(tmp_path: Path) -> None:
     table = frame(2000, topics=1, partitions=1)
     write_log(tmp_path, [table.slice(0, 900), table.slice(900)], batch_size=1000, segment_bytes=5000)
     log = kbatch.Log(tmp_path / "topic.0-0")
@@ -93,7 +93,7 @@ def test_segments_have_their_size(tmp_path: Path) -> None:
     assert found(tmp_path) == expected(table)
 
 
-def test_frames_of_other_libraries(tmp_path: Path) -> None:
+def test_frames_of_other_libraries_are_written_like_arrow(tmp_path: Path) -> None:
     table = frame(60)
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     as_pandas = table.to_pandas()
@@ -125,14 +125,14 @@ def test_a_record_table_keeps_its_offsets(tmp_path: Path, golden: Path) -> None:
     assert one.combine_chunks().equals(other.combine_chunks())
 
 
-# -- offsets that are kept
+# -- kept offsets
 
 
 def offset_rows(offsets: list[int | None], value: str = "v") -> Any:
     return pa.table({"offset": pa.array(offsets, pa.int64()), "value": [value] * len(offsets)})
 
 
-def test_kept_offsets(tmp_path: Path) -> None:
+def test_offsets_of_the_frame_can_be_kept(tmp_path: Path) -> None:
     to = {"topic": "t", "num_partitions": 1}
     write_log(tmp_path, offset_rows([5, 6, 9]), **to)
     write_log(tmp_path, offset_rows([20, 5_000_000_000]), **to)
@@ -175,7 +175,7 @@ def test_partitions_are_chosen_as_kafka_does(tmp_path: Path) -> None:
     assert seen == want
 
 
-def test_a_column_of_keys_is_hashed_as_each_is() -> None:
+def test_a_column_of_keys_is_hashed_like_single_keys() -> None:
     keys = [os.urandom(n) for n in range(70)] + [b"", b"\xff" * 1000]
     for column in (pa.array(keys), pa.array(keys, pa.binary_view()), pa.array([b"x", *keys, b"y"])[1:-1]):
         assert key_partitions(column, 7).tolist() == [key_partition(key, 7) for key in keys]
@@ -183,13 +183,13 @@ def test_a_column_of_keys_is_hashed_as_each_is() -> None:
     assert key_partitions(pa.array([], pa.binary()), 3).tolist() == []
 
 
-def test_many_partitions(tmp_path: Path) -> None:
+def test_many_partitions_are_written(tmp_path: Path) -> None:
     table = frame(1500, topics=1, partitions=150)
     write_log(tmp_path, table)
     assert found(tmp_path) == expected(table)
 
 
-# -- what is refused
+# -- refused input
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_many_partitions(tmp_path: Path) -> None:
         ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "segment_bytes": 0}, "segment_bytes must be"),
     ],
 )
-def test_bad_rows_and_options_say_what_is_wrong(
+def test_invalid_rows_and_options_are_refused_with_a_reason(
     tmp_path: Path, columns: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
@@ -249,7 +249,7 @@ def test_bad_rows_and_options_say_what_is_wrong(
     assert os.listdir(tmp_path) == []
 
 
-def test_headers_of_pandas_that_are_missing_or_none(tmp_path: Path) -> None:
+def test_missing_headers_of_pandas_are_empty(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     rows = [[("h", b"1")], np.nan, None, [{"key": "h", "value": None}]]
     frame = pd.DataFrame({"value": [b"v"] * 4, "headers": pd.Series(rows, dtype=object)})
@@ -269,13 +269,13 @@ def test_a_headers_key_must_not_be_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [5, "path", {"value": [1]}, [b"a"]])
-def test_what_is_no_frame(tmp_path: Path, bad: Any) -> None:
+def test_other_objects_are_not_frames(tmp_path: Path, bad: Any) -> None:
     with pytest.raises(TypeError, match="a frame must be an Arrow table"):
         write_log(tmp_path / "logs", bad, topic="t", num_partitions=1)
     assert os.listdir(tmp_path) == []
 
 
-def test_places_that_are_none(tmp_path: Path) -> None:
+def test_unusable_log_directories_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for root, message in (
         ("s3://bucket/logs", "local or mounted file systems only"),
@@ -293,10 +293,10 @@ def test_an_empty_frame_writes_nothing(tmp_path: Path) -> None:
     assert tree(tmp_path) == {}
 
 
-# -- logs that are there
+# -- existing logs
 
 
-def test_modes(tmp_path: Path) -> None:
+def test_the_mode_decides_about_existing_logs(tmp_path: Path) -> None:
     root = tmp_path / "logs"
     write_log(root, frame(30, partitions=4), mode="error")
     (root / "log-start-offset-checkpoint").write_text("0\n1\ntopic.0 0 3\n")
@@ -330,16 +330,16 @@ def test_the_empty_segment_at_a_logs_end_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tail", "kind"), [(one_batch(2, [5])[:40], "partial"), (bytes(64), "zeros"), (b"x" * 99, "damaged")]
 )
-def test_a_log_that_ends_within_a_batch_is_not_continued(tmp_path: Path, tail: bytes, kind: str) -> None:
+def test_a_log_with_bytes_after_its_last_batch_is_not_continued(tmp_path: Path, tail: bytes, kind: str) -> None:
     write_segment(tmp_path / "t-0", 0, [one_batch(0, [1, 2])], tail=tail)
     before = tree(tmp_path)
     table = pa.table({"value": ["a", "b"], "topic": ["a", "t"], "partition": [0, 0]})
-    with pytest.raises(LogDirectoryError, match=rf"{len(tail)} bytes after the last whole batch \({kind}\)"):
+    with pytest.raises(LogDirectoryError, match=rf"{len(tail)} bytes after the last complete batch \({kind}\)"):
         write_log(tmp_path, table)
     assert tree(tmp_path) == before
 
 
-def test_a_broker_or_writer_has_the_lock(tmp_path: Path) -> None:
+def test_a_held_lock_prevents_a_write(tmp_path: Path) -> None:
     code = """if True:
         import fcntl, sys
         file = open(sys.argv[1], "w")
@@ -359,13 +359,13 @@ def test_a_broker_or_writer_has_the_lock(tmp_path: Path) -> None:
             roll_back(tmp_path)
         other.communicate()
     write_log(tmp_path, frame())
-    # Within a process, where locks of files don't count.
+    # Within one process, file locks do not exclude each other.
     with commit_module.locked(str(tmp_path)), pytest.raises(LogDirectoryError, match="holds this lock"):
         write_log(tmp_path, frame())
     assert found(tmp_path) == expected(frame())
 
 
-def test_two_writers_of_a_new_directory(tmp_path: Path) -> None:
+def test_the_second_writer_of_a_new_directory_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "logs"
 
     def rows() -> Iterator[Any]:
@@ -378,7 +378,7 @@ def test_two_writers_of_a_new_directory(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["logs"]
 
 
-def test_two_writers_of_a_directory_that_is_there(tmp_path: Path) -> None:
+def test_two_writers_of_an_existing_directory_both_succeed(tmp_path: Path) -> None:
     def rows() -> Iterator[Any]:
         yield frame(10)
         write_log(tmp_path, frame(20))

@@ -21,12 +21,12 @@ from kbatch.log.write import commit as commit_module
 
 
 class Crash(BaseException):
-    """The end of the process, as far as the code after it goes."""
+    """Simulates a killed process: no handler of `Exception` runs."""
 
 
 @contextlib.contextmanager
 def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int, error: BaseException) -> Iterator[None]:
-    """Let a call of `os` fail: the one with this number."""
+    """Let the call number `at` of this function of `os` fail."""
     real, calls = getattr(os, name), [0]
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -41,7 +41,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int, error: BaseExc
 
 
 def prepared(root: Path) -> dict[str, bytes | None]:
-    """Logs to go on with, one with an empty segment at its end, and one that will be new."""
+    """Write logs that the test continues; one ends with an empty segment."""
     write_log(root, frame(12, topics=1, partitions=2))
     write_segment(root / "topic.0-0", 6, [])
     return tree(root)
@@ -49,7 +49,9 @@ def prepared(root: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("name", ["rename", "fsync", "unlink"])
-def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mode: Any) -> None:
+def test_a_failure_leaves_existing_logs_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mode: Any
+) -> None:
     root = tmp_path / "logs"
     before = prepared(root)
     failures = 0
@@ -70,9 +72,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["rename", "fsync"])
-def test_a_failure_leaves_nothing_of_a_new_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_failure_removes_a_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for at in range(1, 100):
         try:
             with stopping(monkeypatch, name, at, OSError(5, "Input/output error")):
@@ -86,7 +86,7 @@ def test_a_failure_leaves_nothing_of_a_new_directory(
 
 
 def crash(monkeypatch: pytest.MonkeyPatch, root: Path, at: int, mode: Any = "append") -> bool:
-    """Write, and end at a rename as a process that is killed does: nothing is cleaned up."""
+    """Write, and stop at a rename like a killed process: nothing is cleaned up."""
     with monkeypatch.context() as patch:
         patch.setattr(commit_module, "_undo", lambda *_: None)
         patch.setattr(commit_module.Stage, "remove", lambda _: None)
@@ -107,7 +107,7 @@ def test_a_crash_is_undone_by_the_next_writer(tmp_path: Path, monkeypatch: pytes
         if not crash(monkeypatch, root, at, mode):
             break
         crashes += 1
-        # By itself, and by the next writer.
+        # The crash is undone by `roll_back`, and by the next writer.
         journals = list(root.glob(".kbatch-write-*.tmp/journal.json"))
         with contextlib.suppress(LogDirectoryError):
             assert {log.topic for log in kbatch.find_logs(root)} == {"topic.0"}
@@ -124,7 +124,7 @@ def test_a_crash_is_undone_by_the_next_writer(tmp_path: Path, monkeypatch: pytes
     assert undone >= 2
 
 
-def test_what_was_written_to_after_a_crash_is_not_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_changed_after_a_crash_are_not_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = tmp_path
     for at in range(1, 100):
         root = tmp_path / str(at)
@@ -147,7 +147,7 @@ def test_what_was_written_to_after_a_crash_is_not_undone(tmp_path: Path, monkeyp
         roll_back(tmp_path)
 
 
-def test_unfinished_writes_of_a_new_directory(tmp_path: Path) -> None:
+def test_unfinished_writes_of_a_new_directory_are_removed(tmp_path: Path) -> None:
     (tmp_path / f".logs.kbatch-write-{'0' * 32}.tmp" / "attempts").mkdir(parents=True)
     (tmp_path / f".other.kbatch-write-{'0' * 32}.tmp").mkdir()
     assert roll_back(tmp_path / "logs") == 0
@@ -155,7 +155,7 @@ def test_unfinished_writes_of_a_new_directory(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [f".other.kbatch-write-{'0' * 32}.tmp"]
 
 
-def test_a_part_that_was_changed_is_not_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_part_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def longer(path: Path, data: bytes) -> None:
         path.write_bytes(data + data)
 

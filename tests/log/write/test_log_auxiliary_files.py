@@ -1,4 +1,4 @@
-"""What stands beside the segments of a log that is written anew: copied, or left out where it can't be read."""
+"""Auxiliary files of a rewritten log: they are copied, or omitted if they can't be read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbatch.log import compact_log, convert_log, read_leader_epochs, recompress_
 
 EPOCHS = "leader-epoch-checkpoint"
 METADATA = "partition.metadata"
-# The last of the log: a broker reads it first.
+# The last snapshot of the log, which a broker reads first.
 SNAPSHOT = "00000000000000000371.snapshot"
 
 
@@ -41,13 +41,13 @@ def source(golden: Path, tmp_path: Path) -> Path:
     shutil.copytree(golden / "logs" / "txn-0", path)
     (path / EPOCHS).write_text("0\n1\n0 0\n")
     (path / METADATA).write_text("version: 0\ntopic_id: a2JhdGNoLXRlc3RzLWJrcg\n")
-    # Names that no broker gives: of tiered storage, and what is still being written.
+    # Names that are not a broker's current snapshots: of tiered storage, and of a deleted file.
     for name in ("00000000000000000371-a2JhdGNoLXRlc3RzLWJrcg.snapshot", f"{SNAPSHOT}.deleted"):
         shutil.copy(path / SNAPSHOT, path / name)
     return path
 
 
-def beside(path: Path) -> dict[str, bytes]:
+def auxiliary_files(path: Path) -> dict[str, bytes]:
     return {
         each.name: each.read_bytes()
         for each in path.iterdir()
@@ -56,12 +56,14 @@ def beside(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("write", ALL)
-def test_what_can_be_read_is_copied(write: Callable[..., list[kbatch.Loss]], source: Path, tmp_path: Path) -> None:
+def test_readable_auxiliary_files_are_copied(
+    write: Callable[..., list[kbatch.Loss]], source: Path, tmp_path: Path
+) -> None:
     assert write(source, tmp_path / "out-0") == []
-    copied = beside(tmp_path / "out-0")
+    copied = auxiliary_files(tmp_path / "out-0")
     assert set(copied) >= {SNAPSHOT, EPOCHS, METADATA}
     assert all(name[:20].isdigit() and len(name) == len(SNAPSHOT) for name in set(copied) - {EPOCHS, METADATA})
-    assert copied.items() <= beside(source).items()
+    assert copied.items() <= auxiliary_files(source).items()
 
 
 def flipped(data: bytes) -> bytes:
@@ -69,7 +71,7 @@ def flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (flipped, "byte 2: stored checksum is 0x"),
         (lambda data: data[:-1], "byte 2: stored checksum is 0x"),
@@ -79,52 +81,52 @@ def flipped(data: bytes) -> bytes:
     ids=["flipped", "cut", "empty", "version"],
 )
 @pytest.mark.parametrize("write", ALL)
-def test_a_snapshot_that_can_not_be_read_is_left_out(
+def test_an_unreadable_snapshot_is_omitted_and_reported(
     write: Callable[..., list[kbatch.Loss]],
     damage: Callable[[bytes], bytes],
-    said: str,
+    message: str,
     source: Path,
     tmp_path: Path,
 ) -> None:
-    """DSK-R6: a broker deletes it, and follows the log from the one before."""
+    """DSK-R6: a broker deletes such a snapshot, and follows the log from the previous one."""
     path = source / SNAPSHOT
     path.write_bytes(damage(path.read_bytes()))
     (loss,) = write(source, tmp_path / "out-0")
-    assert loss.reason.startswith(f"{path}, {said}")
+    assert loss.reason.startswith(f"{path}, {message}")
     assert loss.reason.endswith("; it can be rebuilt from the log")
     assert (loss.position, loss.length, loss.base_offset) == (0, path.stat().st_size, None)
-    copied = beside(tmp_path / "out-0")
+    copied = auxiliary_files(tmp_path / "out-0")
     assert SNAPSHOT not in copied
     assert {EPOCHS, METADATA} <= set(copied)
 
 
 @pytest.mark.parametrize("write", ALL)
-def test_leader_epochs_that_can_not_be_read_are_made_anew(
+def test_unreadable_leader_epochs_are_rebuilt_from_the_batches(
     write: Callable[..., list[kbatch.Loss]], source: Path, tmp_path: Path
 ) -> None:
-    """DSK-R11: a broker gives up a log directory with such a file; the batches have the epochs too."""
+    """DSK-R11: a broker does not load a log directory with such a file; the epochs are also in the batches."""
     (source / EPOCHS).write_text("0\n2\n0 0\n")
     (loss,) = write(source, tmp_path / "out-0")
     assert loss.reason.startswith(f"{source / EPOCHS}, line 2: ")
     assert read_leader_epochs(tmp_path / "out-0" / EPOCHS)["epoch"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_below_magic_2_no_snapshot_is_looked_at(source: Path, tmp_path: Path) -> None:
+def test_snapshots_are_ignored_below_magic_2(source: Path, tmp_path: Path) -> None:
     (source / SNAPSHOT).write_bytes(b"")
     report = convert_log(source, tmp_path / "out-0", 1, lossy="drop", codec="gzip")
     assert report.damage == []
-    assert set(beside(tmp_path / "out-0")) == {EPOCHS, METADATA}
+    assert set(auxiliary_files(tmp_path / "out-0")) == {EPOCHS, METADATA}
 
 
 @pytest.mark.parametrize("arguments", [["convert"], ["recompress", "--codec", "lz4"], ["compact", "--include-active"]])
-def test_the_command_line_tells(
+def test_commands_report_unreadable_auxiliary_files(
     arguments: list[str], source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (source / SNAPSHOT).write_bytes(b"")
     assert main([*arguments, str(source), str(tmp_path / "out-0")]) == 3
-    said = capsys.readouterr().out
-    assert "skipped: " in said
-    assert f"{source / SNAPSHOT}, byte 0: ends within" in said
+    message = capsys.readouterr().out
+    assert "skipped: " in message
+    assert f"{source / SNAPSHOT}, byte 0: ends within" in message
     assert main(["verify", str(tmp_path / "out-0")]) == 0
     if arguments[0] == "compact":
         capsys.readouterr()
