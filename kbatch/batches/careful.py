@@ -200,7 +200,7 @@ def _lz4_header(header: bytes, check: bool) -> tuple[int, bool]:
     if flags >> 6 != 1 or flags & 0x03:  # the lowest bit announces a dictionary id (L4-R3)
         _refuse_payload(f"lz4: the frame's flags are 0x{flags:02x}: not version 1, a reserved bit or a dictionary")
     if block_descriptor & 0x8F or block_descriptor >> 4 < 4:
-        _refuse_payload(f"lz4: the frame's block descriptor is 0x{block_descriptor:02x}, known are 0x40 to 0x70")
+        _refuse_payload(f"lz4: the frame's block descriptor is 0x{block_descriptor:02x}; expected 0x40 to 0x70")
     if check:
         try:
             lz4.frame.get_frame_info(header)  # verifies the header checksum (L4-R4)
@@ -242,7 +242,7 @@ def _decompress_lz4(payload: memoryview, arena: Arena, limit: int, check_header:
         stored = length & _LZ4_STORED
         length &= ~_LZ4_STORED
         if length > block_max or length > end - position:
-            _refuse_payload(f"lz4: block length is {length}, allowed are {block_max}, {end - position} bytes remain")
+            _refuse_payload(f"lz4: block length is {length}, the maximum is {block_max}; {end - position} bytes remain")
         block = payload[position : position + length]
         room = length if stored else min(block_max, _LZ4_MAX_RATIO * length)
         fits = room <= limit - produced

@@ -290,5 +290,5 @@ def _check_records(table: RecordTable, other: npt.NDArray[np.bool_], topic: Topi
         text = "the timestamp type is LogAppendTime, which only the broker may set"
     else:
         bounds = f"{clock - topic.timestamp_before_max_ms} to {clock + topic.timestamp_after_max_ms}"
-        text = f"timestamp is {times[row]}, allowed are {bounds}"
+        text = f"timestamp is {times[row]}, outside of the allowed range {bounds}"
     refuse_batch(ErrorCode.INVALID_TIMESTAMP, batch, f"{text}{_listed(bad)}", records=bad)

@@ -18,7 +18,7 @@ def find_logs(
     root: str | os.PathLike[str],
     *,
     marked: bool = False,
-    wanted: Callable[[str, int], bool] | None = None,
+    predicate: Callable[[str, int], bool] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> list[Log]:
     """Find the logs of every topic-partition under a broker's log directory.
@@ -33,21 +33,21 @@ def find_logs(
         Whether to return directories marked ``-delete``, ``-future`` or ``-stray`` too (DSK-R9). The broker is about to
         delete them, is copying them from another log directory, or does not own them according to the cluster's
         metadata. Their records may exist in another directory too.
-    wanted : callable, optional
-        Called with the topic and partition from each directory's name. Directories for which it returns False are not
-        listed.
+    predicate : callable, optional
+        Selects logs: called with the topic and partition of each directory's name. Directories for which it returns
+        False are not listed.
     storage_options : mapping of str to str, optional
         For a URL; see `kbatch.log.storage.filesystem`.
 
     Returns
     -------
     list of Log
-        Sorted by topic, partition and `mark`. Directories without a segment are left out.
+        Sorted by topic, partition and `mark`, without directories that have no segment.
 
     Raises
     ------
     LogDirectoryError
-        If `root` is missing or not a directory, or has no log in it. It is not an error if `wanted` rejects all logs.
+        If `root` is missing, is not a directory, or contains no log. It is not an error if `predicate` rejects all.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def find_logs(
         return [Log._listed(here, None)]
     directories = [name for name, entry in listing.items() if entry.is_directory]
     by_name = [name for name in directories if is_log_name(name, marked)]
-    chosen = [name for name in by_name if wanted is None or wanted(*parse_directory_name(name)[:2])]
+    chosen = [name for name in by_name if predicate is None or predicate(*parse_directory_name(name)[:2])]
     # In tiered storage the files of a directory show whether it is a topic-partition or a topic.
     tiered = [name for name in directories if parse_topic_id_name(name) is not None and name not in by_name]
     found = list_directories(here, [*chosen, *tiered])
@@ -76,12 +76,12 @@ def find_logs(
         if topic is None:
             continue
         numbers = [name for name, entry in directory.listing.items() if entry.is_directory and name.isdecimal()]
-        numbers = [name for name in numbers if wanted is None or wanted(topic, int(name))]
+        numbers = [name for name in numbers if predicate is None or predicate(topic, int(name))]
         logs += [Log._listed(each, None) for each in list_directories(directory, numbers) if each.is_log(marked)]
     any_exists = logs or len(by_name) > len(chosen) or topics
-    if wanted is not None:
-        logs = [log for log in logs if wanted(log.topic or "", log.partition or 0)]
-    if not logs and (wanted is None or not any_exists):
+    if predicate is not None:
+        logs = [log for log in logs if predicate(log.topic or "", log.partition or 0)]
+    if not logs and (predicate is None or not any_exists):
         raise LogDirectoryError(
             f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
         )

@@ -82,11 +82,11 @@ def open_selected(
     paths: Iterable[str],
     storage_options: Mapping[str, str] | None = None,
     *,
-    wanted: Callable[[str, int], bool] | None = None,
+    predicate: Callable[[str, int], bool] | None = None,
 ) -> list[Log]:
     """Open the logs under each path or URL: a log directory, a topic-partition directory, or one ``.log`` file.
 
-    Each directory is listed once, and file sizes come from the listing if it has them. `wanted` decides by topic and
+    Each directory is listed once, and file sizes come from the listing if it has them. `predicate` decides by topic and
     partition which logs of a log directory to open; a path that is a log itself is always opened.
 
     Raises
@@ -102,7 +102,7 @@ def open_selected(
         if is_file:
             logs.append(Log(path, storage_options=storage_options))
         else:
-            logs += find_logs(path, wanted=wanted, storage_options=storage_options)
+            logs += find_logs(path, predicate=predicate, storage_options=storage_options)
     # Paths may overlap: a log is read once.
     return list({identity(log.path): log for log in reversed(logs)}.values())[::-1]
 
@@ -119,7 +119,7 @@ def choose_logs(paths: Iterable[str], options: ReadOptions) -> list[Log]:
     """
     selection = Selection(options)
     logs = [
-        log for log in open_selected(paths, options.storage, wanted=selection) if selection(log.topic, log.partition)
+        log for log in open_selected(paths, options.storage, predicate=selection) if selection(log.topic, log.partition)
     ]
     selection.check()
     return logs

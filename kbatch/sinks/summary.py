@@ -18,8 +18,8 @@ __all__ = ["ExportSummary", "PartitionSummary", "summarize"]
 # The maximum number of open transactions that are listed for a partition, and of undecided ones.
 _LISTED_TRANSACTIONS = 20
 
-# The counts of batches that read_committed leaves out, in reports and summaries.
-_LEFT_OUT = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
+# The counts of batches that read_committed excludes or withholds, in reports and summaries.
+_READ_COMMITTED_COUNTS = ("aborted_batches", "aborted_bytes", "undecided_batches", "undecided_bytes")
 
 
 @dataclass
@@ -88,7 +88,7 @@ class PartitionSummary:
         """Add a task's report."""
         self.files += len(report.files)
         self.file_bytes += sum(file.file_bytes for file in report.files)
-        for name in ("records", "log_bytes", "lost_bytes", *_LEFT_OUT):
+        for name in ("records", "log_bytes", "lost_bytes", *_READ_COMMITTED_COUNTS):
             setattr(self, name, getattr(self, name) + getattr(report, name))
         self.first_offset = smaller(self.first_offset, report.first_offset)
         self.last_offset = larger(self.last_offset, report.last_offset)
@@ -231,5 +231,5 @@ def summarize(
         summary.bad_values += report.bad_values
     summary.partitions = list(partitions.values())
     summary.batches = dict(sorted(codecs.items()))
-    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", *_LEFT_OUT):
+    for name in ("records", "log_bytes", "file_bytes", "lost_bytes", *_READ_COMMITTED_COUNTS):
         setattr(summary, name, sum(getattr(part, name) for part in summary.partitions))

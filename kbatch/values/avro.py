@@ -561,7 +561,7 @@ class AvroParser:
                 rows = np.flatnonzero(chosen & (ids == number)).astype(np.int64, copy=False)
                 if number not in decoders:
                     known = ", ".join(str(key) for key in sorted(key for key in decoders if key is not None)[:10])
-                    errors |= dict.fromkeys(rows.tolist(), f"unknown schema id {number}; known are {known}")
+                    errors |= dict.fromkeys(rows.tolist(), f"unknown schema id {number}; expected one of {known}")
                     continue
                 made, found = decoders[number].decode(slices, chosen & (ids == number), skip)
                 errors |= found

@@ -1,4 +1,4 @@
-"""The bytes that a read opens, and how they are divided among tasks: pruning, even tasks, thousands of segments."""
+"""Which bytes a read opens, and how they are divided among tasks: pruning, even tasks, thousands of segments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kbatch.plan.split import Split, plan
 from kbatch.plan.tasks import task_tables
 
 HOUR = 3_600_000
-# Bytes of a batch of the topics that are two days long.
+# Size in bytes of a batch in the topics that cover two days.
 BATCH = 17_000
 BEGIN = 1_700_000_000_000
 
@@ -38,7 +38,7 @@ def read(**options: str) -> ReadOptions:
 
 
 @pytest.fixture
-def bytes_read() -> Callable[[], int]:
+def bytes_read_since() -> Callable[[], int]:
     """Return the number of bytes read from logs and from indexes since the last call."""
     before = [storage.bytes_read()]
 
@@ -67,7 +67,7 @@ def is_even(sizes: list[int]) -> bool:
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three topics of two partitions over two days, a segment of 1 MiB an hour; timestamps jitter by a minute."""
+    """Write three topics of two partitions over two days, one 1 MiB segment per hour; timestamps jitter by a minute."""
     root = tmp_path_factory.mktemp("days")
     draw = random.Random(7)
     for partition in range(2):
@@ -88,15 +88,15 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("hour", [0, 1, 23, 46])
-def test_an_hour_of_a_topic_opens_only_its_bytes(days: Path, bytes_read: Callable[[], int], hour: int) -> None:
-    """TS-R4: not by more than what passing over a segment and finding a batch costs: some kilobytes of each."""
+def test_a_time_range_reads_only_its_bytes(days: Path, bytes_read_since: Callable[[], int], hour: int) -> None:
+    """TS-R4: skipping a segment and finding a batch add only a few kilobytes each."""
     since, until = BEGIN + hour * HOUR, BEGIN + (hour + 1) * HOUR
     options = read(topics="orders", startingTimestamp=str(since), endingTimestamp=str(until))
     tasks = plan(choose_logs([str(days)], options), options)
-    planned = bytes_read()
+    planned = bytes_read_since()
     rows = offsets_of(tasks, options)
-    of_rows = bytes_read()
-    # The first record of that time or a later one, as Kafka says, and likewise the first that is too late.
+    of_rows = bytes_read_since()
+    # As in Kafka, a time selects the first record with that timestamp or a later one; the end bound likewise.
     want = []
     for partition in range(2):
         records = np.concatenate([table.records for table in kbatch.Log(days / f"orders-{partition}").tables()])
@@ -106,21 +106,21 @@ def test_an_hour_of_a_topic_opens_only_its_bytes(days: Path, bytes_read: Callabl
     expected = sum(sizes_of(tasks))
     assert expected < 1.1 * 2 * (1 << 20)
     assert of_rows <= 1.01 * expected
-    # A few windows of headers for each bound of each partition, and of every segment before it the last batches.
+    # A few windows of headers for each bound of a partition, and the last batches of every segment before it.
     assert planned <= 2 * (700_000 + hour * 6 * BATCH)
 
 
-def test_offsets_open_nothing_else(days: Path, bytes_read: Callable[[], int]) -> None:
+def test_an_offset_range_reads_only_its_bytes(days: Path, bytes_read_since: Callable[[], int]) -> None:
     bounds = {"starting": (20 * 1024 + 100, "startingOffsets"), "ending": (20 * 1024 + 140, "endingOffsets")}
     named = {name: f'{{"orders": {{"1": {offset}}}}}' for offset, name in bounds.values()}
     options = read(assign='{"orders": [1]}', **named)
     tasks = plan(choose_logs([str(days)], options), options)
     assert offsets_of(tasks, options) == list(range(20 * 1024 + 100, 20 * 1024 + 140))
     assert sum(sizes_of(tasks)) < 5 * 17_000
-    assert bytes_read() < 700_000
+    assert bytes_read_since() < 700_000
 
 
-def test_directories_of_other_names_are_not_listed(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_of_other_partitions_are_not_listed(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
     plain = storage.Storage.list
 
@@ -151,7 +151,7 @@ def test_directories_of_other_names_are_not_listed(days: Path, monkeypatch: pyte
         chosen(key="a", keyPartitions="1")
 
 
-def test_a_path_that_is_a_log_is_chosen_by_its_name_too(days: Path) -> None:
+def test_a_path_of_one_log_is_selected_by_its_name(days: Path) -> None:
     path = str(days / "users-1")
     assert [log.path for log in choose_logs([path], read(topics="users"))] == [path]
     assert choose_logs([path], read(partitions="0")) == []
@@ -159,7 +159,7 @@ def test_a_path_that_is_a_log_is_chosen_by_its_name_too(days: Path) -> None:
         choose_logs([path], read(topics="orders"))
 
 
-@pytest.mark.parametrize("index", ["missing", "cut", "low", "high", "random", "of another segment"])
+@pytest.mark.parametrize("index", ["missing", "truncated", "low", "high", "random", "of another segment"])
 def test_a_wrong_time_index_loses_no_record(tmp_path: Path, index: str) -> None:
     """DSK-R3, DSK-R5: timestamps may descend, and the first record is found with any .timeindex."""
     draw = random.Random(3)
@@ -171,7 +171,7 @@ def test_a_wrong_time_index_loses_no_record(tmp_path: Path, index: str) -> None:
         if index == "missing":
             path.unlink()
             continue
-        if index == "cut":
+        if index == "truncated":
             stored = stored[: len(stored) // 2]
         elif index == "low":
             stored["timestamp"] -= 100_000
@@ -192,7 +192,7 @@ def test_a_wrong_time_index_loses_no_record(tmp_path: Path, index: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["header", "payload", "cut"])
-def test_damage_before_a_timestamp_is_not_passed_over_silently(tmp_path: Path, damage: str) -> None:
+def test_damage_before_a_timestamp_is_reported(tmp_path: Path, damage: str) -> None:
     for segment in range(2):
         batches = [batch(100 * segment + 5 * i, [BEGIN + 1000 * (100 * segment + 5 * i)] * 5) for i in range(20)]
         path = write_segment(tmp_path / "t-0", 100 * segment, batches)
@@ -223,8 +223,8 @@ def keyed(offset: int, keys: list[bytes | None]) -> bytes:
     return oracle.build_batch([oracle.encode_record(i, 0, key, b"v") for i, key in enumerate(keys)], base_offset=offset)
 
 
-def test_only_the_records_of_a_key(tmp_path: Path) -> None:
-    """COL-R1: null is not a key; the empty key is one."""
+def test_key_selects_only_the_records_of_a_key(tmp_path: Path) -> None:
+    """COL-R1: null is not a key; an empty key is."""
     draw = random.Random(5)
     pool = [None, b"", b"a", b"b", b"user-1", b"user-17", b"user-18", bytes(range(256)), "schlüssel".encode()]
     keys = [draw.choice(pool) for _ in range(2000)]
@@ -250,7 +250,7 @@ def test_only_the_records_of_a_key(tmp_path: Path) -> None:
     assert set(table.keys()) == {b"a"}
 
 
-def test_keys_equal_trusts_no_row() -> None:
+def test_keys_equal_checks_that_rows_are_within_the_data() -> None:
     table = kbatch.decode(keyed(0, [b"abc", b"abd", b"ab", None, b"abc"]))
     out = np.full(5, 7, np.uint8)
 
@@ -271,7 +271,7 @@ def test_keys_equal_trusts_no_row() -> None:
 
 
 def test_the_partition_of_a_key_equals_kafkas() -> None:
-    # Kafka's own UtilsTest.
+    # The values are from Kafka's UtilsTest.
     for key, want in (
         (b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536),
         (b"a-little-bit-longer-string", -1486304829), (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
@@ -300,7 +300,7 @@ def test_the_partition_of_a_key_equals_kafkas() -> None:
         ({"key": "a", "table": "losses"}, "key chooses records; table losses has none"),
     ],
 )
-def test_errors_of_bad_options(options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(**options)
 
@@ -309,14 +309,14 @@ def test_errors_of_bad_options(options: dict[str, str], message: str) -> None:
 
 
 def uniform(offset: int, size: int) -> Iterator[bytes]:
-    """About `size` bytes of batches of 1 KiB."""
+    """Yield about `size` bytes of 1 KiB batches."""
     for i in range(max(1, size // 1100)):
         yield batch(offset + 10 * i, [BEGIN] * 10, value=b"v" * 96)
 
 
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("shape", ["one 100x larger", "thousands of tiny ones", "just above a split", "mixed"])
-def test_tasks_are_even_when_partitions_are_not(tmp_path: Path, shape: str, indexed: bool) -> None:
+def test_tasks_are_even_if_partitions_are_not(tmp_path: Path, shape: str, indexed: bool) -> None:
     draw = random.Random(2)
     sizes = {
         "one 100x larger": [20_000] * 20 + [2_000_000] + [20_000] * 20,
@@ -353,7 +353,7 @@ def test_a_batch_is_never_divided(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("most", [1, 9, 10, 25, 1000])
-def test_maximum_number_of_records_per_task(tmp_path: Path, most: int, indexed: bool) -> None:
+def test_a_task_has_at_most_the_given_number_of_records(tmp_path: Path, most: int, indexed: bool) -> None:
     write_segment(tmp_path / "a-0", 0, uniform(0, 40_000), indexes=indexed)
     # Compaction has left a gap, and one batch exceeds the limit.
     batches = [*uniform(1000, 20_000), batch(5000, [BEGIN] * 60), *uniform(5060, 20_000)]
@@ -364,7 +364,7 @@ def test_maximum_number_of_records_per_task(tmp_path: Path, most: int, indexed: 
     tasks = plan(logs, options)
     counts = [sum(len(table) for _, table in task_tables(task, options)) for task in tasks]
     for count, task in zip(counts, tasks, strict=True):
-        # More than that only as a single batch.
+        # A task exceeds the limit only if it has a single batch.
         assert count <= most or sum(len(t.batches) for _, t in task_tables(task, options)) == 1
     assert offsets_of(tasks, options) == offsets_of(plan(logs, ReadOptions()), ReadOptions())
     if most in (25, 1000):
@@ -382,14 +382,14 @@ def test_maximum_number_of_records_per_task(tmp_path: Path, most: int, indexed: 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_damage_costs_the_same_with_every_way_to_split(golden: Path, tmp_path: Path, seed: int) -> None:
+def test_damage_loses_the_same_records_for_every_split(golden: Path, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     directory = tmp_path / "codec-none-0"
     directory.mkdir()
     for path in (golden / "logs" / "codec-none-0").iterdir():
         data = bytearray(path.read_bytes())
         if path.suffix == ".log":
-            # Anywhere but in a base offset, which no checksum covers.
+            # The damage may be anywhere except in a base offset, which no checksum covers.
             for row in draw.choices(kbatch.scan(bytes(data)), k=3):
                 data[int(row["position"]) + draw.randrange(8, int(row["size"]))] ^= 1 << draw.randrange(8)
         (directory / path.name).write_bytes(data)
@@ -411,7 +411,7 @@ def test_damage_costs_the_same_with_every_way_to_split(golden: Path, tmp_path: P
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hundred partitions of a hundred segments, each of four small batches, with indexes."""
+    """Write a hundred partitions of a hundred segments, each with four small batches and indexes."""
     root = tmp_path_factory.mktemp("many")
     for segment in range(100):
         first = 40 * segment
@@ -439,19 +439,19 @@ def test_ten_thousand_segments_plan_in_seconds(many: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(SegmentFile, "__init__", counted)
     tasks = plan(logs, ReadOptions())
-    # Names and sizes are enough.
+    # Planning needs only file names and sizes.
     assert opened == [0]
     assert sum(len(task) for task in tasks) == 10_000
     assert max(len(task) for task in tasks) < 200
     assert max(len(pickle.dumps(task)) for task in tasks) < 40_000
     offsets = {"t": dict.fromkeys(range(100), 2005)}
     bounded = plan(logs, ReadOptions(starting=Bound(offsets=offsets)))
-    # The segment where reading begins, to find the batch and to see that it is good.
+    # Planning opens the segment where reading begins, to find the batch and to verify it.
     assert opened[0] <= 100 * 10
     assert sum(len(task) for task in bounded) == 5000
     options = ReadOptions(starting=Bound(timestamp=BEGIN + 1000 * 3505), ending=Bound(timestamp=BEGIN + 1000 * 3605))
     timed = plan(logs, options)
-    # Of the processor: about 3 s where nothing else runs.
+    # Processor time: about 3 s on an idle machine.
     assert time.process_time() - began < 20
     assert offsets_of(timed[:1], options)[:95] == list(range(3505, 3600))
     assert sum(len(table) for task in timed for _, table in task_tables(task, options)) == 100 * 100
@@ -474,7 +474,7 @@ def test_no_payload_is_decoded_in_planning(many: Path, monkeypatch: pytest.Monke
         plan(logs, ReadOptions(starting=Bound(timestamp=BEGIN + 5000)))
 
 
-def test_offsets_of_remote_logs_are_looked_for_together() -> None:
+def test_offsets_of_remote_logs_are_looked_up_concurrently() -> None:
     class Remote:
         """A log whose lookup blocks until the others are looked up too."""
 
@@ -496,8 +496,8 @@ def test_offsets_of_remote_logs_are_looked_for_together() -> None:
 # -- read_committed
 
 
-def test_what_is_withheld_is_not_read(golden: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """LSO-R2: nothing from the last stable offset on, and a warning is logged."""
+def test_withheld_records_are_not_read(golden: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """LSO-R2: no record from the last stable offset on is read, and a warning is logged."""
     (log,) = open_selected([str(golden / "logs" / "txn-0")])
     stable = log.transactions().last_stable_offset
     assert stable is not None

@@ -1,4 +1,4 @@
-"""Messages between clients of several languages and a broker, as ``tests/broker/capture.py`` has captured them."""
+"""Messages between clients of several languages and a broker, captured by ``tests/broker/capture.py``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def responses(capture: Path) -> Iterator[Answered]:
         yield Answered(*asked.pop(int.from_bytes(data[:4], "big")), bytes(data))
 
 
-def test_every_client_is_there() -> None:
+def test_every_client_was_captured() -> None:
     names = {capture.name.rpartition("-")[0] for capture in CAPTURES}
     assert names == {"aiokafka", "java", "kafka-python", "librdkafka"}
     seen = {decode_request(each).api_key for capture in CAPTURES for each in requests(capture)}
@@ -50,7 +50,7 @@ def test_every_client_is_there() -> None:
 
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
-def test_messages_are_read_and_written_to_the_same_bytes(capture: Path) -> None:
+def test_messages_round_trip_to_the_same_bytes(capture: Path) -> None:
     for data in requests(capture):
         request = decode_request(data)
         written = encode_request(request.message, request.version, header=request.header, framed=False)

@@ -1,4 +1,4 @@
-"""Fetch responses to tables: offsets, aborted transactions, errors, and the timestamps of their records."""
+"""Fetch responses as tables: offsets, aborted transactions, errors, and timestamps of records."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_aborted_transactions_are_dropped_under_read_committed(version: int) -> 
     assert len(everything.table) == 2
 
 
-def test_a_partition_with_an_error_has_no_rows_and_does_not_hinder_others() -> None:
-    """FCH-R5, FCH-R6."""
+def test_a_partition_with_an_error_has_no_rows_and_does_not_affect_others() -> None:
+    """FCH-R5, FCH-R6: an error has Kafka's name of its code, or UNKNOWN and the code."""
     partitions = [
         FetchResponse.PartitionData(partition_index=0, error_code=1, records=None),
         FetchResponse.PartitionData(partition_index=1, error_code=4711, records=b""),
         FetchResponse.PartitionData(partition_index=2, records=kbatch.encode([b"v"])),
-        # A client that is too old for zstd.
+        # The broker's error for clients without zstd.
         FetchResponse.PartitionData(partition_index=3, error_code=76, records=b""),
     ]
     fetched = decode_fetch(received(partitions, 11))
@@ -79,7 +79,7 @@ def test_a_partition_with_an_error_has_no_rows_and_does_not_hinder_others() -> N
 
 
 def test_records_before_the_fetch_offset_are_dropped() -> None:
-    """FCH-R3."""
+    """FCH-R3: the first batch may begin before the fetch offset."""
     partition = FetchRequest.FetchPartition(partition=0, fetch_offset=2)
     request = FetchRequest(topics=[FetchRequest.FetchTopic(topic="t", partitions=[partition])])
     response = received([FetchResponse.PartitionData(records=kbatch.encode([b"a", b"b", b"c"]))], 11)
@@ -88,7 +88,7 @@ def test_records_before_the_fetch_offset_are_dropped() -> None:
 
 
 def test_a_partial_last_batch_is_not_damage() -> None:
-    """FCH-R2."""
+    """FCH-R2: a broker may truncate the last batch of a response."""
     batch = bytes(kbatch.encode([b"v"]))
     (fetched,) = decode_fetch(received([FetchResponse.PartitionData(records=batch + batch[:40])], 11))
     assert (len(fetched.table), fetched.table.consumed) == (1, len(batch))
@@ -96,7 +96,7 @@ def test_a_partial_last_batch_is_not_damage() -> None:
 
 @pytest.mark.parametrize("timestamps", [[0, 2**40], [2**62, 0], [1_700_000_000_000, 5, 2**53]])
 def test_timestamp_deltas_have_64_bits(timestamps: list[int]) -> None:
-    """TS-R1: a reader of 32 bits loses the upper half."""
+    """TS-R1: a reader that keeps 32 bits loses the upper half."""
     records = kbatch.encode([b"v"] * len(timestamps), timestamps=timestamps)
     assert abs(timestamps[1] - timestamps[0]) > 2**32
     (fetched,) = decode_fetch(received([FetchResponse.PartitionData(records=records)], 12))
@@ -104,8 +104,8 @@ def test_timestamp_deltas_have_64_bits(timestamps: list[int]) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4, 12])
-def test_the_cost_of_a_partition_does_not_depend_on_its_records(version: int) -> None:
-    """Records of any size are a view of the received bytes."""
+def test_the_records_of_a_partition_are_not_copied(version: int) -> None:
+    """Records of any size are a view of the received bytes, so the work does not depend on their size."""
     large = bytes(20_000_000)
     response = FetchResponse(
         responses=[
@@ -120,8 +120,8 @@ def test_the_cost_of_a_partition_does_not_depend_on_its_records(version: int) ->
     assert records.readonly
 
 
-def test_fields_of_a_partition_by_version() -> None:
-    """FCH-R1."""
+def test_a_partition_has_the_fields_of_its_version() -> None:
+    """FCH-R1: fields that a version lacks have their defaults."""
     partition = FetchResponse.PartitionData(
         partition_index=1,
         error_code=2,
@@ -149,8 +149,8 @@ def test_fields_of_a_partition_by_version() -> None:
 
 
 @pytest.mark.parametrize(("timestamp", "version"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11)])
-def test_special_timestamps_of_list_offsets(timestamp: int, version: int) -> None:
-    """FCH-R8."""
+def test_list_offsets_has_special_timestamps(timestamp: int, version: int) -> None:
+    """FCH-R8: negative timestamps request special offsets, such as the earliest and the latest."""
     partition = ListOffsetsRequest.ListOffsetsPartition(timestamp=timestamp)
     request = ListOffsetsRequest(topics=[ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[partition])])
     assert decode_message(ListOffsetsRequest, b"".join(encode_message(request, version)), version) == request

@@ -16,7 +16,7 @@ def stream(sizes: list[int]) -> tuple[bytes, list[bytes]]:
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [3, 0, 0, 200, 5], [70_000, 1, 70_000]])
-def test_any_chunks_give_the_same_messages(sizes: list[int]) -> None:
+def test_any_chunks_return_the_same_messages(sizes: list[int]) -> None:
     data, messages = stream(sizes)
     assert [bytes(each) for each in split_messages(data)] == messages
     rng = random.Random(3)
@@ -56,7 +56,7 @@ def test_every_truncation_is_reported_after_the_complete_messages() -> None:
             next(found)
 
 
-def test_lengths_are_checked_before_anything_is_kept() -> None:
+def test_lengths_are_checked_before_bytes_are_kept() -> None:
     with pytest.raises(ProtocolError, match="byte 5: length of a message is -2"):
         list(split_messages(b"\0\0\0\1x\xff\xff\xff\xfe"))
     with pytest.raises(

@@ -44,7 +44,7 @@ def joined(message: Any, version: int) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
-def test_what_is_written_is_read(name: str, version: int) -> None:
+def test_every_message_round_trips(name: str, version: int) -> None:
     rng = random.Random(f"{name} {version}")
     for _ in range(8):
         message = generate(rng, name, version)
@@ -55,12 +55,12 @@ def test_what_is_written_is_read(name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
-def test_defaults_are_written_and_read(name: str, version: int) -> None:
+def test_default_values_round_trip(name: str, version: int) -> None:
     cls = message_class(name)
     message = cls()
     assert decode_message(cls, joined(message, version), version) == message
     assert repr(message) == f"{name}()"
-    # Reading a default of a structure or an array keeps it for this object only.
+    # Reading the default of a structure or an array stores it in the object, which stays equal to a new one.
     for field in cls.schema.fields:
         getattr(message, field.name)
     assert message == cls()
@@ -84,7 +84,7 @@ def test_every_truncation_is_an_error(name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
-def test_damaged_bytes_are_read_or_refused(name: str, version: int) -> None:
+def test_damaged_messages_are_read_or_raise_a_protocol_error(name: str, version: int) -> None:
     cls = message_class(name)
     rng = random.Random(f"damage {name} {version}")
     for _ in range(12):
@@ -96,11 +96,11 @@ def test_damaged_bytes_are_read_or_refused(name: str, version: int) -> None:
             message = decode_message(cls, data, version)
         except ProtocolError:
             continue
-        # Text that is not UTF-8 has become U+FFFD, which takes more bytes and may make a string too long.
+        # Invalid UTF-8 is decoded as U+FFFD, which takes more bytes and may make a string too long.
         assert decode_message(cls, joined(message, version), version) == message
 
 
-def test_random_bytes_are_read_or_refused() -> None:
+def test_random_bytes_are_read_or_raise_a_protocol_error() -> None:
     rng = random.Random(17)
     for _ in range(3000):
         data = rng.randbytes(rng.randrange(80))
@@ -156,7 +156,7 @@ def test_errors_name_the_byte_and_the_field(cls: Any, version: int, data: str, t
         decode_message(cls, bytes.fromhex(data), version)
 
 
-def test_error_has_position_and_field_and_is_pickled() -> None:
+def test_errors_have_position_and_field_and_can_be_pickled() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_message(MetadataRequest, bytes.fromhex("00000002 000161 fffe 0000"), 0)
     error = pickle.loads(pickle.dumps(caught.value))
@@ -165,8 +165,8 @@ def test_error_has_position_and_field_and_is_pickled() -> None:
     assert isinstance(error, kbatch.KbatchError)
 
 
-def test_strings_longer_than_kafka_allows_are_refused() -> None:
-    """PRI-R5: also where the encoding could hold them."""
+def test_strings_longer_than_kafka_allows_are_rejected() -> None:
+    """PRI-R5: this holds even if the encoding allows longer strings."""
     data = bytes.fromhex("818002") + b"x" * 32768 + b"\1\0"
     with pytest.raises(ProtocolError, match="byte 0, client_software_name: string of 32768 bytes, the limit is 32767"):
         decode_message(ApiVersionsRequest, data, 3)
@@ -178,7 +178,7 @@ def test_text_that_is_not_utf8_is_replaced() -> None:
     assert decode_message(MetadataRequest, bytes.fromhex("00000001 0003 61ff62"), 0).topics[0].name == "a\ufffdb"
 
 
-def test_a_size_limit_is_kept() -> None:
+def test_messages_above_the_size_limit_are_not_written() -> None:
     data = joined(MetadataRequest(topics=[]), 1)
     assert decode_message(MetadataRequest, data, 1, max_size=len(data)) == MetadataRequest(topics=[])
     with pytest.raises(kbatch.LimitExceededError, match="message of 4 bytes, the limit is 3"):
@@ -208,17 +208,17 @@ def test_a_size_limit_is_kept() -> None:
         (FetchRequest(unknown_tags={-1: b""}), 12, "tag -1 is not between"),
     ],
 )
-def test_what_has_no_place_is_not_written(message: Any, version: int, text: str) -> None:
+def test_values_that_do_not_fit_their_field_are_not_written(message: Any, version: int, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         encode_message(message, version)
 
 
-def test_fields_that_may_be_dropped_are() -> None:
+def test_ignorable_fields_are_dropped_in_versions_without_them() -> None:
     data = joined(FetchRequest(rack_id="r", session_epoch=7), 4)
     assert decode_message(FetchRequest, data, 4) == FetchRequest()
 
 
-def test_versions_that_do_not_exist() -> None:
+def test_unsupported_versions_raise() -> None:
     with pytest.raises(ValueError, match="FetchRequest has the versions 0 to 18, 19 is not one of them"):
         encode_message(FetchRequest(), 19)
     with pytest.raises(ProtocolError, match="byte 2: FetchRequest has no version 19 that kbatch reads"):
@@ -229,7 +229,7 @@ def test_versions_that_do_not_exist() -> None:
         decode_message(FetchRequest.FetchTopic, b"", 0)
 
 
-def test_construction() -> None:
+def test_messages_are_constructed_from_their_fields() -> None:
     with pytest.raises(TypeError, match="FetchRequest has no field 'topic'"):
         FetchRequest(topic="x")
     request = FetchRequest()
@@ -276,7 +276,7 @@ def test_unknown_tagged_fields_are_written_back() -> None:
     assert joined(message, 3) == bytes.fromhex("01 01 03 05 02 aabb 0700 630163")
 
 
-def test_headers_of_requests() -> None:
+def test_request_headers_round_trip() -> None:
     for version, size in ((11, 10 + 6), (12, 10 + 6 + 1)):
         buffers = encode_request(FetchRequest(), version, correlation_id=9, client_id="client")
         data = b"".join(buffers)
@@ -290,7 +290,7 @@ def test_headers_of_requests() -> None:
         assert len(data) - 4 - len(joined(FetchRequest(), version)) == size
 
 
-def test_header_of_a_request_is_written_back() -> None:
+def test_a_request_header_is_written_back_unchanged() -> None:
     data = bytes.fromhex("0012 0003 00000007 ffff 01 050161 01 01 00")
     request = decode_request(data)
     assert request.header.client_id is None
@@ -299,14 +299,14 @@ def test_header_of_a_request_is_written_back() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])
-def test_header_of_api_versions_response_is_not_flexible(version: int) -> None:
-    """PRI-R8."""
+def test_the_header_of_an_api_versions_response_is_not_flexible(version: int) -> None:
+    """PRI-R8: the header has no tagged fields in any version."""
     data = b"".join(encode_response(ApiVersionsResponse(), version, correlation_id=5))
     assert data[4:10] == bytes.fromhex("00000005 0000")
     assert decode_response(data[4:], ApiKey.API_VERSIONS, version).message == ApiVersionsResponse()
 
 
-def test_refusal_of_a_version_is_read_in_version_0() -> None:
+def test_an_unsupported_version_error_is_read_in_version_0() -> None:
     refusal = ApiVersionsResponse(
         error_code=kbatch.ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[ApiVersionsResponse.ApiVersion(api_key=18, max_version=2)],
@@ -320,7 +320,7 @@ def test_refusal_of_a_version_is_read_in_version_0() -> None:
         decode_response(data[:-1], 18, 4)
 
 
-def test_highest_common_version() -> None:
+def test_the_highest_common_version_is_selected() -> None:
     def version(key: int, low: int, high: int) -> Any:
         return ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
 
@@ -330,7 +330,7 @@ def test_highest_common_version() -> None:
     assert common_versions(response) == {ApiKey.PRODUCE: 7, ApiKey.FETCH: 18}
 
 
-def test_keys_of_messages() -> None:
+def test_messages_have_the_api_keys_of_kafka() -> None:
     for name, schema in message_schemas().items():
         if schema.api_key is not None:
             assert name in (f"{ApiKey(schema.api_key).title}Request", f"{ApiKey(schema.api_key).title}Response")

@@ -1,4 +1,4 @@
-"""Generated messages against two other implementations: Kafka's own generated classes, and kafka-python's codec."""
+"""Generated messages compared with two other implementations: Kafka's generated classes and kafka-python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ except ImportError as error:
 
 JAVA = Path(__file__).parent / "java"
 ROUNDS = 6
-# What kafka-python 3.0 does not have.
+# Messages and fields that kafka-python 3.0 lacks.
 NOT_IN_KAFKA_PYTHON = {
     f"{name}{kind}" for name in ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe") for kind in ("Request", "Response")
 }
@@ -107,8 +107,8 @@ def java_class_path(pom: Path | None) -> Path:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("pom", [None, JAVA / "pom.xml"], ids=["kafka 4", "kafka 3.9"])
-def test_java_reads_and_writes_the_same(pom: Path | None) -> None:
-    """Kafka's classes read kbatch's bytes, see the same values, and write the same bytes, which kbatch reads back."""
+def test_kafkas_classes_read_and_write_the_same_bytes(pom: Path | None) -> None:
+    """Kafka's classes read the bytes of kbatch with the same values, and write the same bytes, which kbatch reads."""
     directory = java_class_path(pom)
     valid = {name: parse_versions(each["validVersions"]) for name, each in definitions(jar(directory))}
     current = (
@@ -134,7 +134,7 @@ def test_java_reads_and_writes_the_same(pom: Path | None) -> None:
 
 
 @pytest.mark.broker
-def test_error_codes_and_api_keys_are_those_of_kafka() -> None:
+def test_error_codes_and_api_keys_equal_kafkas() -> None:
     lines = [line.split(" ") for line in run_java(java_class_path(None), [], "tables")]
     errors = {(int(number), name, retriable == "true") for kind, number, name, retriable in lines if kind == "error"}
     assert errors == {(int(code), code.name, code.retriable) for code in ErrorCode}
@@ -143,13 +143,13 @@ def test_error_codes_and_api_keys_are_those_of_kafka() -> None:
 
 
 def value_of(theirs: Any, name: str) -> Any:
-    # It shortens the names of some fields.
+    # kafka-python shortens the names of some fields.
     short = name.removeprefix("cluster_").removeprefix("topic_")
     return getattr(theirs, name if short != "authorized_operations" or hasattr(theirs, name) else short)
 
 
 def same_as_kafka_python(ours: Any, theirs: Any, version: int) -> bool:
-    """Return whether an object of kafka-python has our values; it has None for a tagged field that is not there."""
+    """Return whether an object of kafka-python has the same values; it has None for a missing tagged field."""
     if isinstance(ours, Message):
         return all(
             (field.tag is not None and getattr(ours, field.name) == getattr(type(ours)(), field.name))
@@ -168,7 +168,7 @@ def same_as_kafka_python(ours: Any, theirs: Any, version: int) -> bool:
 
 
 def simplify(message: Any, version: int) -> None:
-    """Leave out what kafka-python does not write back: unknown tagged fields, and the sign of a bit field."""
+    """Remove what kafka-python does not write back: unknown tagged fields, and the sign of a bit field."""
     message.unknown_tags = {}
     for field in message.schema.fields:
         value = getattr(message, field.name)
@@ -196,23 +196,23 @@ REMOVED = {
         if not case[0].endswith("Header") and case[0] not in NOT_IN_KAFKA_PYTHON and case not in REMOVED
     ],
 )
-def test_kafka_python_reads_and_writes_the_same(name: str, version: int) -> None:
+def test_kafka_python_reads_and_writes_the_same_bytes(name: str, version: int) -> None:
     theirs: Callable[..., Any] = KAFKA_PYTHON[name]
     if version > theirs.max_version:
         pytest.skip(f"kafka-python has {name} up to version {theirs.max_version}")
     for message in messages(name, version):
         simplify(message, version)
         if name == "ApiVersionsResponse":
-            # It takes a response with any error for one of version 0.
+            # kafka-python reads a response with any error as one of version 0.
             message.error_code = 0
         data = joined(message, version)
         read = theirs.decode(data, version=version)
         assert same_as_kafka_python(message, read, version), (message, read)
-        # Its encoder asks for a header, which its decoder does not make.
+        # kafka-python's encoder requires a header, which its decoder does not create.
         read._header = None
         written = bytes(read.encode(version=version))
         assert decode_message(message_class(name), written, version) == message
 
 
-def test_what_kafka_python_lacks_is_known() -> None:
+def test_the_gaps_of_kafka_python_are_current() -> None:
     assert {name for name, _ in VERSIONS if not name.endswith("Header")} - set(KAFKA_PYTHON) == NOT_IN_KAFKA_PYTHON

@@ -1,4 +1,4 @@
-"""Kafka's primitive types: what is read, and that no bytes are believed that aren't there."""
+"""Kafka's primitive types: encodings, limits, and truncated or hostile input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kbatch.protocol.primitives import Reader, WireError, Writer
 
 
-def test_integers() -> None:
+def test_integers_are_big_endian() -> None:
     data = struct.pack(">bhHiq", -1, -2, 65535, -(2**31), 2**63 - 1) + bytes(range(16))
     reader = Reader(memoryview(data))
     assert [reader.int8(), reader.int16(), reader.uint16(), reader.int32(), reader.int64()] == [
@@ -32,8 +32,8 @@ def test_integers() -> None:
     ("data", "value"),
     [(b"\0", 0), (b"\x7f", 127), (b"\x80\x01", 128), (b"\xac\x02", 300), (b"\xff\xff\xff\xff\x0f", 2**32 - 1)],
 )
-def test_uvarint(data: bytes, value: int) -> None:
-    """PRI-R9: unsigned, not zig-zag as in records."""
+def test_uvarints_are_unsigned(data: bytes, value: int) -> None:
+    """PRI-R9: lengths and tags are unsigned, without the zigzag encoding of records."""
     assert Reader(data).uvarint() == value
     for size in range(len(data)):
         with pytest.raises(WireError, match=r"byte 0: variable-length integer is cut"):
@@ -41,12 +41,12 @@ def test_uvarint(data: bytes, value: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 5 + b"\x01", b"\xff\xff\xff\xff\x10", b"\x80" * 100])
-def test_uvarint_of_more_than_32_bits(data: bytes) -> None:
+def test_uvarints_of_more_than_32_bits_raise(data: bytes) -> None:
     with pytest.raises(WireError, match="more than 32 bits"):
         Reader(data).uvarint()
 
 
-def test_strings_and_bytes_in_both_encodings() -> None:
+def test_strings_and_bytes_are_read_in_both_encodings() -> None:
     old = Reader(b"\0\2hi" + b"\xff\xff" + b"\0\0" + struct.pack(">i", 2) + b"\0\1" + struct.pack(">i", -1))
     assert [old.string(), old.nullable_string(), old.string(), old.bytes_(), old.nullable_bytes()] == [
         "hi",
@@ -68,7 +68,7 @@ def test_strings_and_bytes_in_both_encodings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "read", "said"),
+    ("data", "read", "message"),
     [
         (b"\xff\xff", Reader.string, "byte 0: null where the schema has none"),
         (b"\xff\xfe", Reader.nullable_string, "length is -2"),
@@ -80,12 +80,12 @@ def test_strings_and_bytes_in_both_encodings() -> None:
         (bytes(15), Reader.uuid, "needs 16 bytes, 15 remain"),
     ],
 )
-def test_what_is_not_there_is_refused(data: bytes, read: Callable[[Reader], object], said: str) -> None:
-    with pytest.raises(WireError, match=said):
+def test_missing_bytes_and_invalid_lengths_raise(data: bytes, read: Callable[[Reader], object], message: str) -> None:
+    with pytest.raises(WireError, match=message):
         read(Reader(data))
 
 
-def test_arrays() -> None:
+def test_arrays_are_read_in_both_encodings() -> None:
     old = Reader(struct.pack(">iiii", 2, 5, -6, -1))
     assert old.array(old.int32, min_size=4) == [5, -6]
     assert old.nullable_array(old.int32, min_size=4) is None
@@ -96,7 +96,7 @@ def test_arrays() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 2**31 - 1, -2, -(2**31)])
-def test_hostile_array_counts_cost_nothing(count: int) -> None:
+def test_array_counts_are_bounded_by_the_remaining_bytes(count: int) -> None:
     calls = []
     reader = Reader(struct.pack(">iii", count, 1, 2))
     with pytest.raises(WireError, match=rf"array of {count} elements, the 8 bytes that remain can hold 2"):
@@ -104,7 +104,7 @@ def test_hostile_array_counts_cost_nothing(count: int) -> None:
     assert calls == []
 
 
-def test_tagged_fields() -> None:
+def test_tagged_fields_are_read_and_unknown_ones_kept() -> None:
     data = b"\3" + b"\0\2\0\5" + b"\7\3abc" + b"\x80\1\0"
     reader = Reader(data, flexible=True)
     assert reader.tags({0: Reader.int16}) == {0: 5}
@@ -116,20 +116,20 @@ def test_tagged_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"\1\0\3\0\5\0", "byte 3: tagged field 0 has 1 bytes more than its type"),
         (b"\1\0\1\0", "byte 3: tagged field 0: byte 0: needs 2 bytes, 1 remain"),
         (b"\xff\xff\xff\xff\x0f\1\0", "is cut"),
     ],
 )
-def test_malformed_tagged_fields(data: bytes, said: str) -> None:
-    with pytest.raises(WireError, match=said):
+def test_malformed_tagged_fields_raise(data: bytes, message: str) -> None:
+    with pytest.raises(WireError, match=message):
         Reader(data, flexible=True).tags({0: Reader.int16})
 
 
 @given(st.binary(max_size=64), st.booleans())
-def test_any_bytes_are_read_or_refused(data: bytes, flexible: bool) -> None:
+def test_any_bytes_are_read_or_raise_a_wire_error(data: bytes, flexible: bool) -> None:
     for read in (
         Reader.nullable_string,
         Reader.nullable_bytes,
@@ -201,16 +201,16 @@ TEXTS = [
 @pytest.mark.parametrize(
     ("flexible", "method", "value", "data"), [*((False, *example) for example in EXAMPLES), *TEXTS]
 )
-def test_examples_both_ways(flexible: bool, method: str, value: object, data: str) -> None:
-    """PRI-R1 to PRI-R4, VAR-R6, VAR-R7."""
+def test_examples_of_the_specification_round_trip(flexible: bool, method: str, value: object, data: str) -> None:
+    """PRI-R1 to PRI-R4, VAR-R6, VAR-R7: every primitive type."""
     assert getattr(Writer(flexible=flexible), method)(value).getvalue().hex() == data
     reader = Reader(bytes.fromhex(data), flexible=flexible)
     assert getattr(reader, method)() == value
     assert reader.remaining == 0
 
 
-def test_what_has_many_forms_is_read_in_all_of_them() -> None:
-    """PRI-R1, PRI-R6, VAR-R2, VAR-R3."""
+def test_all_forms_of_a_value_are_read() -> None:
+    """PRI-R1, PRI-R6, VAR-R2, VAR-R3: booleans, NaN, null records and varints have several forms."""
     assert Reader(b"\2").boolean() is True
     assert math.isnan(Reader(bytes.fromhex("fff0000000000001")).float64())
     assert Writer().float64(float("nan")).getvalue().hex() == "7ff8000000000000"
@@ -222,8 +222,8 @@ def test_what_has_many_forms_is_read_in_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(("method", "size", "bits"), [("varint", 5, 32), ("varlong", 10, 64)])
-def test_varints_that_go_on_for_too_long(method: str, size: int, bits: int) -> None:
-    """VAR-R1, VAR-R5."""
+def test_varints_that_are_too_long_or_truncated_raise(method: str, size: int, bits: int) -> None:
+    """VAR-R1, VAR-R5: at most 5 or 10 bytes, within the data."""
     with pytest.raises(WireError, match=f"byte 0: variable-length integer has more than {bits} bits"):
         getattr(Reader(b"\x80" * size + b"\0"), method)()
     with pytest.raises(WireError, match="byte 0: variable-length integer is cut"):
@@ -231,12 +231,12 @@ def test_varints_that_go_on_for_too_long(method: str, size: int, bits: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("write", "said"),
+    ("write", "message"),
     [
         (lambda writer: writer.int8(128), "128 doesn't fit"),
         (lambda writer: writer.uint32(-1), "-1 doesn't fit"),
         (lambda writer: writer.float64(10**400), "doesn't fit"),
-        (lambda writer: writer.float64(10**5000), "."),  # Python makes no text of a number this long
+        (lambda writer: writer.float64(10**5000), "."),  # Python does not format a number this long
         (lambda writer: writer.uvarint(2**32), "4294967296 is not an unsigned integer of 32 bits"),
         (lambda writer: writer.varint(2**31), "2147483648 is not a signed integer of 32 bits"),
         (lambda writer: writer.varlong(-(2**63) - 1), "is not a signed integer of 64 bits"),
@@ -246,14 +246,14 @@ def test_varints_that_go_on_for_too_long(method: str, size: int, bits: int) -> N
         (lambda writer: writer.tags({1: b""}), "only a flexible message has tagged fields"),
     ],
 )
-def test_what_has_no_form_is_not_written(write: Callable[[Writer], object], said: str) -> None:
-    """PRI-R5."""
-    with pytest.raises(ValueError, match=said):
+def test_values_outside_of_their_type_are_not_written(write: Callable[[Writer], object], message: str) -> None:
+    """PRI-R5: also strings above the limit of Kafka."""
+    with pytest.raises(ValueError, match=message):
         write(Writer())
 
 
 def test_tagged_fields_are_written_in_order() -> None:
-    """PRI-R7."""
+    """PRI-R7: tags ascend."""
     data = Writer(flexible=True).tags({0: b"\0\5", 7: b"abc"}).getvalue()
     assert data == b"\2\0\2\0\5\7\3abc"
     assert Reader(data, flexible=True).tags({0: Reader.int16}) == {0: 5}
@@ -272,7 +272,7 @@ INT64S = st.integers(-(2**63), 2**63 - 1)
     st.none() | st.binary(max_size=300),
     st.none() | st.lists(st.none() | st.text(max_size=5), max_size=200),
 )
-def test_what_is_written_is_read(
+def test_written_values_are_read_back(
     flexible: bool,
     integer: int,
     real: float,

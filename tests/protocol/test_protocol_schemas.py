@@ -1,4 +1,4 @@
-"""The tables of messages against the definitions in Kafka's jars, field by field."""
+"""The message tables compared with the definitions in Kafka's jars, field by field."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ except ImportError as error:
 pytestmark = pytest.mark.broker
 
 OLD_POM = Path(__file__).parent / "java" / "pom.xml"
-# By release, the pom.xml that fetches its jar; Kafka 4 has dropped versions that 3.9 has.
+# The pom.xml that fetches the jar of each release; Kafka 4 dropped versions that 3.9 has.
 POMS = {"4.3.0": None, "3.9.2": OLD_POM}
 
-# What differs within the versions that both have: the later definition drops a value where the earlier refuses it.
+# Differences within common versions: the later definition drops a value, the earlier one rejects it.
 DROPPABLE_SINCE = {
     ("ProduceRequest", "topic_data.name"),
     ("ProduceResponse", "responses.name"),
@@ -69,7 +69,7 @@ def clipped(versions: range, valid: range) -> range:
 
 
 def rows_of_jar(definition: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield path and facts of each field."""
+    """Yield the path and the properties of each field."""
     valid = parse_versions(definition["validVersions"])
     common = {each["name"]: each["fields"] for each in definition.get("commonStructs", [])}
 
@@ -91,7 +91,7 @@ def rows_of_jar(definition: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ..
                     clipped(parse_versions(field.get("nullableVersions")), versions),
                     field.get("tag"),
                     default_of(field, inner),
-                    # Without a version that lacks the field, nothing can be dropped.
+                    # If every version has the field, its value is never dropped.
                     versions == valid or bool(field.get("ignorable")),
                 ),
             )
@@ -125,7 +125,7 @@ def rows_of_table(schema: MessageSchema, valid: range) -> Iterator[tuple[str, tu
 
 
 @pytest.mark.parametrize("release", POMS)
-def test_tables_are_those_of_kafka(release: str) -> None:
+def test_tables_equal_kafkas_definitions(release: str) -> None:
     compared = 0
     for name, definition in definitions(jar_of(release)):
         schema = message_schemas()[name]
@@ -147,7 +147,7 @@ def test_tables_are_those_of_kafka(release: str) -> None:
     assert compared > 550
 
 
-def test_every_field_has_a_meaning_of_its_own_words() -> None:
+def test_every_field_is_documented_in_original_words() -> None:
     copied = []
     for _, definition in definitions(jar_of("4.3.0")):
         stack = [*definition["fields"], *(f for each in definition.get("commonStructs", []) for f in each["fields"])]

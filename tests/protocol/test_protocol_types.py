@@ -1,4 +1,4 @@
-"""Every type of a field, in both encodings: the message codec against the primitive types and the specification."""
+"""Every field type in both encodings: the message codec compared with the primitive types and the specification."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("flexible", "method", "value", "data"), CASES)
-def test_examples_of_the_specification(flexible: bool, method: str, value: Any, data: str) -> None:
-    """PRI-R1 to PRI-R4."""
+def test_the_message_codec_has_the_examples_of_the_specification(
+    flexible: bool, method: str, value: Any, data: str
+) -> None:
+    """PRI-R1 to PRI-R4: integers, UUIDs, strings and arrays."""
     made = plan(TYPES.get(method, method), flexible=flexible, nullable="nullable" in method)
     end = "00" if flexible else ""
     assert write(made, value).hex() == data + end
@@ -58,7 +60,7 @@ def test_examples_of_the_specification(flexible: bool, method: str, value: Any, 
 
 @pytest.mark.parametrize("flexible", [False, True])
 @pytest.mark.parametrize("kind", ["int8", "int16", "uint16", "int32", "uint32", "int64"])
-def test_integers_have_their_range(kind: str, flexible: bool) -> None:
+def test_integers_are_checked_against_their_range(kind: str, flexible: bool) -> None:
     made = plan(kind, flexible=flexible)
     bits = int(kind.removeprefix("u").removeprefix("int"))
     low = 0 if kind.startswith("u") else -(1 << bits - 1)
@@ -73,7 +75,7 @@ def test_integers_have_their_range(kind: str, flexible: bool) -> None:
 
 
 def test_booleans_and_doubles_have_many_forms() -> None:
-    """PRI-R1."""
+    """PRI-R1: any non-zero byte is true, and NaN has many bit patterns."""
     assert read(plan("bool", flexible=False), b"\2") is True
     made = plan("float64", flexible=False)
     assert math.isnan(read(made, bytes.fromhex("fff0000000000001")))
@@ -83,7 +85,7 @@ def test_booleans_and_doubles_have_many_forms() -> None:
 
 @pytest.mark.parametrize("flexible", [False, True])
 def test_null_and_empty_are_distinct(flexible: bool) -> None:
-    """PRI-R3, PRI-R4, PRI-R6."""
+    """PRI-R3, PRI-R4, PRI-R6: strings, bytes and arrays."""
     empty: dict[str, Any] = {"string": "", "bytes": b"", "records": b"", "[]int32": [], "[]string": []}
     for kind, value in empty.items():
         made = plan(kind, flexible=flexible, nullable=True)
@@ -97,7 +99,7 @@ def test_null_and_empty_are_distinct(flexible: bool) -> None:
 
 
 @pytest.mark.parametrize("flexible", [False, True])
-def test_arrays_of_every_type(flexible: bool) -> None:
+def test_arrays_of_every_type_round_trip(flexible: bool) -> None:
     arrays: dict[str, list[Any]] = {
         "[]bool": [True, False],
         "[]int8": [1, -1],
@@ -118,7 +120,7 @@ def test_arrays_of_every_type(flexible: bool) -> None:
             write(made, [values[0], None if kind != "[]uuid" else 3])
 
 
-def test_any_bytes_are_read_as_the_primitive_types_read_them() -> None:
+def test_the_message_codec_reads_any_bytes_like_the_primitive_types() -> None:
     rejected = 0
     for flexible in (False, True):
         for kind, method in (("string", "string"), ("bytes", "bytes_"), ("int32", "int32"), ("bool", "boolean")):
@@ -142,20 +144,20 @@ def test_any_bytes_are_read_as_the_primitive_types_read_them() -> None:
     assert rejected > 1000
 
 
-def test_tagged_fields_of_every_type() -> None:
-    """PRI-R7."""
+def test_tagged_fields_of_every_type_round_trip() -> None:
+    """PRI-R7: a tagged field with its default value is not written."""
     values: dict[str, Any] = {"int32": 5, "string": "x" * 200, "bytes": b"", "uuid": uuid.UUID(int=1), "[]int8": [1]}
     for kind, value in values.items():
         made = plan(kind, flexible=True, tag=3)
         data = write(made, value)
         assert data[:2] == (b"\1\3" if value else b"\0")
         assert read(made, data) == value
-        # Absent: the default, which takes no bytes.
+        # A missing field has its default, which takes no bytes.
         assert read(made, b"\0") == made.cls().field
         assert write(made, made.cls().field) == b"\0"
 
 
-def test_a_tagged_field_takes_all_of_its_size() -> None:
+def test_a_tagged_field_must_use_all_of_its_size() -> None:
     made = plan("int8", flexible=True, tag=3)
     with pytest.raises(ProtocolError, match="byte 4, field: 1 trailing bytes in the tagged field"):
         read(made, b"\1\3\2\0\0")

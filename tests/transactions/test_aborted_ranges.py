@@ -60,8 +60,10 @@ def test_the_mask_equals_a_slow_loop(ranges: list[tuple[int, int, int]], batches
 
 
 @given(some_ranges, some_batches, st.integers(-3, 30), st.integers(-3, 30))
-def test_within(ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]], start: int, stop: int) -> None:
-    """The same mask for batches within the offsets, with only the ranges that overlap them."""
+def test_within_keeps_the_mask_of_batches_inside_the_offsets(
+    ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]], start: int, stop: int
+) -> None:
+    """`within` keeps only the ranges that overlap the offsets; the mask of batches inside them does not change."""
     made = AbortedRanges(*columns(ranges))
     part = made.within(start, stop)
     inside = [(pid, base, delta) for pid, base, delta in batches if start <= base <= base + delta < stop]
@@ -71,7 +73,7 @@ def test_within(ranges: list[tuple[int, int, int]], batches: list[tuple[int, int
     assert (part.last_offset >= start).all()
 
 
-def test_within_and_batches_across_its_ends() -> None:
+def test_within_covers_batches_across_its_ends() -> None:
     ranges = AbortedRanges([7, 7, 8], [0, 10, 12], [9, 19, 14])
     batches = rows_of([(7, 0, 8), (7, 10, 8), (8, 12, 1)])
     assert ranges.within(5, 11).mask(batches[:2]).tolist() == [True, True]
@@ -89,7 +91,7 @@ def test_ranges_are_sorted_and_read_only() -> None:
         ranges.last_offset[0] = 1
 
 
-def test_no_ranges() -> None:
+def test_empty_ranges_abort_no_batch() -> None:
     nothing = Transactions(np.empty(0, ABORTED_DTYPE), [], None)
     for ranges in (
         AbortedRanges([], [], []),
@@ -101,7 +103,7 @@ def test_no_ranges() -> None:
         assert ranges.mask(rows_of([])).tolist() == []
 
 
-def test_ranges_of_unequal_length_are_refused() -> None:
+def test_columns_of_unequal_length_are_rejected() -> None:
     with pytest.raises(ValueError, match="one length"):
         AbortedRanges([7], [0, 1], [2])
     with pytest.raises(ValueError, match="one-dimensional"):
@@ -129,7 +131,7 @@ def test_errors_name_the_invalid_entry(entry: Any, error: type[Exception]) -> No
         AbortedRanges.from_list([(7, 0), entry], ([], []))
 
 
-def test_entries_of_any_integers() -> None:
+def test_entries_may_be_any_integer_type() -> None:
     listed: list[Any] = [[7, 0], (np.int64(8), np.int32(3)), np.array([9, 4])]
     ranges = AbortedRanges.from_list(iter(listed), (np.array([8]), [5]))
     assert ranges.producer_id.tolist() == [7, 8, 9]

@@ -64,7 +64,7 @@ LOST = {"payload": -1, "length": 10, "longer": 11, "magic": 16, "type": 22, "pro
 @pytest.mark.parametrize("max_bytes", [1, 64 << 20])
 @pytest.mark.parametrize("at", LOST.values(), ids=LOST)
 def test_the_index_replaces_a_lost_marker(tmp_path: Path, at: int, max_bytes: int) -> None:
-    """TXI-R2: exactly the records of the transaction are left out, and all later records are returned."""
+    """TXI-R2: exactly the records of the transaction are excluded, and all later records are returned."""
     assert committed(log_of(tmp_path, LOG, index((7, 3, 8)))) == KEPT
     batches = [*LOG[:4], damaged(LOG[4], at), *LOG[5:]]
     log = log_of(tmp_path, batches, index((7, 3, 8)))
@@ -76,7 +76,7 @@ def test_the_index_replaces_a_lost_marker(tmp_path: Path, at: int, max_bytes: in
     assert all(table.pending == [] for table in tables)
 
 
-def test_damage_around_the_marker(tmp_path: Path) -> None:
+def test_damage_around_a_lost_marker_does_not_change_the_result(tmp_path: Path) -> None:
     """The first batch of the transaction is also lost, the marker ends its segment, or zeros replace it."""
     entries = index((7, 3, 8))
     both = [LOG[0], damaged(LOG[1]), *LOG[2:4], damaged(LOG[4]), *LOG[5:]]
@@ -92,7 +92,7 @@ def test_damage_around_the_marker(tmp_path: Path) -> None:
         assert committed(log_of(tmp_path, [*LOG[:2], LOG[3], tail], entries)) == [0, 1, 2, *KEPT[-3:]]
 
 
-def test_the_transaction_began_in_an_earlier_segment(tmp_path: Path) -> None:
+def test_the_transaction_may_begin_in_an_earlier_segment(tmp_path: Path) -> None:
     """TXI-R2: the index of the marker's segment contains the entry."""
     log = log_of(tmp_path, [three(0), txn(3, 7)], None, after=damaged(marker(NEXT, 7, ABORT)) + three(NEXT + 1))
     after = [0, 1, 2, NEXT + 1, NEXT + 2, NEXT + 3]
@@ -101,7 +101,7 @@ def test_the_transaction_began_in_an_earlier_segment(tmp_path: Path) -> None:
     segment_path(tmp_path / "t-0", NEXT).with_suffix(".txnindex").write_bytes(index((7, 3, NEXT)))
     assert committed(log) == after
     assert log.transactions(on_error="skip").aborted.tolist() == [(7, 3, NEXT, NEXT + 1)]
-    # Also if that segment has been deleted (TXI-R6).
+    # The same holds if that segment has been deleted (TXI-R6).
     gone = txn(NEXT, 7) + damaged(marker(NEXT + 1, 7, ABORT)) + three(NEXT + 2)
     log = log_of(tmp_path, [], None, after=gone)
     segment_path(tmp_path / "t-0", 0).unlink()
@@ -126,8 +126,8 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_entries_that_the_bytes_contradict(tmp_path: Path, name: str) -> None:
-    """They change nothing: the transaction stays undecided."""
+def test_index_entries_that_contradict_the_log_are_ignored(tmp_path: Path, name: str) -> None:
+    """The transaction stays undecided."""
     without = committed(log_of(tmp_path, DAMAGED, None))
     assert without == KEPT
     log = log_of(tmp_path, DAMAGED, FORGED[name])
@@ -137,7 +137,7 @@ def test_entries_that_the_bytes_contradict(tmp_path: Path, name: str) -> None:
 
 
 def test_without_damage_the_index_is_ignored(tmp_path: Path) -> None:
-    """Also for an offset that compaction removed: a marker goes only with its whole transaction (CMP-R6)."""
+    """This includes offsets that compaction removed: it removes a marker only with its whole transaction (CMP-R6)."""
     batches = [three(0), txn(3, 7), three(5), marker(8, 7, COMMIT)]
     assert committed(log_of(tmp_path, batches, index((7, 3, 4)))) == [0, 1, 2, 3, 5, 6, 7, *KEPT[-3:]]
     # The index is not used either if damage ends the reading.
@@ -146,10 +146,10 @@ def test_without_damage_the_index_is_ignored(tmp_path: Path) -> None:
     assert len(log.transactions().aborted) == 0
 
 
-def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
-    """Whichever ABORT markers are lost, a consumer with the index of the undamaged log hands out the same.
+def test_the_index_replaces_any_lost_abort_marker(tmp_path: Path) -> None:
+    """If ABORT markers are lost, a consumer with the index of the undamaged log returns the same records.
 
-    Where the checksum of a COMMIT marker is bad, its transaction is undecided: the index can't list it.
+    If the checksum of a COMMIT marker is bad, its transaction is undecided: the index does not list it.
     """
     rng = np.random.default_rng(11)
     for _ in range(60):
@@ -196,7 +196,7 @@ def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
         undecided: list[list[int]] = []
         for i, abort in enumerate(kinds):
             is_commit = kbatch.scan(batches[i])["attributes"][0] & CONTROL and not abort
-            # After a batch with a damaged length its header would not be found either.
+            # After a batch with a damaged length, its header would not be found either.
             if is_commit and broken[i - 1] == batches[i - 1] and rng.random() < 0.5:
                 broken[i] = damaged(batches[i], int(rng.choice([17, -1])))
                 undecided.append(ended[i])
@@ -208,19 +208,19 @@ def test_generated_logs_with_lost_markers(tmp_path: Path) -> None:
         assert [first for _, first in pending] == sorted(offsets[0] for offsets in undecided)
 
 
-# -- markers whose header is there
+# -- damaged markers with a readable header
 
 ENDS = [("aborted", ABORT, COMMIT, [0, 1, 2, 6, 9, 10, 11]), ("committed", COMMIT, ABORT, [0, 1, 2, 3, 4, 9, 10, 11])]
 
 
 def two_transactions(kind: int, next_kind: int) -> list[bytes]:
-    """Two transactions of producer 7; the marker of the first is damaged."""
+    """Build two transactions of producer 7; the marker of the first is damaged."""
     bad = damaged(marker(5, 7, kind))
     return [three(0), txn(3, 7, 2), bad, txn(6, 7), marker(7, 7, next_kind), three(9)]
 
 
 def outcomes(batches: list[bytes], tmp_path: Path) -> list[tuple[list[int], list[tuple[int, int]], int | None]]:
-    """Offsets, pending transactions and last stable offset of decode, of streams in any chunks, and of a log."""
+    """Return offsets, pending transactions and last stable offset from decode, from streams and from a log."""
     whole = b"".join(batches)
     options: dict[str, Any] = {"isolation": "read_committed", "on_error": "skip"}
     table = kbatch.decode(whole, **options)
@@ -274,10 +274,10 @@ def test_an_index_that_lists_a_damaged_marker_decides(tmp_path: Path, max_bytes:
 
 @pytest.mark.parametrize("entries", [index((7, 6, 7)), b"", None], ids=["others", "empty", "none"])
 @pytest.mark.parametrize("max_bytes", [1, 64 << 20])
-def test_an_index_that_lacks_a_damaged_marker_decides_nothing(
+def test_an_index_without_the_damaged_marker_decides_nothing(
     tmp_path: Path, entries: bytes | None, max_bytes: int
 ) -> None:
-    """A commit is not inferred: without an entry the transaction is undecided, though the index has every abort."""
+    """A commit is not inferred: without an entry the transaction is undecided, although the index has every abort."""
     log = log_of(tmp_path, two_transactions(COMMIT, ABORT), entries)
     assert committed(log, max_bytes=max_bytes) == [0, 1, 2, 9, 10, 11, NEXT, NEXT + 1, NEXT + 2]
     transactions = log.transactions(on_error="skip")
@@ -297,7 +297,7 @@ def test_the_damaged_marker_may_be_in_a_later_segment(tmp_path: Path, entries: b
     assert committed(log, start_offset=3, stop_offset=5) == [4]
 
 
-def test_damage_that_ends_the_reading_decides_nothing_either(tmp_path: Path) -> None:
+def test_damage_that_ends_reading_decides_nothing(tmp_path: Path) -> None:
     for _, kind, next_kind, _ in ENDS:
         batches = two_transactions(kind, next_kind)
         table = kbatch.decode(b"".join(batches), isolation="read_committed", on_error="stop")
@@ -307,15 +307,15 @@ def test_damage_that_ends_the_reading_decides_nothing_either(tmp_path: Path) -> 
         assert [offset for table in tables for offset in offsets_of(table)] == [0, 1, 2]
 
 
-def test_batches_other_than_markers_end_nothing(tmp_path: Path) -> None:
-    """Data batches whose control bit has flipped: too large for a marker, or with several records."""
+def test_damaged_data_batches_do_not_end_a_transaction(tmp_path: Path) -> None:
+    """Data batches with a flipped control bit are too large for a marker, or have several records."""
     large = build_batch([encode_record(0, 0, b"k", bytes(80))], base_offset=4, producer_id=7, attributes=TRANSACTIONAL)
     assert len(large) > 128
     for batch in (large, txn(4, 7, 2)):
         batches = [three(0), txn(3, 7), damaged_bit(batch, 22, 0x20), txn(6, 7), marker(7, 7, COMMIT), three(8)]
         found = outcomes(batches, tmp_path)
         assert found == [([0, 1, 2, 3, 6, 8, 9, 10], [], None)] * len(found)
-    # Nor does a marker of a producer without an open transaction, or of an unknown producer.
+    # A marker of a producer without an open transaction, or of an unknown producer, ends no transaction either.
     batches = [three(0), damaged(marker(3, 7, ABORT)), txn(4, 7), marker(5, 7, COMMIT), three(6)]
     found = outcomes(batches, tmp_path)
     assert found == [([0, 1, 2, 4, 6, 7, 8], [], None)] * len(found)
@@ -332,8 +332,8 @@ def test_a_damaged_marker_counts_if_checksums_are_not_verified() -> None:
         assert (table.pending, table.last_stable_offset) == ([(7, 6)], 6)
 
 
-def test_damaged_markers_side_by_side(tmp_path: Path) -> None:
-    """Each ends its own transaction, even if no valid batch follows the first."""
+def test_adjacent_damaged_markers_each_end_their_transaction(tmp_path: Path) -> None:
+    """Each marker ends its own transaction, even if no valid batch follows the first marker."""
     batches = [three(0), txn(3, 7), txn(4, 8), txn(5, 9)]
     batches += [damaged(marker(6, 7, ABORT)), damaged(marker(7, 8, COMMIT)), damaged(marker(8, 9, ABORT))]
     batches += [txn(9, 7), txn(10, 8), txn(11, 9), marker(12, 7, COMMIT), marker(13, 8, ABORT), marker(14, 9, COMMIT)]

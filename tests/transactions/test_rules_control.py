@@ -19,14 +19,14 @@ from kbatch.transactions import OpenTransaction, TransactionTracker, control_rec
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 
 
-class Want(NamedTuple):
+class ExpectedRow(NamedTuple):
     kind: int
     version: int
     coordinator_epoch: int
     valid: int
 
 
-NO_KEY = Want(-1, -1, -1, 0)
+NO_KEY = ExpectedRow(-1, -1, -1, 0)
 # CTL-02, 07, 09, 10 and 16 have no file: they are built from the catalogue.
 BUILT = {
     "CTL-02": control_record(ABORT, epoch=3),
@@ -36,22 +36,22 @@ BUILT = {
     "CTL-16": control_record(COMMIT, value=struct.pack(">hiq", 0, 3, 9)),
 }
 CONTROL_VECTORS = {
-    "CTL-01": Want(COMMIT, 0, 3, 1),
-    "CTL-02": Want(ABORT, 0, 3, 1),
-    "CTL-03": Want(99, 0, -1, 1),
-    "CTL-04": Want(COMMIT, 1, 3, 1),
+    "CTL-01": ExpectedRow(COMMIT, 0, 3, 1),
+    "CTL-02": ExpectedRow(ABORT, 0, 3, 1),
+    "CTL-03": ExpectedRow(99, 0, -1, 1),
+    "CTL-04": ExpectedRow(COMMIT, 1, 3, 1),
     "CTL-05": NO_KEY,
     "CTL-06": NO_KEY,
-    "CTL-07": Want(COMMIT, 0, 3, 1),
+    "CTL-07": ExpectedRow(COMMIT, 0, 3, 1),
     "CTL-08": NO_KEY,
-    "CTL-09": Want(COMMIT, 0, -1, 0),
-    "CTL-10": Want(COMMIT, 0, -1, 0),
-    "CTL-11": Want(COMMIT, 0, 3, 1),
-    "CTL-12": Want(COMMIT, 0, -1, 0),
-    "CTL-13": Want(COMMIT, 0, 3, 1),
-    "CTL-14": Want(COMMIT, 0, 3, 1),
-    "CTL-15": Want(ControlType.LEADER_CHANGE, 0, -1, 1),
-    "CTL-16": Want(COMMIT, 0, 3, 1),
+    "CTL-09": ExpectedRow(COMMIT, 0, -1, 0),
+    "CTL-10": ExpectedRow(COMMIT, 0, -1, 0),
+    "CTL-11": ExpectedRow(COMMIT, 0, 3, 1),
+    "CTL-12": ExpectedRow(COMMIT, 0, -1, 0),
+    "CTL-13": ExpectedRow(COMMIT, 0, 3, 1),
+    "CTL-14": ExpectedRow(COMMIT, 0, 3, 1),
+    "CTL-15": ExpectedRow(ControlType.LEADER_CHANGE, 0, -1, 1),
+    "CTL-16": ExpectedRow(COMMIT, 0, 3, 1),
 }
 
 
@@ -65,12 +65,12 @@ def rows_of(data: bytes) -> np.ndarray:
     return control_records(kbatch.decode(data, include_control=True))
 
 
-def wants(rows: np.ndarray) -> list[Want]:
-    return [Want(*row) for row in rows[["type", "version", "coordinator_epoch", "valid"]].tolist()]
+def row_fields(rows: np.ndarray) -> list[ExpectedRow]:
+    return [ExpectedRow(*row) for row in rows[["type", "version", "coordinator_epoch", "valid"]].tolist()]
 
 
 def is_open_after(data: bytes, producer_id: int = 9) -> bool:
-    """Whether an open transaction stays open."""
+    """Return whether a transaction that is open before the control batch stays open after it."""
     array = byte_array(data)
     tracker = TransactionTracker([OpenTransaction(producer_id, -5)])
     tracker.add(array, scan_part(array).batches, 0)
@@ -78,12 +78,12 @@ def is_open_after(data: bytes, producer_id: int = 9) -> bool:
 
 
 @pytest.mark.parametrize("name", CONTROL_VECTORS)
-def test_ctl_vectors(name: str) -> None:
+def test_ctl_vectors_have_their_key_and_value(name: str) -> None:
     """CTL-R1, CTL-R2, CTL-R3: key and value of every vector; the batch decodes for any key and value."""
     rows = rows_of(vector(name))
     count = 3 if name == "CTL-13" else 1
     assert rows.dtype == CONTROL_DTYPE
-    assert wants(rows) == [CONTROL_VECTORS[name]] * count
+    assert row_fields(rows) == [CONTROL_VECTORS[name]] * count
     kraft = name == "CTL-15"
     assert rows["producer_id"].tolist() == [-1 if kraft else 9] * count
     assert rows["producer_epoch"].tolist() == [-1 if kraft else 2] * count
@@ -93,7 +93,7 @@ def test_ctl_vectors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONTROL_VECTORS)
-def test_ctl_vectors_as_markers(name: str) -> None:
+def test_ctl_vectors_end_transactions_by_their_key(name: str) -> None:
     """As in Kafka's consumer, only the key decides whether a record is a marker; the value is ignored."""
     assert is_open_after(vector(name)) == (CONTROL_VECTORS[name].kind not in (ABORT, COMMIT))
 
@@ -101,24 +101,26 @@ def test_ctl_vectors_as_markers(name: str) -> None:
 @pytest.mark.parametrize("kind", [-7, -1, 7, 99, 32767])
 def test_ctl_r2_unknown_types_never_fail(kind: int) -> None:
     data = control(0, 9, [control_record(kind)])
-    assert wants(rows_of(data)) == [Want(kind, 0, -1, 1)]
+    assert row_fields(rows_of(data)) == [ExpectedRow(kind, 0, -1, 1)]
     assert is_open_after(data)
 
 
 @pytest.mark.parametrize("kind", ControlType)
 def test_ctl_r3_only_a_marker_has_a_value_to_parse(kind: ControlType) -> None:
     is_marker = kind in (ControlType.ABORT, ControlType.COMMIT)
-    assert wants(rows_of(control(0, 9, [control_record(kind, value=b"x")]))) == [Want(kind, 0, -1, not is_marker)]
-    assert wants(rows_of(control(0, 9, [control_record(kind, epoch=-4)]))) == [
-        Want(kind, 0, -4 if is_marker else -1, 1)
+    assert row_fields(rows_of(control(0, 9, [control_record(kind, value=b"x")]))) == [
+        ExpectedRow(kind, 0, -1, not is_marker)
+    ]
+    assert row_fields(rows_of(control(0, 9, [control_record(kind, epoch=-4)]))) == [
+        ExpectedRow(kind, 0, -4 if is_marker else -1, 1)
     ]
 
 
 def test_ctl_r4_only_the_first_record_decides() -> None:
-    """More records decode as records of a control batch, and neither their content nor damage in them matters."""
+    """Further records are decoded as control records; neither their content nor damage in them matters."""
     first, second = control_record(COMMIT), control_record(ABORT, delta=1)
     both = control(0, 9, [first, second])
-    assert [row.kind for row in wants(rows_of(both))] == [COMMIT, ABORT]
+    assert [row.kind for row in row_fields(rows_of(both))] == [COMMIT, ABORT]
     assert not is_open_after(both)
     assert is_open_after(control(0, 9, [control_record(99), second]))
     assert not is_open_after(control(0, 9, [first, b"\x80\x80\x80"], record_count=2))
@@ -140,7 +142,7 @@ def test_ctl_r4_only_the_first_record_decides() -> None:
     ids=["empty", "cut", "endless length", "length -2^31", "length -1", "length 0", "short", "long length"],
 )
 @pytest.mark.parametrize("count", [1, 2, 2**31 - 1, 0, -1])
-def test_ctl_r4_a_first_record_that_cannot_be_read_is_no_marker(payload: bytes, count: int) -> None:
+def test_ctl_r4_a_batch_with_an_unreadable_first_record_is_not_a_marker(payload: bytes, count: int) -> None:
     good = marker(1, 8, COMMIT)
     broken = build_batch(payload=payload, attributes=CONTROL, producer_id=9, record_count=count)
     assert is_open_after(broken + good)
@@ -164,8 +166,8 @@ def test_var_r2_bits_of_the_length_beyond_32_are_dropped() -> None:
             assert not is_open_after(control(0, 9, records))
 
 
-def test_a_first_record_with_a_long_length() -> None:
-    """The length of the first record takes one to five bytes; headers are ignored."""
+def test_the_length_of_the_first_record_may_have_one_to_five_bytes() -> None:
+    """Headers of the first record are ignored."""
     for size in (1, 40, 70, 9000, 1 << 20):
         record = encode_record(0, 0, struct.pack(">hh", 0, COMMIT), bytes(size), [(b"h", b"v")])
         assert not is_open_after(control(0, 9, [record, control_record(ABORT, delta=1)]))
@@ -173,11 +175,16 @@ def test_a_first_record_with_a_long_length() -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "snappy-raw", "lz4", "zstd"])
-def test_att_r5_compressed_control_batches(codec: str) -> None:
+def test_att_r5_compressed_control_batches_are_read(codec: str) -> None:
     plain = marker(0, 1, ABORT)
     packed = control(1, 9, [control_record(COMMIT, epoch=6), control_record(ABORT, delta=1)], codec=codec)
     data = plain + packed + marker(3, 2, ABORT)
-    assert wants(rows_of(data)) == [Want(0, 0, 0, 1), Want(1, 0, 6, 1), Want(0, 0, 0, 1), Want(0, 0, 0, 1)]
+    assert row_fields(rows_of(data)) == [
+        ExpectedRow(0, 0, 0, 1),
+        ExpectedRow(1, 0, 6, 1),
+        ExpectedRow(0, 0, 0, 1),
+        ExpectedRow(0, 0, 0, 1),
+    ]
     for producer_id in (1, 2, 9):
         assert not is_open_after(data, producer_id)
     assert is_open_after(control(0, 9, [], payload=b"no such stream", record_count=1, codec=codec))
@@ -191,18 +198,18 @@ def test_cod_r8_a_compressed_control_batch_has_a_limit() -> None:
     assert tracker.result().open == [(9, 1, -1)]
 
 
-def test_att_r3_unknown_codec_is_no_marker() -> None:
+def test_att_r3_a_batch_with_an_unknown_codec_is_not_a_marker() -> None:
     assert is_open_after(control(0, 9, [control_record(COMMIT)], attributes=0x35))
 
 
-def test_emp_r2_empty_control_batch() -> None:
-    """EMP-04: neither an abort nor a commit."""
+def test_emp_r2_an_empty_control_batch_is_not_a_marker() -> None:
+    """EMP-04: an empty control batch is neither an abort nor a commit."""
     data = (VECTORS / "EMP-04.bin").read_bytes()
     assert len(rows_of(data)) == 0
     assert is_open_after(data)
 
 
-def test_ctl_r7_kraft(golden: Path) -> None:
+def test_ctl_r7_kraft_control_records_are_decoded(golden: Path) -> None:
     data = (golden / "logs" / "kraft-control-0" / "00000000000000000000.log").read_bytes()
     rows = rows_of(data)
     assert [ControlType(kind).name for kind in rows["type"].tolist()] == [
@@ -217,8 +224,8 @@ def test_ctl_r7_kraft(golden: Path) -> None:
     assert is_open_after(data)
 
 
-def test_ctl_r8_snapshot_file_of_kraft() -> None:
-    """A header, with version and voters in the same batch, then data, whose offsets begin at 0, and a footer."""
+def test_ctl_r8_kraft_snapshot_files_are_decoded() -> None:
+    """The file has a header, with version and voters in the same batch, data with offsets from 0, and a footer."""
 
     def kraft(offset: int, *kinds: ControlType) -> bytes:
         records = [encode_record(i, key=struct.pack(">hh", 0, kind), value=b"") for i, kind in enumerate(kinds)]
@@ -231,7 +238,7 @@ def test_ctl_r8_snapshot_file_of_kraft() -> None:
     assert kbatch.decode(data).records["offset"].tolist() == [3, 4, 5]
 
 
-def test_control_records_among_others() -> None:
+def test_control_records_may_be_among_data_records() -> None:
     """Row numbers refer to `table.records`, also in a slice, a selection and a trimmed table."""
     data = three(0) + marker(3, 7, ABORT) + txn(4, 8, 2) + three(6, attributes=0) + control(9, -1, [], record_count=0)
     data += control(10, 9, [control_record(COMMIT, epoch=2), control_record(5, delta=1)], producer_epoch=4) + three(12)
@@ -254,7 +261,7 @@ def test_control_records_among_others() -> None:
         assert part.records["offset"][rows["record"]].tolist() == rows["offset"].tolist() == expected
 
 
-def test_no_control_records() -> None:
+def test_a_table_without_control_records_returns_no_rows() -> None:
     for table in (
         kbatch.decode(b"", include_control=True),
         kbatch.decode(three(), include_control=True),
@@ -265,7 +272,7 @@ def test_no_control_records() -> None:
         assert len(rows) == 0
 
 
-def test_a_damaged_control_batch_gives_no_rows() -> None:
+def test_a_damaged_control_batch_returns_no_rows() -> None:
     bad = bytearray(marker(3, 7, ABORT))
     bad[-1] ^= 1
     table = kbatch.decode(three() + bytes(bad) + marker(4, 7, COMMIT), include_control=True, on_error="skip")

@@ -81,7 +81,7 @@ def filtered(log: bytes, aborted: list[Any] | None, fetch_offset: int = 0) -> tu
 
 
 @pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
-def test_txn_vectors(path: Path) -> None:
+def test_txn_vectors_return_what_kafkas_consumer_returns(path: Path) -> None:
     """Records and next fetch offset equal the results of Kafka's consumer; the model is checked with the same files."""
     vector = json.loads(path.read_text())
     log = bytes.fromhex(vector["hex"])
@@ -95,7 +95,7 @@ def test_txn_vectors(path: Path) -> None:
     assert filtered(log, aborted and aborted[::-1] * 2, vector["fetchOffset"]) == want
 
 
-def test_the_vectors_are_there() -> None:
+def test_there_are_vectors_for_the_rules() -> None:
     assert len(VECTORS) == 15
 
 
@@ -131,13 +131,13 @@ BUILT: dict[str, tuple[list[bytes], list[tuple[int, int]] | None, int, list[int]
     "TXN-10": ([txn(0, 7), data(1), txn(2, 7, 2)], [(7, 0)], 0, [1], 4),
     # TXN-R11: the response ends with batches that are dropped.
     "TXN-17": ([data(0), txn(1, 7, 3), marker(4, 7, ABORT)], [(7, 1)], 0, [0], 5),
-    # TXN-R10: an unknown control type ends nothing.
+    # TXN-R10: an unknown control type does not end a transaction.
     "TXN-18": ([txn(0, 7), marker(1, 7, 99), txn(2, 7), marker(3, 7, ABORT), txn(4, 7)], [(7, 0)], 0, [4], 5),
 }
 
 
 @pytest.mark.parametrize("name", BUILT)
-def test_txn_built(name: str) -> None:
+def test_txn_built_cases_return_the_offsets_of_the_catalogue(name: str) -> None:
     parts, aborted, fetch_offset, offsets, next_offset = BUILT[name]
     log = b"".join(parts)
     model = consume(oracle.decode(log).batches, aborted, fetch_offset, read_committed=aborted is not None)
@@ -152,7 +152,7 @@ def test_txn_r9_epochs_are_ignored() -> None:
     assert outcome(track(log)) == Fold([(7, 0, 1, 2)], [(7, 2, 1000)], 2, [(7, 1)])
 
 
-def test_txn_r2_a_marker_counts_at_its_last_offset() -> None:
+def test_txn_r2_a_marker_takes_effect_at_its_last_offset() -> None:
     """Entries up to the last offset of a batch are used, also for a control batch of several records."""
     log = txn(0, 7) + control(1, 7, [control_record(ABORT), control_record(ABORT, delta=1)]) + txn(3, 7)
     for first in range(4):
@@ -178,7 +178,7 @@ def index_entries(directory: Path) -> list[tuple[int, int, int, int]]:
     return [entry[1:] for entry in entries]
 
 
-def test_txn_r15_windows(txn_log: bytes, truth: dict[str, Any]) -> None:
+def test_txn_r15_any_window_returns_its_committed_records(txn_log: bytes, truth: dict[str, Any]) -> None:
     """2000 windows of batches with the list that a broker would send, compared with the known records."""
     entries = index_entries(TXN)
     batches = oracle.decode(txn_log).batches
@@ -203,8 +203,8 @@ def test_txn_r15_windows(txn_log: bytes, truth: dict[str, Any]) -> None:
         assert decided == sorted(o for o in good if start <= o < stop)
 
 
-def test_txn_r15_whole_log(txn_log: bytes, truth: dict[str, Any]) -> None:
-    """Decided by the markers of the log."""
+def test_txn_r15_the_markers_of_a_log_decide_its_transactions(txn_log: bytes, truth: dict[str, Any]) -> None:
+    """The markers of the log decide, without an aborted list."""
     ranges = AbortedRanges.from_transactions(track(txn_log).result())
     offsets, next_offset = committed(txn_log, ranges)
     assert [o for o in offsets if o < truth["lastStableOffset"]] == truth["readCommittedOffsets"]
@@ -214,7 +214,7 @@ def test_txn_r15_whole_log(txn_log: bytes, truth: dict[str, Any]) -> None:
 # -- 7.2, 7.3 last stable offset, open transactions, the index
 
 
-def test_txi_r5_equals_the_index(txn_log: bytes, truth: dict[str, Any]) -> None:
+def test_txi_r5_the_rebuilt_index_equals_kafkas(txn_log: bytes, truth: dict[str, Any]) -> None:
     """The result equals all .txnindex entries, including last stable offsets; LSO-R1: open transactions."""
     result = track(txn_log).result()
     assert result.aborted.tolist() == index_entries(TXN)
@@ -225,7 +225,7 @@ def test_txi_r5_equals_the_index(txn_log: bytes, truth: dict[str, Any]) -> None:
     assert all(isinstance(t, OpenTransaction) and t.first_timestamp > 1_600_000_000_000 for t in result.open)
 
 
-def test_txi_r5_any_split(txn_log: bytes) -> None:
+def test_txi_r5_the_rebuilt_index_does_not_depend_on_splits(txn_log: bytes) -> None:
     want = outcome(track(txn_log))
     count = len(kbatch.scan(txn_log))
     assert outcome(track(txn_log, range(1, count))) == want
@@ -236,7 +236,7 @@ def test_txi_r5_any_split(txn_log: bytes) -> None:
         assert outcome(track(txn_log, choose.choices(range(count), k=choose.randrange(12)))) == want
 
 
-def test_result_at_any_time(txn_log: bytes) -> None:
+def test_a_result_may_be_taken_at_any_time(txn_log: bytes) -> None:
     """A result covers the batches so far, and later batches do not change it."""
     array = byte_array(txn_log)
     rows = scan_part(array).batches
@@ -252,7 +252,7 @@ def test_result_at_any_time(txn_log: bytes) -> None:
         assert [tuple(t) for t in result.open] == then.open
 
 
-def test_txi_r5_before_compaction() -> None:
+def test_txi_r5_the_rebuilt_index_equals_kafkas_before_compaction() -> None:
     directory = GOLDEN / "logs" / "compact-src-0"
     log = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
     entries = index_entries(directory)
@@ -260,7 +260,7 @@ def test_txi_r5_before_compaction() -> None:
     assert track(log).result().aborted.tolist() == entries
 
 
-def test_txi_r8_after_compaction() -> None:
+def test_txi_r8_aborted_ranges_after_compaction_cover_the_remaining_batches() -> None:
     """Empty batches belong to their transaction, and empty control batches are not markers (TXN-R10)."""
     log = (GOLDEN / "logs" / "compact-pass1-0" / "00000000000000000000.log").read_bytes()
     assert outcome(track(log)) == fold(oracle.decode(log).batches)
@@ -274,7 +274,7 @@ def open_in_snapshot(path: Path) -> list[OpenTransaction]:
 
 
 @pytest.mark.parametrize("base", [186, 280])
-def test_txi_r6_from_a_segment_on(base: int, txn_log: bytes, truth: dict[str, Any]) -> None:
+def test_txi_r6_tracking_may_start_at_any_segment(base: int, txn_log: bytes, truth: dict[str, Any]) -> None:
     """The snapshot gives the first offsets; without it a transaction begins at its first batch in the segments."""
     log = b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")) if int(path.stem) >= base)
     expected = [entry for entry in index_entries(TXN) if entry[2] >= base]
@@ -322,7 +322,7 @@ def test_open_transactions_are_sorted_by_first_offset() -> None:
 
 
 def test_batches_outside_of_transactions_are_ignored() -> None:
-    """Magic 0 and 1, no producer id, no transactional bit."""
+    """Batches of magic 0 and 1, without a producer id, or without the transactional bit have no effect."""
     legacy = (GOLDEN / "logs" / "mixed-0" / "00000000000000000000.log").read_bytes()
     rows = scan_part(byte_array(legacy)).batches.copy()
     rows["attributes"] |= 0x30 * (rows["magic"] != 2)
@@ -337,8 +337,8 @@ def test_batches_outside_of_transactions_are_ignored() -> None:
     assert not everything.mask(kbatch.scan(log)).any()
 
 
-def test_mixed_log_transactions_are_seen() -> None:
-    """Messages of older magic before transactions, as in an old topic."""
+def test_transactions_after_message_sets_are_found() -> None:
+    """An old topic may have messages of magic 0 and 1 before its transactions."""
     legacy = (GOLDEN / "logs" / "magic1-0" / "00000000000000000000.log").read_bytes()
     log = legacy + txn(1000, 7) + marker(1001, 7, ABORT) + txn(1002, 8)
     assert outcome(track(log)) == Fold([(7, 1000, 1001, 1002)], [(8, 1002, 1000)], 1002, [(7, 1001)])
@@ -358,14 +358,14 @@ def test_many_transactions_take_memory_only_while_open() -> None:
     assert outcome(again).aborted == [(8, 1, 2, 0), (7, 0, 3, 4)]
 
 
-def test_offsets_at_the_end_of_int64() -> None:
+def test_offsets_may_reach_the_end_of_int64() -> None:
     log = txn(INT64_MAX - 1, INT64_MAX) + marker(INT64_MAX, INT64_MAX, ABORT)
     result = track(log).result()
     assert result.aborted.tolist() == [(INT64_MAX, INT64_MAX - 1, INT64_MAX, INT64_MAX)]
     assert AbortedRanges.from_transactions(result).mask(kbatch.scan(log)).tolist() == [True, False]
 
 
-def test_rows_outside_of_the_bytes_are_refused() -> None:
+def test_rows_outside_of_the_bytes_are_rejected() -> None:
     log = txn(0, 7) + marker(1, 7, ABORT)
     array = byte_array(log)
     for name, value in (("position", 10_000), ("position", -1), ("size", 1 << 40), ("size", 10), ("size", -5)):
@@ -379,14 +379,14 @@ def test_rows_outside_of_the_bytes_are_refused() -> None:
 
 # -- generated logs
 
-EVENTS = ["txn", "txn", "txn", "idempotent", "abort", "commit", "unknown", "empty", "bad marker", "packed abort"]
+EVENTS = ["txn", "txn", "txn", "idempotent", "abort", "commit", "unknown", "empty", "bad marker", "compressed abort"]
 steps = st.lists(
     st.tuples(st.sampled_from(EVENTS), st.integers(0, 3), st.integers(1, 3), st.integers(0, 2)), max_size=25
 )
 
 
 def log_of(events: list[tuple[str, int, int, int]], producers: Sequence[int]) -> tuple[bytes, list[oracle.Batch]]:
-    """Build the log, and its batches as seen by a reader that skips damaged ones."""
+    """Return the log, and the batches that a reader sees that skips damaged ones."""
     parts, seen = [], []
     offset = 0
     for kind, producer, count, gap in events:
@@ -399,7 +399,7 @@ def log_of(events: list[tuple[str, int, int, int]], producers: Sequence[int]) ->
                 batch = data(offset, pid, count)
             case "abort" | "commit":
                 batch = marker(offset, pid, ABORT if kind == "abort" else COMMIT)
-            case "packed abort":
+            case "compressed abort":
                 batch = marker(offset, pid, ABORT, codec="gzip")
             case "unknown":
                 batch = marker(offset, pid, 5)
@@ -427,8 +427,10 @@ def damaged_markers(log: bytes) -> list[tuple[int, int]]:
     st.sets(st.integers(0, 25)),
 )
 @example([("txn", 0, 1, 0), ("bad marker", 0, 1, 0), ("txn", 0, 1, 0), ("abort", 0, 1, 0)], (7, 8, 9, -1), {2})
-def test_generated_logs(events: list[tuple[str, int, int, int]], producers: tuple[int, ...], splits: set[int]) -> None:
-    """Interleaved producers against the fold, however the log is split, and against the consumer's loop."""
+def test_generated_logs_agree_with_the_model(
+    events: list[tuple[str, int, int, int]], producers: tuple[int, ...], splits: set[int]
+) -> None:
+    """Interleaved producers: the tracker equals the model for any split, and the result equals the consumer's."""
     log, seen = log_of(events, producers)
     want = fold(seen, lost=damaged_markers(log))
     tracker = track(log, [split for split in splits if split <= len(events)])
@@ -443,8 +445,10 @@ def test_generated_logs(events: list[tuple[str, int, int, int]], producers: tupl
 
 
 @given(steps, st.lists(st.tuples(st.sampled_from([7, 8, 9]), st.integers(-2, 60)), max_size=8))
-def test_lists_that_do_not_fit_the_log(events: list[tuple[str, int, int, int]], listed: list[tuple[int, int]]) -> None:
-    """Any list is handled as by the heap and set of Kafka's consumer."""
+def test_any_aborted_list_is_handled_as_by_kafkas_consumer(
+    events: list[tuple[str, int, int, int]], listed: list[tuple[int, int]]
+) -> None:
+    """The list need not match the log; the model has the heap and the set of Kafka's consumer."""
     log, seen = log_of(events, (7, 8, 9, -1))
     tracker = track(log)
     rows = scan_part(byte_array(log)).batches
@@ -499,7 +503,7 @@ def test_damaged_batches_open_no_transaction() -> None:
     assert track(log + txn(4, 7), [4]).result().open == [(8, 0, 1000), (7, 4, 1000)]
 
 
-def test_initially_open_producers_follow_the_same_rules() -> None:
+def test_initially_open_transactions_follow_the_same_rules() -> None:
     """The open transaction began before the log; the next one of the producer is handled like any other."""
     log = txn(1, 7) + marker(2, 7, COMMIT) + damaged(txn(3, 7))
     assert track(log, open=[OpenTransaction(7, 0)]).result().open == []
@@ -508,7 +512,7 @@ def test_initially_open_producers_follow_the_same_rules() -> None:
 
 
 def test_the_status_of_rows_is_ignored() -> None:
-    """Rows may come from a decode that skipped them: only the bytes of a marker count."""
+    """Rows may come from a decode that skipped their batches: only the bytes of a marker decide."""
     array = byte_array(txn(0, 7) + marker(1, 7, ABORT))
     rows = scan_part(array).batches.copy()
     rows["status"] = kbatch.BatchStatus.INVALID
@@ -532,7 +536,7 @@ def test_a_damaged_batch_does_not_limit_the_last_stable_offset() -> None:
 
 
 def test_a_damaged_marker_decides_nothing() -> None:
-    """Also with a wrong kind, producer or offset: the transaction stays open, or it has ended."""
+    """A damaged kind, producer or offset has no effect: the transaction stays open, or has already ended."""
     log, batch = txn(0, 7) + txn(1, 8), marker(2, 7, ABORT)
     for broken in flips(batch, 17, len(batch)):
         still_open = Fold([], [(7, 0, 1000), (8, 1, 1000)], 0, [])
@@ -543,21 +547,21 @@ def test_a_damaged_marker_decides_nothing() -> None:
     assert outcome(track(log + damaged(batch) + marker(3, 7, COMMIT))) == ended
 
 
-def test_without_checksums_damaged_batches_count() -> None:
+def test_damaged_batches_count_if_checksums_are_not_verified() -> None:
     log = damaged(txn(0, 7), 17) + damaged(marker(1, 8, ABORT), 17) + damaged(txn(2, 8), 17)
     assert outcome(track(log, check_crc=False)) == Fold([], [(7, 0, 1000), (8, 2, 1000)], 0, [(8, 1)])
     assert outcome(track(log)) == Fold([], [], None, [])
 
 
-def test_large_batches_are_checked_as_well() -> None:
+def test_large_batches_are_verified_too() -> None:
     """The batches exceed the size up to which the kernel computes checksums itself."""
     big = build_batch([oracle.encode_record(value=bytes(100_000))], producer_id=7, attributes=0x10)
     assert track(big).result().open == [(7, 0, 1000)]
     assert track(damaged(big, 50_000)).result().open == []
 
 
-def test_drained_transactions_are_forgotten_and_open_ones_stay() -> None:
-    """For endless logs: each decided transaction is returned once, and open ones stay."""
+def test_drained_transactions_are_released_and_open_ones_kept() -> None:
+    """Each decided transaction is returned once, so that endless logs take bounded memory."""
     log = txn(0, 7) + txn(1, 8) + marker(2, 7, ABORT)
     array = byte_array(log)
     rows = scan_part(array).batches

@@ -150,7 +150,7 @@ def rewriting(data: bytes, path: Path) -> None:
 def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     log = kbatch.Log(path)
     assert_type(log, kbatch.Log)
-    assert_type(kbatch.find_logs(path, wanted=progress), list[kbatch.Log])
+    assert_type(kbatch.find_logs(path, predicate=progress), list[kbatch.Log])
     assert_type(kbatch.log.find_logs(str(path)), list[kbatch.log.Log])
     assert_type(log.tables(), Iterator[kbatch.RecordTable])
     assert_type(log.batches(), Rows)

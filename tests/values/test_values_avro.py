@@ -1,4 +1,4 @@
-"""Avro values as columns, against fastavro: generated schemas and datums, damage, framing, resolution, counts."""
+"""Avro values as columns, compared with fastavro: generated data, damage, framing, schema resolution, counts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def same(value: Any) -> Any:
 
 @st.composite
 def cases(draw: st.DrawFn, depth: int = 3, names: list[int] | None = None) -> Case:
-    """A schema, its writer, and the expected column value for a written value."""
+    """Draw a schema, a strategy of values to write, and a function from a value to the expected column value."""
     names = [0] if names is None else names
     kinds = ["primitive", "logical", "enum", "fixed"]
     if depth:
@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn, depth: int = 3, names: list[int] | None = None) -> Ca
         values = st.fixed_dictionaries({f"f{i}": f[1] for i, f in enumerate(fields)})
         return schema, values, lambda v: {f"f{i}": f[2](v[f"f{i}"]) for i, f in enumerate(fields)}
     if kind == "union":
-        # Branches that fastavro distinguishes by the value.
+        # fastavro selects the branch of a union by the value.
         branches = draw(st.permutations(["null", "boolean", "long", "string"]))[: draw(st.integers(2, 4))]
         schema = list(branches)
         values = st.one_of([PRIMITIVES[branch] for branch in branches])
@@ -135,19 +135,19 @@ def read(schema: Any, data: bytes) -> Any:
 
 
 @given(cases(), st.data())
-def test_data_of_fastavro_is_parsed(case: Case, data: st.DataObject) -> None:
+def test_data_written_by_fastavro_is_parsed(case: Case, data: st.DataObject) -> None:
     schema, values, expected = case
-    wanted = data.draw(st.lists(values, min_size=1, max_size=6))
-    datums = [write(schema, value) for value in wanted]
+    written = data.draw(st.lists(values, min_size=1, max_size=6))
+    datums = [write(schema, value) for value in written]
     parsed = table_of([None, *datums]).values_avro(json.dumps(schema))
     assert parsed.bad.tolist() == []
     parsed.values.validate(full=True)
-    assert parsed.values.to_pylist() == [None, *map(expected, wanted)]
+    assert parsed.values.to_pylist() == [None, *map(expected, written)]
 
 
 @given(cases(), st.data())
 def test_bad_values_keep_their_bytes(case: Case, data: st.DataObject) -> None:
-    """Damaged datums among good ones: results equal those of fastavro, and neighbours do not change."""
+    """Damaged datums among good ones: fastavro gives the same results, and neighbours do not change."""
     schema, values, expected = case
     good = [write(schema, data.draw(values)) for _ in range(2)]
     damaged = bytearray(data.draw(st.sampled_from(good)) or b"\0")
@@ -157,7 +157,7 @@ def test_bad_values_keep_their_bytes(case: Case, data: st.DataObject) -> None:
     datums = [good[0], cut, None, bytes(damaged) + b"\0", good[1], data.draw(st.binary(max_size=10))]
     parsed = table_of(datums).values_avro(schema)
     parsed.values.validate(full=True)
-    # Not as Python's values: a damaged time may be one that Python doesn't hold.
+    # Compare Arrow values: a damaged time may be outside the range of Python's types.
     found = parsed.values.combine_chunks()
     bad = parsed.bad.tolist()
     assert 0 not in bad
@@ -179,7 +179,7 @@ def test_bad_values_keep_their_bytes(case: Case, data: st.DataObject) -> None:
 
 
 def test_names_are_resolved_in_their_namespaces() -> None:
-    """Namespaces, named types used again, logical types in their places, and the types that come out."""
+    """Namespaces, repeated named types and logical types have the expected Arrow types."""
     schema = {
         "type": "record",
         "name": "a.b.R",
@@ -246,7 +246,7 @@ def test_names_are_resolved_in_their_namespaces() -> None:
         ("int", b"\0\0", "byte 1: bytes remain"),
     ],
 )
-def test_the_error_of_a_bad_datum(schema: Any, datum: bytes, error: str) -> None:
+def test_the_error_of_a_bad_datum_names_the_fault(schema: Any, datum: bytes, error: str) -> None:
     good = {"null": b"", "double": bytes(8)}.get(schema if isinstance(schema, str) else "")
     parsed = table_of([datum, good]).values_avro(schema)
     assert parsed.bad.tolist() == [0]
@@ -269,7 +269,7 @@ def test_decimals_up_to_their_precision_are_parsed() -> None:
 
 
 def test_items_without_bytes_are_bounded() -> None:
-    """2**40 nulls take five bytes; and arrays of arrays of them don't add up either."""
+    """2**40 nulls take five bytes; nested arrays of nulls are bounded in total, too."""
     schema = {"type": "array", "items": {"type": "array", "items": "null"}}
     inner = zigzag(1000) + b"\0"
     datums = [zigzag(2) + inner * 2 + b"\0", zigzag(1) + inner + b"\0", zigzag(1) + zigzag(2**62) + b"\0\0"]
@@ -314,13 +314,13 @@ def test_confluent_framing_selects_the_schema() -> None:
     assert parsed.values.to_pylist() == [{"a": 2**40, "b": "x"}, {"a": 5, "b": "none"}] + [None] * 6
     assert parsed.bad.tolist() == [2, 3, 4, 6, 7]
     assert parsed.errors == [
-        "unknown schema id 4; known are 3, 9",
+        "unknown schema id 4; expected one of 3, 9",
         "no Confluent framing: expected 0 as the first byte, found 1",
         "no Confluent framing: 3 bytes, fewer than the prefix of 5",
         "byte 5: ends within the datum",
-        "unknown schema id 4294967295; known are 3, 9",
+        "unknown schema id 4294967295; expected one of 3, 9",
     ]
-    # One schema for all ids; and a reader's schema that is neither.
+    # One schema is used for all ids; the reader's schema is invalid.
     parsed = table_of(values[1:2]).values_avro(one, framing="confluent", reader_schema=two)
     assert parsed.values.to_pylist() == [{"a": 5, "b": "none"}]
     assert table_of([None]).values_avro({3: one}, framing="confluent").values.to_pylist() == [None]
@@ -353,13 +353,13 @@ def test_schema_resolution_equals_fastavro(writer: Any, reader: Any, value: Any)
     ]
     read_as = record(reader, extra)
     datum = write(written, {"f": value, "gone": 3})
-    wanted = fastavro.schemaless_reader(
+    resolved = fastavro.schemaless_reader(
         io.BytesIO(datum), fastavro.parse_schema(written), fastavro.parse_schema(read_as)
     )
     if isinstance(value, dict):
-        wanted["f"] = list(wanted["f"].items())
+        resolved["f"] = list(resolved["f"].items())
     parsed = table_of([None, datum, b""]).values_avro(written, reader_schema=read_as)
-    assert parsed.values.to_pylist() == [None, wanted, None]
+    assert parsed.values.to_pylist() == [None, resolved, None]
     assert parsed.bad.tolist() == [2]
 
 

@@ -1,4 +1,4 @@
-"""Values of a fixed width as columns, against NumPy; and text."""
+"""Fixed-width values as columns, compared with NumPy; and text."""
 
 from __future__ import annotations
 

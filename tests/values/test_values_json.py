@@ -1,4 +1,4 @@
-"""JSON values as columns, against Python's own parser: nothing is lost, and nobody reaches into another's row."""
+"""JSON values as columns, compared with Python's parser: no value is lost, and rows do not affect each other."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ HOSTILE = [
 
 
 def expected(value: Any, kind: pa.DataType) -> Any:
-    """The expected column value: every field of the type, null if the value lacks it."""
+    """Return the expected column value: every field of the type, null if the value lacks the field."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -129,7 +129,7 @@ def test_bad_values_keep_their_bytes(values: list[bytes | None]) -> None:
         if row in bad:
             assert value is not None
             assert found is None
-            # Alone it is bad too: neighbours don't matter.
+            # The value is also bad without its neighbours.
             assert alone.parse(pa.array([value], pa.binary())).bad.tolist() == [0]
         elif value is None:
             assert found is None
@@ -143,13 +143,13 @@ def test_bad_values_keep_their_bytes(values: list[bytes | None]) -> None:
 
 
 @given(st.lists(encoded(), min_size=1, max_size=20))
-def test_all_values_of_the_type_are_parsed(values: list[bytes]) -> None:
+def test_all_values_that_match_the_type_are_parsed(values: list[bytes]) -> None:
     assert table_of(values).values_json(SCHEMA).bad.tolist() == []
 
 
 @pytest.mark.parametrize("share", [1, 2, 100, 999])
 def test_bad_rows_are_found_among_many(share: int) -> None:
-    """Blocks, parts and halves: a bad row never changes the others."""
+    """The parser divides blocks to find bad rows; a bad row does not change other rows."""
     good = [json.dumps({"id": i, "name": f"n{i}", "tags": ["a"] * (i % 3)}).encode() for i in range(3000)]
     bad = [b"oops", b'{"id":"x"}', b'{"id":1.5}', b'{"id":1}{"id":2}', b'{"name":1}']
     values = [bad[i % len(bad)] if i % share == 0 else value for i, value in enumerate(good)]
@@ -161,7 +161,7 @@ def test_bad_rows_are_found_among_many(share: int) -> None:
 
 
 def test_values_larger_than_a_block_are_parsed() -> None:
-    """One of 5 MB and ones around it: Arrow's blocks are 2 MiB."""
+    """A value of 5 MB between small ones exceeds Arrow's blocks of 2 MiB."""
     values = [b'{"name":"a"}', json.dumps({"name": "x" * 5_000_000}).encode(), b'{"name":"b"}', b"[]"]
     parsed, bad, _ = parse_column(JsonParser(pa.struct(list(SCHEMA))), [pa.array(values, pa.binary())])
     assert [value and len(value["name"]) for value in parsed.to_pylist()] == [1, 5_000_000, 1, None]
@@ -195,7 +195,7 @@ def test_unknown_fields_are_ignored_or_bad() -> None:
     strict = table_of(values).values_json(given_type, unknown="bad")
     assert strict.bad.tolist() == [2, 3]
     assert strict.values.to_pylist()[:2] == [{"a": 1, "b": {"c": 1}}, {"a": 2, "b": None}]
-    # Also within lists, and where the fields disagree with each other.
+    # The same within lists, and if the unknown fields have conflicting types.
     values = [b'{"l":[{"x":1}]}', b'{"l":[{"x":1},{"y":1}]}', b'{"l":[{"y":"s"}]}', b'{"l":null}', b'{"l":[]}']
     lists = pa.struct([("l", pa.list_(pa.struct([("x", pa.int64())])))])
     strict = table_of(values).values_json(lists, unknown="bad")
@@ -209,7 +209,7 @@ def test_a_schema_is_inferred_from_a_sample() -> None:
     assert infer_json([b'{"a":1}', b'{"a":2.5}', b"oops", None, b'{"b":[{"c":null}]}']) == pa.struct(
         [("a", pa.float64()), ("b", pa.list_(pa.struct([("c", pa.string())])))]
     )
-    # The kind that most have, times as texts, large integers without loss.
+    # Fields have their most frequent kind; times stay strings; large integers keep their precision.
     assert infer_json([b'{"a":1}', b'{"a":2}', b'{"a":"x"}']) == pa.struct([("a", pa.int64())])
     assert infer_json([b'"2024-01-01T00:00:00Z"']) == pa.string()
     assert infer_json([b"1", b"18446744073709551615"]) == pa.decimal128(38, 0)
@@ -218,7 +218,7 @@ def test_a_schema_is_inferred_from_a_sample() -> None:
     assert infer_json([]) == pa.string()
     parsed = table_of([b"1", b"18446744073709551615"]).values_json()
     assert parsed.values.to_pylist() == [Decimal(1), Decimal(2**64 - 1)]
-    # One value with more names than anybody reads doesn't make a column of each.
+    # An object with very many names does not become a struct with a field for each.
     flood = json.dumps({f"n{i}": i for i in range(20_000)} | {"a": 1}).encode()
     assert infer_json([flood, b'{"a":1}', b'{"a":2,"b":{"c":1}}', b'{"b":{"c":2}}']) == pa.struct(
         [("a", pa.int64()), ("b", pa.struct([("c", pa.int64())]))]
@@ -230,7 +230,7 @@ def test_a_schema_is_inferred_from_a_sample() -> None:
     assert (parsed.bad.tolist(), parsed.bad_values) == ([1234], [values[1234]])
 
 
-def test_texts_and_numbers_are_read_as_the_type() -> None:
+def test_strings_and_numbers_are_converted_to_the_type() -> None:
     kind = parse_ddl("d date, t timestamp, n decimal(6,2), f float, b binary, s smallint")
     good = b'{"d":"2024-02-29","t":"2024-02-29 01:02:03.5","n":1.25,"f":1.5,"b":"ab","s":-5}'
     values = [good, b'{"d":"2024-02-30"}', b'{"d":5}', b'{"t":"soon"}', b'{"n":1.255}', b'{"s":40000}', b"{}"]
@@ -276,7 +276,7 @@ assert infer_json([text]) == pa.string()
 @example(b'"\xf4\x8f\xbf\xbf"')
 @example(b'"\xc0\x80"')
 def test_the_kernel_accepts_every_json_text(text: bytes) -> None:
-    """What Python's parser takes (and no NaN) passes; and what passes has one line's worth of structure."""
+    """The kernel accepts what Python's parser accepts, except NaN; accepted text has the structure of one line."""
     verdicts = np.zeros(1, np.uint8)
     content = np.frombuffer(text, np.uint8)
     check_texts(np.array([0, len(text)], np.int32), content, np.zeros(1, np.int64), verdicts, MAX_DEPTH)

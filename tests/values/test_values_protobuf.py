@@ -1,4 +1,4 @@
-"""Protobuf values as columns, against the messages of the protobuf package itself."""
+"""Protobuf values as columns, compared with the messages of the protobuf package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def field(message: Any, name: str, number: int, kind: int, type_name: str | None
 
 
 def descriptors() -> bytes:
-    """What protoc makes of two files, one importing the other."""
+    """Return the descriptor set that protoc writes for two files, one importing the other."""
     files = descriptor_pb2.FileDescriptorSet()
     other = files.file.add(name="other.proto", package="o", syntax="proto3")
     field(other.message_type.add(name="Point"), "x", 1, F.TYPE_DOUBLE)
@@ -85,7 +85,7 @@ FULL = {
 
 
 def row_of(message: Any) -> dict[str, Any]:
-    """The expected column value for a message, read attribute by attribute."""
+    """Return the expected column value of a message, read attribute by attribute."""
     names = {0: "RED", 5: "BLUE"}
     return {
         "id": message.id,
@@ -123,7 +123,7 @@ def test_every_kind_of_field_is_parsed() -> None:
 
 
 def test_bad_values_keep_their_bytes() -> None:
-    """Damaged and truncated messages: results equal those of protobuf, bad bytes are kept."""
+    """Damaged and truncated messages: protobuf gives the same results, and the bytes of bad values are kept."""
     rng = random.Random(4)
     values: list[bytes | None] = []
     for i in range(6000):

@@ -36,9 +36,9 @@ topics                     []CreatableTopicResult  0+        -     -    -       
                                                                                        `kbatch.ErrorCode`; 0 if none.
   error_message            string                  1+        0+    -    -        yes   Text of the error; null if there
                                                                                        is none.
-  topic_config_error_code  int16                   5+        -     0    -        yes   Why `configs` is null, as a
-                                                                                       `kbatch.ErrorCode`; 0 if it is
-                                                                                       not.
+  topic_config_error_code  int16                   5+        -     0    -        yes   Error that explains a null in
+                                                                                       `configs`, as a
+                                                                                       `kbatch.ErrorCode`; 0 if none.
   num_partitions           int32                   5+        -     -    -1       yes   Number of partitions; -1 after an
                                                                                        error.
   replication_factor       int16                   5+        -     -    -1       yes   Number of replicas; -1 after an
@@ -50,8 +50,8 @@ topics                     []CreatableTopicResult  0+        -     -    -       
                                                                                        has none or it is secret.
     read_only              bool                    5+        -     -    -        -     Whether the setting cannot be
                                                                                        changed.
-    config_source          int8                    5+        -     -    -1       yes   Where the value comes from, a
-                                                                                       code of Kafka's ConfigSource.
+    config_source          int8                    5+        -     -    -1       yes   Source of the value, a code of
+                                                                                       Kafka's ConfigSource.
     is_sensitive           bool                    5+        -     -    -        -     Whether the value is secret and
                                                                                        therefore null.
 
@@ -94,7 +94,7 @@ topics               []DeleteRecordsTopicResult  0+  One entry per topic.
   name               string  0+        Name of the topic.
   partitions         []DeleteRecordsPartitionResult  0+  One entry per partition.
     partition_index  int32   0+        Number of the partition.
-    low_watermark    int64   0+        First offset that the log has now; -1 after an error.
+    low_watermark    int64   0+        First offset of the log after the deletion; -1 after an error.
     error_code       int16   0+        Error of this entry as a `kbatch.ErrorCode`; 0 if none.
 
 DescribeConfigsRequest: API key 32, versions 0-4, flexible 4+
@@ -124,12 +124,12 @@ results            []DescribeConfigsResult  0+  -  -  -   One entry per resource
     value          string  0+        0+    -        -     Value of the setting; null if it has none or it is secret.
     read_only      bool    0+        -     -        -     Whether the setting cannot be changed.
     is_default     bool    0         -     -        -     Whether the value is the default.
-    config_source  int8    1+        -     -1       yes   Where the value comes from, a code of Kafka's ConfigSource.
+    config_source  int8    1+        -     -1       yes   Source of the value, a code of Kafka's ConfigSource.
     is_sensitive   bool    0+        -     -        -     Whether the value is secret and therefore null.
     synonyms       []DescribeConfigsSynonym  1+  -  -  yes  Values that this one overrides, in order of precedence.
       name         string  1+        -     -        -     Name of the setting.
       value        string  1+        0+    -        -     Value of the setting; null if it has none or it is secret.
-      source       int8    1+        -     -        -     Where the value comes from, a code of Kafka's ConfigSource.
+      source       int8    1+        -     -        -     Source of the value, a code of Kafka's ConfigSource.
     config_type    int8    3+        -     0        yes   Type of the value, a code of Kafka's ConfigType; 0 if unknown.
-    documentation  string  3+        0+    -        yes   Help text of the setting; null unless asked for.
+    documentation  string  3+        0+    -        yes   Help text of the setting; null if not requested.
 """

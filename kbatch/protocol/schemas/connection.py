@@ -7,7 +7,7 @@ field                type        versions  null  skip  meaning
 request_api_key      int16       0+        -     -     Number of the API of the request.
 request_api_version  int16       0+        -     -     Version of the request.
 correlation_id       int32       0+        -     -     Number chosen by the client; the response repeats it.
-client_id            old_string  1+        1+    yes   Name that the client gives itself.
+client_id            old_string  1+        1+    yes   Client id, chosen by the client.
 
 ResponseHeader: versions 0-1, flexible 1+
 

@@ -171,7 +171,7 @@ groups                      []DescribedGroup   0+        -     -        -     On
                                                                               null for a dynamic member.
     rack_id                 string             0+        0+    null     -     Rack of the member; null if it has none.
     member_epoch            int32              0+        -     -        -     Epoch of the member.
-    client_id               string             0+        -     -        -     Name that the client gives itself.
+    client_id               string             0+        -     -        -     Client id, chosen by the client.
     client_host             string             0+        -     -        -     Address that the client connects from.
     subscribed_topic_names  []string           0+        -     -        -     Topics that the member subscribes to.
     subscribed_topic_regex  string             0+        0+    null     -     Regular expression of topics that the
@@ -183,14 +183,14 @@ groups                      []DescribedGroup   0+        -     -        -     On
         topic_id            uuid               0+        -     -        -     Id of the topic; zeros if unknown.
         topic_name          string             0+        -     -        -     Name of the topic.
         partitions          []int32            0+        -     -        -     Numbers of the partitions.
-    target_assignment       Assignment         0+        -     -        -     Partitions that the member is to own.
+    target_assignment       Assignment         0+        -     -        -     Partitions assigned to the member.
       topic_partitions      []TopicPartitions  0+        -     -        -     Partitions of the assignment, one entry
                                                                               per topic.
         topic_id            uuid               0+        -     -        -     Id of the topic; zeros if unknown.
         topic_name          string             0+        -     -        -     Name of the topic.
         partitions          []int32            0+        -     -        -     Numbers of the partitions.
-    member_type             int8               1+        -     -1       yes   0 a classic member, 1 one of the new
-                                                                              protocol, -1 unknown.
+    member_type             int8               1+        -     -1       yes   Protocol of the member: 0 classic, 1
+                                                                              consumer (KIP-848), -1 unknown.
   authorized_operations     int32              0+        -     -2147483648  -  Allowed operations as a bit field of ACL
                                                                               codes; -2147483648 if not requested.
 
@@ -221,7 +221,7 @@ groups                   []DescribedGroup        0+        -     -        -     
                                                                                 yet.
     group_instance_id    string                  4+        4+    null     yes   Id of a static member, chosen by the
                                                                                 user; null for a dynamic member.
-    client_id            string                  0+        -     -        -     Name that the client gives itself.
+    client_id            string                  0+        -     -        -     Client id, chosen by the client.
     client_host          string                  0+        -     -        -     Address that the client connects from.
     member_metadata      bytes                   0+        -     -        -     Subscription of the member, in the form
                                                                                 of the group's protocol type.

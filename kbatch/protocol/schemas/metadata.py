@@ -4,13 +4,13 @@ METADATA_TABLES = """
 MetadataRequest: API key 3, versions 0-13, flexible 9+
 
 field                      type                    versions  null  default  skip  meaning
-topics                     []MetadataRequestTopic  0+        1+    -        -     Topics to describe; null for all, and
-                                                                                  so is an empty array in version 0.
+topics                     []MetadataRequestTopic  0+        1+    -        -     Topics to describe; null for all; in
+                                                                                  version 0 an empty array for all.
   topic_id                 uuid                    10+       -     -        yes   Id of the topic; zeros if unknown.
   name                     string                  0+        10+   -        -     Name of the topic; null if it is given
                                                                                   by id.
-allow_auto_topic_creation  bool                    4+        -     true     -     Whether the broker may create the
-                                                                                  topics it does not know.
+allow_auto_topic_creation  bool                    4+        -     true     -     Whether the broker may create missing
+                                                                                  topics.
 include_cluster_authorized_operations  bool        8-10      -     -        -     Whether to return the allowed
                                                                                   operations on the cluster.
 include_topic_authorized_operations  bool          8+        -     -        -     Whether to return the allowed
@@ -43,9 +43,9 @@ topics                []MetadataResponseTopic  0+  -  -  -    One entry per topi
     isr_nodes         []int32  0+        -     -        -     Brokers of the replicas in sync.
     offline_replicas  []int32  5+        -     -        yes   Brokers of the replicas that are offline.
   topic_authorized_operations  int32  8+  -    -2147483648  -  Allowed operations on the topic as a bit field of ACL
-                                                              codes; -2147483648 if not asked for.
+                                                              codes; -2147483648 if not requested.
 cluster_authorized_operations  int32  8-10  -  -2147483648  -  Allowed operations on the cluster as a bit field of ACL
-                                                              codes; -2147483648 if not asked for.
+                                                              codes; -2147483648 if not requested.
 error_code            int16    13+       -     -        yes   Error of the whole request as a `kbatch.ErrorCode`; 0 if
                                                               none.
 
@@ -77,13 +77,13 @@ topics                []DescribeTopicPartitionsResponseTopic  0+  -  -  -  One e
     leader_epoch      int32    0+        -     -1       yes   Leader epoch; -1 if unknown.
     replica_nodes     []int32  0+        -     -        -     Brokers of the replicas.
     isr_nodes         []int32  0+        -     -        -     Brokers of the replicas in sync.
-    eligible_leader_replicas  []int32  0+  0+  null     -     Replicas outside of the ISR that may become leader; null
-                                                              if unknown.
+    eligible_leader_replicas  []int32  0+  0+  null     -     Replicas not in sync that may become leader; null if
+                                                              unknown.
     last_known_elr    []int32  0+        0+    null     -     Last known replicas that were eligible as leader; null if
                                                               unknown.
     offline_replicas  []int32  0+        -     -        yes   Brokers of the replicas that are offline.
   topic_authorized_operations  int32  0+  -    -2147483648  -  Allowed operations on the topic as a bit field of ACL
-                                                              codes; -2147483648 if not asked for.
+                                                              codes; -2147483648 if not requested.
 next_cursor           Cursor   0+        0+    null     -     Where the next request resumes; null after the last
                                                               partition.
   topic_name          string   0+        -     -        -     Topic to resume with.
@@ -93,7 +93,7 @@ DescribeClusterRequest: API key 60, versions 0-2, flexible 0+
 
 field                   type  versions  default  meaning
 include_cluster_authorized_operations  bool  0+  -  Whether to return the allowed operations on the cluster.
-endpoint_type           int8  1+        1        Kind of servers that are listed: 1 brokers, 2 controllers.
+endpoint_type           int8  1+        1        Kind of servers to list: 1 brokers, 2 controllers.
 include_fenced_brokers  bool  2+        -        Whether to list brokers that are fenced.
 
 DescribeClusterResponse: API key 60, versions 0-2, flexible 0+
@@ -102,7 +102,7 @@ field             type    versions  null  default  meaning
 throttle_time_ms  int32   0+        -     -        Time in ms that the broker delays the client because of a quota.
 error_code        int16   0+        -     -        Error of the whole request as a `kbatch.ErrorCode`; 0 if none.
 error_message     string  0+        0+    null     Text of the error; null if there is none.
-endpoint_type     int8    1+        -     1        Kind of servers that are listed: 1 brokers, 2 controllers.
+endpoint_type     int8    1+        -     1        Kind of servers to list: 1 brokers, 2 controllers.
 cluster_id        string  0+        -     -        Id of the cluster; null if unknown.
 controller_id     int32   0+        -     -1       Broker id of the controller; -1 if unknown.
 brokers           []DescribeClusterBroker  0+  -  -  Brokers that clients can connect to.
@@ -112,7 +112,7 @@ brokers           []DescribeClusterBroker  0+  -  -  Brokers that clients can co
   rack            string  0+        0+    null     Rack of the broker; null if it has none.
   is_fenced       bool    2+        -     -        Whether the broker is fenced.
 cluster_authorized_operations  int32  0+  -  -2147483648  Allowed operations on the cluster as a bit field of ACL codes;
-                                                   -2147483648 if not asked for.
+                                                   -2147483648 if not requested.
 
 FindCoordinatorRequest: API key 10, versions 0-6, flexible 3+
 

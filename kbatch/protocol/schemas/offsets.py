@@ -102,15 +102,15 @@ topics                 []OffsetFetchRequestTopic  0-7  2-7  -  -  Partitions to 
 groups                 []OffsetFetchRequestGroup  8+  -  -  -  One entry per group.
   group_id             string   8+        -     -        -     Id of the group.
   member_id            string   9+        9+    null     yes   Id of the member; empty if it has none yet.
-  member_epoch         int32    9+        -     -1       yes   Epoch of the member; -1 outside of a group of the new
-                                                               protocol.
+  member_epoch         int32    9+        -     -1       yes   Epoch of the member; -1 outside of a consumer group
+                                                               of KIP-848.
   topics               []OffsetFetchRequestTopics  8+  8+  -  -  Partitions to look up, one entry per topic; null for
                                                                all.
     name               string   8-9       -     -        yes   Name of the topic.
     topic_id           uuid     10+       -     -        yes   Id of the topic; zeros if unknown.
     partition_indexes  []int32  8+        -     -        -     Numbers of the partitions.
-require_stable         bool     7+        -     false    -     Whether offsets of open transactions are an error rather
-                                                               than ignored.
+require_stable         bool     7+        -     false    -     Whether an open transaction that changes the offsets is
+                                                               an error (UNSTABLE_OFFSET_COMMIT).
 
 OffsetFetchResponse: API key 9, versions 0-10, flexible 6+
 

@@ -4,10 +4,10 @@ RECORDS_TABLES = """
 ProduceRequest: API key 0, versions 0-13, flexible 9+
 
 field             type                    versions  null  default  skip  meaning
-transactional_id  string                  3+        3+    null     -     Id of the transactions; null outside of a
-                                                                         transaction.
+transactional_id  string                  3+        3+    null     -     Transactional id of the producer; null
+                                                                         outside of a transaction.
 acks              int16                   0+        -     -        -     Replicas that must have the records before the
-                                                                         answer: 0, 1, or -1 for all in sync.
+                                                                         response: 0, 1, or -1 for all in sync.
 timeout_ms        int32                   0+        -     -        -     Time in ms that the broker may take.
 topic_data        []TopicProduceData      0+        -     -        -     One entry per topic.
   name            string                  0-12      -     -        yes   Name of the topic.
@@ -28,20 +28,20 @@ responses               []TopicProduceResponse  0+        -     -    -        - 
                                                                                     `kbatch.ErrorCode`; 0 if none.
     base_offset         int64                   0+        -     -    -        -     Offset of the first record; -1 if
                                                                                     nothing was appended.
-    log_append_time_ms  int64                   2+        -     -    -1       yes   Time in ms that the broker gave to
-                                                                                    the records; -1 if they keep their
-                                                                                    own.
-    log_start_offset    int64                   5+        -     -    -1       yes   First offset that the log still has;
-                                                                                    -1 if unknown.
-    record_errors       []BatchIndexAndErrorMessage  8+   -     -    -        yes   Records because of which the batch
-                                                                                    was refused.
+    log_append_time_ms  int64                   2+        -     -    -1       yes   Append time in ms, as set by the
+                                                                                    broker; -1 if the records keep their
+                                                                                    timestamps.
+    log_start_offset    int64                   5+        -     -    -1       yes   First offset of the log; -1 if
+                                                                                    unknown.
+    record_errors       []BatchIndexAndErrorMessage  8+   -     -    -        yes   Records that caused the broker to
+                                                                                    refuse the batch.
       batch_index       int32                   8+        -     -    -        -     Number of the record in its batch.
       batch_index_error_message  string         8+        8+    -    null     -     Why this record was refused; null if
-                                                                                    there is no text.
+                                                                                    the broker gives no reason.
     error_message       string                  8+        8+    -    null     yes   Text of the error; null if there is
                                                                                     none.
-    current_leader      LeaderIdAndEpoch        10+       -     0    -        -     Leader to turn to next, after an
-                                                                                    error about leadership.
+    current_leader      LeaderIdAndEpoch        10+       -     0    -        -     Leader to contact after an error
+                                                                                    about leadership.
       leader_id         int32                   10+       -     -    -1       -     Broker id of the leader; -1 if there
                                                                                     is none or it is unknown.
       leader_epoch      int32                   10+       -     -    -1       -     Leader epoch; -1 if unknown.
@@ -69,8 +69,8 @@ replica_state             ReplicaState      15+       -     1    -        -     
                                                                                 unknown.
 max_wait_ms               int32             0+        -     -    -        -     Time in ms to wait until there are
                                                                                 `min_bytes`.
-min_bytes                 int32             0+        -     -    -        -     Size in bytes from which the broker
-                                                                                answers before `max_wait_ms` is over.
+min_bytes                 int32             0+        -     -    -        -     Size in bytes at which the broker
+                                                                                responds before `max_wait_ms`.
 max_bytes                 int32             3+        -     -    2147483647  yes  Size in bytes that the whole response
                                                                                 should not exceed.
 isolation_level           int8              4+        -     -    0        yes   0 read_uncommitted, 1 read_committed.
@@ -96,8 +96,8 @@ topics                    []FetchTopic      0+        -     -    -        -     
                                                                                 partition should not exceed.
     replica_directory_id  uuid              17+       -     0    -        yes   Log directory of the follower.
     high_watermark        int64             18+       -     1    9223372036854775807  yes  High watermark that the
-                                                                                follower knows; the maximum if it knows
-                                                                                none.
+                                                                                follower knows; the maximum of int64 if
+                                                                                unknown.
 forgotten_topics_data     []ForgottenTopic  7+        -     -    -        -     Partitions to remove from the fetch
                                                                                 session.
   topic                   string            7-12      -     -    -        yes   Name of the topic.
@@ -122,22 +122,21 @@ responses                   []FetchableTopicResponse  0+    -     -    -        
     partition_index         int32                 0+        -     -    -        -     Number of the partition.
     error_code              int16                 0+        -     -    -        -     Error of this entry as a
                                                                                       `kbatch.ErrorCode`; 0 if none.
-    high_watermark          int64                 0+        -     -    -        -     End of what consumers may read:
-                                                                                      the offset after the last record
-                                                                                      that is replicated.
+    high_watermark          int64                 0+        -     -    -        -     Offset after the last replicated
+                                                                                      record; consumers read up to it.
     last_stable_offset      int64                 4+        -     -    -1       yes   First offset of the oldest open
                                                                                       transaction; readers of
                                                                                       read_committed end here.
-    log_start_offset        int64                 5+        -     -    -1       yes   First offset that the log still
-                                                                                      has; -1 if unknown.
-    diverging_epoch         EpochEndOffset        12+       -     0    -        -     Largest epoch and its end offset
-                                                                                      from which the follower's log
-                                                                                      differs.
+    log_start_offset        int64                 5+        -     -    -1       yes   First offset of the log; -1 if
+                                                                                      unknown.
+    diverging_epoch         EpochEndOffset        12+       -     0    -        -     Leader epoch, with its end offset,
+                                                                                      at which the follower's log
+                                                                                      begins to differ.
       epoch                 int32                 12+       -     -    -1       -     Leader epoch; -1 if unknown.
       end_offset            int64                 12+       -     -    -1       -     End offset of the epoch; -1 if
                                                                                       unknown.
-    current_leader          LeaderIdAndEpoch      12+       -     1    -        -     Leader to turn to next, after an
-                                                                                      error about leadership.
+    current_leader          LeaderIdAndEpoch      12+       -     1    -        -     Leader to contact after an error
+                                                                                      about leadership.
       leader_id             int32                 12+       -     -    -1       -     Broker id of the leader; -1 if
                                                                                       there is none or it is unknown.
       leader_epoch          int32                 12+       -     -    -1       -     Leader epoch; -1 if unknown.
