@@ -1,4 +1,4 @@
-"""BatchWriter: the same batches however records come in, offsets that go on, and never half a batch."""
+"""BatchWriter: batches that do not depend on the calls, consecutive offsets, and no partial batch after an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRODUCER = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 2**31 - 5, "
     magic=st.sampled_from([2, 2, 1, 0]),
     base_offset=st.sampled_from([0, 2**40]),
 )
-def test_batches_do_not_depend_on_how_records_come_in(
+def test_batches_do_not_depend_on_the_calls(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
     pieces: list[int],
     batch_size: int,
@@ -39,7 +39,7 @@ def test_batches_do_not_depend_on_how_records_come_in(
     magic: int,
     base_offset: int,
 ) -> None:
-    """One at a time, many at a time, in any mixture: the bytes are those of one `encode`."""
+    """Any mixture of `append` and `append_many` writes the bytes of one `encode`."""
     options: dict[str, Any] = {"batch_size": batch_size, "max_records": max_records, "magic": magic}
     options["codec"] = "gzip" if codec == "zstd" and magic < 2 else codec
     options["base_offset"] = base_offset
@@ -84,7 +84,7 @@ def test_batches_do_not_depend_on_how_records_come_in(
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_every_batch_has_the_delete_horizon(codec: str) -> None:
-    """TS-R5, KIP-534: also the one that is closed by the next piece of records."""
+    """TS-R5, KIP-534: a batch also has it if a later call completes the batch."""
     options: dict[str, Any] = {"delete_horizon": 5000, "codec": codec, "batch_size": 100, "transactional": True}
     options |= {"producer_id": 7, "producer_epoch": 1, "base_sequence": 3, "leader_epoch": 2}
     times = [1000, 9000, 4000] * 10
@@ -101,8 +101,8 @@ def test_every_batch_has_the_delete_horizon(codec: str) -> None:
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 @settings(max_examples=5)
 @given(rows=st.integers(1, 60_000))
-def test_columns_in_large_pieces(codec: str, rows: int) -> None:
-    """Runs of several megabytes, with what is left of a piece at the front of the next."""
+def test_batches_continue_over_large_pieces(codec: str, rows: int) -> None:
+    """Pieces of several megabytes; the last records of a piece are in one batch with the first records of the next."""
     numbers = pa.array(np.random.default_rng(rows).integers(0, 2**60, rows).view("V8").tolist(), pa.binary())
     values = pa.chunked_array([numbers] * 3)
     file = io.BytesIO()
@@ -112,8 +112,8 @@ def test_columns_in_large_pieces(codec: str, rows: int) -> None:
     assert file.getvalue() == kbatch.encode(values, keys=values, timestamps=5, codec=codec, batch_size=5000)
 
 
-def test_large_values_and_runs() -> None:
-    """Several runs of 4 MiB in one piece, records larger than a batch and than a run among them."""
+def test_values_may_be_larger_than_a_batch_or_run() -> None:
+    """One piece makes several runs of 4 MiB; some records are larger than a batch or than a run."""
     values = [b"x" * size for size in (10, 5 << 20, 100, 9_000_000, 3 << 20, 3 << 20, 1, 70_000)]
     for codec in ("none", "zstd"):
         file = io.BytesIO()
@@ -124,7 +124,7 @@ def test_large_values_and_runs() -> None:
         assert file.getvalue() == kbatch.encode(values * 2, timestamps=0, codec=codec, batch_size=16384)
 
 
-def test_offsets_with_gaps() -> None:
+def test_offsets_may_have_gaps() -> None:
     file = io.BytesIO()
     with kbatch.BatchWriter(file, base_offset=5) as writer:
         assert writer.append_many([b"a", b"b"], offsets=[5, 9]).tolist() == [5, 9]  # type: ignore[union-attr]
@@ -170,8 +170,8 @@ def test_the_file_is_flushed_and_left_open(tmp_path: Path) -> None:
     assert [r.value for r in records_of(kbatch.decode(path.read_bytes()))] == [b"a", b"b"]
 
 
-def test_append_times() -> None:
-    """TS-R8: of the batch; in magic 1 of every message."""
+def test_append_times_are_stored() -> None:
+    """TS-R8: the batch has the append time; in magic 1 every message has it."""
     for magic in (1, 2):
         for codec in ("none", "gzip"):
             file = io.BytesIO()
@@ -224,20 +224,20 @@ def test_a_refused_record_changes_nothing(options: dict[str, Any], error: type[E
         ({"transactional": True}, "needs a producer_id"),
     ],
 )
-def test_refused_at_once(options: dict[str, Any], text: str) -> None:
+def test_invalid_writer_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         kbatch.BatchWriter(io.BytesIO(), **options)
 
 
 @pytest.mark.parametrize("file", ["orders.log", None, io.StringIO()])
-def test_what_is_no_binary_file(file: Any) -> None:
+def test_other_objects_than_binary_files_are_refused(file: Any) -> None:
     with pytest.raises(TypeError, match=r"file must be open for binary writing, as open\(path, 'wb'\), got"):
         kbatch.BatchWriter(file)
     with pytest.raises(TypeError, match="batch_size must be an int, got NoneType"):
         kbatch.BatchWriter(io.BytesIO(), batch_size=None)  # type: ignore[arg-type]
 
 
-def test_legacy_magics_take_no_headers() -> None:
+def test_legacy_magics_have_no_headers() -> None:
     for magic in (0, 1):
         writer = kbatch.BatchWriter(io.BytesIO(), magic=magic)
         writer.append(b"a", headers=[])
@@ -247,7 +247,7 @@ def test_legacy_magics_take_no_headers() -> None:
         kbatch.BatchWriter(io.BytesIO(), magic=0).append(b"a", timestamp=5)
 
 
-def test_the_last_offset_there_is() -> None:
+def test_the_largest_offset_can_be_written() -> None:
     file = io.BytesIO()
     with kbatch.BatchWriter(file, base_offset=2**63 - 1) as writer:
         assert writer.append(b"a") == 2**63 - 1
@@ -262,25 +262,25 @@ def test_the_last_offset_there_is() -> None:
 
 
 class Full(io.BytesIO):
-    """A disk that takes so many bytes, in pieces, and then nothing."""
+    """A file on a disk with limited capacity, which accepts bytes in pieces until it is full."""
 
-    def __init__(self, room: int, *, error: type[BaseException] = OSError, step: int = 1000) -> None:
+    def __init__(self, capacity: int, *, error: type[BaseException] = OSError, step: int = 1000) -> None:
         super().__init__()
-        self.room, self.error, self.step = room, error, step
+        self.capacity, self.error, self.step = capacity, error, step
 
     def write(self, data: Any, /) -> int:
         size = min(len(data), self.step)
-        if self.tell() + size > self.room:
-            super().write(bytes(data)[: self.room - self.tell()])
+        if self.tell() + size > self.capacity:
+            super().write(bytes(data)[: self.capacity - self.tell()])
             raise self.error("disk full")
         return super().write(bytes(data)[:size])
 
 
-@pytest.mark.parametrize("room", [0, 1, 60, 5000, 16000, 40_000])
+@pytest.mark.parametrize("capacity", [0, 1, 60, 5000, 16000, 40_000])
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_never_half_a_batch(room: int, error: type[BaseException]) -> None:
-    """What the file took of a batch is cut off again, and nothing is written after it."""
-    file = Full(room, error=error)
+def test_an_error_leaves_no_partial_batch(capacity: int, error: type[BaseException]) -> None:
+    """A partly written batch is truncated, and nothing is written after it."""
+    file = Full(capacity, error=error)
     writer = kbatch.BatchWriter(file, batch_size=1000)
 
     def fill() -> None:
@@ -289,7 +289,7 @@ def test_never_half_a_batch(room: int, error: type[BaseException]) -> None:
 
     with pytest.raises(error, match="disk full"):
         fill()
-    assert len(file.getvalue()) == writer.bytes_written <= room
+    assert len(file.getvalue()) == writer.bytes_written <= capacity
     kept = oracle.decode(file.getvalue())
     assert (kept.error, kept.unread) == (None, 0)
     before = file.getvalue()
@@ -318,8 +318,8 @@ def test_nothing_is_written_after_an_exception() -> None:
     assert file.getvalue() == b""
 
 
-def test_files_that_can_do_little() -> None:
-    """Only `write`, which says nothing; and a raw file that isn't ready."""
+def test_files_need_only_write() -> None:
+    """A file may have only `write` without a result; a raw file that is not ready is an error."""
 
     class Pipe:
         def __init__(self) -> None:
@@ -343,8 +343,8 @@ def test_files_that_can_do_little() -> None:
         writer.close()
 
 
-def test_columns_are_not_needed_after_the_call() -> None:
-    """What is left of a piece for the next batch has been copied."""
+def test_columns_may_change_after_the_call() -> None:
+    """Records of a piece that wait for the next batch have been copied."""
     array = np.arange(100, dtype=np.uint8).reshape(10, 10)
     expected = kbatch.encode(array.copy(), timestamps=0)
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""encode() against the oracle's builders, decode(), aiokafka and kafka-python; and what it refuses (ATT-R6)."""
+"""encode() compared with the oracle's builders, decode(), aiokafka and kafka-python; refused arguments (ATT-R6)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INT32_MAX = 2**31 - 1
 
 
 def built_by_oracle(made: Input) -> bytes:
-    """The canonical form, field by field."""
+    """Return the canonical form of a batch, built field by field."""
     records = [
         oracle.encode_record(
             delta, timestamp - made.timestamps[0], key, value, [(name.encode(), data) for name, data in headers]
@@ -61,7 +61,7 @@ def built_by_oracle(made: Input) -> bytes:
 
 
 @given(made=inputs())
-def test_batches_are_those_of_the_oracle_and_every_reader_reads_them(made: Input) -> None:
+def test_batches_equal_the_oracle_and_every_reader_reads_them(made: Input) -> None:
     """REC-R8, TS-R8, VAR-R4, HDR-R5."""
     data = encode_input(made)
     assert data == built_by_oracle(made)
@@ -72,7 +72,7 @@ def test_batches_are_those_of_the_oracle_and_every_reader_reads_them(made: Input
     without_sequence = [record._replace(sequence=-1) for record in expected_records(made)]
     for peer in (AiokafkaBatch, KafkaPythonBatch):
         assert read_with(peer, data) == without_sequence
-    # Kafka hides the records' own times under log-append time; what is written again has none (TS-R2).
+    # With log append time, Kafka ignores the timestamps of records, and encoded records have none (TS-R2).
     again = kbatch.encode(table)
     assert batches_of(kbatch.decode(again)) == [
         batch._replace(crc=new.crc, size=new.size)
@@ -83,11 +83,13 @@ def test_batches_are_those_of_the_oracle_and_every_reader_reads_them(made: Input
 
 
 @given(made=inputs(), batch_size=st.integers(0, 4000), max_records=st.one_of(st.none(), st.integers(1, 5)))
-def test_records_are_cut_as_producers_cut_them(made: Input, batch_size: int, max_records: int | None) -> None:
-    """PRD-R15: by exact sizes, a record that is larger than the target for itself; sequences go on (SEQ-R1, SEQ-R3)."""
+def test_records_are_split_into_batches_like_producers_do(
+    made: Input, batch_size: int, max_records: int | None
+) -> None:
+    """PRD-R15: batches have exact sizes; a larger record has a separate batch; sequences continue (SEQ-R1, SEQ-R3)."""
     data = encode_input(made, batch_size=batch_size, max_records=max_records)
-    wanted_records = [record._replace(sequence=-1) for record in expected_records(made)]
-    assert [record._replace(sequence=-1) for record in records_of(kbatch.decode(data))] == wanted_records
+    expected_of_input = [record._replace(sequence=-1) for record in expected_records(made)]
+    assert [record._replace(sequence=-1) for record in records_of(kbatch.decode(data))] == expected_of_input
     plain = encode_input(made._replace(codec="none"), batch_size=batch_size, max_records=max_records)
     batches = oracle.decode(plain).batches
     assert [b.record_count for b in batches] == [b.record_count for b in oracle.decode(data).batches]
@@ -100,14 +102,14 @@ def test_records_are_cut_as_producers_cut_them(made: Input, batch_size: int, max
             sequence = oracle.sequence(sequence, batch.last_offset_delta + 1)
         if after is not None and batch.record_count != max_records:
             first = after.records[0]
-            times = made.timestamps[wanted_records.index(first._replace(sequence=-1))] - batch.base_timestamp
+            times = made.timestamps[expected_of_input.index(first._replace(sequence=-1))] - batch.base_timestamp
             delta = first.offset - batch.base_offset
             more = oracle.encode_record(delta, times, first.key, first.value, first.headers)
             assert batch.size + len(more) > batch_size
 
 
 @given(made=set_inputs())
-def test_message_sets_are_those_of_the_oracle_and_every_reader_reads_them(made: SetInput) -> None:
+def test_message_sets_equal_the_oracle_and_every_reader_reads_them(made: SetInput) -> None:
     """LEG-R27, L4-R5."""
     magic = made.magic
     appended = made.append_time is not None and magic == 1
@@ -121,7 +123,7 @@ def test_message_sets_are_those_of_the_oracle_and_every_reader_reads_them(made: 
         timestamp_type="log_append_time" if appended else "create_time",
         append_time=made.append_time if appended else None,
     )
-    # Kafka's builder gives the append time to every message, also to those in a compressed one.
+    # Kafka's builder gives the append time to every message, also to messages in a compressed one.
     stamps = [made.append_time] * len(made.deltas) if appended else made.timestamps
     bits = oracle.LOG_APPEND_TIME * appended
     relative = magic == 1 and made.codec != "none"
@@ -146,7 +148,7 @@ def test_message_sets_are_those_of_the_oracle_and_every_reader_reads_them(made: 
     assert records_of(table) == expected_of_set(made)
     assert batches_of(table) == oracle.decode(data).batches
     assert kbatch.encode(table) == data
-    if (magic, made.codec) != (0, "lz4"):  # which one peer refuses and the other wants xxhash for
+    if (magic, made.codec) != (0, "lz4"):  # one peer refuses it, and the other needs the xxhash package
         for peer in (KafkaPythonSet, AiokafkaSet):
             assert read_set_with(peer, data) == expected_of_set(made)
 
@@ -162,7 +164,7 @@ def test_message_sets_are_those_of_the_oracle_and_every_reader_reads_them(made: 
     horizon=st.one_of(st.none(), st.integers(0, 2**62)),
     codec=st.sampled_from(CODECS),
 )
-def test_every_field_of_the_header(
+def test_every_header_field_can_be_given(
     contents: list[tuple[bytes | None, bytes | None]],
     leader_epoch: int,
     producer: tuple[int, int, int],
@@ -201,13 +203,13 @@ def test_every_field_of_the_header(
 @example([-64, 64, 8191, 8192])
 @example([2**31 - 1, -(2**31), 2**63 - 1, -(2**63)])
 def test_varints_have_their_shortest_form(deltas: list[int]) -> None:
-    """VAR-R4, VAR-R6: by the timestamp deltas of a table, which are not refused."""
+    """VAR-R4, VAR-R6: shown by the timestamp deltas of a table, for which all values are allowed."""
     records = [oracle.encode_record(i, delta, b"k", b"v") for i, delta in enumerate(deltas)]
     data = oracle.build_batch(records, base_timestamp=0)
     assert kbatch.encode(kbatch.decode(data)) == data
 
 
-def test_the_example_of_the_catalogue() -> None:
+def test_the_example_of_the_catalogue_is_encoded() -> None:
     """REC-R8, TS-R8, LEG-R28."""
     data = kbatch.encode([b"v"], keys=[b"k"], timestamps=0)
     assert data[61:] == bytes.fromhex("10 00 00 00 02 6b 02 76 00")
@@ -217,19 +219,19 @@ def test_the_example_of_the_catalogue() -> None:
     assert [len(kbatch.encode([b"v"], keys=[b"k"], magic=magic)) for magic in (0, 1)] == [28, 36]
 
 
-def test_no_records_are_no_bytes() -> None:
+def test_no_records_give_no_bytes() -> None:
     """EMP-R3."""
     for magic in (0, 1, 2):
         assert kbatch.encode([], magic=magic, codec="gzip") == b""
     assert kbatch.encode(np.empty(0, "S4"), keys=[], headers=[], timestamps=[], offsets=[]) == b""
 
 
-def test_values_may_be_missing_altogether() -> None:
+def test_values_may_be_omitted() -> None:
     table = kbatch.decode(kbatch.encode(None, keys=[b"a", b"b"]))
     assert (table.keys(), table.values()) == ([b"a", b"b"], [None, None])
 
 
-def test_now_is_the_default_time() -> None:
+def test_the_default_timestamp_is_the_current_time() -> None:
     before = datetime.datetime.now(datetime.UTC)
     tables = [
         kbatch.decode(kbatch.encode([b"a"])),
@@ -244,8 +246,8 @@ def test_now_is_the_default_time() -> None:
     assert [table.batches["attributes"][0] & 8 for table in tables] == [0, 0, 8, 8, 0]
 
 
-def test_large_batches_hold_their_checksums() -> None:
-    """Those that the kernel leaves to the crc32c package, and those just below."""
+def test_large_batches_have_correct_checksums() -> None:
+    """The crc32c package computes the checksums of large batches, the kernel those of batches just below the limit."""
     for size in (64 << 10, (64 << 10) + 1, 1 << 20):
         data = kbatch.encode([b"x" * (size - 61 - 12), b"", b"y"], timestamps=0, batch_size=size)
         table = kbatch.decode(data)
@@ -258,8 +260,8 @@ def test_large_batches_hold_their_checksums() -> None:
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("size", [0, 1, 40_000, 300_000])
-def test_payloads_are_what_java_writes(codec: str, size: int) -> None:
-    """COD-R11 by cross-decoding; L4-R12, SN-R9."""
+def test_payloads_equal_those_of_java_after_decoding(codec: str, size: int) -> None:
+    """COD-R11, by decoding; L4-R12, SN-R9."""
     plain = (b"some text that repeats itself, " * (size // 30 + 1))[:size]
     data = kbatch.encode([plain], timestamps=0, codec=codec)
     (record,) = oracle.decode(data).batches[0].records
@@ -276,8 +278,8 @@ def test_payloads_are_what_java_writes(codec: str, size: int) -> None:
         assert data[61:71] == bytes.fromhex("1f8b08 00 00000000 00 03")
 
 
-def test_lz4_of_magic_0_has_the_checksum_of_its_time() -> None:
-    """L4-R5, worked: 0x1a over the magic too, where 0x82 would be right."""
+def test_lz4_of_magic_0_has_the_historical_header_checksum() -> None:
+    """L4-R5: the checksum 0x1a includes the magic; the correct one is 0x82."""
     old, new = (kbatch.encode([b"v"], timestamps=0 if magic else None, magic=magic, codec="lz4") for magic in (0, 1))
     assert old[26:33] == bytes.fromhex("04224d18 60 40 1a")
     assert new[34:41] == bytes.fromhex("04224d18 60 40 82")
@@ -286,7 +288,7 @@ def test_lz4_of_magic_0_has_the_checksum_of_its_time() -> None:
 @pytest.mark.parametrize(
     ("codec", "levels"), [("gzip", [-1, 1, 9]), ("lz4", [1, 3, 9, 17]), ("zstd", [-131072, -1, 0, 1, 22])]
 )
-def test_levels(codec: str, levels: list[int]) -> None:
+def test_levels_change_the_size(codec: str, levels: list[int]) -> None:
     """COD-R10."""
     values = [b'{"user": %d, "page": "/%d"}' % (i * 7919 % 1000, i % 37) for i in range(3000)]
     sizes = []
@@ -302,12 +304,12 @@ def test_levels(codec: str, levels: list[int]) -> None:
     ("codec", "level"),
     [("gzip", 0), ("gzip", 10), ("gzip", -2), ("lz4", 0), ("lz4", 18), ("zstd", 23), ("zstd", -131073)],
 )
-def test_levels_that_kafka_does_not_know(codec: str, level: int) -> None:
+def test_invalid_levels_are_refused(codec: str, level: int) -> None:
     with pytest.raises(ValueError, match=f"level of {codec} must be"):
         kbatch.encode([b"a"], codec=codec, level=level)
 
 
-# -- what is refused
+# -- refused arguments
 
 
 @pytest.mark.parametrize(
@@ -358,7 +360,7 @@ def test_levels_that_kafka_does_not_know(codec: str, level: int) -> None:
         ({"max_records": 0}, "max_records must be 1 to"),
     ],
 )
-def test_refused(options: dict[str, Any], text: str) -> None:
+def test_invalid_arguments_of_encode_are_refused(options: dict[str, Any], text: str) -> None:
     """ATT-R6, ZS-R1, TS-R8, HDR-R7, LEG-R24."""
     with pytest.raises(ValueError, match=text):
         kbatch.encode([b"a"], **options)
@@ -372,8 +374,8 @@ def test_offsets_must_ascend(offsets: list[int], batch_size: int | None) -> None
         kbatch.encode([b"a"] * len(offsets), offsets=offsets, batch_size=batch_size)
 
 
-def test_offsets_too_far_apart_for_one_batch() -> None:
-    """REC-R8: a delta is an int32; where records may be cut, that is where they are."""
+def test_offsets_of_one_batch_span_at_most_an_int32() -> None:
+    """REC-R8: a delta is an int32; if several batches are allowed, a larger gap starts a new batch."""
     near = kbatch.encode([b"a", b"b"], offsets=[7, 7 + INT32_MAX])
     assert kbatch.decode(near).records["offset"].tolist() == [7, 7 + INT32_MAX]
     with pytest.raises(ValueError, match="record 1: offset is 2147483648 above the first of its batch"):
@@ -384,12 +386,12 @@ def test_offsets_too_far_apart_for_one_batch() -> None:
     assert kbatch.decode(last).records["offset"].tolist() == [2**63 - 2, 2**63 - 1]
     with pytest.raises(ValueError, match=r"offsets must be below 2\*\*63"):
         kbatch.encode([b"a", b"b", b"c"], base_offset=2**63 - 2)
-    plain = kbatch.encode([b"a", b"b"], offsets=[7, 2**62], magic=1)  # each an entry of its own
+    plain = kbatch.encode([b"a", b"b"], offsets=[7, 2**62], magic=1)  # each is a separate entry
     assert kbatch.decode(plain).records["offset"].tolist() == [7, 2**62]
 
 
-def test_what_no_batch_holds() -> None:
-    """One value a thousand times, so that it costs no memory: 2 GiB are refused before they are written."""
+def test_batches_above_two_gib_are_refused() -> None:
+    """Batches of 2 GiB are refused before they are written; one value is repeated to save memory."""
     value = bytes(4 << 20)
     with pytest.raises(ValueError, match=r"record 511: the batch would take 2147\d+ bytes"):
         kbatch.encode([value] * 600, timestamps=0)
@@ -400,8 +402,8 @@ def test_what_no_batch_holds() -> None:
 # -- markers and empty batches
 
 
-def test_markers_are_kafkas() -> None:
-    """CTL-R6, SEQ-R6: all of a log that a broker wrote, byte for byte."""
+def test_markers_equal_the_markers_of_a_broker() -> None:
+    """CTL-R6, SEQ-R6: the markers equal all markers of a broker's log, byte for byte."""
     seen = set()
     for path in [GOLDEN / "vectors" / "CTL-01.bin", *GOLDEN.glob("logs/txn-0/*.log")]:
         for entry in entries_of(path.read_bytes()):
@@ -438,7 +440,7 @@ def test_markers_are_kafkas() -> None:
         ({"timestamp": -5}, "^timestamp must be -1 to"),
     ],
 )
-def test_markers_refused(options: dict[str, Any], text: str) -> None:
+def test_invalid_markers_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         kbatch.encode_marker(**({"kind": "commit", "producer_id": 1, "producer_epoch": 1} | options))
 
@@ -448,7 +450,7 @@ def test_markers_refused(options: dict[str, Any], text: str) -> None:
         kbatch.encode([b"a"], transactional="no")  # type: ignore[arg-type]
 
 
-def test_empty_batches() -> None:
+def test_empty_batches_keep_their_fields() -> None:
     """EMP-R1, EMP-R3, TS-R7."""
     fields = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 5}
     data = kbatch.encode_empty(20, 24, max_timestamp=777, transactional=True, leader_epoch=4, **fields)
@@ -474,14 +476,14 @@ def test_empty_batches() -> None:
         kbatch.encode_empty(3, 3, producer_id=9, producer_epoch=2)
 
 
-def test_an_int_column_reads_back() -> None:
+def test_an_int_column_is_read_back() -> None:
     numbers = np.array([1, -(2**40), 0], ">i8")
     assert kbatch.decode(kbatch.encode(numbers)).values_as(">i8").tolist() == numbers.tolist()
 
 
 @pytest.mark.parametrize("key", [None, 0, 1, 8, 62, 63, 64, 65])
-def test_every_length_around_where_varints_grow(key: int | None) -> None:
-    """REC-R1: lengths of records, keys and values take a byte more from 64 and from 8192 on; offsets from 64 on too."""
+def test_lengths_around_the_growth_of_varints(key: int | None) -> None:
+    """REC-R1: lengths of records, keys and values have one more byte from 64 and from 8192; offset deltas from 64."""
     for length in (*range(300), *range(8100, 8260)):
         values = [bytes([65 + i]) * length for i in range(3)]
         keys = None if key is None else [b"k" * key] * 3

@@ -1,4 +1,4 @@
-"""Every kind of column that encode() takes, and that none of them is believed."""
+"""Every kind of column that encode() accepts, and the checks of their contents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMN = st.lists(st.one_of(st.none(), st.binary(max_size=20), LONG), max_size=7
 
 
 def written(values: Any, **options: Any) -> list[bytes | None]:
-    """Encode and decode again."""
+    """Encode the values, and return the decoded ones."""
     return kbatch.decode(kbatch.encode(values, timestamps=0, **options)).values()
 
 
@@ -41,7 +41,7 @@ TYPES = [pa.binary(), pa.large_binary(), pa.binary_view(), pa.string(), pa.large
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_arrow_types(kind: pa.DataType) -> None:
+def test_arrow_columns_are_encoded(kind: pa.DataType) -> None:
     array = pa.array(VALUES, pa.binary()).cast(pa.string()).cast(kind)
     assert written(array) == VALUES
     assert written(array.slice(2, 5)) == VALUES[2:7]
@@ -55,8 +55,8 @@ def test_arrow_types(kind: pa.DataType) -> None:
 
 
 @given(column=COLUMN, cuts=st.lists(st.integers(0, 700), max_size=4), kind=st.sampled_from(TYPES[:3]))
-def test_any_chunks(column: list[bytes | None], cuts: list[int], kind: pa.DataType) -> None:
-    """Blocks of rows and chunks end wherever they like."""
+def test_chunks_may_have_any_size(column: list[bytes | None], cuts: list[int], kind: pa.DataType) -> None:
+    """Chunks may end anywhere within a block of rows."""
     array = pa.array(column, pa.binary()).cast(kind)
     bounds = [0, *sorted(min(cut, len(column)) for cut in cuts), len(column)]
     chunked = pa.chunked_array([array.slice(a, b - a) for a, b in itertools.pairwise(bounds)], kind)
@@ -64,7 +64,7 @@ def test_any_chunks(column: list[bytes | None], cuts: list[int], kind: pa.DataTy
     assert kbatch.decode(kbatch.encode(column[::-1], keys=chunked, timestamps=0, batch_size=500)).keys() == column
 
 
-def test_other_arrow_types() -> None:
+def test_other_arrow_columns_are_encoded() -> None:
     assert written(pa.array([b"abcd", None, b"efgh"], pa.binary(4)).slice(1)) == [None, b"efgh"]
     assert written(pa.array([b"", None], pa.binary(0))) == [b"", None]
     assert written(pa.array([1, None, -1], pa.int32())) == [b"\1\0\0\0", None, b"\xff\xff\xff\xff"]
@@ -94,8 +94,8 @@ def test_other_arrow_types() -> None:
     ],
     ids=lambda array: str(array.type),
 )
-def test_advice_for_arrow_types_without_bytes(array: pa.Array) -> None:
-    """Following it gives bytes, and nulls stay null."""
+def test_errors_recommend_a_conversion_of_arrow_columns(array: pa.Array) -> None:
+    """The conversion that the message recommends gives bytes, and nulls stay null."""
     with pytest.raises(TypeError, match=r"must not be an Arrow column of .*; ") as caught:
         kbatch.encode(array)
     casts = re.findall(r"\bto (\w+) for", str(caught.value))
@@ -122,7 +122,7 @@ def test_advice_for_arrow_types_without_bytes(array: pa.Array) -> None:
         pd.Series(["a", None], dtype=object),
     ],
 )
-def test_advice_for_text(values: Any) -> None:
+def test_errors_recommend_to_encode_strings(values: Any) -> None:
     with pytest.raises(TypeError, match="encode the strings, as in ") as caught:
         kbatch.encode(values)
     code = re.search(r"as in (\[.*\])$", str(caught.value))
@@ -144,7 +144,7 @@ def test_frames_are_not_columns(kind: Any) -> None:
 
 
 @given(column=COLUMN)
-def test_sequences(column: list[bytes | None]) -> None:
+def test_sequences_of_bytes_are_encoded(column: list[bytes | None]) -> None:
     assert written(column) == column
     assert written(tuple(column)) == column
     assert written(value for value in column) == column
@@ -153,7 +153,7 @@ def test_sequences(column: list[bytes | None]) -> None:
     assert written(pd.Series(column, dtype=object)) == column
 
 
-def test_bytes_like_items() -> None:
+def test_bytes_like_items_are_encoded() -> None:
     class Bytes(bytes):
         pass
 
@@ -180,7 +180,7 @@ def test_bytes_like_items() -> None:
         (pd.Series(["a"], dtype=object), r"values\[0\] must be bytes or None, got str"),
     ],
 )
-def test_no_bytes(values: Any, text: str) -> None:
+def test_columns_without_bytes_are_refused(values: Any, text: str) -> None:
     with pytest.raises(TypeError, match=text):
         kbatch.encode(values)
 
@@ -189,7 +189,7 @@ def items_of(array: Any) -> list[bytes]:
     return [array[i : i + 1].tobytes() for i in range(len(array))]
 
 
-def test_numpy_arrays() -> None:
+def test_numpy_items_are_encoded_as_their_bytes() -> None:
     numbers = np.arange(-3, 300, dtype=">i8")
     for array in (
         numbers,
@@ -217,20 +217,20 @@ def test_numpy_bytes_lose_their_padding_and_void_does_not() -> None:
     assert written(array.view("V3")) == [b"a\0\0", b"abc", b"\0\0\0", b"\0b\0"]
 
 
-def test_numpy_rows_of_bytes() -> None:
+def test_rows_of_byte_arrays_are_values() -> None:
     rows = np.arange(24, dtype=np.uint8).reshape(4, 6)
     for array in (rows, rows[::2], rows[:, :3], rows[:, ::2], rows.T, rows[:, :0], rows.view(np.int8), rows[:0]):
         assert written(array) == [row.tobytes() for row in array]
 
 
-def test_masked_arrays() -> None:
+def test_masked_items_are_null() -> None:
     masked = np.ma.array([1, 2, 3], mask=[0, 1, 0], dtype="<u2")
     assert written(masked) == [b"\1\0", None, b"\3\0"]
     assert written(np.ma.array([1, 2], dtype="u1")) == [b"\1", b"\2"]
     assert written(np.ma.array([b"a", b"b"], mask=[1, 0], dtype=object)) == [None, b"b"]
 
 
-def test_pandas_columns() -> None:
+def test_pandas_columns_are_encoded() -> None:
     assert written(pd.Series([b"a", None, np.nan, pd.NA], dtype=object)) == [b"a", None, None, None]
     assert written(pd.Series([1, 2], dtype="int16")) == [b"\1\0", b"\2\0"]
     assert written(pd.Series(["a", None], dtype="str")) == [b"a", None]
@@ -242,7 +242,7 @@ def test_pandas_columns() -> None:
     assert written(frame[frame["v"] != b"b"]["v"]) == [b"a", b"c"]
 
 
-def test_polars_columns() -> None:
+def test_polars_columns_are_encoded() -> None:
     assert written(pl.Series(["a", None, "x" * 50])) == [b"a", None, b"x" * 50]
     assert written(pl.Series([1, None], dtype=pl.Int16)) == [b"\1\0", None]
     column = pl.concat([pl.Series(VALUES, dtype=pl.Binary)] * 3, rechunk=False)
@@ -250,7 +250,7 @@ def test_polars_columns() -> None:
     assert written(pl.Series(["a", "b", "a"], dtype=pl.Categorical)) == [b"a", b"b", b"a"]
 
 
-def test_what_only_has_the_arrow_interface() -> None:
+def test_objects_with_the_arrow_interface_are_encoded() -> None:
     class Array:
         def __arrow_c_array__(self, requested_schema: object = None) -> Any:
             return pa.array(VALUES, pa.binary()).__arrow_c_array__(requested_schema)
@@ -319,12 +319,12 @@ MS = 1767323045678
     ],
     ids=lambda t: f"{type(t).__module__}.{type(t).__name__}",
 )
-def test_timestamps(timestamps: Any) -> None:
+def test_timestamps_of_every_kind_are_encoded(timestamps: Any) -> None:
     assert stamps(timestamps) == [MS, MS]
 
 
-def test_missing_timestamps_are_none() -> None:
-    """TS-R3: -1; times before 1970 are negative, and no client may write them (TS-R8)."""
+def test_missing_timestamps_are_minus_one() -> None:
+    """TS-R3: a missing timestamp is -1. Times before 1970 are negative, and clients may not write them (TS-R8)."""
     assert stamps(np.array(["NaT", "1970-01-01T00:00:01"], "datetime64[s]")) == [-1, 1000]
     assert stamps(pa.array([None, 5], pa.timestamp("ms"))) == [-1, 5]
     assert stamps(pa.array([None, 5])) == [-1, 5]
@@ -362,15 +362,15 @@ def test_missing_timestamps_are_none() -> None:
         {1: 2},
         [[1], [2, 3]],
     ],
-    # No addresses: parallel test processes have to agree on the names.
+    # The ids contain no addresses, because parallel test processes must collect the same ids.
     ids=lambda value: f"{type(value).__name__} {value!s:.20}",
 )
-def test_what_is_no_timestamp(timestamps: Any) -> None:
+def test_other_values_are_not_timestamps(timestamps: Any) -> None:
     with pytest.raises(TypeError, match="timestamps must be"):
         stamps(timestamps)
 
 
-def test_timestamps_that_no_int64_holds() -> None:
+def test_timestamps_above_int64_are_refused() -> None:
     for many in (np.array([1, 2**63], np.uint64), np.array([1, 2**63], ">u8"), pa.array([1, 2**63], pa.uint64())):
         with pytest.raises(ValueError, match=r"timestamps must be below 2\*\*63, got 9223372036854775808"):
             stamps(many)
@@ -380,24 +380,24 @@ def test_timestamps_that_no_int64_holds() -> None:
         stamps([])
 
 
-def test_finer_times_are_rounded_down() -> None:
-    """Before 1970 too, where a whole millisecond down is -1."""
+def test_timestamps_are_rounded_down_to_milliseconds() -> None:
+    """Times before 1970 are rounded down too, so -1 microseconds is -1 milliseconds."""
     for before in (pa.array([-1, 1999], pa.timestamp("us")), np.array([-1, 1999], "datetime64[us]")):
         assert stamps(before) == [-1, 1]
 
 
-def test_naive_datetimes_are_no_time() -> None:
+def test_naive_datetimes_are_refused() -> None:
     with pytest.raises(TypeError, match="must have a time zone"):
         stamps(TIME.replace(tzinfo=None))
 
 
 @pytest.mark.parametrize("kind", [list, np.array, pa.array, pd.Series, pl.Series, lambda o: np.array(o, np.uint16)])
-def test_offsets(kind: Any) -> None:
+def test_offsets_of_every_integer_column_are_encoded(kind: Any) -> None:
     data = kbatch.encode([b""] * 3, offsets=kind([3, 7, 300]))
     assert kbatch.decode(data).records["offset"].tolist() == [3, 7, 300]
 
 
-def test_what_are_no_offsets() -> None:
+def test_other_values_are_not_offsets() -> None:
     with pytest.raises(TypeError, match="offsets must be integers"):
         kbatch.encode([b""], offsets=[1.5])
     with pytest.raises(ValueError, match="offsets must not be null"):
@@ -413,7 +413,7 @@ def test_what_are_no_offsets() -> None:
         kbatch.encode([b""], offsets=[[1]])
 
 
-# -- columns that are not what they say
+# -- inconsistent columns
 
 
 def encode_column(column: Column) -> bytes:
@@ -422,7 +422,7 @@ def encode_column(column: Column) -> bytes:
     return compose(records, batches, None)
 
 
-def test_broken_arrow_buffers() -> None:
+def test_invalid_arrow_positions_are_an_error() -> None:
     """Offsets and views that point outside are an error, not a crash."""
     data = np.frombuffer(b"some bytes", np.uint8)
     for offsets in ([0, 11], [5, 4], [-1, 3], [0, 2**31 - 1], [11, 11]):
@@ -442,10 +442,10 @@ def test_broken_arrow_buffers() -> None:
             encode_column(column)
     column = Column()
     column.add_views(np.array((10, 0, 0, 0, 99, 0, 7, 9), np.int32), 0, 2, [data], np.array([1], np.uint8))
-    assert kbatch.decode(encode_column(column)).values() == [b"\0" * 10, None]  # of a null nothing is looked at
+    assert kbatch.decode(encode_column(column)).values() == [b"\0" * 10, None]  # the offset of a null is ignored
 
 
-def test_short_arrow_buffers() -> None:
+def test_short_arrow_buffers_are_an_error() -> None:
     column = Column()
     for add in (
         lambda: column.add_offsets(np.zeros(4, np.int32), 4, 0, 4, None),
@@ -461,8 +461,8 @@ def test_short_arrow_buffers() -> None:
     assert column.length == 0
 
 
-def test_a_column_that_changes_while_it_is_encoded() -> None:
-    """What was measured is never written past, whatever another thread does in between."""
+def test_a_column_changed_during_encoding_is_an_error() -> None:
+    """The kernel never writes beyond the measured size, even if another thread changes a column."""
     lengths = np.full(3, 4, np.int32)
     column = Column()
     column.add_slices(np.zeros(3, np.int64), lengths, np.frombuffer(bytes(100), np.uint8))
@@ -476,8 +476,8 @@ def test_a_column_that_changes_while_it_is_encoded() -> None:
                 compose(records, batches, None)
 
 
-def test_deltas_that_change_while_they_are_encoded() -> None:
-    """A record that grows by its deltas, just before the end of its batch, ends there too."""
+def test_deltas_changed_during_encoding_are_an_error() -> None:
+    """A last record whose deltas have become longer does not exceed its batch."""
     offsets, times = np.arange(3), np.zeros(3, np.int64)
     large = b"v" * (1 << 20)
     keys = Column()
@@ -488,17 +488,17 @@ def test_deltas_that_change_while_they_are_encoded() -> None:
         records = RecordColumns(values, keys, offsets=offsets, timestamps=times)
         offsets[:], times[:] = (0, 1, 2), 0
         batches = plan_batches(records, Plan(2, 0))
-        # A delta counts from the base, which the batch has by now.
+        # Deltas are relative to the base, which is already in the batch.
         offsets[0] = times[0] = -(1 << 63)
         size = int(batches["size"].sum())
         memory = bytearray(size + 64)
-        _, row, trouble, _ = kernel.write(records, batches, own_codecs(), [0], memoryview(memory)[:size])
-        assert (row, trouble) == (0, 8)
+        _, row, status, _ = kernel.write(records, batches, own_codecs(), [0], memoryview(memory)[:size])
+        assert (row, status) == (0, 8)
         assert not any(memory[size:])
 
 
-def test_items_outlive_what_they_came_from() -> None:
-    """The kernel holds what it points to."""
+def test_items_outlive_their_sequence() -> None:
+    """The kernel holds references to the objects that it points to."""
     column = Column()
     objects = [bytes([i]) * 50 for i in range(20)]
     assert column.add_objects(objects) == -1

@@ -59,13 +59,13 @@ def arrow_headers(kind: pa.DataType) -> pa.Array:
     ],
     ids=lambda h: f"{type(h).__module__}.{type(h).__name__}",
 )
-def test_headers(headers: Any) -> None:
+def test_headers_of_every_kind_are_encoded(headers: Any) -> None:
     """HDR-R3, HDR-R5."""
     assert headers_of(kbatch.encode([b"v"] * 5, headers=headers)) == PAIRS
     assert headers_of(kbatch.encode([b"v"] * 5, headers=headers, batch_size=200, codec="zstd")) == PAIRS
 
 
-def test_sliced_arrow_headers() -> None:
+def test_sliced_arrow_headers_are_encoded() -> None:
     array = arrow_headers(pa.list_(PAIR))
     assert headers_of(kbatch.encode([b"v"] * 2, headers=array.slice(3))) == PAIRS[3:]
     assert headers_of(kbatch.encode([b"v"] * 2, headers=pa.nulls(2))) == [[], []]
@@ -96,7 +96,7 @@ def test_sliced_arrow_headers() -> None:
         (pa.array([[], []], pa.list_(PAIR)), ValueError, "headers and values must have the same length"),
     ],
 )
-def test_headers_refused(headers: Any, error: type[Exception], text: str) -> None:
+def test_invalid_headers_are_refused(headers: Any, error: type[Exception], text: str) -> None:
     """HDR-R7."""
     with pytest.raises(error, match=text):
         kbatch.encode([b"v"], headers=headers)

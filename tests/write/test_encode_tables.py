@@ -32,12 +32,12 @@ def files() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_golden_files_come_out_as_they_were(path: Path) -> None:
-    """Uncompressed batches byte for byte, others by their payload; under log-append time but for hidden timestamps."""
+def test_golden_files_are_encoded_to_equal_batches(path: Path) -> None:
+    """Uncompressed batches have equal bytes, others equal payloads, except timestamps under log append time."""
     data = path.read_bytes()
     table = kbatch.decode(data, include_control=True, on_error="stop")
     assert table.consumed > 0
-    # A preallocated tail is no batch, and so a loss.
+    # A preallocated tail is not a batch, so it is a loss.
     again = kbatch.encode_table(table, omitted="drop" if table.losses else "raise")
     assert without_place(batches_of(kbatch.decode(again, include_control=True))) == without_place(batches_of(table))
     assert oracle.decode(again).error is None
@@ -60,8 +60,8 @@ REFUSED_TABLES = {
 
 
 @pytest.mark.parametrize("path", sorted((GOLDEN / "vectors").glob("*.bin")), ids=lambda path: path.stem)
-def test_what_can_be_decoded_can_be_encoded(path: Path) -> None:
-    """Also what ordinary writers don't write: records, offsets and fields survive, or the table is refused."""
+def test_decoded_tables_can_be_encoded(path: Path) -> None:
+    """Unusual batches keep their records, offsets and fields, or the table is refused."""
     data = path.read_bytes()
     try:
         table = kbatch.decode(data, include_control=True)
@@ -82,7 +82,7 @@ def test_what_can_be_decoded_can_be_encoded(path: Path) -> None:
         "record_count",
         "magic",
     ]
-    if path.stem not in {"LEG-07", "LEG-11"}:  # a compressed message without an offset of its own gets one (LEG-R12)
+    if path.stem not in {"LEG-07", "LEG-11"}:  # a compressed message without relative offsets gets one (LEG-R12)
         names += ["base_offset", "last_offset", "last_offset_delta", "partition_leader_epoch"]
     for name in names:
         assert again.batches[name].tolist() == table.batches[name].tolist()
@@ -103,8 +103,8 @@ TRANSACTION = log(
 )
 
 
-def test_batches_that_the_decode_left_out() -> None:
-    """Nothing is lost silently: control batches, aborted transactions, damage."""
+def test_omitted_batches_are_an_error_unless_dropped() -> None:
+    """Omitted control batches, aborted transactions and damage are errors unless omitted="drop"."""
     with pytest.raises(ValueError, match="byte 77, base offset 2: the decode left out this control batch"):
         kbatch.encode(kbatch.decode(TRANSACTION))
     whole = kbatch.decode(TRANSACTION, include_control=True)
@@ -130,7 +130,7 @@ def test_batches_that_the_decode_left_out() -> None:
 
 @given(made=st.lists(inputs(), min_size=1, max_size=4), data=st.data())
 def test_a_selection_keeps_its_batches(made: list[Input], data: st.DataObject) -> None:
-    """OFF-R4: offsets, and the fields of the batches that are left, as after compaction."""
+    """OFF-R4: records keep their offsets, and the remaining batches their fields, as after compaction."""
     table = kbatch.decode(b"".join(encode_input(one) for one in made))
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table))), bool)
     chosen = table[mask]
@@ -141,7 +141,7 @@ def test_a_selection_keeps_its_batches(made: list[Input], data: st.DataObject) -
         assert again.batches[name].tolist() == table.batches[name][left].tolist()
 
 
-def test_a_table_with_another_codec() -> None:
+def test_a_table_can_be_encoded_with_another_codec() -> None:
     data = log(TRANSACTION, kbatch.encode_empty(4, 6), kbatch.encode([b"d"] * 3, base_offset=7, magic=1, codec="lz4"))
     table = kbatch.decode(data, include_control=True)
     again = kbatch.decode(kbatch.encode(table, codec="gzip", level=9), include_control=True)
@@ -157,8 +157,8 @@ def test_a_table_with_another_codec() -> None:
         kbatch.encode(table, keys=[None])
 
 
-def test_rows_that_point_nowhere() -> None:
-    """A table's rows are the user's to change; what they say is checked before it is believed."""
+def test_rows_outside_their_buffer_are_refused() -> None:
+    """Users may change the rows of a table, so positions and lengths are checked."""
     table = kbatch.decode(kbatch.encode([b"abc"] * 3, timestamps=0))
     for field, value in [("value_pos", 10**6), ("value_pos", -1), ("value_len", 10**6), ("key_len", 5)]:
         rows = table.records.copy()
@@ -170,7 +170,7 @@ def test_rows_that_point_nowhere() -> None:
             kbatch.encode(broken)
 
 
-def test_a_table_of_some_columns() -> None:
+def test_a_table_of_some_columns_is_refused() -> None:
     table = kbatch.decode(kbatch.encode([b"a"]))
     rows = np.zeros(1, [("offset", "<i8"), ("batch", "<i4")])
     with pytest.raises(ValueError, match="only some of its columns"):
