@@ -1,4 +1,4 @@
-"""The fixture that times contestants in turns, and the order in which benchmarks run."""
+"""The fixture that times contestants in turns, and the order of benchmarks."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ MIB = 1 << 20
 PARTITION_BYTES, RESPONSE_BYTES = 4 * MIB, 32 * MIB
 DEADLINE_SECONDS = 300
 
-# Settings that make librdkafka two to ten times as fast as its defaults, with which its queue fills up and it pauses
-# before it sends the next request.
+# These settings make librdkafka two to ten times as fast. With its defaults, its queue fills up, and it pauses before
+# it sends the next request.
 LIBRDKAFKA = {
     "check.crcs": True,
     "queued.min.messages": 10_000_000,
@@ -106,7 +106,7 @@ class Connection:
         self._send(1, 11, body + struct.pack(">ih", 0, 0))
 
     def receive_fetch(self) -> Iterator[tuple[int, memoryview]]:
-        """Receive the response: partitions, and the bytes of their batches, the last of which may be incomplete."""
+        """Receive the response: partitions, and the bytes of their batches; the last batch may be incomplete."""
         answer = self._receive()
         # throttling, error, session, topics
         _, error, _, topics = struct.unpack_from(">ihii", answer)

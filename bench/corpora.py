@@ -199,7 +199,7 @@ def json_columns(rng: np.random.Generator, count: int) -> Columns:
 
 
 def header_columns(rng: np.random.Generator, count: int) -> Columns:
-    """Make records with a 16-byte key, a 100-byte value and three headers, one of which differs in each record."""
+    """Make records with a 16-byte key, a 100-byte value and three headers; one header differs in each record."""
     plain = random_columns(rng, count, 16, 100)
     section = bytearray([3 << 1])
     for key, value in ((b"trace-id", bytes(16)), (b"content-type", b"application/json"), (b"source", b"checkout")):

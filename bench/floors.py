@@ -67,7 +67,7 @@ class Floor(NamedTuple):
 
 
 def floors(results: Results) -> list[Floor]:
-    """Return every floor, also those that did not run."""
+    """Return every floor, including floors that did not run."""
     return list(_floors(results))
 
 

@@ -42,7 +42,7 @@ def forged(size: int) -> bytes:
 
 
 def nested(count: int) -> bytes:
-    """Build messages of magic 0 with valid checksums, each of which is the value of the previous one."""
+    """Build messages of magic 0 with valid checksums; each message is the value of the previous one."""
     size = 26
     out = bytearray(size * count)
     for i in range(count - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Fetch messages of 1,000 partitions: kbatch's codec, kafka-python's and aiokafka's, in turns.
+"""Fetch messages of 1,000 partitions: the codecs of kbatch, kafka-python and aiokafka, in turns.
 
 Run as ``python -m bench.protocol``; with ``--check`` it fails if kbatch is slower than one of the others. The clock is
 CPU time. Each contestant reads the same response and writes the same request, and its result is compared with kbatch's;
@@ -26,7 +26,7 @@ import aiokafka.protocol.fetch as aiokafka
 
 PARTITIONS = 1000
 ROUNDS = 60
-# The newest versions that all of them have topics by name in; aiokafka ends with 11.
+# The newest versions with topic names that all contestants support; aiokafka supports up to 11.
 VERSIONS = (4, 11, 12)
 
 Contestants = dict[str, Callable[[], Any]]

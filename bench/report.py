@@ -93,7 +93,7 @@ def ratio_table(results: Results) -> str:
 
 
 def floors_table(results: Results) -> str:
-    """Return every floor, its bound, and what was measured."""
+    """Return every floor, its bound, and the measured figure."""
 
     def cells(floor: Floor) -> list[str]:
         state = "ran" if results.quick and floor.measured is not None else floor.state

@@ -108,11 +108,11 @@ class Results:
         return self.by_name.get((stage, corpus, who))
 
     def stages(self) -> list[str]:
-        """Return the stages, in the order in which they ran."""
+        """Return the stages in the order of the run."""
         return list(dict.fromkeys(stage for stage, _, _ in self.by_name))
 
     def corpora(self, stage: str) -> list[str]:
-        """Return the corpora of a stage, in the order in which they ran."""
+        """Return the corpora of a stage in the order of the run."""
         return list(dict.fromkeys(corpus for found, corpus, _ in self.by_name if found == stage))
 
     def contestants(self, stage: str, corpus: str) -> dict[str, Result]:

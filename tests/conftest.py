@@ -16,13 +16,13 @@ from typing import Any
 import hypothesis
 import pytest
 
-# The same examples in every run: a failure in CI can be seen again, and a run on the side may look elsewhere
-# with HYPOTHESIS_PROFILE=explore.
+# Every run has the same examples, so a failure in CI is reproducible. HYPOTHESIS_PROFILE=explore tries other
+# examples.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=60, database=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-# Helpers of the tests against a broker, whose clients need not be there.
+# Helpers of the tests with a broker; their clients may not be installed.
 collect_ignore = [
     f"broker/{path.name}" for path in (Path(__file__).parent / "broker").iterdir() if not path.name.startswith("test_")
 ]
@@ -34,16 +34,16 @@ def golden() -> Path:
     return Path(__file__).parent / "golden"
 
 
-# Modules that send signals, fork, count threads or set timers: never two of them at once.
+# Modules that send signals, fork, count threads or set timers: no two of them run at the same time.
 SERIAL = {"test_cli", "test_cli_terminal", "test_codec_kernels", "test_compact", "test_log_rewriting", "test_threads"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Assign each test to the group that one worker runs as a whole (``-n 2 --dist loadgroup`` of pytest-xdist).
+    """Assign each test to the group that one worker runs completely (``-n 2 --dist loadgroup`` of pytest-xdist).
 
-    Spark sessions and brokers take most of the memory and of the time, so each kind has one worker. All other tests
-    of a module stay together, so that its fixtures are made once.
+    Spark sessions and brokers need most of the memory and time, so each kind has one worker. All other tests
+    of a module stay together, so that its fixtures are created once.
     """
     for item in items:
         module = item.path.stem
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail what would be skipped where everything has to be there: CI's full job sets ``KBATCH_REQUIRE_ALL=1``."""
+    """Fail tests that would be skipped if everything must be installed: CI's full job sets ``KBATCH_REQUIRE_ALL=1``."""
     report = yield
     if os.environ.get("KBATCH_REQUIRE_ALL") == "1" and report.skipped and not hasattr(report, "wasxfail"):
         reason = call.excinfo.value if call.excinfo is not None else "no reason given"
@@ -73,7 +73,7 @@ def pytest_runtest_makereport(
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Do the same for a module that ``pytest.importorskip`` skips as a whole."""
+    """Do the same for a module that ``pytest.importorskip`` skips."""
     report = yield
     if os.environ.get("KBATCH_REQUIRE_ALL") == "1" and report.outcome == "skipped":
         report.outcome = "failed"
@@ -83,12 +83,12 @@ def pytest_make_collect_report(
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[str]:
-    """Host and port of an object store on this machine, with nothing in it."""
+    """Host and port of an empty object store on this machine."""
     pytest.importorskip("moto.server")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host, port = free.getsockname()
-    # Not a thread: delta-rs holds the interpreter's lock while it waits for an answer.
+    # A process, not a thread, because delta-rs holds the GIL while it waits for a response.
     command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

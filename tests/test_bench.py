@@ -1,4 +1,4 @@
-"""The benchmark's report: what did not run is never reported as met, and the documented figures are those of a run."""
+"""The benchmark's report: a floor that did not run is never reported as met, and documented figures come from a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def entry(stage: str, corpus: str, who: str, seconds: float) -> dict[str, Any]:
 
 
 def everything() -> list[dict[str, Any]]:
-    """Results by which every floor is met: kbatch takes 50 us, libraries alone as long, and everybody else 10 ms."""
+    """Return results that meet every floor: kbatch and libraries alone take 50 us, other contestants 10 ms."""
     own, other = 50e-6, 10e-3
     found = []
     for stage, corpus, _ in floors.PEERS:
@@ -52,14 +52,14 @@ def everything() -> list[dict[str, Any]]:
     return found
 
 
-def test_no_floor_is_met_by_what_did_not_run() -> None:
+def test_no_floor_is_met_without_a_measurement() -> None:
     found = floors.floors(Results(document([])))
     assert {floor.state for floor in found} == {"not run"}
     assert not any(floor.met for floor in found)
     assert len(found) == len(floors.PEERS) + 1 + len(floors.CODECS) + len(floors.THREADS) == 12
 
 
-def test_floors_are_met_by_what_holds() -> None:
+def test_floors_are_met_by_sufficient_results() -> None:
     found = floors.floors(Results(document(everything())))
     assert {floor.state for floor in found} == {"met"}
 
@@ -86,7 +86,7 @@ def test_a_missing_stage_is_reported(stage: str) -> None:
         (floors.AT_MOST, 1.12, None, "not run"),
     ],
 )
-def test_bounds(side: str, bound: float, measured: float | None, state: str) -> None:
+def test_bounds_are_inclusive(side: str, bound: float, measured: float | None, state: str) -> None:
     floor = floors.Floor("", side, bound, measured)
     assert floor.state == state
     assert floor.met == (state == "met")
@@ -101,13 +101,13 @@ def test_the_fastest_peer_is_compared() -> None:
 
 
 @pytest.mark.parametrize("form", ["{language} {name}", "{name} ({language})"])
-def test_decoders_of_other_languages(form: str) -> None:
+def test_decoders_of_other_languages_are_compared(form: str) -> None:
     rows = [entry("decode", "small", "kbatch", 1.0)]
-    for language, name, seconds, beside in (("Go", "franz-go", 6, 2.0), ("Rust", "a", 5, 2.5), ("Rust", "b", 8, 2.0)):
+    for language, name, seconds, in_turns in (("Go", "franz-go", 6, 2.0), ("Rust", "a", 5, 2.5), ("Rust", "b", 8, 2.0)):
         who = form.format(language=language, name=name)
         rows.append(entry("foreign", "small", who, seconds))
-        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}", beside))
-        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}, with sums", 2 * beside))
+        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}", in_turns))
+        rows.append(entry("foreign", "small", f"kbatch, in turns with {who}, with sums", 2 * in_turns))
     results = Results(document(rows))
     assert results.foreign("small", "Go") == ("franz-go", 3.0, 1.5)
     assert results.foreign("small", "Rust") == ("a", 2.0, 1.0)
@@ -136,20 +136,20 @@ def test_compact_keeps_all_contestants() -> None:
     }
 
 
-def test_results_survive_their_file(tmp_path: Path) -> None:
+def test_results_are_equal_after_writing_and_reading(tmp_path: Path) -> None:
     results = Results(document(everything()))
     results.write(tmp_path / "results.json")
     assert Results.read(tmp_path / "results.json").document == results.document
 
 
-def test_clients_on_a_broker() -> None:
+def test_clients_on_a_broker_are_reported() -> None:
     live = {"small": {"kbatch": {"count": 2e6, "arrow": 1e6}, "raw": {"count": 3e6}}, "large": {"raw": {"count": 1e3}}}
     text = report.live_table(live)
     assert text.splitlines()[2:] == ["| kbatch | 2,000 / 1,000 |  |", "| raw | 3,000 | 1 |"]
     assert text in readme.full_block(Results(document([], live=live)))
 
 
-def test_block() -> None:
+def test_the_block_of_a_page_is_replaced() -> None:
     text = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
     renewed = readme.replace_block(text, "new\n\nlines")
     assert readme.read_block(renewed) == "new\n\nlines"
@@ -161,13 +161,13 @@ def test_block() -> None:
     "text",
     ["", readme.BEGIN, f"{readme.END}\n{readme.BEGIN}", f"{readme.BEGIN}\n{readme.END}\n{readme.BEGIN}\n{readme.END}"],
 )
-def test_block_that_is_not_there(text: str) -> None:
+def test_a_missing_block_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="the block needs"):
         readme.replace_block(text, "new")
 
 
 @pytest.mark.parametrize("page", readme.BLOCKS)
-def test_documented_figures_are_those_of_a_run(page: str) -> None:
+def test_documented_figures_come_from_a_run(page: str) -> None:
     """After a change of the report's form: ``python -m bench --from bench/results.json --readme``."""
     results = Results.read(ROOT / "bench" / "results.json")
     assert readme.read_block((ROOT / page).read_text()) == readme.BLOCKS[page](results)
@@ -179,7 +179,7 @@ def test_the_short_table_has_about_ten_rows() -> None:
     assert report.short_table(Results(document([]))).count("\n") == 1
 
 
-def test_the_chart_is_there() -> None:
+def test_the_chart_exists() -> None:
     assert (ROOT / "bench" / "chart.svg").stat().st_size > 0
     assert (ROOT / "bench" / "chart.png").stat().st_size > 0
 
@@ -196,7 +196,7 @@ WITHOUT_FOREIGN = [row for row in everything() if row["stage"] != "foreign"]
     ({"results": WITHOUT_FOREIGN}, [], 1),
         ({"results": WITHOUT_FOREIGN, "skipped": ["test_foreign.py: Kafka (Java) needs javac"]}, [], 0),
 ])  # fmt: skip
-def test_exit_status(
+def test_the_exit_status_reports_unmet_and_missing_floors(
     change: dict[str, Any], arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -215,7 +215,7 @@ def test_readme_accepts_only_complete_timed_runs(part: list[str], capsys: pytest
     assert "complete, timed runs" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest_benchmark", None)
     with pytest.raises(SystemExit, match=r"^bench: .*pytest_benchmark.*; run pip install -e '\.\[bench\]'"):
         run(argparse.Namespace(k="", quick=True))

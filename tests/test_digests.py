@@ -1,4 +1,4 @@
-"""No result changes unnoticed: digests of what an earlier release read and wrote, see `digests`."""
+"""Results equal the digests of the results of an earlier release, see `digests`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import digests
 from written import writing_groups
 
-# A sample in the ordinary test run; KBATCH_TEST_ALL=1 takes every case, which is about ten minutes of one processor.
+# A sample in the ordinary test run; KBATCH_TEST_ALL=1 runs every case, which takes about ten minutes on one processor.
 PARTS: list[int | None] = [None, *range(digests.ROTATIONS)] if os.environ.get("KBATCH_TEST_ALL") == "1" else [None]
 HOW_TO = (
     "results have changed; `python tests/support/digests.py --compare PYTHON GROUP` prints the cases, where PYTHON is "
-    "the interpreter of a checkout that has the committed results, and --accept REASON lists those that are intended"
+    "the interpreter of a checkout that has the committed results, and --accept REASON lists the changes as intended"
 )
 
 
@@ -27,18 +27,18 @@ def assert_as_before(groups: Iterable[digests.Group]) -> None:
     assert different == [], HOW_TO
 
 
-def test_what_is_read_is_as_before(tmp_path: Path) -> None:
+def test_decoded_results_are_unchanged(tmp_path: Path) -> None:
     """Rows, losses and errors of `decode` and `Log.tables` over damaged and cut input, under all options."""
     assert_as_before(digests.reading_groups(tmp_path, PARTS))
 
 
-def test_what_is_written_is_as_before(tmp_path: Path) -> None:
-    """Bytes of `encode`, conversion, recompression and compaction, and what is decoded from them."""
+def test_written_results_are_unchanged(tmp_path: Path) -> None:
+    """Bytes of `encode`, conversion, recompression and compaction, and the decoded records."""
     assert_as_before(writing_groups(tmp_path, PARTS))
 
 
-def test_a_stream_is_what_decode_makes_of_the_whole() -> None:
-    """Wherever it is cut and flushed; ``streams.json`` lists the cases of the sample for which this doesn't hold."""
+def test_a_stream_has_the_result_of_decode() -> None:
+    """The rule holds for any chunks and flushes, except for the cases of the sample in ``streams.json``."""
     listed = digests.load("streams.json")
     different = {}
     for group, cases in digests.stream_groups(PARTS):

@@ -1,4 +1,4 @@
-"""Error codes: descriptions, and codes that are not known; `test_protocol_peers` compares their numbers with Kafka."""
+"""Error codes: descriptions and unknown codes; `test_protocol_peers` compares their numbers with Kafka."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def test_every_code_has_a_description() -> None:
     assert all(code.description.endswith(".") for code in kbatch.ErrorCode)
 
 
-def test_a_retry_helps_where_kafka_says_so() -> None:
+def test_retriable_errors_equal_kafkas() -> None:
     assert kbatch.ErrorCode.LEADER_NOT_AVAILABLE.retriable
     assert not kbatch.ErrorCode.MESSAGE_TOO_LARGE.retriable
 
 
-def test_unknown_codes_survive() -> None:
+def test_unknown_codes_are_kept() -> None:
     code = kbatch.ErrorCode(4711)
     assert (code, code.name, code.retriable) == (4711, "UNKNOWN_4711", False)
     assert pickle.loads(pickle.dumps(code)) == code

@@ -1,4 +1,4 @@
-"""The guard that counts the kernels' instructions: what it reads from a profile, and what it finds."""
+"""The check of the kernels' instruction counts: reading of profiles, and comparison with committed figures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def with_decode(step: Step) -> Run:
     return replace(RUN, steps=RUN.steps | {"decode": step})
 
 
-def test_only_what_kernels_execute_themselves_is_counted() -> None:
+def test_only_instructions_of_kernels_are_counted() -> None:
     assert parse(PROFILE.splitlines(True)) == {
         "decode.decode": 40 + 2 + 8 + 1,
         "decode.read_batch": 7,
@@ -62,12 +62,12 @@ def test_only_what_kernels_execute_themselves_is_counted() -> None:
     }
 
 
-def test_the_same_counts_and_small_changes_pass() -> None:
+def test_equal_counts_and_small_changes_pass() -> None:
     assert compare(RUN, RUN) == ([], [])
     assert compare(with_decode(replace(STEP, total=1029)), RUN) == ([], [])
 
 
-def test_a_tenth_more_than_the_figure_fails_and_says_where() -> None:
+def test_ten_percent_more_instructions_fail_and_name_the_function() -> None:
     worse = Step(1100, "10 records", {"decode.decode": 990, "scan.scan": 110})
     failures, notes = compare(with_decode(worse), RUN)
     assert notes == []
@@ -76,7 +76,7 @@ def test_a_tenth_more_than_the_figure_fails_and_says_where() -> None:
     assert "--renew" in failure
 
 
-def test_many_fewer_ask_for_new_figures() -> None:
+def test_much_lower_counts_request_new_figures() -> None:
     failures, notes = compare(with_decode(replace(STEP, total=900)), RUN)
     assert failures == []
     assert "-10.0%" in notes[0]
@@ -84,7 +84,7 @@ def test_many_fewer_ask_for_new_figures() -> None:
 
 
 @pytest.mark.parametrize("other", [replace(RUN, compiler="gcc 14"), replace(RUN, crc_level=0)])
-def test_another_compiler_is_told_and_given_more_room(other: Run) -> None:
+def test_another_compiler_is_reported_and_has_a_larger_tolerance(other: Run) -> None:
     failures, notes = compare(replace(other, steps=with_decode(replace(STEP, total=1290)).steps), RUN)
     assert failures == []
     assert "the tolerance is 30% instead of 3%" in notes[0]
@@ -92,13 +92,13 @@ def test_another_compiler_is_told_and_given_more_room(other: Run) -> None:
     assert len(failures) == 1
 
 
-def test_another_architecture_is_not_compared_and_that_is_told() -> None:
+def test_another_architecture_is_reported_and_not_compared() -> None:
     failures, notes = compare(replace(with_decode(replace(STEP, total=9000)), machine="aarch64"), RUN)
     assert failures == []
     assert "nothing is compared" in notes[0]
 
 
-def test_steps_and_inputs_have_to_be_those_of_the_figures() -> None:
+def test_steps_and_inputs_must_equal_those_of_the_figures() -> None:
     fewer = replace(RUN, steps={"decode": STEP})
     assert compare(fewer, RUN)[0][0].startswith("scan: only in the figures")
     assert compare(RUN, fewer)[0][0].startswith("scan: only in the run")
@@ -106,10 +106,10 @@ def test_steps_and_inputs_have_to_be_those_of_the_figures() -> None:
     assert failures[0].startswith("decode: the input was 10 records, and is 11 records")
 
 
-def test_the_command_fails_on_figures_with_a_tenth_less(
+def test_the_command_fails_if_figures_are_ten_percent_lower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An injected regression: the committed figures are what was counted, those compared with are a tenth less."""
+    """A simulated regression: the command compares the counts with figures that are a tenth lower."""
     committed = Run.read(FIGURES)
     monkeypatch.setattr(instructions, "count", lambda: committed)
     monkeypatch.setattr(shutil, "which", lambda name: name)
@@ -123,8 +123,8 @@ def test_the_command_fails_on_figures_with_a_tenth_less(
     assert json.loads(path.read_text()) == json.loads(FIGURES.read_text())
 
 
-def test_every_step_runs() -> None:
-    """Without callgrind, which takes half a minute; CI runs the whole."""
+def test_every_step_runs_without_callgrind() -> None:
+    """The steps run without callgrind, which takes half a minute; CI runs them with it."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.instructions", "--child"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The folders of the package are its layers: what each module may import, and what it may be called."""
+"""The folders of the package are its layers: the allowed imports and names of modules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import kbatch
 
 PACKAGE = Path(kbatch.__file__).parent
 
-# Lowest first. A folder stands for all modules in it, except those that have a line of their own; ``log/__init__.py``
-# and ``kbatch/__init__.py`` offer what is below them.
+# From the lowest to the highest. A folder covers all its modules except the ones listed separately;
+# ``log/__init__.py`` and ``kbatch/__init__.py`` export names of lower layers.
 LAYERS = [
     "format",
     "tuning",
@@ -51,7 +51,7 @@ _CYTHON_IMPORT = re.compile(r"^[^\S\n]*(?:from\s+(kbatch[\w.]*)\s+)?c?import\s+(
 
 
 def sources() -> dict[str, list[Path]]:
-    """Return the files of each module: those of Python, and of a kernel its implementation, declarations and stub."""
+    """Return the files of each module; a kernel has an implementation, declarations and a stub."""
     found: dict[str, list[Path]] = {}
     for path in sorted(PACKAGE.rglob("*.p*")):
         if path.suffix in (".py", ".pyi", ".pyx", ".pxd"):
@@ -63,7 +63,7 @@ SOURCES = sources()
 
 
 def module_of(name: str) -> str | None:
-    """Return the module below kbatch that has a dotted name; a package is its ``__init__``."""
+    """Return the module of kbatch with a dotted name; a package is its ``__init__``."""
     name = name.removeprefix("kbatch").removeprefix(".")
     if name in SOURCES:
         return name
@@ -72,12 +72,12 @@ def module_of(name: str) -> str | None:
 
 
 def named(module: str, names: list[str]) -> set[str]:
-    """Return the modules that ``from module import names`` takes: submodules by their own name, else the package."""
+    """Return the modules that ``from module import names`` imports: submodules by name, else the package."""
     return {module_of(f"{module}.{name}") or module_of(module) or f"{module}.{name}" for name in names}
 
 
 def imports_of_python(text: str) -> tuple[set[str], set[str]]:
-    """Return the imported modules of kbatch, wherever in the file they are imported, and other packages."""
+    """Return the imported modules of kbatch and other packages; imports may be anywhere in the file."""
     ours: set[str] = set()
     others: set[str] = set()
     for node in ast.walk(ast.parse(text)):
@@ -111,7 +111,7 @@ def imports_of_cython(text: str) -> set[str]:
 
 
 def imports(module: str) -> tuple[set[str], set[str]]:
-    """Return what a module imports: modules of kbatch, and other packages."""
+    """Return the modules of kbatch and the other packages that a module imports."""
     ours: set[str] = set()
     others: set[str] = set()
     for path in SOURCES[module]:
@@ -128,7 +128,7 @@ IMPORTS = {module: imports(module) for module in SOURCES}
 
 
 def layer(module: str) -> int:
-    """Return the number of a module's layer: that of the longest line that names it or a folder it is in."""
+    """Return the number of a module's layer, from the longest entry that names it or one of its folders."""
     parts = module.split(".")
     for length in range(len(parts), 0, -1):
         name = ".".join(parts[:length])
@@ -138,16 +138,16 @@ def layer(module: str) -> int:
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_a_module_imports_its_own_folder_and_what_is_below(module: str) -> None:
+def test_a_module_imports_its_own_folder_and_lower_layers(module: str) -> None:
     for imported in sorted(IMPORTS[module][0]):
-        assert imported in SOURCES, f"{module} imports {imported}, which is no module"
+        assert imported in SOURCES, f"{module} imports {imported}, which is not a module"
         assert layer(imported) <= layer(module), (
             f"{module} ({LAYERS[layer(module)]}) imports {imported} ({LAYERS[layer(imported)]}), which is above it"
         )
 
 
-def circle() -> list[str]:
-    """Return modules that import each other, the first of them again at the end; or nothing."""
+def import_cycle() -> list[str]:
+    """Return a cycle of modules that import each other, with the first one repeated at the end, or an empty list."""
     done: set[str] = set()
     path: list[str] = []
 
@@ -169,12 +169,12 @@ def circle() -> list[str]:
     return []
 
 
-def test_no_modules_import_each_other() -> None:
-    """In a circle, wherever the imports are; a kernel is one module with its declarations and its stub."""
-    assert not circle(), " -> ".join(circle())
+def test_imports_have_no_cycles() -> None:
+    """Imports anywhere in a file count; a kernel is one module with its declarations and its stub."""
+    assert not import_cycle(), " -> ".join(import_cycle())
 
 
-def test_every_layer_is_there() -> None:
+def test_every_layer_exists() -> None:
     names = {".".join(module.split(".")[:length]) for module in SOURCES for length in (1, 2, 3)}
     assert set(LAYERS) <= names
 
@@ -187,7 +187,7 @@ def test_only_spark_imports_pyspark(module: str) -> None:
 
 @pytest.mark.parametrize("package", MODULES)
 def test_no_submodule_has_a_public_name(package: str) -> None:
-    """``kbatch.spark.export`` was both a function and a module."""
+    """Otherwise a name such as ``kbatch.spark.export`` could be a function or a module."""
     (path,) = [path for path in SOURCES[module_of(package) or ""] if path.suffix == ".py"]
     if path.name != "__init__.py":
         return

@@ -1,4 +1,4 @@
-"""Options are defined once: each has the same meaning, default and check wherever it is offered."""
+"""Options are defined once: each has the same meaning, default and check everywhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from kbatch.spark.datasink import SinkOptions, parse_sink_options
 from kbatch.spark.stream_options import StreamReadOptions, parse_stream_options
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
-# What an option needs next to it, by field; a flag or a Spark name where another field is meant.
+# Options that an option requires, by field; a flag or a Spark name if the other option is in a different place.
 NEEDS: dict[str, dict[str, str]] = {
     "key_partitions": {"key": "k"},
     "schema": {"format": "json"},
@@ -55,10 +55,10 @@ NEEDS: dict[str, dict[str, str]] = {
     "message": {"format": "protobuf", "schema": "x"},
     "unknown": {"format": "json"},
 }
-# These need something in turn where their example is given.
+# Values that are used instead of examples that require other options.
 EXAMPLES = {(FormatOptions, "format"): "string", (WriteOptions, "format"): "arrow"}
 
-# -- the places that offer options: they take texts by name, and return the dataclass
+# -- the places with options: each takes texts by name, and returns the dataclass
 
 
 def spark_read(texts: dict[str, str]) -> Any:
@@ -84,7 +84,7 @@ def command_line(texts: dict[str, str]) -> argparse.Namespace:
 
 def flags_read(texts: dict[str, str]) -> Any:
     made = export._read_options(command_line(texts))
-    # The export reads nothing of a partition without a record that new.
+    # With this flag, a partition without a later record is empty instead of an error.
     assert made.latest_if_no_timestamp
     return replace(made, latest_if_no_timestamp=False)
 
@@ -94,7 +94,7 @@ def flags_write(texts: dict[str, str]) -> Any:
 
 
 Place = Callable[[dict[str, str]], Any]
-# Dataclass, words in its names, where it is offered, and what it is within the dataclass of that place.
+# Dataclass, words in its names, places with its options, and the function that returns it from the place's dataclass.
 PLACES: list[tuple[type[Any], dict[str, str], str, Place, Callable[[Any], Any]]] = [
     (ReadOptions, {}, "spark", spark_read, lambda made: made),
     (ReadOptions, {}, "flags", flags_read, lambda made: made),
@@ -123,32 +123,32 @@ def texts_of(cls: type[Any], words: dict[str, str], kind: str, needed: dict[str,
 
 
 def others(cls: type[Any]) -> dict[str, Any]:
-    """Arguments without a default."""
+    """Return values for the arguments without a default."""
     return {"rows": RowOptions()} if cls is SinkOptions else {"read": ReadOptions()} if cls is StreamReadOptions else {}
 
 
 @CASE
-def test_meaning_is_the_same_everywhere(
+def test_an_option_has_the_same_meaning_everywhere(
     cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any, each: Option, name: str
 ) -> None:
-    """A text in Spark or on the command line is the same as its value in Python."""
+    """A text in Spark or on the command line has the effect of its value in Python."""
     used: ValueKind = getattr(each, kind)[name]
     text = EXAMPLES.get((cls, each.name), "false" if each.default is True else used.example)
     needed = NEEDS.get(each.name, {})
     made = part(place({**texts_of(cls, words, kind, needed), name: text}))
     values = {one.name: one.kind.parse(needed[one.name]) for one in options_of(cls) if one.name in needed}
-    wanted = cls(**others(cls), **values, **{each.name: used.parse(text)})
+    expected = cls(**others(cls), **values, **{each.name: used.parse(text)})
     for field in fields(cls):
         if field.name not in ("now", "read", "rows"):
-            assert getattr(made, field.name) == getattr(wanted, field.name), field.name
+            assert getattr(made, field.name) == getattr(expected, field.name), field.name
     assert getattr(made, each.name) != each.default
 
 
 @CASE
-def test_check_is_the_same_everywhere(
+def test_an_option_has_the_same_check_everywhere(
     cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any, each: Option, name: str
 ) -> None:
-    """A value that is not allowed gets one message, which begins with the name that the option has in that place."""
+    """An invalid value gives the same message everywhere, after the name of the option in that place."""
     used: ValueKind = getattr(each, kind)[name]
     for bad in ("-5", "", "no such thing", "99999999999999999999", "\0"):
         try:
@@ -170,13 +170,13 @@ def test_check_is_the_same_everywhere(
 
 
 @pytest.mark.parametrize(("cls", "words", "kind", "place", "part"), PLACES)
-def test_defaults_are_the_same_everywhere(
+def test_an_option_has_the_same_default_everywhere(
     cls: type[Any], words: dict[str, str], kind: str, place: Place, part: Any
 ) -> None:
-    made, wanted = part(place({})), cls(**others(cls))
+    made, expected = part(place({})), cls(**others(cls))
     for field in fields(cls):
         if field.name not in ("now", "read", "rows"):
-            assert getattr(made, field.name) == getattr(wanted, field.name), field.name
+            assert getattr(made, field.name) == getattr(expected, field.name), field.name
 
 
 def test_names_are_unique_in_each_place() -> None:
@@ -186,13 +186,13 @@ def test_names_are_unique_in_each_place() -> None:
         assert len(names) == len(set(names))
     flags = [flag for each in (*reading, *options_of(WriteOptions)) for flag in each.flags]
     assert len(flags) == len(set(flags))
-    # All flags of the definitions are there.
+    # The command line has all flags of the definitions.
     arguments = vars(command_line({}))
     assert {flag.lstrip("-").replace("-", "_") for flag in flags} <= set(arguments)
 
 
 @pytest.mark.parametrize("name", ["isolation", "crc", "on_error", "include_control"])
-def test_options_of_decoding_are_those_of_reading(name: str) -> None:
+def test_decoding_and_reading_have_the_same_options(name: str) -> None:
     (each,) = (each for each in options_of(ReadOptions) if each.name == name)
     default = next(field.default for field in fields(DecodeOptions) if field.name == name)
     signatures = [inspect.signature(function) for function in (kbatch.decode, kbatch.Log.tables)]
@@ -260,7 +260,7 @@ def test_the_documentation_has_all_options() -> None:
 # -- the module itself
 
 
-def test_unknown_names_get_the_nearest() -> None:
+def test_unknown_names_suggest_the_nearest_option() -> None:
     with pytest.raises(
         ValueError, match=r"unknown option 'subscrib', did you mean 'subscribe'\? The options are assign, "
     ):
@@ -269,7 +269,7 @@ def test_unknown_names_get_the_nearest() -> None:
         refuse_unknown({"qqq", "b"}, ["B", "a"])
 
 
-def test_errors_of_several_options_have_the_names_of_the_place() -> None:
+def test_errors_of_several_options_use_the_names_of_their_place() -> None:
     for make, message in (
         (lambda: ReadOptions(key_partitions=3), "key_partitions requires key"),
         (lambda: spark_read({"keyPartitions": "3"}), "keyPartitions requires key"),
@@ -294,19 +294,19 @@ def test_names_of_one_option_exclude_each_other() -> None:
     assert spark_read({"topics": "a", "partitions": "0-2"}).topics == ("a",)
 
 
-def test_values_with_braces_are_shown_as_they_are() -> None:
+def test_values_with_braces_are_shown_unchanged() -> None:
     assert str(OptionError("{a} must not be {0}", "{b}")) == "a must not be {b}"
     assert OptionError("{a} must not be {0}", "{b}").named({"a": "--a", "b": "no"}) == "--a must not be {b}"
 
 
-def test_sizes() -> None:
+def test_sizes_are_parsed() -> None:
     assert [parse_size(text) for text in ("5", "64m", "64 MiB", "1GB")] == [5, 64 << 20, 64 << 20, 1 << 30]
     for text in ("12 parsecs", "-1", "", "m", "٣"):
         with pytest.raises(ValueError, match=r"must be a number of bytes such as 67108864 or 64m, got "):
             parse_size(text)
 
 
-def test_durations() -> None:
+def test_durations_are_parsed() -> None:
     texts = ("500ms", "30s", "15m", "1h", "2 min", "250", "1d", "7us")
     assert [parse_duration(text) for text in texts] == [0.5, 30, 900, 3600, 120, 0.25, 86400, 7e-6]
     for text in ("soon", "", "1 week", "-1s"):
@@ -314,7 +314,7 @@ def test_durations() -> None:
             parse_duration(text)
 
 
-def test_compression() -> None:
+def test_compression_is_parsed() -> None:
     texts = ("zstd", "ZSTD:3", "zstd:-5", "none")
     assert [parse_compression(text) for text in texts] == [("zstd", None), ("zstd", 3), ("zstd", -5), ("none", None)]
     for text in ("zstd:", "gzip:x", "", "zstd:3:4"):
@@ -322,7 +322,7 @@ def test_compression() -> None:
             parse_compression(text)
 
 
-def test_a_dataclass_of_ones_own() -> None:
+def test_options_of_other_dataclasses_are_supported() -> None:
     from dataclasses import dataclass
 
     @dataclass
@@ -346,7 +346,7 @@ def test_a_dataclass_of_ones_own() -> None:
         check_options(Own(bytes=101))
 
 
-def test_flags_of_values_alone() -> None:
+def test_flags_of_value_options() -> None:
     parser = argparse.ArgumentParser()
     add_value_arguments(parser)
     assert value_options(parser.parse_args([])) == ValueOptions()

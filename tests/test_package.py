@@ -1,4 +1,4 @@
-"""What holds of the package as a whole: light imports, stubs, and twins that must agree."""
+"""Rules for the complete package: few imports, stubs, and definitions that must agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGE = Path(kbatch.__file__).parent
 HEAVY = ("pyarrow", "pandas", "polars", "pyspark")
 
 
-def test_importing_kbatch_is_light() -> None:
+def test_importing_kbatch_imports_no_optional_package() -> None:
     code = f"import sys, kbatch; print(*(m for m in {HEAVY} if m in sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
@@ -38,7 +38,7 @@ def test_every_kernel_has_a_stub() -> None:
 SETUP = PACKAGE.parent / "setup.py"
 
 
-@pytest.mark.skipif(not SETUP.exists(), reason="not run in a checkout: there is no setup.py")
+@pytest.mark.skipif(not SETUP.exists(), reason="not run in a checkout: setup.py is missing")
 def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE / "kernels", tmp_path / "kbatch" / "kernels", ignore=shutil.ignore_patterns("*.so", "*.c"))
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
@@ -56,7 +56,7 @@ def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> No
     assert "apt-get install gcc python3-dev" in built.stderr
 
 
-def test_faults_are_those_of_the_kernels() -> None:
+def test_faults_equal_the_faults_of_the_kernels() -> None:
     text = (PACKAGE / "kernels" / "wire.pxd").read_text()
     declared = {name: int(number) for name, number in re.findall(r"\bFAULT_(\w+) = (\d+)", text)}
     assert declared == {fault.name: fault.value for fault in Fault}
@@ -85,7 +85,7 @@ def test_errors_survive_pickling() -> None:
     assert (str(copy), copy.source, copy.position, copy.base_offset) == (str(error), "x.log", 5, 6)
 
 
-def test_every_public_name_is_there_and_errors_are_ours() -> None:
+def test_every_public_name_exists_and_errors_are_kbatch_errors() -> None:
     for name in kbatch.__all__:
         assert hasattr(kbatch, name)
     for name in kbatch.__all__:
@@ -96,7 +96,7 @@ def test_every_public_name_is_there_and_errors_are_ours() -> None:
 
 @pytest.mark.parametrize("module", ["kbatch", "kbatch.log", "kbatch.values", "kbatch.spark"])
 def test_every_public_name_is_documented(module: str) -> None:
-    """With an example, which the doctests run, and a function's parameters; errors say themselves when they come."""
+    """Docstrings have an example, which the doctests run, and the parameters of a function. Errors are exempt."""
     if module == "kbatch.spark":
         pytest.importorskip("pyspark")
     public = importlib.import_module(module)
@@ -106,11 +106,11 @@ def test_every_public_name_is_documented(module: str) -> None:
             text = inspect.getdoc(value) or ""
             assert "\nExamples\n--------\n>>> " in text, f"{module}.{name} has no example"
             if inspect.isfunction(value):
-                assert "\nParameters\n----------\n" in text, f"{module}.{name} doesn't tell its parameters"
+                assert "\nParameters\n----------\n" in text, f"{module}.{name} does not document its parameters"
 
 
 def test_import_from_a_zip_file_names_the_remedy(tmp_path: Path) -> None:
-    """Python loads no compiled module from a zip file, such as those of ``--py-files``."""
+    """Python cannot load compiled modules from a zip file, such as the files of ``--py-files``."""
     package = Path(kbatch.__file__).parent
     with zipfile.ZipFile(tmp_path / "deps.zip", "w") as zipped:
         for path in package.rglob("*"):
@@ -124,12 +124,12 @@ def test_import_from_a_zip_file_names_the_remedy(tmp_path: Path) -> None:
     assert "`pip install --target`" in done.stderr
 
 
-def test_version_is_that_of_the_distribution() -> None:
+def test_the_version_equals_that_of_the_distribution() -> None:
     assert importlib.metadata.version("kbatch") == kbatch.__version__
 
 
-def test_layout_of_the_dtypes() -> None:
-    """The sizes and names that design and users count on."""
+def test_dtypes_have_documented_sizes_and_names() -> None:
+    """Users rely on the sizes and names of these fields."""
     assert kbatch.RECORD_DTYPE.itemsize == 56
     assert kbatch.RECORD_DTYPE.names == (
         "offset", "timestamp", "key_pos", "value_pos", "headers_pos", "key_len", "value_len", "header_count", "batch",

@@ -1,4 +1,4 @@
-"""The public names change only on purpose: `public_api` says how an intended change is listed."""
+"""The public names change only on purpose: `public_api` describes how to list an intended change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOW_TO = (
 )
 
 
-def test_public_names_are_those_of_the_last_release_and_the_listed_changes() -> None:
+def test_public_names_equal_the_last_release_plus_listed_changes() -> None:
     pytest.importorskip("pyspark")
     listed = public_api.changes()
     assert set(listed) == public_api.difference(), HOW_TO

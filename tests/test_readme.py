@@ -22,7 +22,7 @@ PERFORMANCE = ROOT / "docs" / "performance.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 CODE = [README, *DOCS]
 PAGES = [*CODE, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "bench" / "README.md"]
-# What a run of the benchmarks makes.
+# Files that a run of the benchmarks creates.
 MADE = "bench/corpora"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -61,7 +61,7 @@ def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
     for block in found:
-        # Blank lines before the code: an error then has the line of the page.
+        # With blank lines before the code, the line number of an error is the line of the page.
         exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), names)
     return names
 
@@ -70,26 +70,26 @@ def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mark", ["main command", "test command"])
-def test_commands_are_one_line_each_where_ci_finds_them(mark: str) -> None:
+def test_commands_for_ci_are_single_lines(mark: str) -> None:
     command = re.findall(rf"^<!-- {mark} -->\n```\n(.*)\n```$", README.read_text(), re.MULTILINE)
     assert len(command) == 1
     assert command[0].startswith("python3 -m venv .venv && .venv/bin/pip install")
 
 
-def test_quickstart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quickstart_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     names = run([block for block in snippets(README) if not needs_spark(block)], monkeypatch)
     assert names["table"].consumed > 0
     assert names["arrow"].num_rows == len(names["table"])
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if snippets(page)], ids=name_of)
-def test_snippets(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run([block for block in snippets(page) if not needs_spark(block)], monkeypatch)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("page", [page for page in CODE if any(map(needs_spark, snippets(page)))], ids=name_of)
-def test_snippets_on_spark(
+def test_snippets_on_spark_run(
     page: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(snippets(page), monkeypatch)
@@ -102,7 +102,7 @@ def test_snippets_are_found() -> None:
 
 
 @pytest.mark.parametrize("block", [block for page in CODE for block in snippets(page)], ids=block_name)
-def test_snippets_import_public_modules_only(block: Block) -> None:
+def test_snippets_import_only_public_modules(block: Block) -> None:
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom):
             assert not str(node.module).startswith("kbatch") or node.module in public_api.MODULES
@@ -114,8 +114,8 @@ SHELL_BLOCKS = [block for page in CODE for block in blocks(page) if block.langua
 
 
 @pytest.mark.parametrize("block", SHELL_BLOCKS, ids=block_name)
-def test_shell_blocks(block: Block, tmp_path: Path) -> None:
-    """They run next to `tests/`, with `kbatch` as the command of this interpreter."""
+def test_shell_blocks_run(block: Block, tmp_path: Path) -> None:
+    """The blocks run in the folder of `tests/`, with `kbatch` as the command of this interpreter."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "out").mkdir()
     command = tmp_path / "bin" / "kbatch"
@@ -140,7 +140,7 @@ def kbatch_commands(page: Path) -> list[list[str]]:
     return found
 
 
-def test_commands_that_are_not_run_have_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_commands_have_existing_flags(capsys: pytest.CaptureFixture[str]) -> None:
     commands = [command for page in PAGES for command in kbatch_commands(page)]
     assert len(commands) > 5
     for name, *arguments in commands:
@@ -165,7 +165,7 @@ def links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for link in links(page):
         if re.match(r"https?://", link):
             continue
@@ -176,14 +176,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{link}: {path or 'the page'} has no such heading"
 
 
-def test_readme_leads_to_every_page() -> None:
+def test_the_readme_links_to_every_page() -> None:
     assert {f"docs/{page.name}" for page in DOCS} <= {link.partition("#")[0] for link in links(README)}
     assert {"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= set(links(README))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_paths_that_are_named_exist(page: Path) -> None:
-    """Paths of tests and tools; those of `kbatch/` are the concern of `docs/architecture.md`."""
+def test_named_paths_exist(page: Path) -> None:
+    """Named paths of tests and tools exist; `docs/architecture.md` has the paths of `kbatch/`."""
     named = set(re.findall(r"(?<![\w/.-])((?:tests|docs|bench|\.ci)/[\w./-]*\w)", page.read_text()))
     assert not [path for path in sorted(named) if not path.startswith(MADE) and not (ROOT / path).exists()]
 
@@ -193,7 +193,7 @@ def test_pages_are_short(page: Path) -> None:
     assert page.read_text().count("\n") <= (200 if page == README else 400)
 
 
-def test_figures_of_spark_in_readme_are_those_of_the_documentation() -> None:
+def test_spark_figures_of_the_readme_equal_the_documentation() -> None:
     table = [row.split(" | ") for row in re.findall(r"^\| (.*) \|$", PERFORMANCE.read_text(), re.MULTILINE)]
     text = " ".join(README.read_text().split())
     for name in ("Spark's Kafka source", "`mapPartitions` with aiokafka"):
@@ -201,7 +201,7 @@ def test_figures_of_spark_in_readme_are_those_of_the_documentation() -> None:
         assert f"{ratio} times as fast as {name}" in text
 
 
-def test_the_layout_is_that_of_the_package() -> None:
+def test_the_documented_layout_equals_the_package() -> None:
     rows = re.findall(r"^\| `(\w+(?:\.py|/))` \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
     modules = [path for path in (ROOT / "kbatch").iterdir() if not path.name.startswith("_")]
     found = {f"{path.name}/" for path in modules if path.is_dir()} | {p.name for p in modules if p.suffix == ".py"}

@@ -1,4 +1,4 @@
-"""Every rule of the format is shown by a test: `rule_index` says how a test cites what it shows."""
+"""A test checks every rule of the format; `rule_index` describes how a test cites a rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_every_rule_has_a_test() -> None:
     assert [id for id, tests in shown.items() if not tests and id not in without] == []
 
 
-def test_what_needs_no_test_has_none_and_a_reason() -> None:
+def test_rules_without_a_test_have_a_reason() -> None:
     shown = rule_index.shown_by()
     for id, reason in rule_index.not_applicable().items():
         assert reason
@@ -29,11 +29,11 @@ def test_what_needs_no_test_has_none_and_a_reason() -> None:
         ("as RFC 1952 has it", set()),
     ],
 )
-def test_ids_in_texts(text: str, ids: set[str]) -> None:
+def test_ids_are_found_in_texts(text: str, ids: set[str]) -> None:
     assert rule_index.cited(text) == ids
 
 
-def test_ids_in_names() -> None:
+def test_ids_are_found_in_names() -> None:
     assert rule_index.named("test_seq_r1_r4_sequences_follow") == {"SEQ-R1", "SEQ-R4"}
     assert rule_index.named("test_swap_that_is_cut_dsk_r8_dsk_r14") == {"DSK-R8", "DSK-R14"}
     assert rule_index.named("test_whatever_is_read") == set()

@@ -1,4 +1,4 @@
-"""Capture what clients and a broker exchange, for tests without a broker: ``python -m tests.broker.capture``.
+"""Capture the messages between clients and a broker, for tests without a broker: ``python -m tests.broker.capture``.
 
 Writes ``tests/golden/protocol/CLIENT-NUMBER.requests`` and ``.responses``, one pair of files per connection.
 """
@@ -17,7 +17,7 @@ from .proxy import Exchange, recording
 from .server import Broker, running
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol"
-# Longer captures show nothing more.
+# Longer captures contain no other kinds of messages.
 MAX_SIZE = 24 << 10
 
 

@@ -50,7 +50,7 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 
 @dataclass
 class Scenario:
-    """What was written, as far as the topics do not show it.
+    """Facts about the written records that the topics do not contain.
 
     Attributes
     ----------

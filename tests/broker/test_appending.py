@@ -30,10 +30,10 @@ def batch(values: list[bytes | None], magic: int = 2, codec: str = "none", **fie
     return kbatch.encode(values, keys=[b"k"] * len(values), magic=magic, codec=codec, **fields)
 
 
-def changed(data: bytes, at: int, code: str, value: int, *, seal: bool = True) -> bytes:
+def changed(data: bytes, at: int, code: str, value: int, *, write_crc: bool = True) -> bytes:
     out = bytearray(data)
     struct.pack_into(">" + code, out, at, value)
-    if seal:
+    if write_crc:
         write_crcs(np.frombuffer(out, np.uint8), kbatch.scan(bytes(out)).copy())
     return bytes(out)
 
@@ -60,15 +60,15 @@ def test_offsets_are_assigned_in_place(magic: int, codec: str) -> None:
     assert after.batches["crc"].tolist() == before.batches["crc"].tolist()
     assert set(after.batches["partition_leader_epoch"].tolist()) == {7 if magic == 2 else -1}
     if magic == 2:
-        wanted = kbatch.encode(before)
-        assert wanted != bytes(data)
+        expected = kbatch.encode(before)
+        assert expected != bytes(data)
         assert [bytes(part[12 + 4 :]) for part in parts] == [
             bytes(data)[row["position"] + 16 : row["position"] + row["size"]] for row in after.batches
         ]
 
 
 @pytest.mark.parametrize(("magic", "codec"), [kind for kind in KINDS if kind[0]])
-def test_append_time(magic: int, codec: str) -> None:
+def test_append_time_is_the_timestamp_of_every_record(magic: int, codec: str) -> None:
     """PRD-R7, CRC-R8: the broker sets timestamp type and time, and the checksum; in magic 2 record timestamps stay."""
     data = bytearray(batch([b"a" * 100, b"b"], magic, codec))
     kbatch.assign_offsets(data, 5, append_time=NOW + 99)
@@ -113,7 +113,7 @@ def test_gaps_between_offsets_are_kept() -> None:
         (changed(batch([b"a"]), 23, "i", -1), kbatch.InvalidRecordError, "last offset delta is -1"),
         (batch([b"a"])[:-1], kbatch.TruncatedBatchError, "is incomplete"),
         (batch([b"a"]) + b"\xff" * 20, kbatch.CorruptBatchError, "length field is -1"),
-        (changed(batch([b"a"], 1, "gzip"), 34, "i", 5, seal=False), kbatch.CodecError, "gzip"),
+        (changed(batch([b"a"], 1, "gzip"), 34, "i", 5, write_crc=False), kbatch.CodecError, "gzip"),
     ],
     ids=["magic 0", "offsets", "delta", "cut", "framing", "codec"],
 )
@@ -125,7 +125,7 @@ def test_batches_without_assignable_offsets_are_unchanged(data: bytes, error: ty
     assert bytes(whole) == before
 
 
-def test_arguments_of_assign_offsets() -> None:
+def test_invalid_arguments_of_assign_offsets_are_refused() -> None:
     data = batch([b"a", b"b"])
     with pytest.raises(TypeError, match="writable"):
         kbatch.assign_offsets(data, 0)
@@ -144,14 +144,14 @@ def test_arguments_of_assign_offsets() -> None:
 
 
 @pytest.mark.parametrize(("magic", "codec"), KINDS)
-def test_what_a_producer_sends_is_valid(magic: int, codec: str) -> None:
+def test_batches_of_producers_are_valid(magic: int, codec: str) -> None:
     table = kbatch.validate_batch(
         batch([b"a", None], magic, codec), TopicConfig(magic=magic, compacted=True), now_ms=NOW
     )
     assert table.values() == [b"a", None]
 
 
-def test_one_batch_in_a_request() -> None:
+def test_a_request_has_one_batch_or_uncompressed_messages() -> None:
     """PRD-R1: one batch, or any number of uncompressed messages of one magic."""
     one = batch([b"a"])
     assert refusal(one + one).code == ErrorCode.INVALID_RECORD
@@ -186,7 +186,7 @@ def test_errors_name_every_invalid_record() -> None:
     assert str(before).endswith(f"timestamp is {NOW - 6}, outside of the allowed range {bounds}: record 0")
 
 
-def test_a_producer_may_not_set_the_brokers_time() -> None:
+def test_a_producer_may_not_set_log_append_time() -> None:
     data = batch([b"a"], timestamp_type="log_append_time", append_time=NOW)
     assert refusal(data, APPEND_TIME).code == ErrorCode.INVALID_TIMESTAMP
     # As in Kafka, only the timestamp is checked if the topic uses create time.
@@ -195,7 +195,7 @@ def test_a_producer_may_not_set_the_brokers_time() -> None:
     assert refusal(missing).code == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_sizes() -> None:
+def test_sizes_are_limited() -> None:
     data = batch([b"a" * 1000])
     kbatch.validate_batch(data, TopicConfig(max_message_bytes=len(data), segment_bytes=len(data)), now_ms=NOW)
     assert refusal(data, TopicConfig(max_message_bytes=len(data) - 1)).code == ErrorCode.MESSAGE_TOO_LARGE
@@ -209,7 +209,7 @@ def test_sizes() -> None:
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_old_formats_are_taken_where_they_are_converted() -> None:
+def test_old_formats_are_accepted_if_they_are_converted() -> None:
     """PRD-R8."""
     assert refusal(batch([b"a"], 1)).code == ErrorCode.INVALID_RECORD
     assert refusal(batch([b"a"], 2), TopicConfig(magic=1)).code == ErrorCode.INVALID_RECORD
@@ -232,7 +232,7 @@ def test_messages_in_a_compressed_message_are_validated() -> None:
     old = TopicConfig(magic=1)
     for inner, code in (
         (build_message(b"k", b"v", magic=0), ErrorCode.INVALID_RECORD),
-        (changed(build_message(b"k", b"v", magic=1), 12, "I", 5, seal=False), ErrorCode.CORRUPT_MESSAGE),
+        (changed(build_message(b"k", b"v", magic=1), 12, "I", 5, write_crc=False), ErrorCode.CORRUPT_MESSAGE),
     ):
         data = build_wrapper(inner, codec="gzip", magic=1)
         kbatch.decode(data, crc="skip")
@@ -261,7 +261,7 @@ def test_an_invalid_timestamp_takes_precedence_over_another_magic_prd_r4() -> No
     ):
         error = refusal(wrapped(*messages), old)
         assert (error.code, error.records.tolist()) == (code, records)
-    # A compacted topic requires keys; a message of another magic is reported once, whatever its key.
+    # A compacted topic requires keys; a message of another magic is reported once, with any key.
     keyless = build_message(None, b"v", magic=1, timestamp=NOW)
     error = refusal(wrapped(keyless, other, build_message(None, b"v", magic=0)), TopicConfig(magic=1, compacted=True))
     assert (error.code, error.records.tolist()) == (ErrorCode.INVALID_RECORD, [0, 1, 2])
@@ -274,8 +274,8 @@ def test_a_bad_checksum_takes_precedence_over_all_errors_of_records_prd_r4() -> 
 
     old = TopicConfig(magic=1)
     late = build_message(b"k", b"v", magic=1, timestamp=NOW + 3_600_001)
-    bad = changed(build_message(b"k", b"v", magic=1, timestamp=NOW), 12, "I", 5, seal=False)
-    other = changed(build_message(b"k", b"v", magic=0), 12, "I", 5, seal=False)
+    bad = changed(build_message(b"k", b"v", magic=1, timestamp=NOW), 12, "I", 5, write_crc=False)
+    other = changed(build_message(b"k", b"v", magic=0), 12, "I", 5, write_crc=False)
     for messages in ((late, other, bad), (bad, other, late)):
         error = refusal(wrapped(*messages), old)
         assert (error.code, error.records.tolist()) == (ErrorCode.CORRUPT_MESSAGE, [messages.index(bad)])
@@ -345,7 +345,7 @@ def test_every_input_is_accepted_or_rejected(magic: int) -> None:
 @pytest.mark.parametrize("topic_magic", [2, 1, 0])
 @pytest.mark.parametrize(("magic", "codec"), KINDS)
 @pytest.mark.parametrize("target", ["producer", "uncompressed", "gzip", "snappy", "lz4"])
-def test_what_is_stored(magic: int, codec: str, topic_magic: int, target: Any) -> None:
+def test_stored_records_equal_the_sent_records(magic: int, codec: str, topic_magic: int, target: Any) -> None:
     """PRD-R5: in place or rewritten, the stored records equal the sent ones."""
     if topic_magic < 2 and codec == "zstd" and target == "producer":
         return
@@ -357,8 +357,8 @@ def test_what_is_stored(magic: int, codec: str, topic_magic: int, target: Any) -
     assert (table.keys(), table.values()) == (before.keys(), before.values())
     times = [-1] * 3 if 0 in (magic, topic_magic) else [NOW, NOW + 1, NOW + 2]
     assert table.records["timestamp"].tolist() == times
-    wanted = {"producer": codec, "uncompressed": "none"}.get(target, target)
-    assert set((table.batches["attributes"] & 7).tolist()) == {kbatch.Codec[wanted.upper()]}
+    expected = {"producer": codec, "uncompressed": "none"}.get(target, target)
+    assert set((table.batches["attributes"] & 7).tolist()) == {kbatch.Codec[expected.upper()]}
     assert set(table.batches["magic"].tolist()) == {topic_magic}
     if topic_magic == 2:
         assert table.batches["partition_leader_epoch"].tolist() == [5]
@@ -366,7 +366,7 @@ def test_what_is_stored(magic: int, codec: str, topic_magic: int, target: Any) -
 
 
 def test_messages_without_relative_offsets_are_rewritten() -> None:
-    """LEG-R13: clients that give every message the offset 0."""
+    """LEG-R13: some clients give every message the offset 0."""
     from oracle import build_message, build_wrapper
 
     inner = b"".join(build_message(b"k", value, magic=1, offset=0, timestamp=NOW) for value in (b"a", b"b"))
@@ -391,7 +391,7 @@ def test_recompression_keeps_transactional_fields() -> None:
     assert kbatch.scan(made)[fields].tolist() == [(3, 1, 2**31 - 1, 0x14)]
 
 
-def test_kafkas_own_upconversion(golden: Path) -> None:
+def test_up_conversion_equals_kafkas(golden: Path) -> None:
     """PRD-R8: record for record as Kafka's LogValidator converts message sets of magic 0 and 1."""
     log = (golden / "logs" / "upconvert-0" / "00000000000000000000.log").read_bytes()
     theirs = kbatch.decode(log)
@@ -417,7 +417,7 @@ def test_kafkas_own_upconversion(golden: Path) -> None:
     st.sampled_from(KINDS),
     st.integers(0, 2**40),
 )
-def test_accepted_batches_are_whole(values: list[bytes | None], kind: tuple[int, str], offset: int) -> None:
+def test_accepted_batches_are_complete(values: list[bytes | None], kind: tuple[int, str], offset: int) -> None:
     magic, codec = kind
     made = kbatch.accept_batch(batch(values, magic, codec), offset, TopicConfig(magic=magic), now_ms=NOW)
     table = kbatch.decode(made)

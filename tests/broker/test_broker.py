@@ -1,7 +1,7 @@
 """The log directory of a real broker, running and stopped: kbatch reads the records that a consumer gets.
 
-TXN-R2 to R5, LSO-R1, LSO-R2, CMP, DSK-R13, TS-R1, EMP-R1, HDR-R5, COD: see the catalogue. What a consumer gets is the
-truth throughout; the writers are librdkafka, aiokafka and kafka-python.
+TXN-R2 to R5, LSO-R1, LSO-R2, CMP, DSK-R13, TS-R1, EMP-R1, HDR-R5, COD: see the catalogue. The expected
+records are the ones that a consumer gets; the writers are librdkafka, aiokafka and kafka-python.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def codecs_of(log: kbatch.Log) -> set[str]:
 
 @each_partition
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_records_equal_those_of_a_consumer(disk: Path, truth: Truth, where: Partition, isolation: Any) -> None:
+def test_records_equal_the_records_of_a_consumer(disk: Path, truth: Truth, where: Partition, isolation: Any) -> None:
     tables = log_of(disk, where).tables(isolation=isolation)
     assert reading.rows_of(tables) == truth.rows[isolation][where]
 
@@ -131,7 +131,7 @@ def test_fetched_bytes_give_the_same_records(
 
 
 @each_partition
-def test_offsets_are_those_of_the_broker(disk: Path, truth: Truth, where: Partition) -> None:
+def test_offsets_equal_the_offsets_of_the_broker(disk: Path, truth: Truth, where: Partition) -> None:
     log = log_of(disk, where)
     assert log.end_offset == truth.latest[where]
     if "cleanup.policy" in scenario.TOPICS[where[0]][1]:
@@ -145,14 +145,14 @@ def test_offsets_are_those_of_the_broker(disk: Path, truth: Truth, where: Partit
 
 
 def test_find_logs_finds_every_partition(disk: Path) -> None:
-    wanted = sorted({*PARTITIONS, *INTERNAL, ("__cluster_metadata", 0)})
-    topics = {topic for topic, _ in wanted}
+    expected = sorted({*PARTITIONS, *INTERNAL, ("__cluster_metadata", 0)})
+    topics = {topic for topic, _ in expected}
     # Other tests may have used the broker already.
     found = [(log.topic, log.partition) for log in kbatch.find_logs(disk)]
-    assert [one for one in found if one[0] in topics] == wanted
+    assert [one for one in found if one[0] in topics] == expected
 
 
-def test_batches_are_those_of_dump_log_segments(disk: Path, broker: Broker) -> None:
+def test_batches_equal_the_output_of_dump_log_segments(disk: Path, broker: Broker) -> None:
     logs = [log for log in kbatch.find_logs(disk) if log.topic != "__cluster_metadata"]
     segments = [segment for log in logs for segment in log.segments]
     files = ",".join(segment.path for segment in segments)
@@ -190,7 +190,7 @@ def test_batches_are_those_of_dump_log_segments(disk: Path, broker: Broker) -> N
 
 
 def test_consumers_get_the_sent_records(truth: Truth) -> None:
-    """Guard of the other tests, without kbatch: the records contain the unusual fields."""
+    """Checks the other tests, without kbatch: the records contain the unusual fields."""
     for (topic, partition), messages in truth.done.sent.items():
         rows = truth.rows["read_uncommitted"][topic, partition]
         skips_null_headers = topic.startswith("codec-") and list(WRITERS)[partition] == "kafka-python"
@@ -209,7 +209,7 @@ def test_consumers_get_the_sent_records(truth: Truth) -> None:
 
 @while_running
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_of_every_client(disk: Path, truth: Truth, codec: str) -> None:
+def test_every_codec_of_every_client_is_read(disk: Path, truth: Truth, codec: str) -> None:
     for partition in range(len(WRITERS)):
         # librdkafka does not compress a batch that would not become smaller.
         assert codecs_of(log_of(disk, (f"codec-{codec}", partition))) - {"none"} == {codec} - {"none"}
@@ -218,7 +218,7 @@ def test_every_codec_of_every_client(disk: Path, truth: Truth, codec: str) -> No
 
 
 @while_running
-def test_append_time_is_that_of_the_batch(disk: Path, truth: Truth) -> None:
+def test_records_have_the_append_time_of_their_batch(disk: Path, truth: Truth) -> None:
     """TS-R1: the timestamp deltas of the records are ignored."""
     log = log_of(disk, ("append-time", 0))
     batches = log.batches()
@@ -232,7 +232,7 @@ def test_append_time_is_that_of_the_batch(disk: Path, truth: Truth) -> None:
 
 @while_running
 def test_the_cleaner_has_cleaned(disk: Path, truth: Truth) -> None:
-    """CMP: guard of the comparison with the consumer, that the log is compacted."""
+    """CMP: the log is compacted, so the comparison with the consumer covers compacted logs."""
     for topic in ("compacted", "tombstones-gone"):
         log = log_of(disk, (topic, 0))
         assert len(log.segments) >= 2
@@ -252,8 +252,8 @@ def test_the_cleaner_has_cleaned(disk: Path, truth: Truth) -> None:
             assert not horizons.all()
 
 
-def test_pending_transactions_are_those_that_the_broker_has_open(disk: Path, truth: Truth) -> None:
-    """LSO-R1, LSO-R2: against DescribeProducers, and ListOffsets under read_committed."""
+def test_pending_transactions_equal_the_brokers_open_transactions(disk: Path, truth: Truth) -> None:
+    """LSO-R1, LSO-R2: compared with DescribeProducers, and with ListOffsets under read_committed."""
     assert [len(truth.open["transactions", partition]) for partition in range(3)] == [2, 1, 0]
     for where in PARTITIONS:
         tables = list(log_of(disk, where).tables(isolation="read_committed"))
@@ -267,7 +267,7 @@ def test_pending_transactions_are_those_that_the_broker_has_open(disk: Path, tru
             assert truth.stable[where] == truth.latest[where]
 
 
-def test_aborted_transactions_are_those_of_the_transaction_index(disk: Path, truth: Truth) -> None:
+def test_aborted_transactions_equal_the_transaction_index(disk: Path, truth: Truth) -> None:
     """TXI-R5: the markers give the entries of the .txnindex files, also after the last stable offset."""
     for partition in range(3):
         log = log_of(disk, ("transactions", partition))
@@ -278,7 +278,7 @@ def test_aborted_transactions_are_those_of_the_transaction_index(disk: Path, tru
         assert log.transactions().aborted.tolist() == aborted
 
 
-def test_producers_of_the_last_snapshot_are_those_that_the_broker_has(disk: Path, broker: Broker, truth: Truth) -> None:
+def test_the_last_snapshot_has_the_producers_of_the_broker(disk: Path, broker: Broker, truth: Truth) -> None:
     """DSK-R6: a broker writes a snapshot when it stops, including open transactions."""
     for partition in range(3):
         path = max((disk / f"transactions-{partition}").glob("*.snapshot"))
@@ -292,19 +292,19 @@ def test_producers_of_the_last_snapshot_are_those_that_the_broker_has(disk: Path
 
 @while_running
 @pytest.mark.parametrize("topic", ["rolled", "append-time", "codec-zstd", "transactions"])
-def test_offsets_for_timestamps_are_those_of_the_broker(disk: Path, broker: Broker, truth: Truth, topic: str) -> None:
+def test_offsets_for_timestamps_equal_the_brokers(disk: Path, broker: Broker, truth: Truth, topic: str) -> None:
     where = (topic, 0)
     log = log_of(disk, where)
     stamps = sorted({row.timestamp for row in truth.rows["read_uncommitted"][where]})
     asked = [0, *stamps[:: max(1, len(stamps) // 12)], stamps[-1], stamps[-1] + 1]
     for timestamp in asked:
-        wanted = reading.offsets_of(broker.bootstrap, [where], OffsetSpec.for_timestamp(timestamp))[where]
+        expected = reading.offsets_of(broker.bootstrap, [where], OffsetSpec.for_timestamp(timestamp))[where]
         found = log.offset_for_timestamp(timestamp)
-        assert (-1 if found is None else found) == wanted, timestamp
+        assert (-1 if found is None else found) == expected, timestamp
 
 
 @while_running
-def test_a_log_that_grows_is_a_prefix_of_itself(disk: Path, broker: Broker) -> None:
+def test_a_growing_log_has_complete_batches_only(disk: Path, broker: Broker) -> None:
     """FRM-R3: a log opened at any time gives complete batches and no damage."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
     admin.create_topics([NewTopic("growing", 1, 1)])["growing"].result(60)
@@ -350,7 +350,7 @@ def test_internal_logs_are_read_without_loss(disk: Path) -> None:
         assert sum(map(len, tables)) > 0
 
 
-def test_consumer_offsets_are_those_that_the_group_committed(disk: Path, truth: Truth) -> None:
+def test_consumer_offsets_equal_the_commits_of_the_group(disk: Path, truth: Truth) -> None:
     """DSK-R15: the last offset of each partition; offsets of committed transactions count, of aborted ones not."""
     pytest.importorskip("pyarrow")
 
@@ -372,7 +372,7 @@ def test_consumer_offsets_are_those_that_the_group_committed(disk: Path, truth: 
     assert max(len(row["members"]) for row in groups) == 1
 
 
-def test_transaction_state_is_that_of_the_producers(disk: Path, truth: Truth) -> None:
+def test_transaction_state_matches_the_producers(disk: Path, truth: Truth) -> None:
     """DSK-R16: the last state of each transactional id."""
     pytest.importorskip("pyarrow")
     last = {}
@@ -381,7 +381,7 @@ def test_transaction_state_is_that_of_the_producers(disk: Path, truth: Truth) ->
             for row in transaction_state(table).transactions.to_pylist():
                 last[row["transactional_id"]] = row
     # Outcome of the last transaction of each.
-    wanted = {
+    expected = {
         "rd-none": "CompleteCommit",
         "rd-lz4": "CompleteAbort",
         "rd-zstd": "CompleteAbort",
@@ -395,7 +395,7 @@ def test_transaction_state_is_that_of_the_producers(disk: Path, truth: Truth) ->
         "open-0": "Ongoing",
         "open-1": "Ongoing",
     }
-    assert {name: last[name]["status"] for name in last if name in wanted} == wanted
+    assert {name: last[name]["status"] for name in last if name in expected} == expected
     assert last["open-0"]["partitions"] == [{"topic": "transactions", "partitions": [0]}]
     (where,) = last["open-1"]["partitions"]
     assert (where["topic"], sorted(where["partitions"])) == ("transactions", [0, 1])

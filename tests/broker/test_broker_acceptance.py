@@ -19,7 +19,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.parametrize(("magic", "codec"), CASES)
 def test_the_cases_cover_every_kind_of_batch(magic: int, codec: str) -> None:
-    """Guard of the table: the file of a case contains its magic and codec, and every kind of batch."""
+    """Checks the table: the file of a case contains its magic and codec, and every kind of batch."""
     case = make(magic, codec)
     decoded = kbatch.decode(case.data, include_control=True)
     batches = decoded.batches

@@ -55,23 +55,23 @@ TOPICS: dict[str, tuple[dict[str, str], TopicConfig]] = {
 }
 
 
-def sealed(data: bytes) -> bytes:
+def with_crc(data: bytes) -> bytes:
     out = bytearray(data)
     write_crcs(np.frombuffer(out, np.uint8), kbatch.scan(data).copy())
     return bytes(out)
 
 
-def changed(data: bytes, seal: bool = True, **fields: int) -> bytes:
+def changed(data: bytes, write_crc: bool = True, **fields: int) -> bytes:
     out = bytearray(data)
     for name, value in fields.items():
         at, code = FIELDS[name]
         struct.pack_into(">" + code, out, at, value)
-    return sealed(bytes(out)) if seal else bytes(out)
+    return with_crc(bytes(out)) if write_crc else bytes(out)
 
 
 def cut(data: bytes, size: int) -> bytes:
     """Truncate or extend a batch, with correct length and checksum."""
-    return sealed(changed(data[:size].ljust(size, b"z"), seal=False, length=size - 12))
+    return with_crc(changed(data[:size].ljust(size, b"z"), write_crc=False, length=size - 12))
 
 
 GOOD = kbatch.encode([b"a", b"bb"], keys=[b"k", b"k"], timestamps=[NOW, NOW + 1])
@@ -108,9 +108,9 @@ ODD = {
     "nothing": b"",
     "no batch after it": GOOD + b"\xff" * 30,
     "magic 1": kbatch.encode([b"a"], keys=[b"k"], magic=1),
-    "magic 3": changed(GOOD, seal=False, magic=3),
-    "too short": changed(GOOD, seal=False, length=30),
-    "negative length": changed(GOOD, seal=False, length=-5),
+    "magic 3": changed(GOOD, write_crc=False, magic=3),
+    "too short": changed(GOOD, write_crc=False, length=30),
+    "negative length": changed(GOOD, write_crc=False, length=-5),
     "2 MB": kbatch.encode([b"x" * 2_000_000], keys=[b"k"]),
     "400 bytes": kbatch.encode([b"x" * 400], keys=[b"k"], timestamps=NOW),
     "400 bytes that compress": kbatch.encode([b"x" * 400], keys=[b"k"], timestamps=NOW, codec="gzip"),
@@ -133,7 +133,7 @@ def verdict(data: bytes, topic: TopicConfig) -> int:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_batches_are_refused_as_by_a_broker(topics: Broker, topic: str) -> None:
+def test_batches_are_refused_like_by_a_broker(topics: Broker, topic: str) -> None:
     """PRD-R1 to R4, with the codes of a real broker."""
     theirs = {name: produce(topics.bootstrap, f"appended-{topic}", data)[0] for name, data in ODD.items()}
     ours = {name: verdict(data, TOPICS[topic][1]) for name, data in ODD.items()}
@@ -155,7 +155,7 @@ def records(data: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("topic", ["plain", "append-time", "recompressed", "uncompressed"])
-def test_what_is_stored_is_what_a_broker_stores(topics: Broker, topic: str) -> None:
+def test_stored_batches_equal_those_of_a_broker(topics: Broker, topic: str) -> None:
     """PRD-R5 to R7: byte for byte, except for recompressed payloads, because compressors differ."""
     config, ours = TOPICS[topic]
     name = f"stored-{topic}"
@@ -198,18 +198,18 @@ SCRIPT = [
     (0, 0, 3),
     (0, 3, 1),
     (0, 3, 1),  # again
-    (0, 0, 3),  # the one before again
+    (0, 0, 3),  # the previous batch again
     (0, 3, 2),  # another batch that begins at a known sequence
-    (0, 5, 1),  # one missing
+    (0, 5, 1),  # one record is missing
     (0, 4, 2),
     (0, 6, 1),
     (0, 7, 1),
     (0, 8, 1),
-    (0, 3, 1),  # the last five begin here
-    (0, 0, 3),  # the sixth before
-    (1, 1, 1),  # a new epoch in its middle
+    (0, 3, 1),  # the first of the last five batches
+    (0, 0, 3),  # the sixth-last batch
+    (1, 1, 1),  # a new epoch that does not begin at 0
     (1, 0, 1),
-    (0, 9, 1),  # fenced off
+    (0, 9, 1),  # a fenced epoch
     (1, 0, 1),  # again
     (1, 2, 1),
     (1, 1, 1),
@@ -229,7 +229,7 @@ WRAPPING = [
 
 
 @pytest.mark.parametrize("script", [SCRIPT, WRAPPING], ids=["script", "wrapping"])
-def test_sequences_are_judged_as_by_a_broker(broker: Broker, script: list[tuple[int, int, int]]) -> None:
+def test_sequences_are_checked_like_by_a_broker(broker: Broker, script: list[tuple[int, int, int]]) -> None:
     """PRD-R10, PRD-R11, SEQ-R1."""
     topic = f"sequences-{len(script)}"
     create(broker.bootstrap, topic)
@@ -289,7 +289,7 @@ def test_a_broker_ends_the_transactions_of_encoded_batches(broker: Broker) -> No
     topic = "encoded-transactions"
     create(broker.bootstrap, topic)
     checker = kbatch.SequenceChecker()
-    wanted: list[bytes] = []
+    expected: list[bytes] = []
     for number, commit in enumerate([True, False, True]):
         # A new client each time: it does not know the sequences that encoded batches used.
         with librdkafka(broker.bootstrap, transactional_id="kbatch-encoded") as producer:
@@ -311,12 +311,12 @@ def test_a_broker_ends_the_transactions_of_encoded_batches(broker: Broker) -> No
                 assert answer == (0, last["last_offset"] + sequence)
             if commit:
                 producer.commit_transaction(60)
-                wanted += [b"theirs-%d" % number] + [b"ours-%d" % number] * len(CODECS)
+                expected += [b"theirs-%d" % number] + [b"ours-%d" % number] * len(CODECS)
             else:
                 producer.abort_transaction(60)
             log = wait_for_markers(broker, topic, number + 1)
-    assert kbatch.decode(log, isolation="read_committed").values() == wanted
-    assert consumed(broker, topic, len(wanted), **{"isolation.level": "read_committed"}) == wanted
+    assert kbatch.decode(log, isolation="read_committed").values() == expected
+    assert consumed(broker, topic, len(expected), **{"isolation.level": "read_committed"}) == expected
     assert (checker.check(kbatch.decode(log, include_control=True))["error"] == 0).all()
     assert len(checker) == 1
     assert checker.producers()["current_txn_first_offset"].tolist() == [-1]

@@ -23,7 +23,7 @@ LOGS = 60
 
 @pytest.fixture(scope="module")
 def cleaned(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, Path, int, int]]:
-    """Logs as they were and as Kafka has cleaned them, and their first dirty offsets; one JVM for all."""
+    """Logs before and after Kafka's cleaner, and their first dirty offsets; one JVM cleans all."""
     from broker.server import Unavailable, find_jars, find_java
 
     try:
@@ -35,7 +35,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, P
     source = Path(__file__).parents[1] / "broker" / "cleaner" / "Clean.java"
     compiler = Path(java).with_name("javac")
     if not compiler.exists():
-        pytest.skip(f"needs a JDK: no javac beside {java}")
+        pytest.skip(f"needs a JDK: no javac next to {java}")
     subprocess.run([compiler, "-nowarn", "-cp", path, "-d", where, source], check=True)
     logs, lines = {}, []
     for seed in range(LOGS):
@@ -57,7 +57,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, P
 
 
 def closed_log(rng: random.Random, seed: int) -> dict[int, bytes]:
-    """Make a log that Kafka's cleaner can clean as we do: every transaction is ended, the last segment is empty, and
+    """Make a log for which both cleaners have equal rules: every transaction is ended, the last segment is empty, and
     the last batch of the cleaned part is of magic 2."""
     log = random_log(rng, segments=rng.randint(2, 4), entries=20, legacy=seed % 2 == 0)
     base = max(log)
@@ -71,7 +71,9 @@ def closed_log(rng: random.Random, seed: int) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(LOGS))
-def test_as_kafka(cleaned: dict[int, tuple[Path, Path, int, int]], seed: int, tmp_path: Path) -> None:
+def test_compacted_logs_equal_those_of_kafkas_cleaner(
+    cleaned: dict[int, tuple[Path, Path, int, int]], seed: int, tmp_path: Path
+) -> None:
     mine, theirs, dirty, size = cleaned[seed]
     compact_log(
         mine,
@@ -86,8 +88,8 @@ def test_as_kafka(cleaned: dict[int, tuple[Path, Path, int, int]], seed: int, tm
     assert sorted(path.name for path in (tmp_path / "out-0").glob("*.log")) == names
     for name in names:
         assert contents(tmp_path / "out-0" / name) == contents(theirs / name)
-        beside = [(each / name).with_suffix(".txnindex") for each in (tmp_path / "out-0", theirs)]
-        assert entries(beside[0]) == entries(beside[1])
+        indexes = [(each / name).with_suffix(".txnindex") for each in (tmp_path / "out-0", theirs)]
+        assert entries(indexes[0]) == entries(indexes[1])
         assert int(os.stat(tmp_path / "out-0" / name).st_mtime) == int(os.stat(theirs / name).st_mtime)
 
 

@@ -1,4 +1,4 @@
-"""What encode() wrote, produced to a real broker as it is, and what a foreign client then consumes.
+"""Batches of encode() are produced unchanged to a real broker, and a foreign client consumes them.
 
 The Produce requests are written by hand, so that no client touches the batches (PRD-R1 to R3, FCH-R7).
 """
@@ -37,7 +37,7 @@ def text(value: str) -> bytes:
 
 
 def produce(bootstrap: str, topic: str, batch: bytes, transactional_id: str | None = None) -> tuple[int, int]:
-    """Send one batch to partition 0; return the error code and the offset that it got."""
+    """Send one batch to partition 0; return the error code and the offset that the broker assigned."""
     host, port = bootstrap.split(":")
     body = struct.pack(">hhi", PRODUCE, VERSION, 1) + text("kbatch")
     body += struct.pack(">h", -1) if transactional_id is None else text(transactional_id)
@@ -81,7 +81,7 @@ def create(bootstrap: str, topic: str, **config: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_broker_takes_batches_and_a_client_reads_them(broker: Broker, codec: str) -> None:
+def test_a_broker_accepts_batches_and_a_client_reads_them(broker: Broker, codec: str) -> None:
     topic = f"encoded-{codec}"
     create(broker.bootstrap, topic)
     rng = np.random.default_rng(7)
@@ -124,7 +124,7 @@ def test_a_broker_recompresses_batches(broker: Broker) -> None:
 
 
 def test_a_broker_rejects_damage(broker: Broker) -> None:
-    """Guard of the other tests: the broker answers CORRUPT_MESSAGE if a byte is changed."""
+    """Checks the other tests: the broker returns CORRUPT_MESSAGE for a batch with a changed byte."""
     create(broker.bootstrap, "encoded-wrong")
     data = bytearray(kbatch.encode([b"value"]))
     data[-3] ^= 1

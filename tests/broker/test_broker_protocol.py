@@ -1,4 +1,4 @@
-"""Messages between real clients (librdkafka, Java, two of Python) and a real broker, which pass a recording proxy."""
+"""Messages between real clients (librdkafka, Java, two of Python) and a real broker, through a recording proxy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 
 def use_clients(broker: Broker, bootstrap: str) -> None:
-    """Create topics, write with each client, read in groups, with a transaction that is aborted and one that is not."""
+    """Create topics, write with each client, read in groups, commit one transaction and abort another."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in [*WRITERS, "java", "txn"]]).values():
         future.result(60)
@@ -73,7 +73,7 @@ def use_clients(broker: Broker, bootstrap: str) -> None:
     broker.run_class("org.apache.kafka.tools.ConsumerPerformance", *read)
 
 
-def test_the_proxy_saw_what_it_should(proxy: Proxy) -> None:
+def test_the_proxy_recorded_every_kind_of_message(proxy: Proxy) -> None:
     assert proxy.errors == []
     seen = {ApiKey(each.api_key) for each in proxy.exchanges}
     assert seen >= {

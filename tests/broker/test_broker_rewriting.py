@@ -87,7 +87,7 @@ def test_consumers_get_the_same_records(own_broker: Broker, golden: Path, isolat
         )
 
 
-def test_offsets_and_times_are_found(own_broker: Broker, golden: Path) -> None:
+def test_offsets_and_timestamps_are_found_by_index(own_broker: Broker, golden: Path) -> None:
     """By the .index and .timeindex files."""
     at = own_broker.bootstrap
     latest = reading.offsets_of(at, PARTITIONS, OffsetSpec.latest())
@@ -104,10 +104,10 @@ def test_offsets_and_times_are_found(own_broker: Broker, golden: Path) -> None:
 
 
 def test_the_broker_logs_no_warnings(own_broker: Broker, rewritten: Path) -> None:
-    said = [line for line in own_broker.output().splitlines() if "WARN" in line or "ERROR" in line]
+    output = [line for line in own_broker.output().splitlines() if "WARN" in line or "ERROR" in line]
     # Leaders of a cluster where the golden logs come from were of later epochs than this one has seen.
-    said = [line for line in said if "LeaderEpochFileCache" not in line]
-    assert not [line for line in said if any(f"{topic}-0" in line for topic in SOURCES)]
+    output = [line for line in output if "LeaderEpochFileCache" not in line]
+    assert not [line for line in output if any(f"{topic}-0" in line for topic in SOURCES)]
     own_broker.stop()
     try:
         for topic in SOURCES:
@@ -119,7 +119,7 @@ def test_the_broker_logs_no_warnings(own_broker: Broker, rewritten: Path) -> Non
         reading.wait_for_leaders(own_broker.bootstrap, PARTITIONS)
 
 
-def test_dump_log_segments_checks_them(rewritten: Path, tmp_path: Path) -> None:
+def test_dump_log_segments_accepts_the_index_files(rewritten: Path, tmp_path: Path) -> None:
     try:
         broker = Broker(tmp_path)
     except Unavailable as error:
@@ -129,12 +129,12 @@ def test_dump_log_segments_checks_them(rewritten: Path, tmp_path: Path) -> None:
     assert len(files) > 20
     for check in ("--index-sanity-check", "--verify-index-only"):
         try:
-            said = broker.run_class(tool, check, "--files", ",".join(files))
+            output = broker.run_class(tool, check, "--files", ",".join(files))
         except (RuntimeError, subprocess.SubprocessError) as error:
             pytest.fail(str(error))
-        assert "Mismatches" not in said, said
-        assert "Found timestamp mismatch" not in said
-        assert "out of order" not in said
-        assert "Invalid" not in said
+        assert "Mismatches" not in output, output
+        assert "Found timestamp mismatch" not in output
+        assert "out of order" not in output
+        assert "Invalid" not in output
         if check == "--index-sanity-check":
-            assert [path for path in files if f"{path} passed sanity check." not in said] == []
+            assert [path for path in files if f"{path} passed sanity check." not in output] == []

@@ -72,7 +72,7 @@ def truth(broker: Broker, partitions: list[tuple[str, int]], isolation: str) -> 
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_reader_over_a_running_broker(broker: Broker, isolation: str) -> None:
+def test_a_stream_reader_returns_each_record_of_a_running_broker_once(broker: Broker, isolation: str) -> None:
     """LSO-R1: planned repeatedly while clients write, and restarted now and then."""
     topic = f"stream-{isolation}"
     partitions = create(broker, topic, 2, segment_bytes="1048576", segment_ms="400")
@@ -95,7 +95,7 @@ def test_reader_over_a_running_broker(broker: Broker, isolation: str) -> None:
     assert query.committed > 5
 
 
-def test_retention_while_a_stream_waits(broker: Broker) -> None:
+def test_retention_deletes_segments_before_a_stream_reads_them(broker: Broker) -> None:
     """DSK-R13, DSK-R8: DeleteRecords removes segments that have not been read yet."""
     create(broker, "stream-retention", 1, segment_bytes="1048576", segment_ms="400")
     query = Query(broker.log_dir, subscribe="stream-retention", startingOffsets="earliest", failOnDataLoss="false")
@@ -117,7 +117,7 @@ def test_retention_while_a_stream_waits(broker: Broker) -> None:
 
 
 @pytest.mark.spark
-def test_query_over_a_running_broker(broker: Broker, spark: Any, tmp_path: Path) -> None:
+def test_a_query_returns_each_record_of_a_running_broker_once(broker: Broker, spark: Any, tmp_path: Path) -> None:
     partitions = create(broker, "stream-query", 2, segment_bytes="1048576", segment_ms="400")
     rows: dict[int, list[tuple[str, int, int]]] = {}
 

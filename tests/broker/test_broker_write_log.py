@@ -66,10 +66,10 @@ def test_a_broker_continues_written_logs(tmp_path: Path) -> None:
         "timestamp": [2000 + n for n in range(3000)],
         "headers": pa.array([[("n", b"%d" % n)] for n in range(3000)], pa.map_(pa.string(), pa.binary())),
     }
-    want: dict[int, Seen] = {0: [], 1: []}
+    expected: dict[int, Seen] = {0: [], 1: []}
 
     def add(partition: int, key: bytes | None, value: bytes, headers: Any, timestamp: int) -> None:
-        want[partition].append((len(want[partition]), key, value, headers, timestamp))
+        expected[partition].append((len(expected[partition]), key, value, headers, timestamp))
 
     with broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -94,12 +94,12 @@ def test_a_broker_continues_written_logs(tmp_path: Path) -> None:
     assert "Mismatches" not in printed
     with broker:
         for partition in (0, 1):
-            assert consumed(broker.bootstrap, "t", partition, len(want[partition])) == want[partition]
+            assert consumed(broker.bootstrap, "t", partition, len(expected[partition])) == expected[partition]
             produce(broker.bootstrap, "t", partition, [b"third"])
             add(partition, b"broker", b"third", None, 1000)
-            assert consumed(broker.bootstrap, "t", partition, len(want[partition])) == want[partition]
+            assert consumed(broker.bootstrap, "t", partition, len(expected[partition])) == expected[partition]
     # kbatch reads the records of both writers.
     write_log(broker.log_dir, pa.table({"value": ["last"], "partition": [0]}), topic="t")
     log = kbatch.Log(broker.log_dir / "t-0")
-    assert log.end_offset == len(want[0]) + 1
-    assert [value for table in log.tables() for value in table.values()] == [w[2] for w in want[0]] + [b"last"]
+    assert log.end_offset == len(expected[0]) + 1
+    assert [value for table in log.tables() for value in table.values()] == [w[2] for w in expected[0]] + [b"last"]

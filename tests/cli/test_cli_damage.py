@@ -1,4 +1,4 @@
-"""Every command on files with damage anywhere: an exit status that is documented, one line of error, no traceback."""
+"""Every command on files with random damage: a documented exit status, an error of one line, no traceback."""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ def damaged(tmp_path: Path, name: str, segment: int, position: int, bit: int = 1
     return path
 
 
-# -- the words of Kafka's tool
+# -- Kafka's format
 
 
 @pytest.mark.parametrize("path", DUMPS, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_output_equals_kafkas_byte_for_byte(path: Path, run: Any) -> None:
-    """DMP-1 to DMP-6, CLI-R1; the exception of Kafka's tool at a preallocated end is the one difference."""
+    """DMP-1 to DMP-6, CLI-R1; the only difference is the exception of Kafka's tool at a preallocated end."""
     packed = path.suffix == ".gz"
     stem, kind = path.name.removesuffix(".gz").rsplit(".", 1)
     expected = (gzip.decompress(path.read_bytes()) if packed else path.read_bytes()).decode()
@@ -70,7 +70,7 @@ def test_output_equals_kafkas_byte_for_byte(path: Path, run: Any) -> None:
     assert status == 0
 
 
-def test_deep_iteration_without_data_and_gaps_on_standard_error(run: Any) -> None:
+def test_records_without_data_and_gaps_are_listed_like_kafka(run: Any) -> None:
     """DMP-4, DMP-7: `--records` is --deep-iteration."""
     name = "compact-pass1-0"
     expected = (GOLDEN / "dump" / name / f"{0:020d}.log.records").read_text()
@@ -85,7 +85,7 @@ def test_deep_iteration_without_data_and_gaps_on_standard_error(run: Any) -> Non
     assert sorted(ours[1:]) == sorted(kafka[1:])
 
 
-def test_directories_are_their_segments(run: Any) -> None:
+def test_a_directory_lists_its_segments_in_order(run: Any) -> None:
     """A topic-partition directory is its segments in order, a log directory its topic-partitions."""
     log = LOGS / "txn-0"
     apart = "".join(run("dump", "--format", "kafka", path)[1] for path in sorted(log.glob("*.log")))
@@ -95,7 +95,7 @@ def test_directories_are_their_segments(run: Any) -> None:
     assert files == [segment.path for each in kbatch.find_logs(LOGS) for segment in each.segments]
 
 
-def test_binary_in_kafka_text(run: Any, tmp_path: Path) -> None:
+def test_binary_data_is_base64_in_kafka_text(run: Any, tmp_path: Path) -> None:
     """Bytes that are not text, or contain a line break, are base64; tabs are text."""
     values = [b"\x00\xff", "é\t".encode(), b"two\nlines"]
     path = write_segment(tmp_path / "t-0", 0, [batch(i, [1], value=value) for i, value in enumerate(values)])
@@ -142,7 +142,7 @@ def test_records_equal_the_log(name: str, run: Any) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
-def test_batches_equal_kafkas(name: str, run: Any) -> None:
+def test_batches_equal_those_of_kafka(name: str, run: Any) -> None:
     status, out, _ = run("dump", LOGS / name)
     assert status == 0
     shown = lines(out)
@@ -160,7 +160,7 @@ def test_batches_equal_kafkas(name: str, run: Any) -> None:
         assert line["status"] == "ok"
 
 
-def test_a_batch_in_full(run: Any) -> None:
+def test_a_batch_is_listed_with_all_fields(run: Any) -> None:
     _, out, _ = run("dump", "--offsets", "5", LOGS / "txn-0")
     assert lines(out) == [
         {
@@ -173,7 +173,7 @@ def test_a_batch_in_full(run: Any) -> None:
     ]  # fmt: skip
 
 
-def test_control_records_are_read(run: Any) -> None:
+def test_control_records_are_decoded(run: Any) -> None:
     """CTL-R1 to CTL-R3, CTL-R7."""
     _, out, _ = run("dump", "--records", "--control", "--offsets", "14", LOGS / "txn-0")
     assert [line["control"] for line in lines(out)] == [{"type": "COMMIT", "version": 0, "coordinatorEpoch": 7}]
@@ -201,15 +201,15 @@ def test_control_records_are_read(run: Any) -> None:
         (b'{"base64": "AA=="}', -1, '{"base64": "AA=="}'),
     ],
 )
-def test_bytes_in_json_say_how_they_are_to_be_read(data: bytes | None, size: int, shown: Any) -> None:
+def test_bytes_in_json_have_an_encoding(data: bytes | None, size: int, shown: Any) -> None:
     assert json.loads(json_bytes(data, size)) == shown
 
 
-def test_plain_text_keeps_tabs_only() -> None:
+def test_only_tabs_count_as_plain_text() -> None:
     assert [plain_text(data) for data in (b"a\tb", b"a\r", b"\x1b[2J")] == ["a\tb", "base64:YQ0=", "base64:G1sySg=="]
 
 
-def test_large_values_are_whole_unless_bounded(run: Any, tmp_path: Path) -> None:
+def test_large_values_are_complete_unless_limited(run: Any, tmp_path: Path) -> None:
     path = write_segment(tmp_path / "t-0", 0, [batch(0, [1], value=b"x" * 3_000_000), batch(1, [1], value=b"\xff" * 9)])
     _, out, _ = run("dump", "--records", path)
     assert len(lines(out)[0]["value"]) == 3_000_000
@@ -220,7 +220,7 @@ def test_large_values_are_whole_unless_bounded(run: Any, tmp_path: Path) -> None
     ]
 
 
-def test_index_files_as_json(run: Any) -> None:
+def test_index_files_are_listed_as_json(run: Any) -> None:
     """DSK-R2, DSK-R3, TXI-R1, DSK-R6."""
     directory = LOGS / "txn-0"
     for suffix, first in (
@@ -245,7 +245,7 @@ def offsets(text: str) -> list[int]:
     return [line["offset"] for line in lines(text)]
 
 
-def test_filters_choose_what_a_scan_of_all_would(run: Any) -> None:
+def test_filters_select_the_records_of_a_full_scan(run: Any) -> None:
     path = LOGS / "txn-0"
     _, out, _ = run("dump", "--records", "--control", path)
     everything = lines(out)
@@ -282,20 +282,20 @@ def test_filters_choose_what_a_scan_of_all_would(run: Any) -> None:
         assert shown == [line["offset"] for line in everything if expected(line)]
 
 
-@pytest.mark.parametrize("most", [0, 1, 7, 1000])
-def test_max_records(most: int, run: Any) -> None:
+@pytest.mark.parametrize("limit", [0, 1, 7, 1000])
+def test_max_records_limits_the_listing(limit: int, run: Any) -> None:
     path = LOGS / "txn-0"
     _, everything, _ = run("dump", "--records", path)
-    _, out, _ = run("dump", "--records", "--max-records", most, path)
-    assert out.splitlines() == everything.splitlines()[:most]
+    _, out, _ = run("dump", "--records", "--max-records", limit, path)
+    assert out.splitlines() == everything.splitlines()[:limit]
     _, everything, _ = run("dump", path)
-    _, out, _ = run("dump", "--max-records", most, path)
-    assert out.splitlines() == everything.splitlines()[:most]
-    _, out, _ = run("dump", "--format", "kafka", "--records", "--max-records", most, path)
-    assert sum(line.startswith("|") for line in out.splitlines()) == min(most, 371)
+    _, out, _ = run("dump", "--max-records", limit, path)
+    assert out.splitlines() == everything.splitlines()[:limit]
+    _, out, _ = run("dump", "--format", "kafka", "--records", "--max-records", limit, path)
+    assert sum(line.startswith("|") for line in out.splitlines()) == min(limit, 371)
 
 
-def test_arguments_are_read() -> None:
+def test_arguments_are_parsed() -> None:
     assert parse_offsets("1:2") == (1, 2)
     assert parse_times("2023-11-14:2023-11-15") == (1699920000000, 1700006400000)
     assert parse_times("2023-11-14T22:13:20:2023-11-14T22:13:21") == (1700000000000, 1700000001000)
@@ -312,7 +312,7 @@ def test_arguments_are_read() -> None:
         ["--max-bytes-shown", "many"],
     ],
 )  # fmt: skip
-def test_wrong_arguments_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["dump", *arguments, str(LOGS / "txn-0")])
     assert done.value.code == 2
@@ -323,7 +323,7 @@ def test_wrong_arguments_are_wrong_usage(arguments: list[str], capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("how", [[], ["--records"], ["--format", "kafka"], ["--format", "kafka", "--records"]])
-def test_one_bad_batch_is_reported_and_the_rest_listed(how: list[str], run: Any, tmp_path: Path) -> None:
+def test_a_bad_batch_is_reported_and_the_others_are_listed(how: list[str], run: Any, tmp_path: Path) -> None:
     """CLI-R2, CLI-R3, CRC-R4."""
     path = damaged(tmp_path, "txn-0", 1, 3000)
     _, whole, _ = run("dump", *how, LOGS / "txn-0")
@@ -348,7 +348,7 @@ def test_one_bad_batch_is_reported_and_the_rest_listed(how: list[str], run: Any,
         assert "0xdeb08f87" in json.loads(bad_lines[0])["error"]
 
 
-def test_framing_damage_is_a_line_too(run: Any, tmp_path: Path) -> None:
+def test_framing_damage_is_reported_in_a_line(run: Any, tmp_path: Path) -> None:
     """FRM-R2: an impossible length loses the bytes up to the next complete batch."""
     path = damaged(tmp_path, "txn-0", 1, 2966 + 8, 0xFF)
     status, out, err = run("dump", path.parent)
@@ -361,7 +361,7 @@ def test_framing_damage_is_a_line_too(run: Any, tmp_path: Path) -> None:
     assert err.count("\n") == 1
 
 
-def test_no_damage_breaks_the_listing(run: Any, tmp_path: Path) -> None:
+def test_any_flipped_bit_keeps_the_listing_valid(run: Any, tmp_path: Path) -> None:
     """With any bit flipped, every listing exits with 0 or 3, and every line is JSON."""
     for name in ("txn-0", "mixed-0", "kraft-control-0"):
         size = (LOGS / name / f"{0:020d}.log").stat().st_size
@@ -375,8 +375,8 @@ def test_no_damage_breaks_the_listing(run: Any, tmp_path: Path) -> None:
                     lines(out)
 
 
-def test_unfinished_and_preallocated_ends_are_no_damage(run: Any, tmp_path: Path) -> None:
-    """CLI-R2, DSK-R14: in the last segment only."""
+def test_incomplete_and_preallocated_ends_are_not_damage(run: Any, tmp_path: Path) -> None:
+    """CLI-R2, DSK-R14: in the last segment, an incomplete batch or zeros at the end are not damage."""
     one = batch(0, [1, 2, 3])
     last = write_segment(tmp_path / "t-0", 10, [batch(10, [1])], tail=one[:50])
     status, out, err = run("dump", last.parent)
@@ -391,8 +391,8 @@ def test_unfinished_and_preallocated_ends_are_no_damage(run: Any, tmp_path: Path
         assert f"{first}: byte {len(one)}: " in err
 
 
-def test_a_damaged_snapshot(run: Any, tmp_path: Path) -> None:
-    """DSK-R6; the other paths are listed all the same."""
+def test_a_damaged_snapshot_is_reported(run: Any, tmp_path: Path) -> None:
+    """DSK-R6; the other paths are listed too."""
     path = tmp_path / f"{186:020d}.snapshot"
     data = bytearray((LOGS / "txn-0" / path.name).read_bytes())
     data[20] ^= 1
@@ -403,7 +403,7 @@ def test_a_damaged_snapshot(run: Any, tmp_path: Path) -> None:
     assert len(lines(out)) == 5
 
 
-def test_empty_and_preallocated_indexes(run: Any, tmp_path: Path) -> None:
+def test_empty_and_preallocated_indexes_have_no_entries(run: Any, tmp_path: Path) -> None:
     """DSK-R4."""
     path = tmp_path / f"{186:020d}.index"
     path.write_bytes(b"")
@@ -414,7 +414,7 @@ def test_empty_and_preallocated_indexes(run: Any, tmp_path: Path) -> None:
     assert len(lines(run("dump", path)[1])) == len(data) // 8
 
 
-def test_checkpoint_files_are_logs(run: Any, tmp_path: Path) -> None:
+def test_snapshots_of_metadata_are_listed_like_logs(run: Any, tmp_path: Path) -> None:
     """DMP-1 of a KRaft snapshot."""
     path = tmp_path / f"{7:020d}-{3:010d}.checkpoint"
     shutil.copyfile(LOGS / "kraft-control-0" / f"{0:020d}.log", path)
@@ -427,7 +427,7 @@ def test_checkpoint_files_are_logs(run: Any, tmp_path: Path) -> None:
 # -- as a program
 
 
-def test_wrong_paths_are_one_line(run: Any, tmp_path: Path) -> None:
+def test_wrong_paths_are_errors_of_one_line(run: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("no log")
     (tmp_path / "x.index").write_text("")
@@ -445,7 +445,7 @@ def test_wrong_paths_are_one_line(run: Any, tmp_path: Path) -> None:
             assert err.count("\n") == 1
 
 
-def test_in_a_pipe_that_closes() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     """A reader that closes the pipe after the first line causes no error."""
     command = f"{sys.executable} -m kbatch dump --records {LOGS} | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
@@ -453,7 +453,7 @@ def test_in_a_pipe_that_closes() -> None:
     assert len(lines(done.stdout)) == 1
 
 
-def test_imports_are_light_and_help_has_examples() -> None:
+def test_dump_imports_few_modules_and_help_has_examples() -> None:
     code = (
         "import sys; from kbatch.cli import main\n"
         f"main(['dump', {str(LOGS / 'txn-0')!r}]); main(['verify', {str(LOGS / 'txn-0')!r}])\n"

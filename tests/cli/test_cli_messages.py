@@ -37,7 +37,7 @@ def written(path: Path, *messages: list[Any]) -> Path:
     return path
 
 
-def test_requests_and_responses(tmp_path: Path, run: Any) -> None:
+def test_requests_and_responses_are_listed(tmp_path: Path, run: Any) -> None:
     records = kbatch.encode([b"v", b"\xff"], keys=[b"k", None], headers=[[("h", b"1")], []], codec="gzip")
     produced = ProduceRequest.PartitionProduceData(index=2, records=records)
     topic = ProduceRequest.TopicProduceData(name="orders", partition_data=[produced])
@@ -77,7 +77,7 @@ def test_requests_and_responses(tmp_path: Path, run: Any) -> None:
     assert cut == {"size": len(records) - 1, "batches": [], "incomplete_batch": len(records) - 1}
 
 
-def test_damage_is_reported_and_the_listing_goes_on(tmp_path: Path, run: Any) -> None:
+def test_damage_is_reported_and_the_listing_continues(tmp_path: Path, run: Any) -> None:
     good = encode_request(ApiVersionsRequest(client_software_name="n"), 3, correlation_id=4)
     bad = [b"".join(good)[4:-1]]
     bad.insert(0, len(bad[0]).to_bytes(4, "big"))
@@ -107,7 +107,7 @@ def test_damaged_records_are_listed(tmp_path: Path, run: Any) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["a", "b", "c"], ["a", "--records"], ["a", "--format", "kafka"]])
-def test_options_that_do_not_fit(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_options_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["dump", "--protocol", *arguments])
     assert "--protocol" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``kbatch stats``: counts against the known contents of the golden files."""
+"""``kbatch stats``: counts compared with the known contents of the golden files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
-def test_against_the_tables(name: str, run: Any) -> None:
+def test_counts_equal_the_decoded_tables(name: str, run: Any) -> None:
     status, out, _ = run("--json", LOGS / name)
     assert status == 0
     (shown,) = json.loads(out)["logs"]
@@ -63,8 +63,8 @@ def test_against_the_tables(name: str, run: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [[], ["--headers-only"]])
-def test_transactions(how: list[str], run: Any) -> None:
-    """TXI-R5: 13 aborted, 20 committed, 2 open, also where nothing is decoded."""
+def test_transactions_are_counted_by_state(how: list[str], run: Any) -> None:
+    """TXI-R5: 13 aborted, 20 committed, 2 open, even if nothing is decoded."""
     _, out, _ = run("--json", *how, LOGS / "txn-0")
     (shown,) = json.loads(out)["logs"]
     assert shown["transactions"] == {"committed": 20, "aborted": 13, "open": 2}
@@ -84,8 +84,8 @@ def test_headers_only_reports_unknown_counts(run: Any) -> None:
     assert f"{old['records']}+" in out
 
 
-def test_plain_bytes_are_nearly_right(run: Any) -> None:
-    """The same records uncompressed: their size is known from the headers."""
+def test_uncompressed_sizes_are_estimated_within_one_percent(run: Any) -> None:
+    """The estimate is compared with the sizes of the decompressed payloads."""
     from kbatch.batches.arena import Arena
     from kbatch.batches.codecs import decompress
 
@@ -104,7 +104,7 @@ def test_plain_bytes_are_nearly_right(run: Any) -> None:
         assert entry["ratio"] == pytest.approx(exact / entry["payload_bytes"], rel=0.02)
 
 
-def test_table_for_people(run: Any) -> None:
+def test_counts_are_printed_as_a_table(run: Any) -> None:
     status, out, err = run(LOGS)
     assert (status, err) == (0, "")
     rows = out.splitlines()
@@ -131,7 +131,7 @@ def test_damage_is_counted(how: list[str], run: Any, tmp_path: Path) -> None:
     assert (shown["losses"], shown["lost_bytes"], shown["batches"]) == (1, 119, 164)
 
 
-def test_an_empty_log_and_one_of_empty_batches(run: Any, tmp_path: Path) -> None:
+def test_logs_without_records_are_counted(run: Any, tmp_path: Path) -> None:
     write_segment(tmp_path / "a-0", 7, [])
     write_segment(tmp_path / "b-0", 0, [batch(0, [], last_delta=3, max_timestamp=77)])
     for how in ([], ["--headers-only"], ["--details"]):
@@ -142,7 +142,7 @@ def test_an_empty_log_and_one_of_empty_batches(run: Any, tmp_path: Path) -> None
     assert (hollow["batches"], hollow["empty_batches"], hollow["records"], hollow["last_offset"]) == (1, 1, 0, 3)
 
 
-def test_distribution_is_exact_below_and_close_above() -> None:
+def test_distributions_are_exact_for_small_numbers_and_close_for_large_ones() -> None:
     numbers = np.concatenate([np.arange(4096), np.geomspace(4096, 2**31 - 1, 5000).astype(np.int64)])
     found = Distribution()
     for part in np.array_split(np.random.default_rng(0).permutation(numbers), 7):

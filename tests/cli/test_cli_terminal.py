@@ -1,4 +1,4 @@
-"""The progress line of commands on a terminal; a pipe gets none."""
+"""The progress line of commands on a terminal; output to a pipe has none."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def command(name: str, log: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact"])
-def test_progress(name: str, log: Path) -> None:
-    """One line that is written over, up to its end, and empty when the command is done."""
+def test_progress_is_one_line_that_is_overwritten(name: str, log: Path) -> None:
+    """Progress is one line that is overwritten, reaches the end, and is empty after the command."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(command(name, log), stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
         os.close(theirs)
@@ -51,7 +51,7 @@ def test_progress(name: str, log: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["verify", "stats", "convert", "recompress", "compact"])
-def test_a_pipe_gets_none(name: str, log: Path) -> None:
+def test_output_to_a_pipe_has_no_progress(name: str, log: Path) -> None:
     done = subprocess.run(command(name, log), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "[#" not in done.stdout
@@ -59,7 +59,7 @@ def test_a_pipe_gets_none(name: str, log: Path) -> None:
 
 @pytest.mark.parametrize("name", ["convert", "recompress", "compact"])
 @pytest.mark.parametrize("single", [False, True], ids=["directory", "file"])
-def test_an_interrupt_leaves_nothing(
+def test_an_interrupt_leaves_no_output(
     name: str, single: bool, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ctrl-C after the last read: the output does not exist."""
@@ -79,12 +79,12 @@ def test_an_interrupt_leaves_nothing(
     assert os.listdir(log.parent) == ["logs"]
 
 
-def test_counts() -> None:
+def test_counts_have_a_plural_and_separators() -> None:
     assert [counted(1, "batch"), counted(0, "batch"), counted(2000, "file")] == ["1 batch", "0 batches", "2,000 files"]
 
 
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # on Linux that the other end is closed
+    except OSError:  # on Linux, the other end is closed
         return b""

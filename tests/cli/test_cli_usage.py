@@ -1,4 +1,4 @@
-"""Numbers on the command line: an invalid one is wrong usage, and the parser's error names the option."""
+"""Numbers on the command line: an invalid one is a usage error, and the message names the option."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbatch.cli import main
 
 _INT32, _INT64 = 2**31, 2**63
 _REWRITING = (("--batch-size", -1), ("--segment-bytes", 0), ("--index-interval-bytes", -1))
-# By command, options that are numbers, and the nearest below that they can't be.
+# By command: the options with numbers, and for each the largest invalid number below its minimum.
 _NUMBERS = {
     "convert": _REWRITING,
     "recompress": _REWRITING,
@@ -29,7 +29,7 @@ _REST = {"convert": [], "recompress": ["--codec", "lz4"], "compact": [], "dump":
 
 
 @pytest.mark.parametrize("command", _NUMBERS)
-def test_numbers(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_numbers_are_usage_errors(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t-0").mkdir()
     out = [] if command == "dump" else [str(tmp_path / "out-0")]
     for option, below in _NUMBERS[command]:
@@ -60,17 +60,19 @@ def test_numbers(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["dump", "a", "--key", "hex:0"], "argument --key: 'hex:0': "),
     ],
 )
-def test_other_values(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_are_usage_errors(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert f"kbatch {arguments[0]}: error: {message}" in capsys.readouterr().err
 
 
-def test_the_least_and_most_are_taken(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_minimum_and_maximum_are_accepted(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = str(golden / "logs" / "mixed-0")
-    least = ["--batch-size", "0", "--segment-bytes", "1", "--index-interval-bytes", "0"]
-    most = [text for option in least[::2] for text in (option, str(_INT32 - 1))]
-    for number, numbers in enumerate((least, most)):
+    minimums = ["--batch-size", "0", "--segment-bytes", "1", "--index-interval-bytes", "0"]
+    maximums = [text for option in minimums[::2] for text in (option, str(_INT32 - 1))]
+    for number, numbers in enumerate((minimums, maximums)):
         assert main(["convert", log, str(tmp_path / f"c{number}-0"), *numbers]) == 0
     text = str(_INT64 // 2 - 1)
     for number, given in enumerate((["0"] * 2, [text] * 2)):

@@ -1,4 +1,4 @@
-"""``kbatch verify``: sound files have no findings, and each kind of damage is reported with its position."""
+"""``kbatch verify``: valid files have no findings, and each kind of damage is reported with its position."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def patch(path: Path, position: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_kafkas_files_are_sound(run: Any) -> None:
+def test_files_of_kafka_are_valid(run: Any) -> None:
     """Every log of the golden files, with all its auxiliary files."""
     status, out, err = run(LOGS)
     assert (status, err) == (0, "")
@@ -51,13 +51,13 @@ def test_kafkas_files_are_sound(run: Any) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(p for p in LOGS.glob("*-0/*") if p.suffix != ".jsonl" and p.suffix != ".json"))
-def test_single_files_are_sound(path: Path, run: Any) -> None:
+def test_single_files_are_valid(path: Path, run: Any) -> None:
     status, out, _ = run(path)
     assert status == 0, out
     assert findings(out) == []
 
 
-def test_json(run: Any, txn: Path) -> None:
+def test_json_has_findings_and_notes(run: Any, txn: Path) -> None:
     patch(segment_path(txn, 186), 3000, b"\0\0")
     status, out, _ = run("--json", txn, LOGS / "prealloc-0")
     assert status == 3
@@ -71,7 +71,7 @@ def test_json(run: Any, txn: Path) -> None:
 
 
 @pytest.mark.parametrize("position", range(0, 3600, 97))
-def test_a_flipped_bit_is_that_batch_only(position: int, run: Any, txn: Path) -> None:
+def test_a_flipped_bit_is_one_finding_at_its_batch(position: int, run: Any, txn: Path) -> None:
     """CRC-R1, CRC-R2: a flipped bit under the checksum is one finding, at its batch; elsewhere there may be none."""
     path = segment_path(txn, 186)
     data = path.read_bytes()
@@ -87,7 +87,7 @@ def test_a_flipped_bit_is_that_batch_only(position: int, run: Any, txn: Path) ->
         assert len(findings(out)) <= 4
 
 
-def test_offsets_within_a_segment(run: Any, tmp_path: Path) -> None:
+def test_descending_offsets_within_a_segment_are_damage(run: Any, tmp_path: Path) -> None:
     """FRM-R11; gaps are notes."""
     path = write_segment(tmp_path / "t-0", 5, [batch(5, [1, 2]), batch(6, [3]), batch(9, [3]), batch(20, [4])])
     status, out, _ = run(path)
@@ -99,8 +99,8 @@ def test_offsets_within_a_segment(run: Any, tmp_path: Path) -> None:
     assert "byte 0: base offset 4 is below the segment's, 5" in run(path)[1]
 
 
-def test_sequences(run: Any, tmp_path: Path) -> None:
-    """PRD-R10, PRD-R11, PRD-R16: batches that are missing are damage, unless offsets in between are missing."""
+def test_missing_sequences_are_damage_unless_offsets_are_missing(run: Any, tmp_path: Path) -> None:
+    """PRD-R10, PRD-R11, PRD-R16: missing sequences are damage, unless offsets are missing too."""
 
     def produced(offset: int, sequence: int, producer_id: int = 7, epoch: int = 0, timestamp: int = 1000) -> bytes:
         return kbatch.encode(
@@ -122,7 +122,7 @@ def test_sequences(run: Any, tmp_path: Path) -> None:
         f"{path}: byte {4 * size}: base offset 8: sequence 16 of producer 7; expected 14 after 13",
         f"{path}: byte {5 * size}: base offset 10: sequence 16 of producer 7 is a duplicate of the batch at offset 8",
     ]
-    # Of another segment, after what a cleaner took away: before the gap it can't be the reason, after it may.
+    # An offset gap explains missing sequences only after the gap, not before it.
     write_segment(tmp_path / "u-0", 0, [produced(0, 8), produced(2, 0, 8)])
     write_segment(tmp_path / "u-0", 20, [produced(20, 12), produced(22, 4, 8), produced(24, 8, 8)])
     status, out, _ = run("--sequences", tmp_path / "u-0")
@@ -132,7 +132,7 @@ def test_sequences(run: Any, tmp_path: Path) -> None:
     between = "offsets in between are missing"
     assert f"note: base offset 20: sequence 12 of producer 7; expected 10 after 9; {between}" in out
     assert f"note: base offset 22: sequence 4 of producer 8; expected 2 after 1; {between}" in out
-    # A broker forgets producers after a day, and lets an epoch in that it would have fenced off.
+    # A broker forgets producers after a day, and then accepts an epoch that it would have fenced.
     path = write_segment(tmp_path / "v-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_401_000)])
     assert run("--sequences", path)[0] == 0
     path = write_segment(tmp_path / "w-0", 0, [produced(0, 0, epoch=3), produced(2, 9, epoch=1, timestamp=86_400_999)])
@@ -141,12 +141,12 @@ def test_sequences(run: Any, tmp_path: Path) -> None:
     assert "note: base offset 2: epoch 1 of producer 7 after its epoch 3" in out
 
 
-def test_sequences_of_kafkas_logs_are_sound(run: Any) -> None:
+def test_sequences_of_kafkas_logs_are_valid(run: Any) -> None:
     status, out, _ = run("--sequences", LOGS)
     assert (status, findings(out)) == (0, [])
 
 
-def test_segments_that_overlap(run: Any, tmp_path: Path) -> None:
+def test_overlapping_segments_are_damage(run: Any, tmp_path: Path) -> None:
     """DSK-R13: an overlap is damage, reported once; a gap is not."""
     write_segment(tmp_path / "t-0", 0, [batch(0, [1, 2, 3])])
     second = write_segment(tmp_path / "t-0", 2, [batch(2, [1]), batch(3, [1])])
@@ -158,8 +158,8 @@ def test_segments_that_overlap(run: Any, tmp_path: Path) -> None:
     assert "note: offsets are missing: 3 is followed by 100" in out
 
 
-def test_timestamps_and_records_against_the_header(run: Any, tmp_path: Path) -> None:
-    """TS-R4: a max_timestamp that is too small misleads seeks; one that is too large is what compaction leaves."""
+def test_timestamps_and_records_are_compared_with_the_header(run: Any, tmp_path: Path) -> None:
+    """TS-R4: a max_timestamp that is too small misleads seeks; one that is too large is normal after compaction."""
     one = batch(3, [1, 1], last_delta=0)
     path = write_segment(
         tmp_path / "t-0", 0, [batch(0, [1, 9], max_timestamp=3), batch(2, [1], max_timestamp=50), one]
@@ -172,7 +172,7 @@ def test_timestamps_and_records_against_the_header(run: Any, tmp_path: Path) -> 
     assert "base offset 3: record offset 4 is outside the batch" in shown[1]
 
 
-def test_ends_of_segments(run: Any, tmp_path: Path) -> None:
+def test_incomplete_ends_are_notes_in_the_last_segment_only(run: Any, tmp_path: Path) -> None:
     """FRM-R7, DSK-R14: zeros or an unfinished batch are notes in the last segment, damage in any other."""
     one = batch(0, [1, 2])
     for name, tail in (("zeros-0", bytes(4000)), ("cut-0", one[:-1])):
@@ -184,12 +184,12 @@ def test_ends_of_segments(run: Any, tmp_path: Path) -> None:
         status, out, _ = run(tmp_path / name)
         assert status == 3
         assert f"byte {len(one)}: " in findings(out)[0]
-        # By itself too, since its neighbours say which segment is the last.
+        # A single file is checked by the same rule, because the directory shows which segment is the last.
         assert run(segment_path(tmp_path / name, 0))[0] == 3
         assert run(segment_path(tmp_path / name, 2))[0] == 0
 
 
-def test_offset_index(run: Any, txn: Path) -> None:
+def test_offset_index_entries_are_checked(run: Any, txn: Path) -> None:
     """DSK-R2, DSK-R5."""
     path = segment_path(txn, 186, ".index")
     data = path.read_bytes()
@@ -217,7 +217,7 @@ def test_offset_index(run: Any, txn: Path) -> None:
     assert run(txn)[0] == 0
 
 
-def test_time_index(run: Any, txn: Path) -> None:
+def test_time_index_entries_are_checked(run: Any, txn: Path) -> None:
     """DSK-R3, DSK-R4."""
     path = segment_path(txn, 186, ".timeindex")
     data = path.read_bytes()
@@ -239,7 +239,7 @@ def test_time_index(run: Any, txn: Path) -> None:
     assert relative > 0
 
 
-def test_transaction_index(run: Any, txn: Path) -> None:
+def test_transaction_index_entries_are_checked(run: Any, txn: Path) -> None:
     """TXI-R1, TXI-R5: an entry that is missing or begins too late would return aborted records."""
     path = segment_path(txn, 0, ".txnindex")
     data = path.read_bytes()
@@ -263,14 +263,14 @@ def test_transaction_index(run: Any, txn: Path) -> None:
     assert len(findings(out)) == len(data) // 34
 
 
-def test_a_log_whose_beginning_was_deleted(run: Any, txn: Path) -> None:
+def test_a_snapshot_explains_transactions_of_deleted_segments(run: Any, txn: Path) -> None:
     """TXI-R6, TXI-R7: the snapshot lists which transactions were open there."""
     for path in txn.glob(f"{0:020d}.*"):
         path.unlink()
     assert run(txn)[0] == 0
 
 
-def test_producer_snapshot(run: Any, txn: Path) -> None:
+def test_producer_snapshots_are_checked(run: Any, txn: Path) -> None:
     """DSK-R6."""
     path = segment_path(txn, 280, ".snapshot")
     patch(path, 30, b"\x55")
@@ -281,15 +281,15 @@ def test_producer_snapshot(run: Any, txn: Path) -> None:
         assert f"{path}: byte 2: stored checksum is" in out
 
 
-def test_without_index_files(run: Any, txn: Path) -> None:
-    """DSK-R5: they are hints, and a copy of the segments alone is sound."""
+def test_logs_without_index_files_are_valid(run: Any, txn: Path) -> None:
+    """DSK-R5: index files are optional, so a copy of the segments alone is valid."""
     for path in txn.iterdir():
         if path.suffix != ".log":
             path.unlink()
     assert run(txn)[0] == 0
 
 
-def test_an_index_without_its_segment(run: Any, tmp_path: Path) -> None:
+def test_an_index_without_its_segment_is_reported(run: Any, tmp_path: Path) -> None:
     path = segment_path(tmp_path, 0, ".index")
     path.write_bytes(b"")
     status, out, err = run(path)

@@ -71,14 +71,14 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
 
 
 def same_records(remote: kbatch.Log, local: kbatch.Log, **options: Any) -> int:
-    got, want = list(remote.tables(**options)), list(local.tables(**options))
+    got, expected = list(remote.tables(**options)), list(local.tables(**options))
     for name in ("offset", "timestamp", "key_len", "value_len"):
         np.testing.assert_array_equal(
             np.concatenate([table.records[name] for table in got]),
-            np.concatenate([table.records[name] for table in want]),
+            np.concatenate([table.records[name] for table in expected]),
         )
     values = [value for table in got for value in table.values()]
-    assert values == [value for table in want for value in table.values()]
+    assert values == [value for table in expected for value in table.values()]
     return len(values)
 
 
@@ -483,8 +483,8 @@ def test_spark_reads_s3(s3: S3, spark: Any) -> None:
     for isolation in ("read_uncommitted", "read_committed"):
         frame = reader.option("isolationLevel", isolation).load(s3[0])
         got = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
-        want = {
+        expected = {
             name.removesuffix("-0"): sum(len(table) for table in kbatch.Log(LOGS / name).tables(isolation=isolation))
             for name in NAMES
         }
-        assert got == want
+        assert got == expected

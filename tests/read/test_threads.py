@@ -196,7 +196,7 @@ def test_missing_and_wrong_payload_sizes_decode_the_same(codec, pack, size):
 def test_values_that_look_like_batches_decode_the_same(magic):
     """Threads guess where batches begin; values that contain batches mislead the guess."""
     rng = np.random.default_rng(magic)
-    few = b"".join(batches(rng, 4000, magic=magic, most=1, size=9))
+    few = b"".join(batches(rng, 4000, magic=magic, max_records=1, size=9))
     whole = b"".join(
         kbatch.encode([few[:90_000] if i % 50 == 0 else b"v"], magic=magic, base_offset=i) for i in range(150)
     )

@@ -1,4 +1,4 @@
-"""Everything that a caller can see of a decode, and random batches to decode."""
+"""The complete result of a decode, and random batches to decode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import kbatch
 
 
 def outcome(function, *args, **options):
-    """All that a caller can see: every byte of a table, or the error."""
+    """Return every byte of the result, or the error."""
     try:
         table = function(*args, **options)
     except kbatch.KbatchError as error:
@@ -30,12 +30,12 @@ def seen(table):
     )
 
 
-def batches(rng, count, *, size=40, codecs=("none",), magic=2, most=8):
+def batches(rng, count, *, size=40, codecs=("none",), magic=2, max_records=8):
     """Encode `count` batches of random records, one after the other."""
     parts = []
     offset = 0
     for i in range(count):
-        records = int(rng.integers(1, most + 1))
+        records = int(rng.integers(1, max_records + 1))
         values = [rng.bytes(int(rng.integers(0, size))) * 3 for _ in range(records)]
         headers = [[("k", value[:5])] for value in values] if magic == 2 and i % 3 == 0 else None
         parts.append(

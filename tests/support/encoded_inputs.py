@@ -11,7 +11,7 @@ import kbatch
 
 
 def payload_of(entry: bytes) -> bytes:
-    """Return a batch's payload decompressed; of a plain message all of it."""
+    """Return the decompressed payload of a batch, or all bytes of an uncompressed message."""
     magic = entry[16]
     codec = entry[22 if magic == 2 else 17] & 7
     if magic == 2:

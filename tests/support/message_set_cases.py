@@ -23,7 +23,7 @@ wrapped = pytest.mark.parametrize("codec", LEGACY_CODECS[1:])
 
 
 def rows_of(entry: bytes) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """Decode one entry between others: offset, timestamp, key and value of its records, held against the oracle."""
+    """Decode an entry between two others, check it with the oracle; return its offsets, timestamps, keys and values."""
     data = BEFORE + entry + AFTER
     table = kbatch.decode(data)
     assert batches_of(table) == oracle.decode(data).batches
@@ -38,7 +38,7 @@ def offsets(entry: bytes) -> list[int]:
 def refused(
     entry: bytes, kind: type[kbatch.KbatchError], match: str, *, record: int | None = None, offset: int | None = None
 ) -> kbatch.KbatchError:
-    """Hold what is raised, skipped and stopped at for one bad entry between good ones."""
+    """Check the error, the loss and the end of a read for a bad entry between good ones."""
     data = BEFORE + entry + AFTER
     start, end = len(BEFORE), len(BEFORE) + len(entry)
     base_offset = struct.unpack_from(">q", entry)[0] if offset is None else offset
@@ -58,6 +58,6 @@ def refused(
     for table in (skipped, stopped):
         assert table.batches["status"][:2].tolist()[0] == BatchStatus.OK
         assert table.batches["status"][1] not in (BatchStatus.OK, BatchStatus.BAD_INNER_CRC)
-        if entry[17] & 7:  # what only decoding can tell isn't told
+        if entry[17] & 7:  # the headers of a compressed set do not show the error
             assert (table.batches["base_offset"][1], table.batches["record_count"][1]) == (-1, -1)
     return caught.value

@@ -74,7 +74,7 @@ class Query:
         return json.loads(json.dumps(self.reader.initialOffset()))
 
     def plan(self) -> bool:
-        """Log the end of the next batch, unless one is logged already; return False if there are no new records."""
+        """Log the end of the next batch, unless a batch is already logged; return whether there are new records."""
         if len(self.log) > self.committed:
             return True
         start = self.start()

@@ -1,4 +1,4 @@
-"""The oracle itself, where it reads and builds message sets: catalogue section 6, golden files, and the peers."""
+"""The oracle's decoder and builder of message sets: catalogue section 6, golden files, and the peers."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def refused(data: bytes) -> type[oracle.OracleError]:
 
 
 @pytest.mark.parametrize("name", ["logs/magic0-0", "logs/magic1-0", "logs/mixed-0"])
-def test_golden_message_sets(name: str) -> None:
-    """FRM-R13: every entry as Kafka's own classes read it."""
+def test_golden_message_sets_are_read_like_kafka(name: str) -> None:
+    """FRM-R13: the oracle reads every entry like Kafka's own classes."""
     (path,) = (GOLDEN / name).glob("*.log")
     *expected, end = [
         json.loads(line) for line in path.with_name(path.name + ".expected.jsonl").read_text().splitlines()
@@ -70,17 +70,17 @@ def test_golden_message_sets(name: str) -> None:
     assert {b.attributes & 7 for b in batches} >= {0, 1, 2, 3}
 
 
-# -- rules that no vector in `golden` has
+# -- rules without a vector in `golden`
 
 
-def test_leg_r1_least_lengths() -> None:
+def test_leg_r1_lengths_have_a_minimum() -> None:
     assert refused(build_message(None, None, magic=0, length=13)) is oracle.Corrupt
     assert refused(build_message(None, None, magic=1, length=21)) is oracle.Corrupt
     assert read(build_message(None, None, magic=0)) == [Record(0, -1, -1, None, None)]
 
 
-def test_leg_r3_unknown_attributes() -> None:
-    """LEG-35, LEG-36: bit 3 means nothing in magic 0, bits 4 to 7 nothing anywhere."""
+def test_leg_r3_unknown_attributes_are_ignored() -> None:
+    """LEG-35, LEG-36: bit 3 has no meaning in magic 0, and bits 4 to 7 have none in any magic."""
     (batch,) = oracle.decode(build_message(b"k", b"v", magic=0, attributes=0xF8)).batches
     assert (batch.attributes, batch.max_timestamp, batch.records[0].timestamp) == (0, -1, -1)
     (batch,) = oracle.decode(build_message(b"k", b"v", magic=1, attributes=0xF8, timestamp=7)).batches
@@ -88,11 +88,11 @@ def test_leg_r3_unknown_attributes() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-1, -7, 0, 2**63 - 1])
-def test_leg_r5_any_timestamp(timestamp: int) -> None:
+def test_leg_r5_any_timestamp_is_valid(timestamp: int) -> None:
     assert timestamps(build_message(b"k", b"v", timestamp=timestamp)) == [timestamp]
 
 
-def test_leg_r6_r7_r8_lengths_in_a_message() -> None:
+def test_leg_r6_r7_r8_lengths_in_a_message_are_checked() -> None:
     """LEG-33, LEG-34, LEG-27."""
     for magic in (0, 1):
         assert read(build_message(None, b"v", magic=magic, key_length=-2))[0].key is None
@@ -112,7 +112,7 @@ def test_leg_r9_the_key_of_a_wrapper_is_ignored() -> None:
     )
 
 
-def test_leg_r10_to_r13_offsets() -> None:
+def test_leg_r10_to_r13_inner_offsets_are_relative_to_the_wrapper() -> None:
     def wrapped(stored: list[int], offset: int, magic: int = 1) -> bytes:
         contents = [(None, b"v")] * len(stored)
         return build_wrapper(
@@ -134,8 +134,8 @@ def test_leg_r10_to_r13_offsets() -> None:
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (10, 20, 4)  # LEG-R23
 
 
-def test_leg_r14_a_cut_inner_set_is_invalid() -> None:
-    """LEG-20, LEG-21: less than an offset and a length at the end are left alone, as Kafka does."""
+def test_leg_r14_an_incomplete_inner_set_is_invalid() -> None:
+    """LEG-20, LEG-21: a rest that is shorter than an offset and a length is ignored, as in Kafka."""
     inner = message_set(THREE)
     for cut in range(1, len(inner)):
         data = build_wrapper(inner[:cut], codec="gzip", offset=12)
@@ -148,8 +148,8 @@ def test_leg_r14_a_cut_inner_set_is_invalid() -> None:
     assert refused(build_wrapper(inner[:16] + b"\3" + inner[17:], codec="gzip", offset=12)) is oracle.Invalid
 
 
-def test_leg_r15_r16_timestamps_and_inner_magic() -> None:
-    """LEG-12 to LEG-16: the wrapper decides offsets and the type, the inner message which fields it has."""
+def test_leg_r15_r16_wrapper_and_inner_magic_decide_timestamps() -> None:
+    """LEG-12 to LEG-16: the wrapper has offsets and timestamp type; the inner magic decides the fields."""
     old = message_set(THREE, magic=0, offsets=[0, 1, 2])
     new = message_set(THREE, magic=1, offsets=[0, 1, 2], timestamps=[100, 101, 102])
     marked = message_set(THREE, magic=1, offsets=[0, 1, 2], timestamps=[100, 101, 102], attributes=LOG_APPEND_TIME)
@@ -168,7 +168,7 @@ def test_leg_r15_r16_timestamps_and_inner_magic() -> None:
     assert timestamps(build_wrapper(both, codec="gzip", offset=13)) == [-1, -1, -1, 103]
 
 
-def test_leg_r17_r18_wrappers_of_nothing_and_nested_ones() -> None:
+def test_leg_r17_r18_empty_and_nested_wrappers_are_invalid() -> None:
     inner = message_set(THREE)
     assert refused(build_message(None, None, attributes=1)) is oracle.Invalid
     assert refused(build_wrapper(b"", codec="gzip")) is oracle.Invalid
@@ -181,13 +181,13 @@ def test_leg_r17_r18_wrappers_of_nothing_and_nested_ones() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", range(4, 8))
-def test_leg_r19_zstd_and_unknown_codecs(magic: int, codec: int) -> None:
+def test_leg_r19_zstd_and_unknown_codecs_are_unsupported(magic: int, codec: int) -> None:
     payload = oracle.compress("zstd", message_set(THREE, magic=magic))
     assert refused(build_message(None, payload, magic=magic, attributes=codec)) is oracle.Unsupported
 
 
-def test_l4_r5_header_checksum() -> None:
-    """LEG-39 to LEG-42, LEG-46: magic 0 takes any, magic 1 the right one only."""
+def test_l4_r5_the_header_checksum_depends_on_the_magic() -> None:
+    """LEG-39 to LEG-42, LEG-46: magic 0 accepts any header checksum, magic 1 only the correct one."""
     assert oracle.lz4_header_checksum(bytes.fromhex("6040")) == 0x82
     assert oracle.lz4_header_checksum(bytes.fromhex("04224d186040")) == 0x1A
     for magic in (0, 1):
@@ -205,8 +205,8 @@ def test_l4_r5_header_checksum() -> None:
     assert oracle.with_lz4_header_checksum(sized) == sized
 
 
-def test_crc_r5_inner_checksums() -> None:
-    """LEG-28: wrong where checksums are looked at, read where they aren't."""
+def test_crc_r5_inner_checksums_are_verified_on_request() -> None:
+    """LEG-28: a wrong inner checksum is an error if checksums are verified, else the message is read."""
     inner = bytearray(message_set(THREE))
     inner[-1] ^= 1
     data = build_wrapper(bytes(inner), codec="gzip", offset=12)
@@ -214,7 +214,7 @@ def test_crc_r5_inner_checksums() -> None:
     assert [record.value for record in read(data, verify=False)] == [b"v0", b"v1", b"v3"]
 
 
-def test_leg_r26_r28_sizes_and_cuts() -> None:
+def test_leg_r26_r28_sizes_and_incomplete_sets() -> None:
     for magic, overhead in ((0, 26), (1, 34)):
         message = build_message(b"k", b"v", magic=magic)
         assert len(message) == overhead + 2
@@ -222,7 +222,7 @@ def test_leg_r26_r28_sizes_and_cuts() -> None:
             assert oracle.decode(message[:cut]) == ([], None, cut)
 
 
-# -- against the peers
+# -- comparison with the peers
 
 CONTENT = st.one_of(st.none(), st.just(b""), st.binary(max_size=60), st.just(b"value " * 500))
 
@@ -267,14 +267,14 @@ def test_peers_read_what_the_oracle_builds(
     ]
     assert [(r.offset, r.timestamp, r.key, r.value) for r in read(built)] == expected
     if codec == "lz4" and magic == 0:
-        return  # aiokafka refuses that (LEG-R20), and kafka-python does without the xxhash package.
+        return  # aiokafka refuses this codec (LEG-R20), and so does kafka-python without the xxhash package.
     for peer in (AiokafkaRecords, KafkaPythonRecords):
         found = []
         entries = peer(built)
         while entries.has_next():
             batch = entries.next_batch()
             assert batch.validate_crc()
-            # Both name a missing timestamp None.
+            # Both peers return None for a missing timestamp.
             found += [(r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value) for r in batch]
         assert found == expected
 

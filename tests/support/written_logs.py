@@ -17,7 +17,7 @@ Record = tuple[Any, ...]
 
 
 def frame(count: int = 50, *, topics: int = 2, partitions: int = 3, first: int = 0) -> Any:
-    """Rows of several topic-partitions in turn, with nulls, empty values, headers and no timestamps among them."""
+    """Return rows that alternate between topic-partitions; some have nulls, empty values, headers or no timestamp."""
     rows = range(first, first + count)
     return pa.table(
         {
@@ -32,7 +32,7 @@ def frame(count: int = 50, *, topics: int = 2, partitions: int = 3, first: int =
 
 
 def expected(*tables: Any) -> dict[tuple[str, int], list[Record]]:
-    """What the rows of frames are in the logs: offset, timestamp, key, value, headers."""
+    """Return the records that logs must have for these rows: offset, timestamp, key, value, headers."""
     logs: dict[tuple[str, int], list[Record]] = {}
     for table in tables:
         columns = [table[name].to_pylist() for name in ("topic", "partition", "key", "value", "headers")]
@@ -60,7 +60,7 @@ def found(root: Path) -> dict[tuple[str, int], list[Record]]:
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
-    """All files and directories; but for the lock, which stays as a broker's does."""
+    """Return all files and directories, except the lock file, which is not deleted."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in sorted(root.rglob("*"))

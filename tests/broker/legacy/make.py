@@ -1,7 +1,7 @@
 """``python -m tests.broker.legacy.make DIRECTORY``: message sets of magic 0 and 1, written by old releases of Kafka.
 
-It needs Java 17 or newer with its compiler, and Maven. The files that the tests read were made so and are frozen in
-``tests/golden/legacy-clients``: what old releases wrote doesn't change.
+It needs Java 17 or newer with its compiler, and Maven. It made the files in ``tests/golden/legacy-clients``,
+which the tests read. They never change, because the old releases do not change.
 """
 
 from __future__ import annotations

@@ -164,15 +164,15 @@ def test_partitions_are_chosen_as_kafka_does(tmp_path: Path) -> None:
     )
     write_log(tmp_path, table, topic="t", num_partitions=4)
     turn = 0
-    want: dict[int, list[bytes]] = {}
+    values_by_partition: dict[int, list[bytes]] = {}
     for n, (key, partition) in enumerate(zip(keys, partitions, strict=True)):
         if partition is None and key is None:
             partition, turn = turn % 4, turn + 1
         elif partition is None:
             partition = key_partition(key or b"", 4)
-        want.setdefault(partition, []).append(b"%d" % n)
+        values_by_partition.setdefault(partition, []).append(b"%d" % n)
     seen = {log.partition: [v for table in log.tables() for v in table.values()] for log in kbatch.find_logs(tmp_path)}
-    assert seen == want
+    assert seen == values_by_partition
 
 
 def test_a_column_of_keys_is_hashed_like_single_keys() -> None:
