@@ -197,7 +197,7 @@ def test_stored_batches_equal_those_of_a_broker(topics: Broker, topic: str) -> N
 SCRIPT = [
     (0, 0, 3),
     (0, 3, 1),
-    (0, 3, 1),  # again
+    (0, 3, 1),  # the same batch again
     (0, 0, 3),  # the previous batch again
     (0, 3, 2),  # another batch that begins at a known sequence
     (0, 5, 1),  # one record is missing
@@ -210,7 +210,7 @@ SCRIPT = [
     (1, 1, 1),  # a new epoch that does not begin at 0
     (1, 0, 1),
     (0, 9, 1),  # a fenced epoch
-    (1, 0, 1),  # again
+    (1, 0, 1),  # the same batch again
     (1, 2, 1),
     (1, 1, 1),
     (3, 0, 2),
@@ -285,7 +285,7 @@ def wait_for_markers(broker: Broker, topic: str, count: int) -> bytes:
 
 
 def test_a_broker_ends_the_transactions_of_encoded_batches(broker: Broker) -> None:
-    """A client begins and ends them; in between, encoded batches use its id, epoch and next sequence."""
+    """A client begins and ends the transactions; encoded batches between use its id, epoch and next sequence."""
     topic = "encoded-transactions"
     create(broker.bootstrap, topic)
     checker = kbatch.SequenceChecker()

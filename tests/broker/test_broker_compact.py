@@ -1,4 +1,4 @@
-"""`compact_log` against Kafka's own cleaner, batch for batch, on random logs. Needs Java, but no broker."""
+"""`compact_log` compared with Kafka's cleaner, batch by batch, on random logs. Needs Java, but no broker."""
 
 from __future__ import annotations
 

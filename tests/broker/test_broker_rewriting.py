@@ -88,7 +88,7 @@ def test_consumers_get_the_same_records(own_broker: Broker, golden: Path, isolat
 
 
 def test_offsets_and_timestamps_are_found_by_index(own_broker: Broker, golden: Path) -> None:
-    """By the .index and .timeindex files."""
+    """The broker finds them with the written .index and .timeindex files."""
     at = own_broker.bootstrap
     latest = reading.offsets_of(at, PARTITIONS, OffsetSpec.latest())
     stable = reading.offsets_of(at, PARTITIONS, OffsetSpec.latest(), "read_committed")
@@ -105,7 +105,7 @@ def test_offsets_and_timestamps_are_found_by_index(own_broker: Broker, golden: P
 
 def test_the_broker_logs_no_warnings(own_broker: Broker, rewritten: Path) -> None:
     output = [line for line in own_broker.output().splitlines() if "WARN" in line or "ERROR" in line]
-    # Leaders of a cluster where the golden logs come from were of later epochs than this one has seen.
+    # The golden logs have later leader epochs than this new cluster.
     output = [line for line in output if "LeaderEpochFileCache" not in line]
     assert not [line for line in output if any(f"{topic}-0" in line for topic in SOURCES)]
     own_broker.stop()

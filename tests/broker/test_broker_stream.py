@@ -39,7 +39,7 @@ def create(broker: Broker, topic: str, partitions: int, **config: str) -> list[t
 
 
 def produce(broker: Broker, topic: str, rounds: int) -> None:
-    """Plain batches and transactions, committed and aborted, of two producers at once; segments roll meanwhile."""
+    """Write batches, and committed and aborted transactions of two concurrent producers, while segments roll."""
     producers = []
     for number in range(2):
         settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-{number}", "log_level": 2}
@@ -73,7 +73,7 @@ def truth(broker: Broker, partitions: list[tuple[str, int]], isolation: str) -> 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_stream_reader_returns_each_record_of_a_running_broker_once(broker: Broker, isolation: str) -> None:
-    """LSO-R1: planned repeatedly while clients write, and restarted now and then."""
+    """LSO-R1: the reader plans batches while clients write, and is restarted several times."""
     topic = f"stream-{isolation}"
     partitions = create(broker, topic, 2, segment_bytes="1048576", segment_ms="400")
     query = Query(broker.log_dir, subscribe=topic, startingOffsets="earliest", isolationLevel=isolation)

@@ -60,7 +60,7 @@ def test_the_last_five_batches_are_recognized() -> None:
     assert verdicts["error"].tolist() == [ErrorCode.DUPLICATE_SEQUENCE_NUMBER] * 5
     assert verdicts["offset"].tolist() == [102, 104, 106, 108, 110]
     assert codes(checker, six[:1]) == [GAP]
-    # A batch with the same first and another last sequence is not a duplicate.
+    # A batch with the same first and a different last sequence is not a duplicate.
     assert codes(checker, batches((0, 10, 1), (0, 10, 3), (0, 11, 1))) == [GAP] * 3
     assert codes(checker, batches((0, 12, 1))) == ["NONE"]
 

@@ -66,7 +66,7 @@ def offsets(logs: Path) -> dict[int, np.ndarray[Any, Any]]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages that executors need, as `pip install --target` lays them out."""
+    """An archive of the packages that executors need, as `pip install --target` writes them."""
     # Every executor unpacks the archive, which takes half the time if it is not compressed.
     path = tmp_path_factory.mktemp("archive") / "deps.tar"
     with tarfile.open(path, "w") as tar:
@@ -208,7 +208,7 @@ def wait_until(what: Callable[[], bool], process: subprocess.Popen[str]) -> None
 def busy_worker(cluster: Cluster, root: Path, process: subprocess.Popen[str]) -> int:
     """Wait until a task has begun to write below `root`; return a worker that runs Python."""
     wait_until(lambda: any(path.is_file() for path in root.rglob("*")), process)
-    # The executor's JVM, and the daemon that starts its Python workers.
+    # A busy executor has two processes: its JVM, and the daemon that starts Python workers.
     return next(number for number in cluster.workers if len(cluster.executor_processes(number)) > 1)
 
 

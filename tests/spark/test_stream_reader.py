@@ -483,7 +483,7 @@ def test_damage_fails_or_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
     writer.records()
     writer.append(damaged(three(3)), 3)
     query = Query(tmp_path, startingOffsets="earliest", onError="skip")
-    # At the end of the log, the batch may still be in the process of being written.
+    # At the end of the log, a broker may still write the batch.
     assert query.drain() == [0, 1, 2]
     writer.records()
     with caplog.at_level(logging.WARNING, "kbatch"):
@@ -503,7 +503,7 @@ def test_damage_fails_or_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
         os.truncate(writer.file, size)
 
 
-def test_damage_that_hides_markers_withholds_transactions(tmp_path: Path) -> None:
+def test_markers_after_skipped_damage_decide_transactions(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.txn(7)
     writer.append(struct.pack(">qi", 1, 5) + bytes(60), 1)

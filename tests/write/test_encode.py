@@ -247,7 +247,7 @@ def test_the_default_timestamp_is_the_current_time() -> None:
 
 
 def test_large_batches_have_correct_checksums() -> None:
-    """The crc32c package computes the checksums of large batches, the kernel those of batches just below the limit."""
+    """The crc32c package computes the CRCs of large batches, and the kernel computes all others."""
     for size in (64 << 10, (64 << 10) + 1, 1 << 20):
         data = kbatch.encode([b"x" * (size - 61 - 12), b"", b"y"], timestamps=0, batch_size=size)
         table = kbatch.decode(data)
