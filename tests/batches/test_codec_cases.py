@@ -274,10 +274,10 @@ def test_cod_r8_the_kernel_respects_limit_and_capacity(codec: Codec, write: Writ
 @every_codec
 def test_cod_r8_memory_follows_the_stored_size_and_not_the_limit(codec: Codec, way) -> None:
     arena = Arena()
-    for size, most in ((0, 256 << 10), (100, 256 << 10), (1 << 20, 10 << 20)):
+    for size, max_capacity in ((0, 256 << 10), (100, 256 << 10), (1 << 20, 10 << 20)):
         with pytest.raises(PayloadError):
             way(codec, memoryview(b"\xff" * size), arena, 1 << 50)
-        assert len(arena.view) <= most
+        assert len(arena.view) <= max_capacity
     arena = Arena()
     with pytest.raises(PayloadError):
         way(codec, memoryview(b"\xff" * (1 << 20)), arena, 1000)

@@ -192,13 +192,15 @@ def gzip_members(dice):
             damaged[dice.randrange(min(len(stream), dice.choice([4, 30, 90, 1 << 20])))] ^= 1 << dice.randrange(8)
         member = zlib.decompressobj(-15)
         try:
-            plain = member.decompress(bytes(damaged))
+            uncompressed = member.decompress(bytes(damaged))
         except zlib.error:
-            plain = None
-        if plain is not None and (not member.eof or member.unused_data):
-            plain = None
-        trailer = struct.pack("<II", zlib.crc32(plain or text), len(text if plain is None else plain))
-        yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + bytes(damaged) + trailer, plain
+            uncompressed = None
+        if uncompressed is not None and (not member.eof or member.unused_data):
+            uncompressed = None
+        trailer = struct.pack(
+            "<II", zlib.crc32(uncompressed or text), len(text if uncompressed is None else uncompressed)
+        )
+        yield b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + bytes(damaged) + trailer, uncompressed
 
 
 @needs_zlib
@@ -291,10 +293,10 @@ def test_the_compressed_size_is_bounded_for_every_length(codec, write):
     arena = Arena()
     for length in [*range(300), *(size + more for size in (32 << 10, 64 << 10, 128 << 10) for more in (-1, 0, 1))]:
         data = (NOISE * 2)[:length]
-        packed = codecs_kernel.compress_to_bytes(CODECS, codec, 1, 2, memoryview(data))
-        assert codecs_kernel.compress_to_bytes(PACKAGES, codec, 1, 2, memoryview(data)) == packed
+        compressed = codecs_kernel.compress_to_bytes(CODECS, codec, 1, 2, memoryview(data))
+        assert codecs_kernel.compress_to_bytes(PACKAGES, codec, 1, 2, memoryview(data)) == compressed
         arena.used = 0
-        decompress_carefully(codec, memoryview(packed), arena, LIMIT)
+        decompress_carefully(codec, memoryview(compressed), arena, LIMIT)
         assert arena.array().tobytes() == data
 
 
@@ -309,21 +311,21 @@ def test_errors_of_packages_are_raised(name, codec, monkeypatch):
         raise PanicException
 
     values = [b"value %d" % i for i in range(1000)]
-    plain = kbatch.encode(values, timestamps=5)
-    packed = kbatch.encode(values, timestamps=5, codec=codec)
+    uncompressed = kbatch.encode(values, timestamps=5)
+    compressed = kbatch.encode(values, timestamps=5, codec=codec)
     monkeypatch.setattr(codecs_module._contexts, "codecs", Codecs({}))
-    assert kbatch.encode(values, timestamps=5, codec=codec) == packed
+    assert kbatch.encode(values, timestamps=5, codec=codec) == compressed
     with monkeypatch.context() as patched:
         patched.setattr(codecs_kernel, name, refuse)
         patched.setattr(codecs_module._contexts, "codecs", Codecs({}))
         for write in (
             lambda: kbatch.encode(values, timestamps=5, codec=codec),
-            lambda: kbatch.recompress(plain, Codec(codec)),
+            lambda: kbatch.recompress(uncompressed, Codec(codec)),
             lambda: codecs_module.compress(codec, memoryview(b"plain")),
         ):
             with pytest.raises(PanicException):
                 write()
-    assert kbatch.recompress(plain, Codec(codec)) == packed
+    assert kbatch.recompress(uncompressed, Codec(codec)) == compressed
 
 
 def test_output_of_a_package_above_the_capacity_is_an_error(monkeypatch):
@@ -345,7 +347,16 @@ def row_of(batch):
 
 
 def repack_batch(
-    batch, codec, *, limit=LIMIT, scratch=1 << 20, capacity=1 << 20, rows=None, codecs=CODECS, lo=0, most=1 << 40
+    batch,
+    codec,
+    *,
+    limit=LIMIT,
+    scratch=1 << 20,
+    capacity=1 << 20,
+    rows=None,
+    codecs=CODECS,
+    lo=0,
+    target_bytes=1 << 40,
 ):
     """Return the bytes the kernel writes, or None if it declines, and check that it stays within its capacity."""
     rows = row_of(batch) if rows is None else rows
@@ -356,7 +367,7 @@ def repack_batch(
     level = codecs_module.level_of(codec, None)
     out, used = memory[GUARD : capacity + GUARD], spare[GUARD : scratch + GUARD]
     target = repack.Target(codecs, codec, level, limit)
-    last, size = repack.repack(target, data, rows, lo, 0, used, out, most)
+    last, size = repack.repack(target, data, rows, lo, 0, used, out, target_bytes)
     for array in (memory, spare):
         assert (array[:GUARD] == 0xA5).all()
         assert (array[-GUARD:] == 0xA5).all()
@@ -419,8 +430,8 @@ def test_repack_stops_after_the_batch_that_reaches_the_requested_size():
     expected = kbatch.recompress(data, "none")
     sizes = kbatch.scan(expected)["size"]
     for count in range(1, 5):
-        assert repack_batch(data, 0, most=int(sizes[:count].sum())) == expected[: sizes[:count].sum()]
-        assert repack_batch(data, 0, most=int(sizes[:count].sum()) - 1) == expected[: sizes[:count].sum()]
+        assert repack_batch(data, 0, target_bytes=int(sizes[:count].sum())) == expected[: sizes[:count].sum()]
+        assert repack_batch(data, 0, target_bytes=int(sizes[:count].sum()) - 1) == expected[: sizes[:count].sum()]
 
 
 @pytest.mark.parametrize("target", CODEC_NAMES)
@@ -479,11 +490,11 @@ def test_a_signal_ends_a_long_compression(rewrite):
         raise Alarm
 
     values = [LARGE[i : i + 1000] for i in range(0, 300_000, 10)]
-    plain = kbatch.encode(values, timestamps=5, batch_size=16384)
+    uncompressed = kbatch.encode(values, timestamps=5, batch_size=16384)
 
     def compress():
         if rewrite:
-            kbatch.recompress(plain, "zstd", level=19)
+            kbatch.recompress(uncompressed, "zstd", level=19)
         else:
             kbatch.encode(values, timestamps=5, codec="zstd", level=19, batch_size=16384)
 

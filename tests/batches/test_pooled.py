@@ -134,16 +134,19 @@ def test_the_last_offset_is_known_to_the_next_table() -> None:
 
 def test_arrays_of_tables_are_read_only() -> None:
     """This holds for every way to create a table."""
-    plain = encoded([(3, 10)] * 3)
-    packed = encoded([(3, 10)] * 3, codec="lz4")
-    for data in (b"", plain, packed, plain + packed):
+    uncompressed = encoded([(3, 10)] * 3)
+    compressed = encoded([(3, 10)] * 3, codec="lz4")
+    for data in (b"", uncompressed, compressed, uncompressed + compressed):
         for options in ({}, {"columns": ["timestamp"], "start_offset": 2}, {"columns": []}):
             table = kbatch.decode(data, **options)  # type: ignore[arg-type]
             for array in (table.records, table.batches, table.data):
                 assert not array.flags.writeable
             assert table.batches.dtype == BATCH_DTYPE
             assert options or table.records.dtype == RECORD_DTYPE
-    assert kbatch.decode(plain, columns=["timestamp"], start_offset=2).records.dtype.names == ("timestamp", "batch")
+    assert kbatch.decode(uncompressed, columns=["timestamp"], start_offset=2).records.dtype.names == (
+        "timestamp",
+        "batch",
+    )
 
 
 def test_options_are_compared_by_value() -> None:

@@ -97,12 +97,12 @@ def test_a_time_range_reads_only_its_bytes(days: Path, bytes_read_since: Callabl
     rows = offsets_of(tasks, options)
     of_rows = bytes_read_since()
     # As in Kafka, a time selects the first record with that timestamp or a later one; the end bound likewise.
-    want = []
+    expected_rows = []
     for partition in range(2):
         records = np.concatenate([table.records for table in kbatch.Log(days / f"orders-{partition}").tables()])
         first, stop = (int(records["offset"][np.argmax(records["timestamp"] >= at)]) for at in (since, until))
-        want += list(range(first, stop))
-    assert rows == want
+        expected_rows += list(range(first, stop))
+    assert rows == expected_rows
     expected = sum(sizes_of(tasks))
     assert expected < 1.1 * 2 * (1 << 20)
     assert of_rows <= 1.01 * expected
@@ -122,11 +122,11 @@ def test_an_offset_range_reads_only_its_bytes(days: Path, bytes_read_since: Call
 
 def test_directories_of_other_partitions_are_not_listed(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
-    plain = storage.Storage.list
+    original = storage.Storage.list
 
     def counted(self: storage.Storage, path: str) -> Any:
         listed.append(os.path.basename(path))
-        return plain(self, path)
+        return original(self, path)
 
     monkeypatch.setattr(storage.Storage, "list", counted)
 
@@ -272,12 +272,12 @@ def test_keys_equal_checks_that_rows_are_within_the_data() -> None:
 
 def test_the_partition_of_a_key_equals_kafkas() -> None:
     # The values are from Kafka's UtilsTest.
-    for key, want in (
+    for key, expected in (
         (b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536),
         (b"a-little-bit-longer-string", -1486304829), (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
         (b"abc", 479470107),
     ):  # fmt: skip
-        assert murmur2(key) == want & 0xFFFFFFFF
+        assert murmur2(key) == expected & 0xFFFFFFFF
     partitioner = pytest.importorskip("aiokafka.partitioner")
     draw = random.Random(1)
     for size in [*range(40), 1000]:
@@ -352,29 +352,29 @@ def test_a_batch_is_never_divided(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-@pytest.mark.parametrize("most", [1, 9, 10, 25, 1000])
-def test_a_task_has_at_most_the_given_number_of_records(tmp_path: Path, most: int, indexed: bool) -> None:
+@pytest.mark.parametrize("limit", [1, 9, 10, 25, 1000])
+def test_a_task_has_at_most_the_given_number_of_records(tmp_path: Path, limit: int, indexed: bool) -> None:
     write_segment(tmp_path / "a-0", 0, uniform(0, 40_000), indexes=indexed)
     # Compaction has left a gap, and one batch exceeds the limit.
     batches = [*uniform(1000, 20_000), batch(5000, [BEGIN] * 60), *uniform(5060, 20_000)]
     write_segment(tmp_path / "b-0", 1000, batches, indexes=indexed)
     write_segment(tmp_path / "b-0", 6000, uniform(6000, 20_000), indexes=indexed)
     logs = open_selected([str(tmp_path)])
-    options = ReadOptions(max_records_per_partition=most)
+    options = ReadOptions(max_records_per_partition=limit)
     tasks = plan(logs, options)
     counts = [sum(len(table) for _, table in task_tables(task, options)) for task in tasks]
     for count, task in zip(counts, tasks, strict=True):
         # A task exceeds the limit only if it has a single batch.
-        assert count <= most or sum(len(t.batches) for _, t in task_tables(task, options)) == 1
+        assert count <= limit or sum(len(t.batches) for _, t in task_tables(task, options)) == 1
     assert offsets_of(tasks, options) == offsets_of(plan(logs, ReadOptions()), ReadOptions())
-    if most in (25, 1000):
-        assert len(tasks) < 2 * sum(counts) / (most // 10 * 10) + 3
+    if limit in (25, 1000):
+        assert len(tasks) < 2 * sum(counts) / (limit // 10 * 10) + 3
     positions: dict[str, int] = {}
     for task in tasks:
         for split in task:
             assert positions.get(split.path, 0) == split.start
             positions[split.path] = split.end
-    starting = ReadOptions(max_records_per_partition=most, starting=Bound(offsets={"a": {0: 105}, "b": {0: 5030}}))
+    starting = ReadOptions(max_records_per_partition=limit, starting=Bound(offsets={"a": {0: 105}, "b": {0: 5030}}))
     assert offsets_of(plan(logs, starting), starting) == [
         offset for log, first in zip(logs, (105, 5030), strict=True)
         for table in log.tables(start_offset=first) for offset in table.records["offset"]
@@ -394,7 +394,7 @@ def test_damage_loses_the_same_records_for_every_split(golden: Path, tmp_path: P
                 data[int(row["position"]) + draw.randrange(8, int(row["size"]))] ^= 1 << draw.randrange(8)
         (directory / path.name).write_bytes(data)
     logs = open_selected([str(tmp_path)])
-    want = [(table.source, loss) for table in logs[0].tables(on_error="skip") for loss in table.losses]
+    expected = [(table.source, loss) for table in logs[0].tables(on_error="skip") for loss in table.losses]
     rows = [int(offset) for table in logs[0].tables(on_error="skip") for offset in table.records["offset"]]
     for options in (
         ReadOptions(on_error="skip", min_partitions=17),
@@ -403,14 +403,16 @@ def test_damage_loses_the_same_records_for_every_split(golden: Path, tmp_path: P
     ):
         tasks = plan(logs, options)
         assert offsets_of(tasks, options) == rows
-        assert [(s.path, loss) for task in tasks for s, t in task_tables(task, options) for loss in t.losses] == want
+        assert [
+            (s.path, loss) for task in tasks for s, t in task_tables(task, options) for loss in t.losses
+        ] == expected
 
 
 # -- many segments
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a hundred partitions of a hundred segments, each with four small batches and indexes."""
     root = tmp_path_factory.mktemp("many")
     for segment in range(100):
@@ -426,16 +428,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_ten_thousand_segments_plan_in_seconds(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_segments_plan_in_seconds(many_segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.process_time()
-    logs = choose_logs([str(many)], read(topics="t"))
+    logs = choose_logs([str(many_segments)], read(topics="t"))
     assert sum(len(log.segments) for log in logs) == 10_000
     opened = [0]
-    plain = SegmentFile.__init__
+    original = SegmentFile.__init__
 
     def counted(self: SegmentFile, *arguments: Any) -> None:
         opened[0] += 1
-        plain(self, *arguments)
+        original(self, *arguments)
 
     monkeypatch.setattr(SegmentFile, "__init__", counted)
     tasks = plan(logs, ReadOptions())
@@ -457,12 +459,12 @@ def test_ten_thousand_segments_plan_in_seconds(many: Path, monkeypatch: pytest.M
     assert sum(len(table) for task in timed for _, table in task_tables(task, options)) == 100 * 100
 
 
-def test_no_payload_is_decoded_in_planning(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_payload_is_decoded_in_planning(many_segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: Any, **options: Any) -> None:
         raise AssertionError("decoded in planning")
 
     monkeypatch.setattr(ranges, "decode_part", refused)
-    logs = open_selected([str(many / "t-3")])
+    logs = open_selected([str(many_segments / "t-3")])
     offsets = {"t": {3: 2005}}
     for options in (
         ReadOptions(starting=Bound(offsets=offsets), split_bytes=1000),

@@ -34,12 +34,12 @@ def requests(capture: Path) -> list[bytes]:
 
 
 def responses(capture: Path) -> Iterator[Answered]:
-    asked = {}
+    pending = {}
     for each in requests(capture):
         request = decode_request(each)
-        asked[request.header.correlation_id] = request.api_key, request.version
+        pending[request.header.correlation_id] = request.api_key, request.version
     for data in split_messages(capture.with_suffix(".responses").read_bytes()):
-        yield Answered(*asked.pop(int.from_bytes(data[:4], "big")), bytes(data))
+        yield Answered(*pending.pop(int.from_bytes(data[:4], "big")), bytes(data))
 
 
 def test_every_client_was_captured() -> None:

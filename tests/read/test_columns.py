@@ -252,9 +252,9 @@ def test_kernels_reject_rows_with_an_unsupported_dtype_or_layout(mixed: bytes) -
     for dtype in ([("offset", "<i4")], [("offset", ">i8")], [("other", "<i8")], "<i8"):
         with pytest.raises(ValueError, match="rows of records have fields of RECORD_DTYPE"):
             decode.first_records(data, batches, positions, positions, np.empty(len(batches), dtype))
-    packed = np.dtype([("batch", "<i4"), ("offset", "<i8")])
+    unaligned = np.dtype([("batch", "<i4"), ("offset", "<i8")])
     with pytest.raises(ValueError, match="aligned"):
-        extents.measure_extent(np.zeros(3, packed))
+        extents.measure_extent(np.zeros(3, unaligned))
     with pytest.raises(ValueError, match="aligned"):
         extents.measure_extent(np.zeros(17, np.uint8)[1:].view(record_dtype(("offset",))))
     narrow = np.empty(9, record_dtype(("timestamp",)))

@@ -23,13 +23,13 @@ from kbatch.read import workers
 def test_concurrent_decodes_return_the_same_records():
     """Several threads decode one input, each with its own worker threads."""
     data = b"".join(batches(np.random.default_rng(7), 600, codecs=("none", "lz4", "zstd", "gzip", "snappy"), size=900))
-    plain = b"".join(batches(np.random.default_rng(8), 2000))
-    expected = [outcome(kbatch.decode, data), outcome(kbatch.decode, plain)]
+    uncompressed = b"".join(batches(np.random.default_rng(8), 2000))
+    expected = [outcome(kbatch.decode, data), outcome(kbatch.decode, uncompressed)]
     wrong = []
 
     def work(threads):
         for _ in range(10):
-            if [outcome(decode_by_threads, part, threads=threads) for part in (data, plain)] != expected:
+            if [outcome(decode_by_threads, part, threads=threads) for part in (data, uncompressed)] != expected:
                 wrong.append(threads)
 
     callers = [threading.Thread(target=work, args=(1 + i,)) for i in range(6)]
@@ -73,11 +73,11 @@ def test_several_threads_may_read_one_table():
     def selected(i):
         assert parts[i].select(["offset", "headers"]).batches["first_record"].tolist() == first
 
-    def asked(i):
+    def accessed(i):
         assert parts[i].batches["first_record"].tolist() == first
         assert parts[i].headers.tolist() == headers
 
-    run_together(selected, asked, selected, asked, rounds=len(parts))
+    run_together(selected, accessed, selected, accessed, rounds=len(parts))
 
 
 class Watched(kbatch.RecordTable):

@@ -84,11 +84,11 @@ def values_of(shape: str) -> list[bytes]:
 def long_batch(shape: str) -> bytes:
     values = values_of(shape)
     rng = np.random.default_rng(9)
-    many = shape == "keys and headers"
+    with_headers = shape == "keys and headers"
     batch = kbatch.encode(
         values,
-        keys=[None if len(value) % 3 == 0 else value[:7] for value in values] if many else None,
-        headers=[[("k", value[:5])] * (len(value) % 4) for value in values] if many else None,
+        keys=[None if len(value) % 3 == 0 else value[:7] for value in values] if with_headers else None,
+        headers=[[("k", value[:5])] * (len(value) % 4) for value in values] if with_headers else None,
         timestamps=np.cumsum(rng.integers(0, 3 if shape != "far apart" else 90_000, len(values))) + 1_700_000_000_000,
         base_offset=1000,
     )
@@ -107,7 +107,7 @@ def test_long_batches_of_every_shape_decode_the_same(shape: str) -> None:
     assert list(table.values()) == values_of(shape)
     assert table.records["offset"].tolist() == list(range(1000, 1000 + len(table)))
     small = kbatch.encode([b"a", b"b"], base_offset=3)
-    packed = kbatch.encode([b"a"], codec="lz4")
+    compressed = kbatch.encode([b"a"], codec="lz4")
     for options in (
         {},
         {"crc": "mark"},
@@ -116,7 +116,7 @@ def test_long_batches_of_every_shape_decode_the_same(shape: str) -> None:
         {"start_offset": 1100},
         {"start_offset": 5, "stop_offset": 1200},
     ):
-        for data in (batch, small * 9 + batch, batch + small[:-3], packed + batch):
+        for data in (batch, small * 9 + batch, batch + small[:-3], compressed + batch):
             same(data, **options)
 
 

@@ -94,11 +94,11 @@ def test_tables_end_with_the_message_that_reaches_their_size() -> None:
     data = byte_array(encoded(1))
     ends = np.cumsum(kbatch.scan(data)["size"])
     costs = ends + np.arange(1, COUNT + 1) * (RECORD_DTYPE.itemsize + BATCH_DTYPE.itemsize)
-    for most in [1, *(int(cost) + step for cost in costs for step in (0, 1))]:
-        last = min(int(np.searchsorted(costs, most)), COUNT - 1)
+    for max_bytes in [1, *(int(cost) + step for cost in costs for step in (0, 1))]:
+        last = min(int(np.searchsorted(costs, max_bytes)), COUNT - 1)
         for threads in (1, 2):
-            made = first_table(data, DecodeOptions(threads=threads, thread_bytes=1), most)
-            assert (made.consumed, len(made)) == (ends[last], last + 1), (most, threads)
+            made = first_table(data, DecodeOptions(threads=threads, thread_bytes=1), max_bytes)
+            assert (made.consumed, len(made)) == (ends[last], last + 1), (max_bytes, threads)
 
 
 @with_threads
@@ -110,7 +110,7 @@ def test_runs_of_messages_may_be_between_batches_and_wrappers(threads: int) -> N
         parts.append(kbatch.encode(given, magic=magic, codec=codec, **({"timestamps": i} if magic else {})))
         expected += given
     assert decode_by_threads(b"".join(parts), threads=threads).values() == expected
-    plain = [part for i, part in enumerate(parts) if i % 5 != 3]
-    assert decode_by_threads(b"".join(plain), threads=threads).values() == [
+    uncompressed = [part for i, part in enumerate(parts) if i % 5 != 3]
+    assert decode_by_threads(b"".join(uncompressed), threads=threads).values() == [
         value for i in range(15) if i % 5 != 3 for value in [b"%d" % i] * (i * 9 + 1)
     ]

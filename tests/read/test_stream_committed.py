@@ -384,7 +384,7 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     listed = kbatch.StreamDecoder(isolation="read_committed", aborted=[(1, 10**9)])
     before = buffers.pool_stats().live_bytes
-    most, records, transactions = 0, 0, 600
+    peak, records, transactions = 0, 0, 600
     for i in range(transactions):
         producer = i % 5
         batch = oracle.build_batch([value], base_offset=2 * i, producer_id=producer, attributes=oracle.TRANSACTIONAL)
@@ -395,9 +395,9 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
             listed.feed(chunk)
             listed.flush()
         assert decoder.pending_bytes == 0
-        most = max(most, buffers.pool_stats().live_bytes - before)
+        peak = max(peak, buffers.pool_stats().live_bytes - before)
     assert records == transactions // 3
-    assert most < 1 << 20
+    assert peak < 1 << 20
     for each in (decoder, listed):
         front = each._front
         assert front is not None
@@ -407,7 +407,7 @@ def test_a_stream_of_short_transactions_takes_bounded_memory() -> None:
         assert len(front._tracker._queue) < 100
 
 
-def many(count: int, span: int) -> Iterator[bytes]:
+def overlapping_transactions(count: int, span: int) -> Iterator[bytes]:
     """Yield `count` transactional batches; each transaction ends after `span` more batches."""
     record = oracle.encode_record(value=bytes(500))
     offset = 0
@@ -423,26 +423,26 @@ def many(count: int, span: int) -> Iterator[bytes]:
 def fed_and_flushed(chunks: Iterable[bytes]) -> tuple[float, int, int]:
     """Flush after each chunk; return the processor seconds, the records, and the maximum of pending bytes."""
     decoder = kbatch.StreamDecoder(isolation="read_committed")
-    records = most = 0
+    records = peak = 0
     chunks = list(chunks)
     began = time.process_time()
     for chunk in chunks:
         decoder.feed(chunk)
         records += len(decoder.flush())
-        most = max(most, decoder.pending_bytes)
+        peak = max(peak, decoder.pending_bytes)
     took = time.process_time() - began
     assert decoder.pending_bytes == 0
-    return took, records, most
+    return took, records, peak
 
 
 def test_an_open_transaction_takes_linear_time() -> None:
     """The work of each of 10,000 flushes follows the new batch: withheld records are not examined again."""
-    plain = [logs.data(i) for i in range(1, 10_001)]
-    short, records, _ = fed_and_flushed([txn(0, 7), *plain[:1000], marker(1001, 7, COMMIT)])
+    data_batches = [logs.data(i) for i in range(1, 10_001)]
+    short, records, _ = fed_and_flushed([txn(0, 7), *data_batches[:1000], marker(1001, 7, COMMIT)])
     assert records == 1001
-    took, records, most = fed_and_flushed([txn(0, 7), *plain, marker(10_001, 7, COMMIT)])
+    took, records, peak = fed_and_flushed([txn(0, 7), *data_batches, marker(10_001, 7, COMMIT)])
     assert records == 10_001
-    assert most > 10_000 * 60
+    assert peak > 10_000 * 60
     assert took < 30 * short + 1
 
 
@@ -481,10 +481,10 @@ def rows_rebuilt(stream: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, i
             front = decoder._front
             assert front is not None
             counted[-1] += len(front._undecided)
-        most = max(counted)
+        peak = max(counted)
         counted.append(0)
         decoder.finish()
-    return sum(counted), most
+    return sum(counted), peak
 
 
 def lost_markers(count: int) -> bytes:
@@ -498,10 +498,10 @@ def aborted_after_an_open_one(count: int) -> bytes:
 @pytest.mark.parametrize("make", [lost_markers, aborted_after_an_open_one])
 def test_a_flush_does_not_examine_released_transactions(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not examine withheld transactions either: the total work is linear in the number of batches."""
-    short, most_of_short = rows_rebuilt(make(100), monkeypatch)
-    long, most_of_long = rows_rebuilt(make(400), monkeypatch)
+    short, short_maximum = rows_rebuilt(make(100), monkeypatch)
+    long, long_maximum = rows_rebuilt(make(400), monkeypatch)
     assert long <= 4.2 * short + 8
-    assert most_of_long <= most_of_short + 4 < 50
+    assert long_maximum <= short_maximum + 4 < 50
 
 
 def test_transactions_with_lost_markers_are_pending_until_returned_and_at_the_end() -> None:
@@ -517,17 +517,17 @@ def test_transactions_with_lost_markers_are_pending_until_returned_and_at_the_en
 def test_continuously_overlapping_transactions_take_linear_time() -> None:
     """The withheld bytes are a sliding window: a flush must neither copy nor examine all of it."""
     before = buffers.pool_stats()
-    took, records, most = fed_and_flushed(many(3000, 300))
+    took, records, peak = fed_and_flushed(overlapping_transactions(3000, 300))
     after = buffers.pool_stats()
     assert records == 1500
-    assert 300 * 600 < most < 330 * 800
+    assert 300 * 600 < peak < 330 * 800
     assert after.fresh + after.reused - before.fresh - before.reused < 60_000
     assert took < 60
 
 
 def test_tables_keep_their_bytes_while_the_window_slides() -> None:
     """Withheld bytes stay in place after the bytes that tables point into; new bytes are written after both."""
-    data = b"".join(many(200, 20))
+    data = b"".join(overlapping_transactions(200, 20))
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     tables = []
     for chunk in bytewise(data, 300):

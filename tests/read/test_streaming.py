@@ -405,13 +405,13 @@ def test_a_long_stream_takes_memory_in_proportion_to_a_chunk(codec: str, kind: C
             yield kind(piece)
 
     def run(total: int) -> int:
-        most, records = 0, 0
+        peak, records = 0, 0
         for table in kbatch.StreamDecoder().tables(chunks(total)):
             records += len(table)
             del table
-            most = max(most, buffers.pool_stats().live_bytes)
+            peak = max(peak, buffers.pool_stats().live_bytes)
         assert records > 0
-        return most
+        return peak
 
     gc.collect()
     before = buffers.pool_stats().live_bytes
@@ -421,12 +421,12 @@ def test_a_long_stream_takes_memory_in_proportion_to_a_chunk(codec: str, kind: C
         short = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         fresh = buffers.pool_stats().fresh
-        most = run(30 << 20) - before
+        pool_peak = run(30 << 20) - before
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert buffers.pool_stats().fresh - fresh < 20
-    assert most < (16 << 20 if codec == "gzip" else 4 << 20)
+    assert pool_peak < (16 << 20 if codec == "gzip" else 4 << 20)
     assert peak < short + (1 << 20)
 
 

@@ -88,10 +88,10 @@ def test_damaged_input_decodes_the_same(codec, on_error):
         same_by_threads(bytes(data[: int(rng.integers(0, len(data)))]), on_error=on_error)
 
 
-def recompressed(plain, codec, pack=None):
+def recompressed(uncompressed, codec, pack=None):
     """Return the uncompressed batch with its payload compressed; the payload need not be valid."""
-    packed = pack(plain[61:]) if pack is not None else compress(codec, memoryview(plain)[61:])
-    data = np.frombuffer(plain[:61] + packed, np.uint8).copy()
+    compressed = pack(uncompressed[61:]) if pack is not None else compress(codec, memoryview(uncompressed)[61:])
+    data = np.frombuffer(uncompressed[:61] + compressed, np.uint8).copy()
     data[8:12] = np.frombuffer((len(data) - 12).to_bytes(4, "big"), np.uint8)
     data[22] |= codec
     write_crcs(data, kbatch.scan(data).copy())
@@ -116,8 +116,8 @@ def test_batches_of_several_blocks_decode_the_same(codec, count, size):
     values = [rng.integers(0, 4, int(rng.integers(0, size)), np.uint8).tobytes() for _ in range(count)]
     keys = [None if len(value) % 3 == 0 else value[:9] for value in values]
     headers = [[("k", value[:5])] if i % 100 == 0 else [] for i, value in enumerate(values)]
-    plain = kbatch.encode(values, keys=keys, headers=headers, base_offset=7, timestamps=np.arange(count))
-    good = recompressed(plain, codec)
+    uncompressed = kbatch.encode(values, keys=keys, headers=headers, base_offset=7, timestamps=np.arange(count))
+    good = recompressed(uncompressed, codec)
     table = kbatch.decode(good)
     assert (list(table.values()), list(table.keys())) == (values, keys)
     assert table.records["offset"].tolist() == list(range(7, 7 + count))
@@ -125,8 +125,10 @@ def test_batches_of_several_blocks_decode_the_same(codec, count, size):
         same_by_threads(good + good, **options)
     for _ in range(8):
         # Flip a bit of the payload, with a valid checksum, and a bit of the stored bytes, with an invalid one.
-        inner = bytearray(plain)
-        inner[int(rng.integers(57 if rng.integers(2) else len(plain) // 2, len(plain)))] ^= 1 << int(rng.integers(8))
+        inner = bytearray(uncompressed)
+        inner[int(rng.integers(57 if rng.integers(2) else len(uncompressed) // 2, len(uncompressed)))] ^= 1 << int(
+            rng.integers(8)
+        )
         outer = bytearray(good)
         outer[int(rng.integers(61, len(good)))] ^= 1 << int(rng.integers(8))
         for crc in ("verify", "mark", "skip"):
@@ -136,24 +138,27 @@ def test_batches_of_several_blocks_decode_the_same(codec, count, size):
                 assert [len(one[1]), len(one[4])] == [2 * count, 1]
     # The record count is wrong: all records would be valid except the last.
     for wrong in (count - 1, count + 1):
-        inner = bytearray(plain)
+        inner = bytearray(uncompressed)
         inner[57:61] = wrong.to_bytes(4, "big")
         one = same_by_threads(good + recompressed(bytes(inner), codec), on_error="skip")
         assert [len(one[1]), len(one[4])] == [count, 1]
 
 
-def _lz4_in_parts(plain):
+def _lz4_in_parts(uncompressed):
     """Compress into blocks of 64 KiB; some blocks in the middle are shorter."""
     with lz4.frame.LZ4FrameCompressor(block_linked=False, block_size=4, auto_flush=True) as frame:
-        parts = [frame.begin(), *(frame.compress(plain[at : at + 50_000]) for at in range(0, len(plain), 50_000))]
+        parts = [
+            frame.begin(),
+            *(frame.compress(uncompressed[at : at + 50_000]) for at in range(0, len(uncompressed), 50_000)),
+        ]
         return b"".join([*parts, frame.flush()])
 
 
 def _changed(pack, at, value):
-    def changed(plain):
-        packed = bytearray(pack(plain))
-        packed[at] = (packed[at] + value) % 256
-        return bytes(packed)
+    def changed(uncompressed):
+        compressed = bytearray(pack(uncompressed))
+        compressed[at] = (compressed[at] + value) % 256
+        return bytes(compressed)
 
     return changed
 
@@ -163,17 +168,26 @@ def _zstd(**options):
 
 
 DECLARED_SIZES = {
-    "gzip of two members": (Codec.GZIP, lambda plain: gzip.compress(plain[:99]) + gzip.compress(plain[99:])),
+    "gzip of two members": (
+        Codec.GZIP,
+        lambda uncompressed: gzip.compress(uncompressed[:99]) + gzip.compress(uncompressed[99:]),
+    ),
     "gzip with a wrong size": (Codec.GZIP, _changed(gzip.compress, -4, 1)),
     "gzip with a size of 4 GiB": (Codec.GZIP, _changed(gzip.compress, -1, 255)),
     "zstd without size": (Codec.ZSTD, _zstd(write_content_size=False)),
     "zstd with a wrong size": (Codec.ZSTD, _changed(_zstd(), 6, 1)),
-    "zstd of two frames": (Codec.ZSTD, lambda plain: _zstd()(plain[:99]) + _zstd()(plain[99:])),
+    "zstd of two frames": (Codec.ZSTD, lambda uncompressed: _zstd()(uncompressed[:99]) + _zstd()(uncompressed[99:])),
     "snappy, raw": (Codec.SNAPPY, cramjam.snappy.compress_raw),
-    "snappy with a wrong size": (Codec.SNAPPY, _changed(lambda plain: bytes(cramjam.snappy.compress_raw(plain)), 0, 1)),
+    "snappy with a wrong size": (
+        Codec.SNAPPY,
+        _changed(lambda uncompressed: bytes(cramjam.snappy.compress_raw(uncompressed)), 0, 1),
+    ),
     "lz4 in parts": (Codec.LZ4, _lz4_in_parts),
-    "lz4 with size": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=True)),
-    "lz4 with linked blocks": (Codec.LZ4, lambda plain: lz4.frame.compress(plain, store_size=False, block_linked=True)),
+    "lz4 with size": (Codec.LZ4, lambda uncompressed: lz4.frame.compress(uncompressed, store_size=True)),
+    "lz4 with linked blocks": (
+        Codec.LZ4,
+        lambda uncompressed: lz4.frame.compress(uncompressed, store_size=False, block_linked=True),
+    ),
 }
 
 
@@ -181,9 +195,9 @@ DECLARED_SIZES = {
 @pytest.mark.parametrize("size", [300, 9000])
 def test_missing_and_wrong_payload_sizes_decode_the_same(codec, pack, size):
     """The declared size places a payload in the arena; it may be missing, right or wrong, in some batches or all."""
-    plain = batches(np.random.default_rng(size), 120, size=size)
-    odd = [recompressed(bytes(batch), codec, pack) for batch in plain]
-    ordinary = [recompressed(bytes(batch), codec) for batch in plain]
+    uncompressed = batches(np.random.default_rng(size), 120, size=size)
+    odd = [recompressed(bytes(batch), codec, pack) for batch in uncompressed]
+    ordinary = [recompressed(bytes(batch), codec) for batch in uncompressed]
     for some in ({7}, {60, 61, 90}, {119}, range(120)):
         data = b"".join(odd[i] if i in some else ordinary[i] for i in range(120))
         one = same_by_threads(data, on_error="skip")

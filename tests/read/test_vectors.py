@@ -98,8 +98,8 @@ def assert_batches(batches: list[oracle.Batch], expected: list[dict[str, Any]], 
     """Compare the header fields that the magic has, and the digests, with the values of Kafka's classes."""
     codecs = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
     assert len(batches) == len(expected)
-    for batch, want in zip(batches, expected, strict=True):
-        have = {
+    for batch, expected_batch in zip(batches, expected, strict=True):
+        found = {
             "position": batch.position,
             "size": batch.size,
             "magic": batch.magic,
@@ -122,18 +122,18 @@ def assert_batches(batches: list[oracle.Batch], expected: list[dict[str, Any]], 
         }
         if batch.magic < 2:
             # Kafka's classes return only the fields that the format has (LEG-R23, LEG-R24).
-            have = {name: value for name, value in have.items() if name in want}
-            assert {"position", "size", "magic", "lastOffset", "crc", "timestampType", "maxTimestamp"} <= have.keys()
-        assert have == {name: want[name] for name in have} | {"codec": codecs[want["codec"]]}
+            found = {name: value for name, value in found.items() if name in expected_batch}
+            assert {"position", "size", "magic", "lastOffset", "crc", "timestampType", "maxTimestamp"} <= found.keys()
+        assert found == {name: expected_batch[name] for name in found} | {"codec": codecs[expected_batch["codec"]]}
         first = [
             [r.offset, r.timestamp, -1 if r.key is None else len(r.key), -1 if r.value is None else len(r.value)]
             for r in batch.records[:50]
         ]
-        assert first == want["first50"]
+        assert first == expected_batch["first50"]
         if vector.id in RAW_HEADER_KEYS:
             assert tuple(key for key, _ in batch.records[0].headers) == RAW_HEADER_KEYS[vector.id]
         else:
-            assert oracle.digest(batch.records) == want["sha1"]
+            assert oracle.digest(batch.records) == expected_batch["sha1"]
 
 
 def timestamp_type(batch: oracle.Batch) -> str:
@@ -223,14 +223,14 @@ def test_scan_reads_headers_whatever_the_payload(vector: Vector) -> None:
         return
     batches = kbatch.scan(vector.data)
     last = [batch.get("lastOffset") for batch in vector.expected]
-    assert all(offset in (None, int(have)) for have, offset in zip(batches["last_offset"], last, strict=True))
+    assert all(offset in (None, int(found)) for found, offset in zip(batches["last_offset"], last, strict=True))
     hidden = (batches["magic"] < 2) & (batches["attributes"] & 7 != 0)
     assert (batches["base_offset"][hidden] == -1).all()  # LEG-R23
     assert batches.dtype == kbatch.BATCH_DTYPE
     assert batches["position"].tolist() == [batch["position"] for batch in vector.expected]
     assert batches["size"].tolist() == [batch["size"] for batch in vector.expected]
     counts = [batch.get("count") for batch in vector.expected]
-    assert all(count in (None, int(have)) for have, count in zip(batches["record_count"], counts, strict=True))
+    assert all(count in (None, int(found)) for found, count in zip(batches["record_count"], counts, strict=True))
     assert (batches["record_count"][hidden] == -1).all()
 
 

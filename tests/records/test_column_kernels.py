@@ -132,17 +132,17 @@ def test_rows_that_grow_after_measuring_raise() -> None:
 def test_outputs_that_are_too_short_raise() -> None:
     records = np.zeros(9, RECORD_DTYPE)
     data = np.zeros(1, np.uint8)
-    room = np.zeros(COPY_SLACK, np.uint8)
+    slack = np.zeros(COPY_SLACK, np.uint8)
     with pytest.raises(ValueError, match="too short for 9 rows"):
         fill_records(records, data, offset=np.zeros(8, np.int64))
     with pytest.raises(ValueError, match="too short for 9 rows"):
         fill_records(records, data, timestamp=np.zeros(9, np.int64), timestamp_valid=np.zeros(1, np.uint8))
     with pytest.raises(ValueError, match="too short for 9 rows"):
-        fill_records(records, data, key=BinarySink(8, 4, np.zeros(36, np.uint8), room))
+        fill_records(records, data, key=BinarySink(8, 4, np.zeros(36, np.uint8), slack))
     with pytest.raises(ValueError, match="slots has 39 bytes"):
-        BinarySink(9, 4, np.zeros(39, np.uint8), room)
+        BinarySink(9, 4, np.zeros(39, np.uint8), slack)
     with pytest.raises(ValueError, match="content must have"):
-        BinarySink(9, 8, np.zeros(80, np.uint8), room[1:])
+        BinarySink(9, 8, np.zeros(80, np.uint8), slack[1:])
     with pytest.raises(ValueError, match="valid has 1 bytes"):
         BinarySink(9, 16, np.zeros(144, np.uint8), valid=np.zeros(1, np.uint8))
     with pytest.raises(ValueError, match="too short"):

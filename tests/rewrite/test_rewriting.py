@@ -211,12 +211,12 @@ def test_transactions_are_lost_below_magic_2() -> None:
 
 def test_the_error_names_the_first_batch_without_a_count() -> None:
     """The error is raised before the rest of the input is read, so the count is unknown."""
-    plain = [kbatch.encode([bytes(1000)] * 100, timestamps=1000, base_offset=100 * i) for i in range(6)]
+    uncompressed = [kbatch.encode([bytes(1000)] * 100, timestamps=1000, base_offset=100 * i) for i in range(6)]
     headers = [[("k", b"v")]] + [None] * 9
     bad = [kbatch.encode([b"v"] * 10, headers=headers, timestamps=1, base_offset=600 + 10 * i) for i in range(2)]
     with pytest.raises(kbatch.ConversionLossError) as caught:
-        kbatch.convert(b"".join(plain + bad), 1)
-    assert (caught.value.position, caught.value.base_offset) == (sum(map(len, plain)), 600)
+        kbatch.convert(b"".join(uncompressed + bad), 1)
+    assert (caught.value.position, caught.value.base_offset) == (sum(map(len, uncompressed)), 600)
     assert str(caught.value).endswith(
         "magic 1 does not support headers of records; this is the first batch with them, and "
         "lossy='drop' (--lossy drop) drops and counts them"
@@ -248,9 +248,9 @@ def test_uncompressed_messages_are_combined() -> None:
     cut = kbatch.scan(kbatch.convert(data, 2, batch_size=1200))
     assert cut["record_count"].tolist() == [10] * 10
     assert kbatch.scan(kbatch.convert(data, 2, batch_size=0))["record_count"].tolist() == [1] * 100
-    packed = kbatch.recompress(data, "gzip", batch_size=5000)
-    assert kbatch.scan(packed)["last_offset"].tolist() == [42, 85, 99]
-    assert kbatch.recompress(packed, "none") == data
+    compressed = kbatch.recompress(data, "gzip", batch_size=5000)
+    assert kbatch.scan(compressed)["last_offset"].tolist() == [42, 85, 99]
+    assert kbatch.recompress(compressed, "none") == data
 
 
 def test_messages_that_need_several_batches_are_not_combined() -> None:
@@ -432,11 +432,11 @@ parts = st.lists(
 @given(parts, st.sampled_from([0, 1, 2]), st.sampled_from([None, *OLD_CODECS]), st.sampled_from(OLD_CODECS))
 def test_generated_batches_keep_records(given_parts: list[Any], magic: int, codec: str | None, other: str) -> None:
     data, offset = b"", 0
-    for rows, own, packed, appended in given_parts:
+    for rows, own, compressed, appended in given_parts:
         keys, values, times, steps, headers = zip(*rows, strict=True)
         offsets = offset + np.cumsum(steps)
         offset = int(offsets[-1])
-        fields: dict[str, Any] = {"magic": own, "codec": packed, "offsets": offsets}
+        fields: dict[str, Any] = {"magic": own, "codec": compressed, "offsets": offsets}
         if own:
             fields["timestamps"] = list(times)
         if own == 2:

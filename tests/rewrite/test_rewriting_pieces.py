@@ -48,10 +48,10 @@ def test_runs_and_blocks_are_joined_to_one_output() -> None:
     values = [b"%d" % i * (i % 50) for i in range(5000)]
     data = kbatch.encode(values, timestamps=1000, batch_size=500)
     old = kbatch.encode(values, timestamps=1000, magic=1)
-    packed = kbatch.recompress(data, "lz4")
+    compressed = kbatch.recompress(data, "lz4")
     assert kbatch.convert(data, 1) == old
     assert rewrite_bytes(SmallConversion(1), data) == old
-    assert rewrite_bytes(SmallRecompression("none"), packed) == data
+    assert rewrite_bytes(SmallRecompression("none"), compressed) == data
     assert kbatch.decode(rewrite_bytes(SmallConversion(2), old)).values() == values
     # Damage in the middle of the input.
     at = int(kbatch.scan(data)["position"][100])
@@ -78,45 +78,51 @@ def test_offsets_must_increase_over_a_whole_run() -> None:
 
 def test_compressed_and_uncompressed_batches_form_one_run() -> None:
     """LEG-R13, PRD-R9: any of the batches may be compressed; no loss is counted twice."""
-    plain = [kbatch.encode([b"v%d" % i] * 3, timestamps=1000, base_offset=3 * i) for i in range(6)]
-    packed = [kbatch.recompress(part, "lz4") for part in plain]
+    uncompressed = [kbatch.encode([b"v%d" % i] * 3, timestamps=1000, base_offset=3 * i) for i in range(6)]
+    compressed = [kbatch.recompress(part, "lz4") for part in uncompressed]
     for number in range(1 << 6):
-        parts = [packed[i] if number >> i & 1 else plain[i] for i in range(6)]
+        parts = [compressed[i] if number >> i & 1 else uncompressed[i] for i in range(6)]
         report = kbatch.RewriteReport()
         made = kbatch.convert(b"".join(parts), 1, codec="none", report=report)
-        assert made == kbatch.convert(b"".join(plain), 1)
+        assert made == kbatch.convert(b"".join(uncompressed), 1)
         assert (report.batches, report.rewritten, report.records, report.batches_written) == (6, 6, 18, 18)
         assert (report.bytes, report.bytes_written) == (sum(map(len, parts)), len(made))
     # Also if damage after the run causes a second pass over the rest.
-    damaged = bytearray(plain[2])
+    damaged = bytearray(uncompressed[2])
     damaged[-3] ^= 1
     report = kbatch.RewriteReport()
-    assert kbatch.convert(plain[1] + plain[0] + damaged, 1, on_error="skip", report=report) == kbatch.convert(
-        plain[1], 1
-    )
-    assert sorted(loss.position for loss in report.damage) == [len(plain[1]), len(plain[1] + plain[0])]
+    assert kbatch.convert(
+        uncompressed[1] + uncompressed[0] + damaged, 1, on_error="skip", report=report
+    ) == kbatch.convert(uncompressed[1], 1)
+    assert sorted(loss.position for loss in report.damage) == [
+        len(uncompressed[1]),
+        len(uncompressed[1] + uncompressed[0]),
+    ]
     for i in range(1, 6):
-        mixed = b"".join(plain[:i]) + packed[i - 1] + plain[i]
+        mixed = b"".join(uncompressed[:i]) + compressed[i - 1] + uncompressed[i]
         with pytest.raises(kbatch.InvalidRecordError, match="offsets do not ascend"):
             kbatch.convert(mixed, 1, codec="none")
 
 
 def test_losses_of_a_run_are_counted_once() -> None:
     """PRD-R9: each loss is counted once, or raises at its batch."""
-    plain = kbatch.encode([b"a"] * 3, timestamps=5)
+    uncompressed = kbatch.encode([b"a"] * 3, timestamps=5)
     idempotent = kbatch.encode(
         [b"b"] * 3, timestamps=5, base_offset=3, producer_id=7, producer_epoch=0, base_sequence=0
     )
     with_headers = kbatch.encode([b"c"], headers=[[("k", b"v")]], timestamps=5, base_offset=6)
     for part, name in ((idempotent, "producer_batches"), (with_headers, "records_with_headers")):
         with pytest.raises(
-            kbatch.ConversionLossError, match=f"byte {len(plain)}, base offset {3 if part is idempotent else 6}"
+            kbatch.ConversionLossError, match=f"byte {len(uncompressed)}, base offset {3 if part is idempotent else 6}"
         ):
-            kbatch.convert(plain + part, 1)
+            kbatch.convert(uncompressed + part, 1)
         report = kbatch.RewriteReport()
-        assert kbatch.decode(kbatch.convert(plain + part, 1, lossy="drop", report=report)).values()[:3] == [b"a"] * 3
+        assert (
+            kbatch.decode(kbatch.convert(uncompressed + part, 1, lossy="drop", report=report)).values()[:3]
+            == [b"a"] * 3
+        )
         assert report.lost == {name: 1}
-        assert (report.batches, report.rewritten, report.bytes) == (2, 2, len(plain + part))
+        assert (report.batches, report.rewritten, report.bytes) == (2, 2, len(uncompressed + part))
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])

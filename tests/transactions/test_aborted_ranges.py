@@ -49,14 +49,14 @@ def columns(ranges: Sequence[tuple[int, int, int]]) -> list[list[int]]:
 def test_the_mask_equals_a_slow_loop(ranges: list[tuple[int, int, int]], batches: list[tuple[int, int, int]]) -> None:
     """Overlapping, repeated and empty ranges in any order; batches with non-monotonic offsets."""
     made = AbortedRanges(*columns(ranges))
-    want = literal(ranges, batches)
-    assert made.mask(rows_of(batches)).tolist() == want
+    expected = literal(ranges, batches)
+    assert made.mask(rows_of(batches)).tolist() == expected
     assert len(made) <= len(ranges)
     again = pickle.loads(pickle.dumps(made))
-    assert again.mask(rows_of(batches)).tolist() == want
+    assert again.mask(rows_of(batches)).tolist() == expected
     for attributes in (0, CONTROL, CONTROL | 0x10):
         assert not made.mask(rows_of(batches, attributes)).any()
-    assert made.mask(rows_of(batches, 0x10 | 0x4B)).tolist() == want
+    assert made.mask(rows_of(batches, 0x10 | 0x4B)).tolist() == expected
 
 
 @given(some_ranges, some_batches, st.integers(-3, 30), st.integers(-3, 30))

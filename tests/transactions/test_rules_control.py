@@ -176,9 +176,9 @@ def test_the_length_of_the_first_record_may_have_one_to_five_bytes() -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "snappy-raw", "lz4", "zstd"])
 def test_att_r5_compressed_control_batches_are_read(codec: str) -> None:
-    plain = marker(0, 1, ABORT)
-    packed = control(1, 9, [control_record(COMMIT, epoch=6), control_record(ABORT, delta=1)], codec=codec)
-    data = plain + packed + marker(3, 2, ABORT)
+    uncompressed = marker(0, 1, ABORT)
+    compressed = control(1, 9, [control_record(COMMIT, epoch=6), control_record(ABORT, delta=1)], codec=codec)
+    data = uncompressed + compressed + marker(3, 2, ABORT)
     assert row_fields(rows_of(data)) == [
         ExpectedRow(0, 0, 0, 1),
         ExpectedRow(1, 0, 6, 1),

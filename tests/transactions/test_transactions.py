@@ -85,14 +85,14 @@ def test_txn_vectors_return_what_kafkas_consumer_returns(path: Path) -> None:
     """Records and next fetch offset equal the results of Kafka's consumer; the model is checked with the same files."""
     vector = json.loads(path.read_text())
     log = bytes.fromhex(vector["hex"])
-    want = (vector["offsets"], vector["nextOffset"])
+    expected = (vector["offsets"], vector["nextOffset"])
     read_committed = vector["isolation"] == 1
     batches = oracle.decode(log).batches
-    assert consume(batches, vector["aborted"], vector["fetchOffset"], read_committed=read_committed) == want
+    assert consume(batches, vector["aborted"], vector["fetchOffset"], read_committed=read_committed) == expected
     # TXN-R12: under read_uncommitted the list is null.
     aborted = vector["aborted"] if read_committed else None
-    assert filtered(log, aborted, vector["fetchOffset"]) == want
-    assert filtered(log, aborted and aborted[::-1] * 2, vector["fetchOffset"]) == want
+    assert filtered(log, aborted, vector["fetchOffset"]) == expected
+    assert filtered(log, aborted and aborted[::-1] * 2, vector["fetchOffset"]) == expected
 
 
 def test_there_are_vectors_for_the_rules() -> None:
@@ -226,14 +226,14 @@ def test_txi_r5_the_rebuilt_index_equals_kafkas(txn_log: bytes, truth: dict[str,
 
 
 def test_txi_r5_the_rebuilt_index_does_not_depend_on_splits(txn_log: bytes) -> None:
-    want = outcome(track(txn_log))
+    expected = outcome(track(txn_log))
     count = len(kbatch.scan(txn_log))
-    assert outcome(track(txn_log, range(1, count))) == want
+    assert outcome(track(txn_log, range(1, count))) == expected
     for split in range(count + 1):
-        assert outcome(track(txn_log, [split])) == want
+        assert outcome(track(txn_log, [split])) == expected
     choose = random.Random(5)
     for _ in range(50):
-        assert outcome(track(txn_log, choose.choices(range(count), k=choose.randrange(12)))) == want
+        assert outcome(track(txn_log, choose.choices(range(count), k=choose.randrange(12)))) == expected
 
 
 def test_a_result_may_be_taken_at_any_time(txn_log: bytes) -> None:
@@ -296,9 +296,9 @@ def test_txi_r6_tracking_may_start_at_any_segment(base: int, txn_log: bytes, tru
 def test_txi_r3_only_transactions_with_data_are_aborted() -> None:
     """TXN-R6: a marker of an empty transaction and a repeated marker are recorded, but abort nothing."""
     log = marker(0, 7, ABORT) + data(1, 7) + marker(2, 7, ABORT) + txn(3, 7) + marker(4, 7, ABORT) + marker(5, 7, ABORT)
-    want = Fold([(7, 3, 4, 5)], [], None, [(7, 0), (7, 2), (7, 4), (7, 5)])
+    expected = Fold([(7, 3, 4, 5)], [], None, [(7, 0), (7, 2), (7, 4), (7, 5)])
     for splits in ([], [1], [2], [3], [4], [5], range(6)):
-        assert outcome(track(log, splits)) == want
+        assert outcome(track(log, splits)) == expected
 
 
 def test_lso_r3_a_transaction_begins_at_its_first_transactional_batch() -> None:
@@ -432,11 +432,11 @@ def test_generated_logs_agree_with_the_model(
 ) -> None:
     """Interleaved producers: the tracker equals the model for any split, and the result equals the consumer's."""
     log, seen = log_of(events, producers)
-    want = fold(seen, lost=damaged_markers(log))
+    expected = fold(seen, lost=damaged_markers(log))
     tracker = track(log, [split for split in splits if split <= len(events)])
-    assert outcome(tracker) == want
+    assert outcome(tracker) == expected
     rows = scan_part(byte_array(log)).batches
-    listed = [(pid, first) for pid, first, _, _ in want.aborted]
+    listed = [(pid, first) for pid, first, _, _ in expected.aborted]
     gone = AbortedRanges.from_transactions(tracker.result()).mask(rows)
     assert gone.tolist() == AbortedRanges.from_list(listed, tracker.abort_markers).mask(rows).tolist()
     kept = set(rows["base_offset"][~gone].tolist())

@@ -256,8 +256,8 @@ def test_the_error_of_a_bad_datum_names_the_fault(schema: Any, datum: bytes, err
 
 def test_decimals_up_to_their_precision_are_parsed() -> None:
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0}
-    most = 10**38 - 1
-    numbers = [0, 1, -1, 127, 128, -128, -129, most, -most, most + 1, -most - 1]
+    largest = 10**38 - 1
+    numbers = [0, 1, -1, 127, 128, -128, -129, largest, -largest, largest + 1, -largest - 1]
     datums = []
     for number in numbers:
         size = max(1, (number.bit_length() + 8) // 8)
