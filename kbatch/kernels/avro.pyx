@@ -72,7 +72,7 @@ cdef struct Node:
     uint8_t* data
     int64_t used
     int64_t data_capacity
-    int32_t* offsets  # the end of each row of bytes or of a list
+    int32_t* offsets  # the end of each row of bytes (a null fixed has none) or of a list
     int64_t offsets_capacity
 
 
@@ -171,7 +171,6 @@ cdef AvroVerdict push_null(Node* nodes, const int32_t* children, int32_t number)
     cdef Node* node = &nodes[number]
     cdef uint8_t nothing[16]
     cdef int32_t i
-    cdef int64_t _k
     cdef AvroVerdict verdict
     memset(nothing, 0, 16)
     if node.kind == K_NULLABLE:
@@ -181,16 +180,12 @@ cdef AvroVerdict push_null(Node* nodes, const int32_t* children, int32_t number)
             verdict = push_null(nodes, children, children[node.first + i])
             if verdict != V_FINE:
                 return verdict
-    elif node.kind == K_BYTES or node.kind == K_STRING:
+    elif node.kind == K_BYTES or node.kind == K_STRING or node.kind == K_FIXED:
         if not push_offset(node, node.used):
             return V_MEMORY
     elif node.kind == K_ARRAY or node.kind == K_MAP:
         if not push_offset(node, nodes[item_of(nodes, children, children[node.first])].rows):
             return V_MEMORY
-    elif node.kind == K_FIXED:
-        for _k in range(node.size):
-            if not push_data(node, nothing, 1):
-                return V_MEMORY
     elif node.kind != K_NULL:
         if not push_data(node, nothing, width(node.kind)):
             return V_MEMORY
@@ -346,7 +341,7 @@ cdef AvroVerdict read(Node* nodes, const int32_t* children, int32_t number, Curs
         if kind == K_BOOLEAN and c.p[0] > 1:
             return V_BOOLEAN
         # Numbers are little-endian in Avro and, as `wire.pxd` assumes, on this machine.
-        if not push_data(node, c.p, n):
+        if not push_data(node, c.p, n) or (kind == K_FIXED and not push_offset(node, node.used)):
             return V_MEMORY
         c.p += n
     elif kind == K_DECIMAL:
@@ -379,14 +374,12 @@ cdef void cut_back(Node* nodes, const int32_t* children, int32_t number, int64_t
     if node.kind == K_RECORD or node.kind == K_UNION:
         for i in range(node.count):
             cut_back(nodes, children, children[node.first + i], rows)
-    elif node.kind == K_BYTES or node.kind == K_STRING:
+    elif node.kind == K_BYTES or node.kind == K_STRING or node.kind == K_FIXED:
         node.used = node.offsets[rows - 1] if rows else 0
     elif node.kind == K_ARRAY or node.kind == K_MAP:
         items = node.offsets[rows - 1] if rows else 0
         for i in range(node.count):
             cut_back(nodes, children, children[node.first + i], items)
-    elif node.kind == K_FIXED:
-        node.used = rows * node.size
     else:
         node.used = rows * width(node.kind)
     node.rows = rows
@@ -553,7 +546,7 @@ cdef class Columns:
         valid : ndarray of bool, shape (rows,)
         data : ndarray of uint8
         offsets : ndarray of int32, shape (rows + 1,)
-            For bytes, strings, arrays and maps; else zeros.
+            For bytes, strings, fixed, arrays and maps; else zeros.
         """
         if not 0 <= number < self.count:
             raise IndexError(f"no node {number}")

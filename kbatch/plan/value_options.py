@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from kbatch import options as opts
 from kbatch.options import Option, OptionError, ValueKind, option
 from kbatch.values.framing import Framing
+from kbatch.values.schema_limits import read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,10 +131,9 @@ class FormatOptions:
         if path is None:
             return self.schema
         try:
-            with open(path, encoding="utf-8") as file:
-                return file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: cannot read the schema: {error}") from None
+            return read_file(path, "the schema").decode().strip()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: can't read the schema: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Parses Avro datums into an Arrow column.
 
-A schema is compiled for the decoder in `kbatch.kernels.avro`; the columns that it fills become an Arrow array.
+A schema is compiled for the decoder in `kbatch.kernels.avro`; the columns that it fills become an Arrow array. A named
+type is compiled once, and its nodes are copied to every reference, because each reference has separate columns.
+`kbatch.values.schema_limits` bounds the size of the result.
 
 Source: the Avro specification 1.11 (schemas, binary encoding, logical types, schema resolution). As in Spark's
 ``from_avro``, a union of null and one type is nullable; any other is a struct of its branches, ``member0`` and so on.
@@ -21,7 +23,8 @@ import numpy.typing as npt
 from kbatch.extras import require
 from kbatch.kernels.avro import Columns
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, read_prefixes
-from kbatch.values.parsed import MAX_NESTING, ByteSlices, Parsed, expand, slices_of
+from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
+from kbatch.values.schema_limits import MAX_NESTING, TypeSize, at, check_text_size, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,9 +97,8 @@ _MIN_DATUM_SIZES = {
 
 @dataclass
 class _Node:
-    """A node of a schema, with the Arrow type of its column."""
+    """A node of a schema, with the Arrow type of its column. All references to a named type share one node."""
 
-    number: int
     kind: NodeKind
     type: Any = None
     size: int = 0
@@ -104,69 +106,65 @@ class _Node:
     limit: int = 0
     least: int = 0
     children: list[_Node] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    # The fields of a record or the branches of a union, with their places among the children.
+    names: dict[str, int] = field(default_factory=dict)
     symbols: list[str] = field(default_factory=list)
     # The aliases of each field of a record, and its default (empty if it has none).
     aliases: list[list[str]] = field(default_factory=list)
     defaults: list[dict[str, Any]] = field(default_factory=list)
+    # With all nodes below.
+    total: TypeSize = field(default_factory=TypeSize)
 
 
 class _Compiler:
-    """Compiles a schema to nodes, each before its children."""
+    """Compiles a schema to nodes. `path` is the place in the schema, for errors."""
 
     def __init__(self, pa: Any) -> None:
         self.pa = pa
-        self.nodes: list[_Node] = []
-        self.named: dict[str, Any] = {}
+        self.named: dict[str, _Node] = {}
         self.open: list[str] = []
 
-    def node(self, schema: Any, space: str, depth: int = 0) -> _Node:
-        if depth > MAX_NESTING:
-            raise ValueError(f"Avro schema is nested deeper than {MAX_NESTING}")
-        pa = self.pa
-        logical = None
+    def node(self, schema: Any, space: str, path: str = "", depth: int = 0) -> _Node:
+        # The definitions themselves are nested too, also where they add nothing to the type.
+        TypeSize(depth=depth).check(_SCHEMA, path)
+        name, logical = schema, None
         if isinstance(schema, dict):
-            logical = schema.get("logicalType")
-            name = schema.get("type")
+            name, logical = schema.get("type"), schema.get("logicalType")
             if isinstance(name, dict | list):
-                return self.node(name, space, depth + 1)
-        else:
-            name = schema
+                return self.node(name, space, path, depth + 1)
         if isinstance(schema, list):
-            return self._union(schema, space, depth)
+            return self._union(schema, space, path, depth)
         if not isinstance(name, str):
-            raise ValueError(f"not an Avro schema: {_short(schema)}")
-        node = _Node(len(self.nodes), NodeKind.NULL)
+            raise ValueError(f"not an Avro schema, {at(path)}: {_short(schema)}")
         if name in _PRIMITIVES:
-            node.kind = _PRIMITIVES[name]
+            node = _Node(_PRIMITIVES[name])
             node.type = self._primitive(node, schema, logical)
+            node.least = _MIN_DATUM_SIZES.get(node.kind, 1)
         elif name == "array":
-            self._add(node, NodeKind.ARRAY)
-            item = self.node(_part(schema, "items"), space, depth + 1)
-            node.children, node.type = [item], pa.list_(pa.field("item", item.type))
+            item = self.node(_part(schema, "items", path), space, f"{path}[]", depth + 1)
+            node = _Node(NodeKind.ARRAY, self.pa.list_(self.pa.field("item", item.type)), least=1, children=[item])
+            node.total = TypeSize.around((item.total,), _SCHEMA, path)
         elif name == "map":
-            self._add(node, NodeKind.MAP)
-            key, item = self.node("string", space, depth + 1), self.node(_part(schema, "values"), space, depth + 1)
-            node.children, node.type = [key, item], pa.map_(pa.string(), item.type)
+            key = self.node("string", space, path, depth + 1)
+            item = self.node(_part(schema, "values", path), space, f"{path}{{}}", depth + 1)
+            node = _Node(NodeKind.MAP, self.pa.map_(self.pa.string(), item.type), least=1, children=[key, item])
+            node.total = TypeSize.around((key.total, item.total), _SCHEMA, path)
         elif name in ("record", "error", "enum", "fixed"):
-            return self._named(node, schema, name, space, logical, depth)
+            node = self._named(schema, name, space, logical, path, depth)
         else:
-            full = name if "." in name or not space else f"{space}.{name}"
-            full = full if full in self.named else name
-            if full not in self.named:
-                raise ValueError(f"unknown Avro type {name!r}")
-            if full in self.open:
-                raise ValueError(f"Avro type {full!r} contains itself; recursive types are not supported")
-            definition, its_space = self.named[full]
-            return self.node({**definition, "name": full}, its_space, depth + 1)
-        if node.number == len(self.nodes):
-            self.nodes.append(node)
-        node.least = _MIN_DATUM_SIZES.get(node.kind, 1)
+            node = self._reference(name, space, path)
         return node
 
-    def _add(self, node: _Node, kind: NodeKind) -> None:
-        node.kind = kind
-        self.nodes.append(node)
+    def _reference(self, name: str, space: str, path: str) -> _Node:
+        full = name if "." in name or not space else f"{space}.{name}"
+        for known in (full, name):
+            if known in self.open:
+                raise ValueError(
+                    f"{_SCHEMA}, {at(path)}: Avro type {known!r} contains itself; recursive types are not supported"
+                )
+            if known in self.named:
+                return self.named[known]
+        raise ValueError(f"{_SCHEMA}, {at(path)}: unknown Avro type {name!r}")
 
     def _primitive(self, node: _Node, schema: Any, logical: Any) -> Any:
         pa = self.pa
@@ -211,76 +209,98 @@ class _Compiler:
         node.limit = 10**precision
         return self.pa.decimal128(precision, scale)
 
-    def _union(self, schema: list[Any], space: str, depth: int) -> _Node:
-        pa = self.pa
-        node = _Node(len(self.nodes), NodeKind.UNION, size=len(schema), least=1)
-        self.nodes.append(node)
+    def _union(self, schema: list[Any], space: str, path: str, depth: int) -> _Node:
+        node = _Node(NodeKind.UNION, size=len(schema), least=1)
         branches = []
         for i, branch in enumerate(schema):
             if isinstance(branch, list):
-                raise ValueError("not an Avro schema: a union within a union")
+                raise ValueError(f"not an Avro schema, {at(path)}: a union within a union")
             if branch == "null" or (isinstance(branch, dict) and branch.get("type") == "null"):
                 node.null_branch = i
             else:
                 branches.append(branch)
-        node.children = [self.node(branch, space, depth + 1) for branch in branches]
         if len(branches) == 1:
-            node.kind, node.type = NodeKind.NULLABLE, node.children[0].type
-            return node
-        node.names = [f"member{i}" for i in range(len(branches))]
-        node.type = pa.struct(list(zip(node.names, (child.type for child in node.children), strict=True)))
+            child = self.node(branches[0], space, path, depth + 1)
+            node.kind, node.type, node.children = NodeKind.NULLABLE, child.type, [child]
+        else:
+            node.names = {f"member{i}": i for i in range(len(branches))}
+            for name, branch in zip(node.names, branches, strict=True):
+                self._add(node, self.node(branch, space, f"{path}.{name}", depth + 1), path)
+            node.type = self._struct(node)
+        node.total = TypeSize.around((child.total for child in node.children), _SCHEMA, path)
         return node
 
-    def _named(self, node: _Node, schema: Any, name: str, space: str, logical: Any, depth: int) -> _Node:
-        pa = self.pa
-        given = _part(schema, "name")
+    def _add(self, node: _Node, child: _Node, path: str) -> None:
+        """Add a child to a struct, and stop as soon as the struct is too large."""
+        node.children.append(child)
+        node.total = TypeSize(node.total.nodes + child.total.nodes, max(node.total.depth, 1 + child.total.depth))
+        node.total.check(_SCHEMA, path)
+
+    def _struct(self, node: _Node) -> Any:
+        return self.pa.struct(list(zip(node.names, (child.type for child in node.children), strict=True)))
+
+    def _named(self, schema: Any, kind: str, space: str, logical: Any, path: str, depth: int) -> _Node:
+        given = _part(schema, "name", path)
         if not isinstance(given, str):
-            raise ValueError(f"not an Avro schema: the name {_short(given)}")
+            raise ValueError(f"not an Avro schema, {at(path)}: the name {_short(given)}")
         if "." in given:
             space = given.rpartition(".")[0]
         elif isinstance(schema.get("namespace"), str):
             space = schema["namespace"]
         full = given if "." in given or not space else f"{space}.{given}"
-        self.named[full] = (schema, space)
-        if name == "enum":
-            self._add(node, NodeKind.ENUM)
-            node.symbols = [str(symbol) for symbol in _part(schema, "symbols")]
-            node.size, node.type, node.least = len(node.symbols), pa.string(), 1
-            return node
-        if name == "fixed":
-            self._add(node, NodeKind.FIXED)
-            size = _part(schema, "size")
-            if not isinstance(size, int) or not 0 <= size < 1 << 24:
-                raise ValueError(f"not an Avro schema: a fixed of size {_short(size)}")
-            node.size, node.type, node.least = size, pa.binary(), size
-            found = self._decimal(node, schema) if logical == "decimal" and size else None
-            if found is not None:
-                node.kind, node.type = NodeKind.DECIMAL_FIXED, found
-            return node
-        self._add(node, NodeKind.RECORD)
-        self.open.append(full)
-        for part in _part(schema, "fields"):
-            child = self.node(_part(part, "type"), space, depth + 1)
-            node.children.append(child)
-            node.names.append(str(_part(part, "name")))
+        if kind == "enum":
+            symbols = [str(symbol) for symbol in _part(schema, "symbols", path)]
+            node = _Node(NodeKind.ENUM, self.pa.string(), size=len(symbols), least=1, symbols=symbols)
+        elif kind == "fixed":
+            node = self._fixed(schema, logical, path)
+        else:
+            self.open.append(full)
+            node = self._record(schema, full, space, path, depth)
+            self.open.pop()
+        self.named[full] = node
+        return node
+
+    def _fixed(self, schema: Any, logical: Any, path: str) -> _Node:
+        size = _part(schema, "size", path)
+        if not isinstance(size, int) or not 0 <= size < 1 << 24:
+            raise ValueError(f"not an Avro schema, {at(path)}: a fixed of size {_short(size)}")
+        node = _Node(NodeKind.FIXED, self.pa.binary(), size=size, least=size)
+        found = self._decimal(node, schema) if logical == "decimal" and size else None
+        if found is not None:
+            node.kind, node.type = NodeKind.DECIMAL_FIXED, found
+        return node
+
+    def _record(self, schema: Any, full: str, space: str, path: str, depth: int) -> _Node:
+        node = _Node(NodeKind.RECORD)
+        for part in _part(schema, "fields", path):
+            name = str(_part(part, "name", path))
+            below = f"{path}.{name}".removeprefix(".")
+            if name in node.names:
+                raise ValueError(f"not an Avro schema, {at(below)}: record {full} has two fields of the same name")
+            node.names[name] = len(node.children)
+            child = self.node(_part(part, "type", below), space, below, depth + 1)
+            self._add(node, child, path)
             node.aliases.append([str(alias) for alias in part.get("aliases", [])])
             node.defaults.append({"default": part["default"]} if "default" in part else {})
             node.least += child.least
-        self.open.pop()
-        if len(set(node.names)) != len(node.names):
-            raise ValueError(f"not an Avro schema: record {full} has two fields of the same name")
-        node.type = pa.struct(list(zip(node.names, (child.type for child in node.children), strict=True)))
+        node.type = self._struct(node)
         return node
 
 
-def _part(schema: Any, name: str) -> Any:
+_SCHEMA = "Avro schema"
+
+
+def _part(schema: Any, name: str, path: str) -> Any:
     if not isinstance(schema, dict) or name not in schema:
-        raise ValueError(f"not an Avro schema: {_short(schema)} without {name!r}")
+        raise ValueError(f"not an Avro schema, {at(path)}: {_short(schema)} without {name!r}")
     return schema[name]
 
 
 def _short(schema: Any) -> str:
-    text = json.dumps(schema, default=str)
+    try:
+        text = json.dumps(schema, default=str)
+    except RecursionError:
+        text = "a deeply nested definition"
     return text if len(text) < 80 else text[:77] + "..."
 
 
@@ -289,17 +309,25 @@ class _SchemaDecoder:
 
     def __init__(self, schema: Schema) -> None:
         self.pa = require("pyarrow", "arrow", "values_avro()")
-        compiler = _Compiler(self.pa)
-        self.root = compiler.node(_loaded(schema), "")
-        self.nodes = compiler.nodes
+        self.root = _Compiler(self.pa).node(_loaded(schema), "")
+        # One row per node of the type. Each reference has separate nodes.
+        rows: list[tuple[int, ...]] = []
+        limits: list[tuple[int, int]] = []
         children: list[int] = []
-        rows, limits = [], []
-        for node in self.nodes:
-            rows.append(
-                (node.kind, node.size, len(children), len(node.children), min(node.least, 1 << 30), node.null_branch)
-            )
+        self.below: list[list[int]] = []
+
+        def add(node: _Node) -> int:
+            number = len(rows)
+            rows.append(())
             limits.append((node.limit & (2**64 - 1), node.limit >> 64))
-            children += [child.number for child in node.children]
+            self.below.append([])
+            self.below[number] = numbers = [add(child) for child in node.children]
+            least = min(node.least, 1 << 30)
+            rows[number] = (node.kind, node.size, len(children), len(numbers), least, node.null_branch)
+            children.extend(numbers)
+            return number
+
+        add(self.root)
         self.table = (np.array(rows, np.int32), np.array(limits, np.uint64), np.array(children, np.int32))
 
     def decode(self, slices: ByteSlices, chosen: npt.NDArray[np.bool_], skip: int) -> tuple[Any, dict[int, str]]:
@@ -311,16 +339,17 @@ class _SchemaDecoder:
             int(row): f"byte {skip + int(places[row])}: {_AVRO_ERRORS[verdicts[row]]}"
             for row in np.flatnonzero(verdicts)
         }
-        return self._array(columns, self.root), errors
+        return self._array(columns, self.root, 0), errors
 
-    def _array(self, columns: Columns, node: _Node) -> Any:
+    def _array(self, columns: Columns, node: _Node, number: int) -> Any:
         pa = self.pa
         if node.kind == NodeKind.NULLABLE:
-            return self._array(columns, node.children[0])
-        rows, valid, data, offsets = columns.column(node.number)
+            return self._array(columns, node.children[0], self.below[number][0])
+        rows, valid, data, offsets = columns.column(number)
         nulls = rows - int(np.count_nonzero(valid))
         bits = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
-        children = [self._array(columns, child) for child in node.children]
+        below = zip(node.children, self.below[number], strict=True)
+        children = [self._array(columns, child, its_number) for child, its_number in below]
         kind = node.type
         if node.kind == NodeKind.NULL:
             return pa.nulls(rows)
@@ -331,8 +360,6 @@ class _SchemaDecoder:
         if node.kind == NodeKind.MAP:
             pairs = pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])
             return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets)], nulls, children=[pairs])
-        if node.kind == NodeKind.FIXED:
-            offsets = np.arange(rows + 1, dtype=np.int32) * node.size
         if node.kind in (NodeKind.BYTES, NodeKind.STRING, NodeKind.FIXED):
             return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets), pa.py_buffer(data)], nulls)
         if node.kind == NodeKind.BOOLEAN:
@@ -346,10 +373,13 @@ class _SchemaDecoder:
 def _loaded(schema: Schema) -> Any:
     if not isinstance(schema, str):
         return schema
+    check_text_size(len(schema), "the Avro schema")
     if schema.strip() in _PRIMITIVES:
         return schema.strip()
     try:
         return json.loads(schema)
+    except RecursionError:
+        raise ValueError(f"{_SCHEMA}: the JSON is nested deeper than {MAX_NESTING} definitions") from None
     except ValueError as error:
         raise ValueError(f"not an Avro schema: invalid JSON: {error}") from None
 
@@ -405,9 +435,8 @@ def _is_schema(source: object) -> bool:
 
 def _text_of(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_file(path, "an Avro schema").decode()
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path}: can't read an Avro schema: {error}") from None
 
 
@@ -425,9 +454,9 @@ def _resolved(pa: Any, array: Any, writer: _Node, reader: _Node, where: str = ""
         for i, (name, node) in enumerate(zip(reader.names, reader.children, strict=True)):
             found = next((k for k in (name, *reader.aliases[i]) if k in writer.names), None)
             if found is not None:
-                at = writer.names.index(found)
-                child = array.field(at)
-                children.append(_resolved(pa, child, writer.children[at], node, f"{where}.{name}"))
+                place = writer.names[found]
+                child = array.field(place)
+                children.append(_resolved(pa, child, writer.children[place], node, f"{where}.{name}"))
             elif "default" in reader.defaults[i]:
                 children.append(_default(pa, reader.defaults[i]["default"], node, len(array), f"{where}.{name}"))
             else:
@@ -488,7 +517,8 @@ class AvroParser:
     Raises
     ------
     ValueError
-        If a schema is invalid, contains itself, or can't be resolved to the reader's.
+        If a schema is invalid, contains itself, can't be resolved to the reader's, or is too large: 16 MiB of text, 64
+        levels, or 20,000 fields and other parts. Each reference to a named type counts with all of its fields.
 
     Examples
     --------

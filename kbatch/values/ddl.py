@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kbatch.extras import require
-from kbatch.values.parsed import MAX_NESTING
+from kbatch.values.schema_limits import SchemaTooLargeError, TypeSize, check_text_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,15 +29,18 @@ def parse_ddl(text: str) -> pa.DataType:
     >>> parse_ddl("id bigint, at timestamp, tags array<string>")
     StructType(struct<id: int64, at: timestamp[us, tz=UTC], tags: list<element: string>>)
     """
+    check_text_size(len(text), "the schema")
     reader = _Reader(text)
     try:
-        kind = reader.type(0)
+        kind = reader.type(1)
         if reader.done:
             return kind
+    except SchemaTooLargeError:
+        raise
     except ValueError:
         pass
     reader = _Reader(text)
-    kind = reader.struct("", 0)
+    kind = reader.struct("", 1)
     if not reader.done:
         raise reader.error("the end")
     return kind
@@ -48,6 +51,7 @@ class _Reader:
         self.pa = require("pyarrow", "arrow", "a schema")
         self.text = text
         self.at = 0
+        self.nodes = 0
         pa = self.pa
         self.simple = {
             "boolean": pa.bool_(),
@@ -96,8 +100,8 @@ class _Reader:
 
     def type(self, depth: int) -> Any:
         pa = self.pa
-        if depth > MAX_NESTING:
-            raise ValueError(f"schema: nested deeper than {MAX_NESTING}")
+        self.nodes += 1
+        TypeSize(self.nodes, depth).check("schema", f"character {self.at}")
         start = self.at
         name = self.take().lower()
         if name in self.simple:
@@ -117,7 +121,7 @@ class _Reader:
         if name in ("array", "map", "struct"):
             self.expect("<")
             if name == "struct":
-                kind = pa.struct([]) if self.peek() == ">" else self.struct(">", depth + 1)
+                kind = pa.struct([]) if self.peek() == ">" else self.struct(">", depth)
             elif name == "array":
                 kind = pa.list_(pa.field("element", self.type(depth + 1)))
             else:
@@ -145,7 +149,7 @@ class _Reader:
             if self.peek() == ":":
                 self.take()
             # NOT NULL has no effect: a field may be missing in any value.
-            fields.append((name[1:-1].replace("``", "`") if name[0] == "`" else name, self.type(depth)))
+            fields.append((name[1:-1].replace("``", "`") if name[0] == "`" else name, self.type(depth + 1)))
             if self.peek().lower() == "not":
                 self.take()
                 if self.take().lower() != "null":

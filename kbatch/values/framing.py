@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.values.parsed import MAX_NESTING, ByteSlices
+from kbatch.values.parsed import ByteSlices
+from kbatch.values.schema_limits import MAX_NESTING
 
 __all__ = ["PREFIX_BYTES", "Framing", "Prefixes", "check_framing", "message_path", "read_prefixes"]
 

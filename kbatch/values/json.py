@@ -20,6 +20,7 @@ from kbatch.extras import require
 from kbatch.kernels.jsontext import check_texts, join
 from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
+from kbatch.values.schema_limits import MAX_NESTING, check_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,6 +93,7 @@ class JsonParser:
         pa = require("pyarrow", "arrow", "values_json()")
         if self.unknown not in ("ignore", "bad"):
             raise ValueError(f"unknown must be 'ignore' or 'bad', got {self.unknown!r}")
+        check_type(self.type, "the JSON schema")
         try:
             self._parse_lines(b'{"v":null}\n', _wire_type(pa, self.type))
         except pa.ArrowNotImplementedError as error:
@@ -295,16 +297,24 @@ class _Seen:
             yield seen.times
             yield from seen.all_times()
 
-    def type(self, pa: Any, more_than: int = 0) -> Any:
+    def type(self, pa: Any, more_than: int = 0, depth: int = 1) -> Any:
+        """Return the type, without fields that occur at most `more_than` times or are nested too deep.
+
+        None if it is itself nested too deep, or if all of its items are.
+        """
+        if depth > MAX_NESTING:
+            return None
         if not self.counts:
             return pa.string()
         kind = max(self.counts, key=lambda name: self.counts[name])
         if kind == "an object":
             fields = [(name, seen) for name, seen in self.fields.items() if seen.times > more_than]
-            return pa.struct([(name, seen.type(pa, more_than)) for name, seen in fields])
+            types = [(name, seen.type(pa, more_than, depth + 1)) for name, seen in fields]
+            return pa.struct([(name, kind) for name, kind in types if kind is not None])
         if kind == "an array":
             assert self.items is not None
-            return pa.list_(self.items.type(pa, more_than))
+            item = self.items.type(pa, more_than, depth + 1)
+            return None if item is None else pa.list_(item)
         if kind == "a number":
             return pa.float64() if self.float else pa.decimal128(38, 0) if self.wide else pa.int64()
         return pa.bool_() if kind == "a boolean" else pa.string()
@@ -323,7 +333,7 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
     pyarrow.DataType
         Each field has its most frequent kind. Integers are int64, or decimal128(38, 0) if one exceeds it, or float64 if
         other numbers occur too. Fields that are always null, and texts that look like times, are strings. The type has
-        at most 1000 fields, the most frequent ones.
+        at most 1000 fields, the most frequent ones, and at most 64 levels.
 
     Examples
     --------
@@ -346,4 +356,4 @@ def infer_json(samples: Iterable[bytes | None]) -> pa.DataType:
         except ValueError:
             continue
     times = sorted(seen.all_times(), reverse=True)
-    return seen.type(pa, times[_MAX_FIELDS] if len(times) > _MAX_FIELDS else 0)
+    return seen.type(pa, times[_MAX_FIELDS] if len(times) > _MAX_FIELDS else 0) or pa.string()

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "MAX_NESTING",
     "ByteSlices",
     "On",
     "Parsed",
@@ -35,9 +34,6 @@ __all__ = [
 On = Literal["key", "value"]
 # `RecordTable`, which is in a higher layer. Without an argument, `ParsedValues` does not fix the type of its table.
 TableT = TypeVar("TableT", bound=TableData, default=Any)
-
-# Types and message paths may be nested this deep.
-MAX_NESTING = 64
 
 # The size of the sample from which a schema is inferred.
 _SAMPLE_ROWS = 2000

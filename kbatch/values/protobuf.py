@@ -15,7 +15,8 @@ import numpy as np
 from kbatch.extras import require
 from kbatch.tuning import PROTOBUF_ROWS
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, message_path, read_prefixes
-from kbatch.values.parsed import MAX_NESTING, Parsed, slices_of
+from kbatch.values.parsed import Parsed, slices_of
+from kbatch.values.schema_limits import TypeSize, at, check_text_size, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,11 +30,7 @@ def read_descriptors(source: bytes | str | os.PathLike[str]) -> bytes:
         return source
     if os.fspath(source).endswith(".proto"):
         return _compiled(source)
-    try:
-        with open(source, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ValueError(f"{os.fspath(source)}: can't read a descriptor set: {error}") from None
+    return read_file(os.fspath(source), "a descriptor set")
 
 
 def _compiled(path: str | os.PathLike[str]) -> bytes:
@@ -78,7 +75,8 @@ class ProtobufParser:
     Raises
     ------
     ValueError
-        If `descriptors` is not a descriptor set or lacks the message, or the message contains itself.
+        If `descriptors` is not a descriptor set or lacks the message, the message contains itself, or it is too large:
+        16 MiB of descriptors, 64 levels, or 20,000 fields and other parts. A message counts wherever it is used.
 
     Examples
     --------
@@ -103,6 +101,7 @@ class ProtobufParser:
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
         pa = require("pyarrow", "arrow", "values_protobuf()")
+        check_text_size(len(self.descriptors), "the descriptor set")
         pool = descriptor_pool.DescriptorPool()
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(self.descriptors).file
@@ -124,8 +123,9 @@ class ProtobufParser:
                 f"not a descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}"
             ) from None
         object.__setattr__(self, "_pool", pool)
+        # Before the classes, which `protobuf` makes recursively for all messages in the message.
+        object.__setattr__(self, "_type", _Types(pa).struct(found, (), "")[0])
         object.__setattr__(self, "_class", message_factory.GetMessageClass(found))
-        object.__setattr__(self, "_type", _struct(pa, found, ()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ProtobufParser, (self.descriptors, self.message, self.framing)
@@ -186,37 +186,58 @@ def _path(descriptor: Any) -> tuple[int, ...]:
     return (*_path(outer), [nested.name for nested in outer.nested_types].index(descriptor.name))
 
 
-def _struct(pa: Any, descriptor: Any, above: tuple[str, ...]) -> Any:
-    if descriptor.full_name in above:
-        raise ValueError(f"message {descriptor.full_name} contains itself; recursive types are not supported")
-    if len(above) > MAX_NESTING:
-        raise ValueError(f"messages are nested deeper than {MAX_NESTING}")
-    above = (*above, descriptor.full_name)
-    return pa.struct([(field.name, _field_type(pa, field, above)) for field in descriptor.fields])
+class _Types:
+    """Makes the Arrow types of messages, each message once, with their sizes. `path` is the place, for errors."""
 
+    def __init__(self, pa: Any) -> None:
+        self.pa = pa
+        self.made: dict[str, tuple[Any, TypeSize]] = {}
+        self.schema = "the descriptor set"
 
-def _field_type(pa: Any, field: Any, above: tuple[str, ...]) -> Any:
-    if _is_map(field):
-        key, item = field.message_type.fields
-        return pa.map_(_scalar_type(pa, key, above), _scalar_type(pa, item, above))
-    kind = _scalar_type(pa, field, above)
-    return pa.list_(kind) if field.is_repeated else kind
+    def struct(self, descriptor: Any, above: tuple[str, ...], path: str) -> tuple[Any, TypeSize]:
+        name = descriptor.full_name
+        if name in self.made:
+            return self.made[name]
+        if name in above:
+            raise ValueError(
+                f"{self.schema}, {at(path)}: message {name} contains itself; recursive types are not supported"
+            )
+        above = (*above, name)
+        TypeSize(depth=len(above)).check(self.schema, path)
+        fields, size = [], TypeSize()
+        for field in descriptor.fields:
+            kind, part = self.field(field, above, f"{path}.{field.name}".removeprefix("."))
+            fields.append((field.name, kind))
+            size = TypeSize(size.nodes + part.nodes, max(size.depth, 1 + part.depth))
+            size.check(self.schema, path)
+        self.made[name] = self.pa.struct(fields), size
+        return self.made[name]
 
+    def field(self, field: Any, above: tuple[str, ...], path: str) -> tuple[Any, TypeSize]:
+        if _is_map(field):
+            (key, of_key), (item, of_item) = (self.scalar(each, above, path) for each in field.message_type.fields)
+            return self.pa.map_(key, item), TypeSize.around((of_key, of_item), self.schema, path)
+        kind, size = self.scalar(field, above, path)
+        if field.is_repeated:
+            return self.pa.list_(kind), TypeSize.around((size,), self.schema, path)
+        return kind, size
 
-def _scalar_type(pa: Any, field: Any, above: tuple[str, ...]) -> Any:
-    if field.message_type is not None:
-        return _struct(pa, field.message_type, above)
-    return {
-        field.CPPTYPE_INT32: pa.int32(),
-        field.CPPTYPE_INT64: pa.int64(),
-        field.CPPTYPE_UINT32: pa.uint32(),
-        field.CPPTYPE_UINT64: pa.uint64(),
-        field.CPPTYPE_DOUBLE: pa.float64(),
-        field.CPPTYPE_FLOAT: pa.float32(),
-        field.CPPTYPE_BOOL: pa.bool_(),
-        field.CPPTYPE_ENUM: pa.string(),
-        field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
-    }[field.cpp_type]
+    def scalar(self, field: Any, above: tuple[str, ...], path: str) -> tuple[Any, TypeSize]:
+        if field.message_type is not None:
+            return self.struct(field.message_type, above, path)
+        pa = self.pa
+        kind = {
+            field.CPPTYPE_INT32: pa.int32(),
+            field.CPPTYPE_INT64: pa.int64(),
+            field.CPPTYPE_UINT32: pa.uint32(),
+            field.CPPTYPE_UINT64: pa.uint64(),
+            field.CPPTYPE_DOUBLE: pa.float64(),
+            field.CPPTYPE_FLOAT: pa.float32(),
+            field.CPPTYPE_BOOL: pa.bool_(),
+            field.CPPTYPE_ENUM: pa.string(),
+            field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
+        }[field.cpp_type]
+        return kind, TypeSize()
 
 
 def _is_map(field: Any) -> bool:
