@@ -1,7 +1,8 @@
 """The exceptions, and the one function that turns a kernel's fault into an exception.
 
 Every exception about input has the location, if known: ``source`` (a file's path), ``position`` (the byte of the source
-at which the batch starts), ``base_offset`` (of that batch) and ``record`` (its number in the batch).
+at which the batch starts), ``base_offset`` (of that batch) and ``record`` (its number in the batch). Unprintable
+characters in a message, such as those in a file's name, are escaped.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.error_codes import ErrorCode
+from kbatch.escaping import printable
 from kbatch.format import BatchStatus
 
 __all__ = [
@@ -47,6 +49,8 @@ __all__ = [
 class KbatchError(Exception):
     """Base of all errors that kbatch raises about its input.
 
+    The message is one line, with unprintable characters escaped; the attributes are as they are in the input.
+
     Attributes
     ----------
     source : str or None
@@ -69,7 +73,7 @@ class KbatchError(Exception):
         base_offset: int | None = None,
         record: int | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.source = source
         self.position = position
         self.base_offset = base_offset

@@ -19,6 +19,7 @@ LAYERS = [
     "format",
     "tuning",
     "error_codes",
+    "escaping",
     "errors",
     "extras",
     "options",

@@ -12,8 +12,10 @@ from typing import NoReturn
 
 import kbatch
 from kbatch.cli import compact, convert, dump, export, recompress, stats, verify
+from kbatch.cli.terminal import print_errors
 from kbatch.cli.usage import UsageError
 from kbatch.errors import KbatchError
+from kbatch.escaping import one_line, printable
 
 __all__ = ["main"]
 
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     >>> main(["export", "no-such-directory", "out"])  # prints an error on standard error
     1
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kbatch",
         description="List, check, summarize and rewrite Kafka's log files, and convert them to Parquet.",
         epilog=EXIT_STATUS,
@@ -73,20 +75,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         commands.choices[options.command].error(str(error))
     except KeyboardInterrupt:
-        print(f"kbatch {options.command}: interrupted", file=sys.stderr)
+        print_errors(f"kbatch {options.command}: interrupted")
         return 130
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does. Python must not flush to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except (KbatchError, OSError, ValueError) as error:
-        text = " ".join(str(error).split())
-        print(f"kbatch {options.command}: {text}", file=sys.stderr)
+        print_errors(f"kbatch {options.command}: {one_line(error)}")
         return 1
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return status
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are escaped: the shell may have put the names of files in place of a pattern."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kbatch.cli.filters import parse_time
 from kbatch.cli.inputs import add_storage_option, open_path, storage_options
-from kbatch.cli.terminal import ProgressLine, counted, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
 from kbatch.cli.usage import argument, number_argument
 from kbatch.format import INT32_MAX, INT64_MAX
 from kbatch.log.storage import locate
@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
             options["progress"] = _progress_of(line, 0, 2 * logs[0].size)
             done.append((arguments.out, compact_log(logs[0], arguments.out, **options)))
     for name, result in done:
-        print(_result_json(name, result) if arguments.json else _result_text(name, result))
+        print_lines(*([_result_json(name, result)] if arguments.json else _result_lines(name, result)))
     return 3 if any(result.damage for _, result in done) else 0
 
 
@@ -134,7 +134,7 @@ def _result_json(name: str, result: Compaction) -> str:
     return json.dumps({"log": name, **asdict(result), "damage": [loss._asdict() for loss in result.damage]})
 
 
-def _result_text(name: str, result: Compaction) -> str:
+def _result_lines(name: str, result: Compaction) -> list[str]:
     lines = [
         f"{name}: {counted(result.records_in, 'record')} ({format_size(result.bytes_in)}) -> {result.records_out:,} "
         f"({format_size(result.bytes_out)}); {counted(result.keys, 'key')}; {result.batches_rewritten:,} of "
@@ -157,4 +157,4 @@ def _result_text(name: str, result: Compaction) -> str:
     if result.tail_bytes:
         lines.append(f"  not copied: {result.tail_bytes:,} bytes after the last complete batch")
     lines += [f"  skipped: {loss.length:,} bytes: {loss.reason}" for loss in result.damage]
-    return "\n".join(lines)
+    return lines

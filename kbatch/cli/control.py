@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 from kbatch.errors import KbatchError
+from kbatch.escaping import escaped_json
 from kbatch.format import ControlType
 from kbatch.log.control import control_value
 
@@ -54,7 +55,7 @@ def control_text(key: bytes | None, value: bytes | None) -> str:
     fields = control_fields(key, value)
     del fields["type"]
     if kind in _KRAFT:
-        return f"{_KRAFT[kind]} {json.dumps(fields, separators=(',', ':'), ensure_ascii=False)}"
+        return f"{_KRAFT[kind]} {escaped_json(json.dumps(fields, separators=(',', ':'), ensure_ascii=False))}"
     if "error" in fields:
         return f"endTxnMarker: {kind.name} error: {fields['error']}"
     return f"endTxnMarker: {kind.name} coordinatorEpoch: {fields['coordinatorEpoch']}"

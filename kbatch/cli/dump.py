@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,10 @@ from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
 from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
 from kbatch.cli.messages import dump_messages
+from kbatch.cli.terminal import print_errors, write_lines
 from kbatch.cli.usage import UsageError, argument, number_argument
 from kbatch.errors import KbatchError
+from kbatch.escaping import escaped_json, printable
 from kbatch.format import BatchStatus
 from kbatch.log.indexes import stored_entries
 from kbatch.log.reading import read_tables
@@ -30,7 +31,6 @@ __all__ = ["add_parser"]
 
 # The size of a table. Lines are formatted from one table at a time.
 _DUMP_TABLE_BYTES = 8 << 20
-_LINES_PER_WRITE = 2048
 
 _DESCRIPTION = """\
 List the contents of segments and their auxiliary files: one line per batch or per record, as JSON or in the format of
@@ -203,7 +203,7 @@ class _Dump:
 
     def _segment(self, segment: Segment) -> None:
         if self.kafka:
-            _write(_head(segment))
+            self._write(_head(segment))
         begin, end = 0, segment.size
         if self.filters.start_offset is not None:
             begin = segment.seek_offset(self.filters.start_offset)
@@ -223,7 +223,7 @@ class _Dump:
             rows = self.filters.batches(chosen)
             if self.remaining is not None:
                 chosen, rows = self._limit(chosen, rows)
-            _write(self._lines(segment, chosen, rows, errors))
+            self._write(self._lines(segment, chosen, rows, errors))
             if self.kafka and self.records and not self.filters.any and len(table):
                 previous = self._find_gaps(segment.path, table, previous)
             if self.remaining == 0:
@@ -293,7 +293,7 @@ class _Dump:
     def _tail(self, segment: Segment, reached: int, batches_end: int) -> None:
         if self.kafka and not self.filters.any and segment.size > batches_end:
             name = segment.path.rpartition("/")[2]
-            _write([f"Found {segment.size - batches_end} invalid bytes at the end of {name}"])
+            self._write([f"Found {segment.size - batches_end} invalid bytes at the end of {printable(name)}"])
         if reached < segment.size:
             with segment.open() as file:
                 tail = file.tail_at(reached)
@@ -314,31 +314,34 @@ class _Dump:
     def print_gaps(self) -> None:
         """Report missing offsets on standard error, as Kafka's tool does (DMP-7)."""
         for path, pairs in self.gaps.items():
-            print(f"Non-consecutive offsets in {path}", file=sys.stderr)
+            print_errors(f"Non-consecutive offsets in {path}")
             for before, after in pairs:
-                print(f"  {before} is followed by {after}", file=sys.stderr)
+                print_errors(f"  {before} is followed by {after}")
 
     def side_file(self, each: Input) -> None:
         """List the entries of an index file or a snapshot."""
         if self.kafka:
-            _write([f"Dumping {each.path}"])
+            self._write([f"Dumping {printable(each.path)}"])
         try:
             entries = _entries(each)
         except KbatchError as error:
             if isinstance(error.__cause__, OSError):
                 raise
-            print(f"kbatch dump: {error}", file=sys.stderr)
+            print_errors(f"kbatch dump: {error}")
             self.damaged = True
             return
         if not self.kafka:
-            _write(jsonlines.entry_lines(each.path, entries))
+            self._write(jsonlines.entry_lines(each.path, entries))
         elif each.kind == "index" and not len(entries):
-            _write([f"{each.path} is empty."])
+            self._write([f"{printable(each.path)} is empty."])
         else:
-            _write(_KAFKA_ENTRIES[each.kind](entries))
+            self._write(_KAFKA_ENTRIES[each.kind](entries))
+
+    def _write(self, lines: Iterable[str]) -> None:
+        write_lines(lines, printable if self.kafka else escaped_json)
 
     def _warn(self, path: str, position: int, text: str) -> None:
-        print(f"kbatch dump: {path}: byte {position}: {text}", file=sys.stderr)
+        print_errors(f"kbatch dump: {path}: byte {position}: {text}")
 
 
 _KAFKA_ENTRIES = {
@@ -361,7 +364,7 @@ def _entries(each: Input) -> npt.NDArray[np.void]:
 
 def _head(segment: Segment) -> list[str]:
     name = segment.path.rpartition("/")[2]
-    lines = [f"Dumping {segment.path}"]
+    lines = [f"Dumping {printable(segment.path)}"]
     if name == "bootstrap.checkpoint":
         return [*lines, "KRaft bootstrap snapshot"]
     if name.endswith(".checkpoint"):
@@ -370,12 +373,3 @@ def _head(segment: Segment) -> list[str]:
             lines.append(f"Snapshot end offset: {int(offset)}, epoch: {int(epoch)}")
         return lines
     return lines if segment.base_offset is None else [*lines, f"Log starting offset: {segment.base_offset}"]
-
-
-def _write(lines: Iterable[str]) -> None:
-    """Write lines to standard output, many at a time."""
-    lines = iter(lines)
-    out = sys.stdout.buffer
-    while chunk := list(islice(lines, _LINES_PER_WRITE)):
-        chunk.append("")
-        out.write("\n".join(chunk).encode("utf-8", "surrogateescape"))

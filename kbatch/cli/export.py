@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 from kbatch.cli.inputs import name_and_value, storage_options
-from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time
+from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time, print_json, print_lines
 from kbatch.cli.usage import usage
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
@@ -19,7 +18,7 @@ from kbatch.sinks.write_options import WriteOptions
 if TYPE_CHECKING:
     from kbatch.sinks.summary import ExportSummary
 
-__all__ = ["add_parser", "format_summary"]
+__all__ = ["add_parser", "summary_lines"]
 
 # The flags of `ReadOptions`, by group.
 _GROUPS = {
@@ -125,7 +124,10 @@ def run(arguments: argparse.Namespace) -> int:
             catalog=arguments.catalog,
             progress=line.show,
         )
-    print(json.dumps(summary.to_dict(), indent=1) if arguments.json else format_summary(summary))
+    if arguments.json:
+        print_json(summary.to_dict())
+    else:
+        print_lines(*summary_lines(summary))
     return summary.exit_status
 
 
@@ -148,18 +150,8 @@ def _write_options(arguments: argparse.Namespace) -> WriteOptions:
     return writing
 
 
-def format_summary(summary: ExportSummary) -> str:
-    """Return the summary as text for people.
-
-    Parameters
-    ----------
-    summary : ExportSummary
-
-    Returns
-    -------
-    str
-        Lines without a last line break.
-    """
+def summary_lines(summary: ExportSummary) -> list[str]:
+    """Return the summary as lines of text for people."""
     batches = ", ".join(f"{count:,} {codec}" for codec, count in summary.batches.items()) or "none"
     log_rate = summary.log_bytes / summary.seconds if summary.seconds else 0.0
     lines = [
@@ -207,7 +199,7 @@ def format_summary(summary: ExportSummary) -> str:
     if summary.losses:
         lines += ["", "Lost:"]
         lines += _loss_lines(summary)
-    return "\n".join(lines)
+    return lines
 
 
 def _omitted_lines(summary: ExportSummary, limit: int = 20) -> list[str]:

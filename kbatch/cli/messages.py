@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ from typing_extensions import Buffer
 import kbatch
 from kbatch.cli import jsonlines
 from kbatch.cli.shown import json_bytes
+from kbatch.cli.terminal import print_errors, write_lines
 from kbatch.errors import KbatchError, ProtocolError
+from kbatch.escaping import escaped_json
 from kbatch.protocol import ApiKey, Message, MessageSplitter, decode_request, decode_response
 
 __all__ = ["dump_messages"]
@@ -47,7 +48,7 @@ def dump_messages(paths: list[str], max_bytes: int | None) -> int:
                     line["error"] = str(error)
                     _report(path, position, error)
                     damaged = True
-                print(json.dumps(line, ensure_ascii=False))
+                write_lines([json.dumps(line, ensure_ascii=False)], escaped_json)
         except KbatchError as error:
             # Without a valid length nothing after it can be split.
             _report(path, None, error)
@@ -57,7 +58,7 @@ def dump_messages(paths: list[str], max_bytes: int | None) -> int:
 
 def _report(path: str, position: int | None, error: KbatchError) -> None:
     at = "" if position is None else f"message at byte {position}: "
-    print(f"kbatch dump: {path}: {at}{error}", file=sys.stderr)
+    print_errors(f"kbatch dump: {path}: {at}{error}")
 
 
 def _split(path: str) -> Iterator[tuple[int, memoryview]]:

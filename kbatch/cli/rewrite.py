@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, get_args
 
 from kbatch.cli.inputs import add_storage_option, open_path, storage_options
-from kbatch.cli.terminal import ProgressLine, counted, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
 from kbatch.cli.usage import number_argument
 from kbatch.format import INT32_MAX
 from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
@@ -85,14 +85,14 @@ def _progress(total: int) -> Iterator[Any]:
 
 def _print(out: str, report: RewriteReport) -> None:
     for loss in report.damage[:_LISTED_DAMAGE]:
-        print(f"skipped: byte {loss.position}, {loss.length} bytes: {loss.reason}")
+        print_lines(f"skipped: byte {loss.position}, {loss.length} bytes: {loss.reason}")
     if len(report.damage) > _LISTED_DAMAGE:
-        print(f"skipped: {len(report.damage) - _LISTED_DAMAGE:,} more")
+        print_lines(f"skipped: {len(report.damage) - _LISTED_DAMAGE:,} more")
     for name, count in report.lost.items():
-        print("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
+        print_lines("lost: " + LOST_TEXTS[name].format(count=f"{count:,}"))
     if report.tail_bytes:
-        print(f"not copied: {report.tail_bytes:,} bytes after the last complete batch")
-    print(
+        print_lines(f"not copied: {report.tail_bytes:,} bytes after the last complete batch")
+    print_lines(
         f"{out}: {counted(report.batches, 'batch')} ({format_size(report.bytes)}) -> {report.batches_written:,} "
         f"({format_size(report.bytes_written)}); {report.rewritten:,} rewritten"
     )

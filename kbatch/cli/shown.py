@@ -7,12 +7,15 @@ import codecs
 import json.encoder
 import re
 
+from kbatch.escaping import is_printable
+
 __all__ = ["json_bytes", "plain_text", "quoted"]
 
 # Line breaks and tabs are text. JSON escapes them; in the line format of Kafka's tool, line breaks are not allowed.
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LINE_BREAK = re.compile("[\n\r]")
 
+# `kbatch.cli.terminal.write_lines` escapes what is not printable.
 quoted = json.encoder.encode_basestring
 
 
@@ -47,7 +50,7 @@ def json_bytes(data: bytes | None, size: int = -1) -> str:
 
 
 def plain_text(data: bytes) -> str:
-    """Return bytes for a line of text: as text, or as ``base64:`` and their base64 encoding.
+    """Return bytes for a line of text: as text if they are printable, else as ``base64:`` and their base64 encoding.
 
     Examples
     --------
@@ -55,7 +58,7 @@ def plain_text(data: bytes) -> str:
     ('abc', 'base64:AAAA', 'base64:dHdvCmxpbmVz')
     """
     text = _decoded_text(data, False)
-    if text is None or _LINE_BREAK.search(text):
+    if text is None or _LINE_BREAK.search(text) or not is_printable(text):
         return "base64:" + base64.b64encode(data).decode("ascii")
     return text
 

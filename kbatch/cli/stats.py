@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
-from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time
+from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time, print_json, print_lines
 from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
 
 __all__ = ["add_parser"]
@@ -65,12 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
             found.append((each, statistics))
             done += statistics.bytes
     if arguments.json:
-        print(json.dumps({"logs": [_statistics_dict(*each) for each in found]}, indent=1))
+        print_json({"logs": [_statistics_dict(*each) for each in found]})
     else:
-        print("\n".join(_table(found)))
+        print_lines(*_table(found))
         if arguments.details:
             for each, statistics in found:
-                print("\n" + "\n".join(_details(each, statistics)))
+                print_lines("", *_details(each, statistics))
     return 3 if any(statistics.losses for _, statistics in found) else 0
 
 

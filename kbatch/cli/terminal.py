@@ -1,12 +1,67 @@
-"""Output on a terminal: a progress line, and the formats of sizes, times and tables."""
+"""All output of the commands: lines, the progress line, and the formats of sizes, times and tables.
+
+Only this module prints, so that everything that is printed is escaped.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
-__all__ = ["ProgressLine", "aligned", "counted", "format_size", "format_time"]
+from kbatch.escaping import is_printable, printable
+
+__all__ = [
+    "ProgressLine",
+    "aligned",
+    "counted",
+    "format_size",
+    "format_time",
+    "print_errors",
+    "print_json",
+    "print_lines",
+    "write_lines",
+]
+
+_LINES_PER_WRITE = 2048
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines on standard output, escaped."""
+    for line in lines:
+        print(printable(line))
+
+
+def print_errors(*lines: str) -> None:
+    """Print lines on standard error, escaped."""
+    for line in lines:
+        print(printable(line), file=sys.stderr)
+
+
+def print_json(document: object) -> None:
+    """Print a JSON document on several lines; it contains only ASCII."""
+    print(json.dumps(document, indent=1))
+
+
+def write_lines(lines: Iterable[str], escape: Callable[[str], str]) -> None:
+    """Write many lines to standard output, a chunk of them at a time.
+
+    Parameters
+    ----------
+    lines : iterable of str
+    escape : callable
+        Escapes a line if there is an unprintable character in its chunk, other than a tab.
+    """
+    lines = iter(lines)
+    out = sys.stdout.buffer
+    while chunk := list(islice(lines, _LINES_PER_WRITE)):
+        chunk.append("")
+        text = "\n".join(chunk)
+        if not is_printable(text):
+            text = "\n".join(map(escape, chunk))
+        out.write(text.encode())
 
 
 class ProgressLine:
@@ -41,6 +96,7 @@ class ProgressLine:
     def write(self, text: str) -> None:
         """Replace the text of the line; an empty text clears it for other output."""
         if self._shown and text != self._text:
+            text = printable(text)
             print(f"\r{text:<{len(self._text)}}", end="" if text else "\r", file=sys.stderr, flush=True)
             self._text = text
 
@@ -80,6 +136,7 @@ def format_time(milliseconds: int | None) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:
     """Format rows as lines of columns; the columns in `left` are left-aligned, the others right-aligned."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
-from kbatch.cli.terminal import ProgressLine, counted, format_size
+from kbatch.cli.terminal import ProgressLine, counted, format_size, print_json, print_lines
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_segment_name
@@ -74,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         def on_finding(finding: VerificationFinding) -> None:
             line.write("")
-            print(_finding_line(finding), flush=sys.stdout.isatty())
+            print_lines(_finding_line(finding))
 
         def progress(read: int) -> None:
             line.show_bytes(done + read, total)
@@ -85,10 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
             done += report.bytes
             if not arguments.json:
                 line.write("")
-                print(_summary(each, report))
+                print_lines(_summary(each, report))
     damaged = any(report.damaged for _, report in reports)
     if arguments.json:
-        print(json.dumps({"damaged": damaged, "logs": [_report_dict(*each) for each in reports]}, indent=1))
+        print_json({"damaged": damaged, "logs": [_report_dict(*each) for each in reports]})
     return 3 if damaged else 0
 
 

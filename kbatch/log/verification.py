@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from kbatch.broker.producers import SequenceChecker
 from kbatch.errors import ErrorCode, KbatchError
+from kbatch.escaping import printable
 from kbatch.format import BatchStatus, Limits
 from kbatch.log.committed import join_transactions, segment_transactions
 from kbatch.log.index_checks import index_checks
@@ -391,5 +392,5 @@ def verify_transaction_index(
 
 def _report_unreadable(path: str, error: KbatchError, report: VerificationReport) -> None:
     """Report an error. The file and the byte are removed from its text, because the finding contains them."""
-    text = str(error).removeprefix(path).removeprefix(f", byte {error.position}")
+    text = str(error).removeprefix(printable(path)).removeprefix(f", byte {error.position}")
     report.add(path, error.position or 0, text.removeprefix(": "))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kbatch.escaping import printable
 from kbatch.plan.split import Split
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
@@ -112,7 +113,8 @@ class LossLog:
     def add(self, source: str, losses: Sequence[Loss]) -> None:
         """Log the losses of a table."""
         for loss in islice(losses, max(0, _MAX_LINES - self._count)):
-            self._log.warning("%s, byte %d: %d bytes lost: %s", source, loss.position, loss.length, loss.reason)
+            where, reason = printable(source), printable(loss.reason)
+            self._log.warning("%s, byte %d: %d bytes lost: %s", where, loss.position, loss.length, reason)
         self._count += len(losses)
 
     def close(self) -> None:

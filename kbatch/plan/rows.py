@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kbatch.errors import LimitExceededError
+from kbatch.escaping import printable
 from kbatch.plan.losses import LossLog
 from kbatch.plan.read_options import MOST_ROW_BYTES, ReadOptions
 from kbatch.plan.split import Split
@@ -105,6 +106,6 @@ def _check_sizes(table: RecordTable, columns: tuple[str, ...], options: ReadOpti
         logging.getLogger(__name__).warning(
             "%s: %s; Spark's JVM needs about four times this size of its heap: if it runs out of memory, give "
             "executors more, or use a schema without the column",
-            where,
+            printable(where),
             what,
         )

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import first_offsets
+from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
 from kbatch.log import Log, Segment
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE
@@ -153,7 +154,7 @@ def plan_ranges(
             logging.getLogger(__name__).warning(
                 "%s: read_committed returns no records from offset %d on, since %d transactions are open; "
                 "option('table', 'transactions') lists them as a DataFrame",
-                log.path,
+                printable(log.path),
                 stable,
                 len(known.open),
             )

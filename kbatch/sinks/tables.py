@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.escaping import one_line
 from kbatch.extras import require
 from kbatch.sinks.files import HIVE_NULL, WrittenFile
 from kbatch.sinks.outputs import OutputPlace
@@ -230,7 +231,9 @@ class _IcebergTable:
             self._catalog = catalogs.load_catalog(catalog)
         except Exception as error:
             # Any error of its configuration: a missing driver, an unreachable server, a wrong value.
-            raise TableCommitError(f"Iceberg catalog {catalog or 'default'!r} cannot be opened: {error}") from error
+            raise TableCommitError(
+                f"Iceberg catalog {catalog or 'default'!r} cannot be opened: {one_line(error)}"
+            ) from error
         # It warns about every column without statistics, and keys and values have none.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 
@@ -288,4 +291,4 @@ class _IcebergTable:
 
 def _failure(table: str, error: Exception, *, unknown: bool) -> TableCommitError:
     text = "may have accepted the files, which are kept" if unknown else "did not accept the files"
-    return TableCommitError(f"{table} {text}: {type(error).__name__}: {error}", unknown=unknown)
+    return TableCommitError(f"{table} {text}: {type(error).__name__}: {one_line(error)}", unknown=unknown)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kbatch.errors import KbatchError, LogDirectoryError
+from kbatch.escaping import one_line
 from kbatch.format import ATTRIBUTE_CODEC, NO_TIMESTAMP, BatchStatus, Codec
 from kbatch.plan.losses import LOSS_SCHEMA, LossRows
 from kbatch.plan.read_options import ReadOptions
@@ -171,7 +172,7 @@ class ExportJob:
         except Exception as error:
             # Only one line reaches the user, for which a bare `[Errno 28]` is not enough.
             files = ", ".join(sorted({split.path for split in self.tasks[task]})[:3])
-            raise KbatchError(f"while exporting {files}: {type(error).__name__}: {error}") from error
+            raise KbatchError(f"while exporting {files}: {type(error).__name__}: {one_line(error)}") from error
 
     def _export(self, task: int) -> list[TaskReport]:
         if self.attempts.local and not self.attempts.exists():

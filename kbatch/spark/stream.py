@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError
+from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
 from kbatch.log import Log, Segment
 from kbatch.log.committed import segment_before
@@ -487,7 +488,7 @@ def _lose(options: StreamReadOptions, message: str) -> None:
     """Report lost offsets: raise an error, or log a warning."""
     if options.fail_on_data_loss:
         raise LogDirectoryError(f"{message}. {_HINT}")
-    logging.getLogger(__name__).warning("%s", message)
+    logging.getLogger(__name__).warning("%s", printable(message))
 
 
 def _name(key: TopicPartition) -> str:
