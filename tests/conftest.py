@@ -35,7 +35,10 @@ def golden() -> Path:
 
 
 # Modules that send signals, fork, count threads or set timers: no two of them run at the same time.
-SERIAL = {"test_cli", "test_cli_terminal", "test_codec_kernels", "test_compact", "test_log_rewriting", "test_threads"}
+SERIAL = {
+    "test_cli", "test_cli_interrupts", "test_cli_terminal", "test_codec_kernels", "test_compact", "test_log_rewriting",
+    "test_threads",
+}  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import kbatch
 from kbatch.cli import compact, convert, dump, export, recompress, stats, verify
+from kbatch.cli.interrupts import InterruptWatch
 from kbatch.cli.terminal import print_errors
 from kbatch.cli.usage import UsageError
 from kbatch.errors import KbatchError
@@ -68,15 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # py4j logs a traceback when a call to the JVM is interrupted; the message below is enough for the user.
     logging.getLogger().addHandler(logging.NullHandler())
     # A batch system ends jobs with SIGTERM, which must clean up as Ctrl-C does.
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    watch = InterruptWatch(options.command, whole_process=arguments is None)
     try:
+        watch.start()
         status: int = options.run(options)
         sys.stdout.flush()
     except UsageError as error:
         commands.choices[options.command].error(str(error))
     except KeyboardInterrupt:
-        print_errors(f"kbatch {options.command}: interrupted")
-        return 130
+        return watch.end()
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does. Python must not flush to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -85,8 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_errors(f"kbatch {options.command}: {one_line(error)}")
         return 1
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        watch.close()
     return status
 
 
@@ -95,10 +94,3 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    # A second signal must not interrupt the clean-up of the first.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt

@@ -29,7 +29,7 @@ not change.
 PATH is a topic-partition directory, a segment (.log), or a broker's log directory. OUT must not exist yet, and
 appears only after the compaction has succeeded. Index files are rebuilt. A damaged segment is an error: `kbatch verify`
 lists the damage. Unreadable producer snapshots and leader epochs are not copied: a broker rebuilds them from the log. A
-run that is killed leaves a directory .NAME.*.tmp next to OUT, which can be deleted.
+run that is killed leaves a directory .NAME.*.tmp next to OUT, which the next run to the same OUT removes.
 
 As on a broker, the last segment of a log is not cleaned, unless --include-active is given.
 """

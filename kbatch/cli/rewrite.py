@@ -20,8 +20,8 @@ PATHS = """\
 PATH is a segment (.log), a topic-partition directory, or a broker's log directory. OUT must not exist yet. It is a .log
 file for a segment, else a directory, and appears only after the command has succeeded. Offsets do not change.
 Index files are rebuilt. The other auxiliary files of segments are copied, except for unreadable producer snapshots and
-leader epochs, which a broker rebuilds. A run that is killed leaves a directory .NAME.*.tmp next to OUT, which can be
-deleted.
+leader epochs, which a broker rebuilds. A run that is killed leaves a directory .NAME.*.tmp next to OUT, which the next
+run to the same OUT removes.
 """
 _LISTED_DAMAGE = 20
 

@@ -19,6 +19,7 @@ from types import TracebackType
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.write.staging import move_all, remove_stage
+from kbatch.log.write.unfinished import OwnedDirectory, forget, register, remove_abandoned, unbroken
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.tuning import COPY_THREADS
 
@@ -31,6 +32,8 @@ _FOREIGN = re.compile(r"\.(parquet|arrow)$|/_temporary-")
 
 class Staging:
     """The files of one run until they are published; a context manager that removes unpublished files.
+
+    On a mounted file system, it also removes the files of an earlier run to the same output that was killed.
 
     Parameters
     ----------
@@ -62,10 +65,16 @@ class Staging:
         self.data = out if in_place else self._root.at("data")
         self._placed: list[str] = []
         self._made = False
+        self._own: OwnedDirectory | None = None
 
     def __enter__(self) -> Staging:
         self._made = not self._out.exists()
+        register(self, self._remove if self._in_place else self._root.remove_all)
         try:
+            if not self._in_place:
+                parent, name = posixpath.split(self._out.path())
+                remove_abandoned(parent, re.compile(rf"{re.escape(name)}\.tmp-[0-9a-f]{{8}}"))
+                self._own = OwnedDirectory(self._root.path())
             self.attempts.make()
             self.data.make()
         except BaseException:
@@ -76,7 +85,9 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._remove()
+        # Files in place are removed one by one, which an interrupt must not cut short.
+        with unbroken if self._in_place else contextlib.nullcontext():
+            self._remove()
 
     def place(self, files: Sequence[tuple[str, str]]) -> None:
         """Move files of attempts to their final names.
@@ -139,6 +150,9 @@ class Staging:
 
     def _remove(self) -> None:
         remove_stage(self._root.remove_all, self._root.exists, attempts=50 if self._root.local else 3)
+        if self._own is not None:
+            self._own.release()
+        forget(self, complete=self.published)
         if self.published or not self._in_place:
             return
         for name in reversed(self._placed):

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.log import Log
+from kbatch.log.write.unfinished import forget, unbroken
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import log_transactions
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
@@ -197,11 +198,13 @@ def export(
         # An interrupt in the middle of a table's commit would leave unknown whether it succeeded, and one while Spark
         # stops would report that nothing was written.
         held = to_the_end.enter_context(HeldInterrupts())
-        if target is None:
-            staging.publish()
-        else:
-            _commit(target, files, job.schema, staging)
-        held.finish()
+        with unbroken:
+            if target is None:
+                staging.publish()
+            else:
+                _commit(target, files, job.schema, staging)
+            held.finish()
+            forget(staging, complete=True)
     return summary
 
 

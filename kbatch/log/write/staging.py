@@ -1,22 +1,25 @@
 """Output that appears only when it is complete.
 
 Files are written to a directory on the same file system whose name readers and brokers ignore, and are renamed at the
-end. If a rename fails, the earlier ones are undone. A write that is killed leaves that directory.
+end. If a rename fails, the earlier ones are undone. A write that is killed leaves that directory; the next write to the
+same path removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.storage import is_url, locate
+from kbatch.log.write.unfinished import OwnedDirectory, forget, register, remove_abandoned, unbroken
 
 __all__ = ["move_all", "remove_stage", "rename_all", "staged", "sync_directory", "sync_parents", "undo_moves"]
 
@@ -24,6 +27,8 @@ _INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 # Attempts to remove a stage, and the pause between them: a task that is being cancelled may still write.
 _REMOVALS = 50
 _REMOVAL_SECONDS = 0.1
+# The longest name that file systems allow, without ".kbatch-12345678.tmp".
+_MAX_PREFIX = 255 - 20
 
 Moves = Sequence[tuple[str, str]]
 
@@ -119,10 +124,12 @@ class staged:
         parent, name = os.path.split(self._path)
         if not os.path.isdir(parent):
             raise LogDirectoryError(f"{self._path}: its parent {parent} is not a directory", source=self._path)
-        self.directory = tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=parent)
-        if directory:
-            # mkdtemp makes a directory for its owner only; the output gets the usual permissions.
-            os.chmod(self.directory, 0o777 & ~_umask())
+        # With its ending the name must not exceed 255 bytes.
+        prefix = os.fsdecode(os.fsencode(f".{name}")[:_MAX_PREFIX]) + ".kbatch-"
+        remove_abandoned(parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{8}}\.tmp"))
+        self._own = OwnedDirectory(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
+        self.directory = self._own.path
+        register(self, self.discard)
 
     def _check(self) -> None:
         taken = [self._path]
@@ -167,6 +174,8 @@ class staged:
     def discard(self) -> None:
         """Remove the files; nothing appears at the final path."""
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._own.release()
+        forget(self)
 
     def _publish(self) -> None:
         parent, name = os.path.split(self._path)
@@ -179,10 +188,6 @@ class staged:
         elif self._sync:
             for found, _, _ in os.walk(self.directory):
                 sync_directory(found)
-        move_all(moves, sync=self._sync)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        with unbroken:
+            move_all(moves, sync=self._sync)
+            forget(self)

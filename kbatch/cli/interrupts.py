@@ -1,0 +1,88 @@
+"""Ctrl-C and SIGTERM end a command within a second, wherever it is.
+
+Python runs the handler of a signal in the main thread between two instructions, so not during a call of a kernel, of
+Java or of the file system. Therefore another thread waits for the signal at the wakeup descriptor. It gives the main
+thread time to clean up, and then removes unfinished output itself and ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any, NoReturn
+
+from kbatch.cli.terminal import print_errors
+from kbatch.log.write.unfinished import is_complete, remove_registered, unbroken
+
+__all__ = ["INTERRUPTED", "InterruptWatch"]
+
+INTERRUPTED = 130
+# Seconds between a signal and the forced end. A command must end within one second in all.
+_GRACE = 0.6
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class InterruptWatch:
+    """The handling of SIGINT and SIGTERM during a command.
+
+    Parameters
+    ----------
+    command : str
+        Its name, for the message.
+    whole_process : bool
+        Whether to end the process. Otherwise a signal only raises `KeyboardInterrupt`, and `close` restores the
+        handlers.
+    """
+
+    def __init__(self, command: str, *, whole_process: bool) -> None:
+        self._command = command
+        self._whole_process = whole_process
+        self._closed = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def start(self) -> None:
+        """Begin to handle signals: from now on, `KeyboardInterrupt` may be raised."""
+        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
+            signal.signal(number, _interrupt)
+        if self._whole_process:
+            reader, writer = os.pipe()
+            os.set_blocking(writer, False)
+            signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, args=(reader,), name="kbatch-interrupts", daemon=True).start()
+
+    def end(self) -> int:
+        """Report that the command was interrupted, and end the process or else return the exit status."""
+        with unbroken:
+            if self._whole_process:
+                remove_registered()
+            with contextlib.suppress(OSError, ValueError):
+                print_errors(f"kbatch {self._command}: interrupted")
+            if self._whole_process:
+                # The interpreter would wait for threads, and for a reader of standard output that does not read.
+                os._exit(INTERRUPTED)
+        return INTERRUPTED
+
+    def close(self) -> None:
+        """Mark the command as ended: later signals have no effect on its exit status."""
+        self._closed = True
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_IGN if self._whole_process else handler)
+
+    def _watch(self, reader: int) -> None:
+        while os.read(reader, 1)[0] not in _SIGNALS:
+            pass
+        time.sleep(_GRACE)
+        with unbroken:
+            if not (self._closed or is_complete()):
+                self.end()
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    # A second signal must not interrupt the clean-up of the first.
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
