@@ -15,14 +15,14 @@ import time
 from typing import Any, NoReturn
 
 from kbatch.cli.terminal import print_errors
-from kbatch.log.write.unfinished import is_complete, remove_registered, unbroken
+from kbatch.log.write.unfinished import is_complete, remove_unfinished, unbroken
 
 __all__ = ["INTERRUPTED", "InterruptWatch"]
 
 INTERRUPTED = 130
 # Seconds between a signal and the forced end. A command must end within one second in all.
-_GRACE = 0.6
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_CLEANUP_SECONDS = 0.6
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 class InterruptWatch:
@@ -45,8 +45,8 @@ class InterruptWatch:
 
     def start(self) -> None:
         """Begin to handle signals: from now on, `KeyboardInterrupt` may be raised."""
-        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number in _SIGNALS:
+        self._before = {number: signal.getsignal(number) for number in _HANDLED}
+        for number in _HANDLED:
             signal.signal(number, _interrupt)
         if self._whole_process:
             reader, writer = os.pipe()
@@ -58,7 +58,7 @@ class InterruptWatch:
         """Report that the command was interrupted, and end the process or else return the exit status."""
         with unbroken:
             if self._whole_process:
-                remove_registered()
+                remove_unfinished()
             with contextlib.suppress(OSError, ValueError):
                 print_errors(f"kbatch {self._command}: interrupted")
             if self._whole_process:
@@ -73,9 +73,9 @@ class InterruptWatch:
             signal.signal(number, signal.SIG_IGN if self._whole_process else handler)
 
     def _watch(self, reader: int) -> None:
-        while os.read(reader, 1)[0] not in _SIGNALS:
+        while os.read(reader, 1)[0] not in _HANDLED:
             pass
-        time.sleep(_GRACE)
+        time.sleep(_CLEANUP_SECONDS)
         with unbroken:
             if not (self._closed or is_complete()):
                 self.end()
@@ -83,6 +83,6 @@ class InterruptWatch:
 
 def _interrupt(number: int, frame: object) -> NoReturn:
     # A second signal must not interrupt the clean-up of the first.
-    for each in _SIGNALS:
+    for each in _HANDLED:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -19,7 +19,13 @@ from types import TracebackType
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.write.staging import move_all, remove_stage
-from kbatch.log.write.unfinished import OwnedDirectory, forget, register, remove_abandoned, unbroken
+from kbatch.log.write.unfinished import (
+    OwnedDirectory,
+    forget_unfinished,
+    register_unfinished,
+    remove_abandoned,
+    unbroken,
+)
 from kbatch.sinks.outputs import OutputPlace
 from kbatch.tuning import COPY_THREADS
 
@@ -69,7 +75,7 @@ class Staging:
 
     def __enter__(self) -> Staging:
         self._made = not self._out.exists()
-        register(self, self._remove if self._in_place else self._root.remove_all)
+        register_unfinished(self, self._remove if self._in_place else self._root.remove_all)
         try:
             if not self._in_place:
                 parent, name = posixpath.split(self._out.path())
@@ -152,7 +158,7 @@ class Staging:
         remove_stage(self._root.remove_all, self._root.exists, attempts=50 if self._root.local else 3)
         if self._own is not None:
             self._own.release()
-        forget(self, complete=self.published)
+        forget_unfinished(self, complete=self.published)
         if self.published or not self._in_place:
             return
         for name in reversed(self._placed):

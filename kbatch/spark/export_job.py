@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.log import Log
-from kbatch.log.write.unfinished import forget, unbroken
+from kbatch.log.write.unfinished import forget_unfinished, unbroken
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import log_transactions
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
@@ -204,7 +204,7 @@ def export(
             else:
                 _commit(target, files, job.schema, staging)
             held.finish()
-            forget(staging, complete=True)
+            forget_unfinished(staging, complete=True)
     return summary
 
 

@@ -19,7 +19,13 @@ from typing import Self
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.storage import is_url, locate
-from kbatch.log.write.unfinished import OwnedDirectory, forget, register, remove_abandoned, unbroken
+from kbatch.log.write.unfinished import (
+    OwnedDirectory,
+    forget_unfinished,
+    register_unfinished,
+    remove_abandoned,
+    unbroken,
+)
 
 __all__ = ["move_all", "remove_stage", "rename_all", "staged", "sync_directory", "sync_parents", "undo_moves"]
 
@@ -129,7 +135,7 @@ class staged:
         remove_abandoned(parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{8}}\.tmp"))
         self._own = OwnedDirectory(os.path.join(parent, f"{prefix}{uuid.uuid4().hex[:8]}.tmp"))
         self.directory = self._own.path
-        register(self, self.discard)
+        register_unfinished(self, self.discard)
 
     def _check(self) -> None:
         taken = [self._path]
@@ -175,7 +181,7 @@ class staged:
         """Remove the files; nothing appears at the final path."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self._own.release()
-        forget(self)
+        forget_unfinished(self)
 
     def _publish(self) -> None:
         parent, name = os.path.split(self._path)
@@ -190,4 +196,4 @@ class staged:
                 sync_directory(found)
         with unbroken:
             move_all(moves, sync=self._sync)
-            forget(self)
+            forget_unfinished(self)

@@ -14,7 +14,15 @@ import shutil
 import threading
 from collections.abc import Callable
 
-__all__ = ["OwnedDirectory", "forget", "is_complete", "register", "remove_abandoned", "remove_registered", "unbroken"]
+__all__ = [
+    "OwnedDirectory",
+    "forget_unfinished",
+    "is_complete",
+    "register_unfinished",
+    "remove_abandoned",
+    "remove_unfinished",
+    "unbroken",
+]
 
 # Held while output is published or undone: the process does not end in the middle of that.
 unbroken = threading.RLock()
@@ -23,12 +31,12 @@ _registered: dict[object, Callable[[], None]] = {}
 _complete = threading.Event()
 
 
-def register(writer: object, remove: Callable[[], None]) -> None:
+def register_unfinished(writer: object, remove: Callable[[], None]) -> None:
     """Register the function that removes the output of a writer if the process has to end at once."""
     _registered[writer] = remove
 
 
-def forget(writer: object, *, complete: bool = False) -> None:
+def forget_unfinished(writer: object, *, complete: bool = False) -> None:
     """Forget a writer whose output is published or removed; `complete` if a later interrupt must not undo anything."""
     _registered.pop(writer, None)
     if complete:
@@ -40,7 +48,7 @@ def is_complete() -> bool:
     return _complete.is_set()
 
 
-def remove_registered() -> None:
+def remove_unfinished() -> None:
     """Remove the unfinished output of all writers; the caller holds `unbroken` and ends the process afterwards."""
     for remove in list(_registered.values()):
         with contextlib.suppress(Exception):

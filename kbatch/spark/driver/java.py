@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from kbatch.errors import MissingDependencyError
-from kbatch.log.write.unfinished import register
+from kbatch.log.write.unfinished import register_unfinished
 
 __all__ = ["ensure_java", "java_version"]
 
@@ -113,7 +113,7 @@ def _packaged_java() -> str | None:
 def _shim_home(java: str) -> tempfile.TemporaryDirectory[str]:
     # Kept for the session, that is as long as this process, and removed with it.
     directory = tempfile.TemporaryDirectory(prefix="kbatch-java-")
-    register(directory.name, directory.cleanup)
+    register_unfinished(directory.name, directory.cleanup)
     script = Path(directory.name, "bin", "java")
     script.parent.mkdir()
     script.write_text(_SHIM.format(java=shlex.quote(java)))

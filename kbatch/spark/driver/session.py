@@ -17,7 +17,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kbatch.errors import KbatchError
-from kbatch.log.write.unfinished import forget, register
+from kbatch.log.write.unfinished import forget_unfinished, register_unfinished
 from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.java import ensure_java
 
@@ -78,12 +78,12 @@ def spark_session(
     ensure_java()
     with tempfile.TemporaryDirectory(prefix="kbatch-spark-") as scratch:
         log = Path(scratch, "spark.log")
-        register(scratch, lambda: shutil.rmtree(scratch, ignore_errors=True))
+        register_unfinished(scratch, lambda: shutil.rmtree(scratch, ignore_errors=True))
         try:
             with log.open("wb") as sink, _own_session(master, app_name, conf or {}, scratch, sink) as spark:
                 yield spark
         finally:
-            forget(scratch)
+            forget_unfinished(scratch)
 
 
 @contextlib.contextmanager
