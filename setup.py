@@ -1,8 +1,10 @@
 """The compiled part of the build; everything else is declared in ``pyproject.toml``."""
 
 import os
+import subprocess
 import sys
 import sysconfig
+import tempfile
 from glob import glob
 
 from Cython.Build import cythonize
@@ -45,13 +47,25 @@ def compiler_flags() -> tuple[list[str], list[str]]:
     """Return the flags for the compiler and for the linker."""
     # Kernels are loops over pointers in C, which -O3 speeds up. Debug symbols are three quarters of a wheel.
     flags = ["-O3", "-fno-strict-aliasing", "-g0"]
+    link = []
     if sys.platform == "darwin":
         flags.append("-Wno-unreachable-code-fallthrough")
+    if sys.platform == "linux":
+        # The table of imported functions is read-only before a kernel runs.
+        link = ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
     if SANITIZE:
         # The tests of hostile input check addresses and undefined behaviour.
         flags = [*flags, "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g"]
         return flags, ["-fsanitize=address,undefined"]
-    return flags, []
+    # The library functions whose lengths the compiler knows check them. The sanitizers do that themselves.
+    return [*flags, "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"], link
+
+
+# Limit what an overflow in a kernel could be used for; each is used if the compiler knows it. By
+# `python -m bench.instructions`, hardening takes 2.2 % more instructions for batches of one record, 2.8 % for Arrow
+# views and at most 1.4 % for the other steps. -fcf-protection is left out: the processor checks nothing unless the
+# interpreter and all of its libraries are built with it.
+HARDENING = ["-fstack-protector-strong", "-fstack-clash-protection"]
 
 
 INSTALL = (
@@ -71,6 +85,9 @@ class ParallelBuild(build_ext):
         if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
             raise CompileError(f"kbatch's kernels are compiled from C, and Python.h was not found. {INSTALL}")
         try:
+            flags = [] if SANITIZE else [flag for flag in HARDENING if self.accepts(flag)]
+            for extension in self.extensions:
+                extension.extra_compile_args = [*extension.extra_compile_args, *flags]
             super().build_extensions()
         except (CompileError, PlatformError) as error:
             if isinstance(error, CompileError) and "No such file or directory" not in str(error):
@@ -78,6 +95,19 @@ class ParallelBuild(build_ext):
             raise CompileError(
                 f"kbatch's kernels are compiled from C, and no C compiler was found ({error}). {INSTALL}"
             ) from None
+
+    def accepts(self, flag: str) -> bool:
+        """Return whether the compiler compiles an empty file with `flag`, without a warning."""
+        with tempfile.TemporaryDirectory() as directory:
+            source = os.path.join(directory, "empty.c")
+            with open(source, "w") as file:
+                file.write("int empty;\n")
+            command = [*self.compiler.compiler_so, "-Werror", flag, "-c", source, "-o", source + ".o"]
+            try:
+                return subprocess.run(command, capture_output=True, check=False).returncode == 0
+            except OSError:
+                # The build itself reports the missing compiler.
+                return False
 
 
 flags, link = compiler_flags()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from elftools.elf.elffile import ELFFile
 
 import kbatch
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_to_error
@@ -54,6 +55,24 @@ def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> No
     assert built.returncode != 0
     assert "no C compiler was found" in built.stderr
     assert "apt-get install gcc python3-dev" in built.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
+def test_kernels_are_built_with_a_protected_stack_and_read_only_relocations() -> None:
+    if os.environ.get("KBATCH_SANITIZE"):
+        pytest.skip("sanitized kernels are built without hardening")
+    protected = set()
+    for kernel in (PACKAGE / "kernels").glob("*.so"):
+        with kernel.open("rb") as file:
+            elf = ELFFile(file)
+            kinds = [segment["p_type"] for segment in elf.iter_segments()]
+            flags = {tag.entry.d_tag: tag.entry.d_val for tag in elf.get_section_by_name(".dynamic").iter_tags()}
+            names = {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
+        assert "PT_GNU_RELRO" in kinds, kernel.name
+        # All functions are bound when the module is loaded; DF_BIND_NOW is 8.
+        assert flags.get("DT_FLAGS", 0) & 8, kernel.name
+        protected |= {kernel.name.split(".")[0]} if "__stack_chk_fail" in names else set()
+    assert {"decode", "pipeline", "message_codec"} <= protected
 
 
 def test_faults_equal_the_faults_of_the_kernels() -> None:
