@@ -36,7 +36,8 @@ _LZ4_HAS_SIZE = 0x08  # the flag, and the bytes that the content size takes
 _LZ4_INDEPENDENT = 0x20
 _LZ4_CHECKSUMS = 0x14
 _LZ4_STORED = 0x80000000
-# Every byte of a block adds at most 255 bytes to a length.
+# Every byte of a block adds at most 255 bytes to a length. A higher ratio would give the same results: it only bounds
+# the memory that is reserved, and a block that exceeds the limit is decompressed by the stream decoder.
 _LZ4_MAX_RATIO = 255
 
 _ZSTD_MAGIC = 0xFD2FB528

@@ -186,6 +186,15 @@ def test_errors_name_every_invalid_record() -> None:
     assert str(before).endswith(f"timestamp is {NOW - 6}, outside of the allowed range {bounds}: record 0")
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_timestamps_at_the_bounds_are_accepted_prd_r4(codec: str) -> None:
+    """``LogValidator.recordHasInvalidTimestamp`` compares with ``>``."""
+    topic = TopicConfig(timestamp_before_max_ms=5, timestamp_after_max_ms=7)
+    kbatch.validate_batch(batch([b"a", b"b"], codec=codec, timestamps=[NOW - 5, NOW + 7]), topic, now_ms=NOW)
+    for late in (NOW - 6, NOW + 8):
+        assert refusal(batch([b"a", b"b"], codec=codec, timestamps=[NOW, late]), topic).records.tolist() == [1]
+
+
 def test_a_producer_may_not_set_log_append_time() -> None:
     data = batch([b"a"], timestamp_type="log_append_time", append_time=NOW)
     assert refusal(data, APPEND_TIME).code == ErrorCode.INVALID_TIMESTAMP

@@ -176,6 +176,61 @@ def test_a_followed_duplicate_is_the_last_batch_of_its_producer_prd_r10() -> Non
     assert broker.producers()[["last_sequence", "last_offset"]].tolist() == [(3, 103)]
 
 
+def test_followed_batches_are_remembered_after_every_refusal() -> None:
+    """With "follow", refused markers end transactions and set the epoch, as when a broker loads a log."""
+    checker = SequenceChecker()
+    checker.check(batches((3, 0, 1), attributes=0x10, offset=5))
+    for command in ("mark", "follow"):
+        verdicts = checker.check(marker(2, 4, offset=6), on_error=command)  # type: ignore[arg-type]
+        assert verdicts.tolist() == [(-1, ErrorCode.INVALID_PRODUCER_EPOCH)]
+        state = checker.producers()[["producer_epoch", "current_txn_first_offset", "coordinator_epoch"]].tolist()
+        assert state == ([(3, 5, -1)] if command == "mark" else [(2, -1, 4)])
+    # The batches after a refused marker are checked too.
+    data = kbatch.encode_marker("commit", producer_id=7, producer_epoch=1, coordinator_epoch=9, offset=7, timestamp=5)
+    later = kbatch.encode([b"a"], producer_id=7, producer_epoch=2, base_sequence=0, base_offset=8)
+    table = kbatch.decode(data + later, include_control=True)
+    assert checker.check(table, on_error="mark")["error"].tolist() == [ErrorCode.INVALID_PRODUCER_EPOCH, 0]
+
+
+def test_producer_0_a_transaction_at_offset_0_and_a_snapshot_at_offset_0_count() -> None:
+    """SEQ-R5: ids, offsets and sequences from 0 on are valid."""
+    checker = SequenceChecker()
+    assert codes(checker, batches((0, 0, 1), producer_id=0, attributes=0x10)) == ["NONE"]
+    assert checker.producers().tolist() == [(0, 0, 0, 0, 0, 0, -1, 0)]
+    assert codes(checker, batches((0, 1, 1), producer_id=0)) == ["INVALID_TXN_STATE"]
+    again = SequenceChecker(checker.producers())
+    assert codes(again, batches((0, 0, 1), producer_id=0, attributes=0x10)) == [AGAIN]
+    assert codes(again, batches((0, 1, 1), producer_id=0, attributes=0x10)) == ["NONE"]
+    # A transaction that is open continues at its first offset.
+    assert again.producers()["current_txn_first_offset"].tolist() == [0]
+
+
+def test_the_state_of_a_producer_without_data_is_empty() -> None:
+    """ProducerStateEntry: last sequence and last offset are -1, the delta is 0."""
+    checker = SequenceChecker()
+    checker.check(marker(1, 2))
+    (row,) = checker.producers()[["last_sequence", "last_offset", "offset_delta", "timestamp"]].tolist()
+    assert row == (-1, -1, 0, 5)
+    # Batches without a sequence leave the last sequence unknown.
+    checker.check(batches((1, -1, 4)))
+    assert checker.producers()["last_sequence"].tolist() == [-1]
+
+
+def test_the_transaction_is_checked_after_the_sequence_prd_r12() -> None:
+    """A batch outside of the open transaction with the right sequence, also with 0 after the largest one (SEQ-R1)."""
+    for last, following in ((4, 5), (MAX, 0)):
+        checker = SequenceChecker()
+        assert codes(checker, batches((0, last, 1), attributes=0x10)) == ["NONE"]
+        assert codes(checker, batches((0, following + 1, 1), (0, following, 1))) == [GAP, "INVALID_TXN_STATE"]
+
+
+def test_a_repeated_sequence_in_a_transaction_is_a_duplicate_outside_of_it_too() -> None:
+    """PRD-R10 before PRD-R12: the broker looks for duplicates first."""
+    checker = SequenceChecker()
+    assert codes(checker, batches((0, 0, 1), (0, 1, 1), attributes=0x10)) == ["NONE", "NONE"]
+    assert codes(checker, batches((0, 0, 1))) == [AGAIN]
+
+
 def test_refusals_do_not_remember_duplicates() -> None:
     """The batches after a duplicate continue the sequence before it, and each error is reported once."""
     log = batches((0, 0, 1), (0, 1, 1), (0, 0, 1), (0, 2, 1))
@@ -190,6 +245,14 @@ def test_producers_expire() -> None:
     assert codes(SequenceChecker(expiration_ms=1000), rows) == ["NONE", GAP, "NONE"]
     rows["attributes"] = 0x10
     assert codes(SequenceChecker(expiration_ms=1000), rows) == ["NONE", GAP, GAP]
+    # ProducerStateManager.isProducerExpired: the producer expires when this time has passed, not after it.
+    rows = batches((0, 0, 1), (0, 7, 1))
+    for later, expected in ((999, GAP), (1000, "NONE")):
+        rows["max_timestamp"] = [500, 500 + later]
+        assert codes(SequenceChecker(expiration_ms=1000), rows) == ["NONE", expected]
+    with pytest.raises(ValueError, match="expiration_ms must be positive, got 0"):
+        SequenceChecker(expiration_ms=0)
+    SequenceChecker(expiration_ms=1)
 
 
 def test_the_first_sequence_of_a_snapshot_is_counted_back_from_the_last_seq_r2() -> None:

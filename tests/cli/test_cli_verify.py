@@ -161,9 +161,8 @@ def test_overlapping_segments_are_damage(run: Any, tmp_path: Path) -> None:
 def test_timestamps_and_records_are_compared_with_the_header(run: Any, tmp_path: Path) -> None:
     """TS-R4: a max_timestamp that is too small misleads seeks; one that is too large is normal after compaction."""
     one = batch(3, [1, 1], last_delta=0)
-    path = write_segment(
-        tmp_path / "t-0", 0, [batch(0, [1, 9], max_timestamp=3), batch(2, [1], max_timestamp=50), one]
-    )  # fmt: skip
+    batches = [batch(0, [1, 9], max_timestamp=8), batch(2, [1], max_timestamp=50), one, batch(5, [7], max_timestamp=7)]
+    path = write_segment(tmp_path / "t-0", 0, batches)
     status, out, _ = run(path)
     assert status == 3
     shown = sorted(findings(out))
@@ -224,6 +223,7 @@ def test_time_index_entries_are_checked(run: Any, txn: Path) -> None:
     timestamp, relative = struct.unpack_from(">qi", data, 12)
     for at, change, text in (
         (12, struct.pack(">q", timestamp + 1), "the largest up to that batch is"),
+        (12, struct.pack(">q", timestamp - 1), "the largest up to that batch is"),
         (12, struct.pack(">q", 5), "entries must not descend"),
         (len(data) - 4, struct.pack(">i", 1 << 20), "the segment ends at"),
         (len(data), b"\1", "not a multiple of an entry's 12 bytes"),

@@ -269,6 +269,8 @@ def test_hdr_r2_header_key_may_be_empty(codec: str) -> None:
 def test_hdr_r3_any_negative_value_length_is_null(codec: str, length: int) -> None:
     record = encode_record(header_count=2, extra=b"\x02h" + zigzag(length) + b"\x02h\x00")
     assert one(record, codec).headers == ((b"h", None), (b"h", b""))
+    table = kbatch.decode(build_batch([record], codec=codec))
+    assert table.headers["value_len"].tolist() == [-1, 0]
 
 
 @codecs

@@ -132,18 +132,18 @@ TARGETS = (
     Target(
         "kbatch/batches/framing.py",
         ("tests/read/test_rules_framing.py", "tests/read/test_rules_message_sets.py"),
-        ("tests/read/test_streaming.py", "tests/read/test_damage.py", "tests/log/test_log_segments.py"),
+        ("tests/read/test_random_damage.py", "tests/log/test_log_segments.py"),
     ),
     Target(
         "kbatch/kernels/scan.pyx",
         ("tests/read/test_rules_header.py", "tests/read/test_rules_framing.py"),
-        ("tests/read/test_vectors.py", "tests/read/test_streaming.py"),
+        ("tests/read/test_vectors.py",),
         "scan",
     ),
     Target(
         "kbatch/kernels/records.pxd",
         _RECORD_TESTS,
-        ("tests/read/test_vectors.py", "tests/read/test_long_batches.py", "tests/read/test_differential.py"),
+        ("tests/read/test_vectors.py",),
         "decode",
     ),
     Target("kbatch/kernels/murmur.pyx", ("tests/broker/test_partitioner.py",), module="murmur"),

@@ -138,6 +138,22 @@ def test_offsets_may_have_gaps() -> None:
     assert kbatch.decode(file.getvalue()).records["offset"].tolist() == [5, 9, 10, 20]
 
 
+def test_sequence_0_follows_the_largest_one_seq_r1() -> None:
+    """Across batches, within a batch, and across flushes; the sequences advance with the offsets (SEQ-R3)."""
+    options: dict[str, Any] = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 2**31 - 2}
+    out = io.BytesIO()
+    with kbatch.BatchWriter(out, max_records=1, **options) as writer:
+        writer.append_many([b"a", b"b", b"c"])
+        writer.flush()
+        writer.append(b"d")
+    assert kbatch.scan(out.getvalue())["base_sequence"].tolist() == [2**31 - 2, 2**31 - 1, 0, 1]
+    out = io.BytesIO()
+    with kbatch.BatchWriter(out, max_records=3, **options) as writer:
+        writer.append_many([b"a", b"b", b"c"])
+        writer.append(b"d")
+    assert kbatch.scan(out.getvalue())["base_sequence"].tolist() == [2**31 - 2, 1]
+
+
 def test_flush_ends_a_batch() -> None:
     file = io.BytesIO()
     with kbatch.BatchWriter(file, **PRODUCER) as writer:

@@ -1,0 +1,63 @@
+"""Aborted ranges at their bounds, and lost ABORT markers that a ``.txnindex`` lists."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from transaction_logs import txn
+
+from kbatch import BATCH_DTYPE
+from kbatch.batches.framing import byte_array, scan_part
+from kbatch.transactions import AbortedRanges, TransactionTracker
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "applied"), [(5, 10, False), (5, 11, True), (10, 11, True), (11, 12, False), (11, 20, False)]
+)
+def test_a_listed_marker_ends_a_transaction_that_began_within_it_txi_r1(first: int, last: int, applied: bool) -> None:
+    """A marker has its own offset, which is after the first offset of its transaction."""
+    data = txn(10, 7)
+    tracker = TransactionTracker()
+    tracker.add(byte_array(data), scan_part(byte_array(data)).batches, 0)
+    assert tracker.abort(7, first, last) is applied
+    assert not tracker.abort(8, first, last)
+    result = tracker.result()
+    assert len(result.open) == 1 - applied
+    assert [row[:3] for row in result.aborted.tolist()] == ([(7, 10, last)] if applied else [])
+
+
+def test_a_range_that_ends_with_another_one_is_removed() -> None:
+    """Ranges within others are removed, also if both end at the same offset."""
+    ranges = AbortedRanges([7, 7, 7, 8], [0, 5, 5, 5], [9, 9, 9, 9])
+    assert (ranges.producer_id.tolist(), ranges.first_offset.tolist()) == ([7, 8], [0, 5])
+    longer = AbortedRanges([7, 7], [0, 5], [9, 10])
+    assert longer.last_offset.tolist() == [9, 10]
+
+
+@pytest.mark.parametrize(("offsets", "aborted"), [((4, 4), False), ((4, 5), True), ((9, 12), True), ((10, 12), False)])
+def test_both_ends_of_a_range_belong_to_it_txn_r2(offsets: tuple[int, int], aborted: bool) -> None:
+    """A batch is aborted if it overlaps a range of its producer."""
+    rows = np.zeros(1, BATCH_DTYPE)
+    rows["magic"], rows["attributes"], rows["producer_id"] = 2, 0x10, 0
+    rows["base_offset"], rows["last_offset"] = offsets
+    ranges = AbortedRanges([0], [5], [9])
+    assert ranges.mask(rows).tolist() == [aborted]
+    assert len(ranges.within(offsets[0], offsets[1] + 1)) == aborted
+    rows["magic"] = 1
+    assert ranges.mask(rows).tolist() == [False]
+
+
+def test_numbers_at_the_limits_of_int64_are_accepted() -> None:
+    limit = 2**63 - 1
+    ranges = AbortedRanges.from_list([(limit, -limit - 1)], ([limit], [limit]))
+    assert (ranges.first_offset.tolist(), ranges.last_offset.tolist()) == ([-limit - 1], [limit])
+    for entry in ((limit + 1, 0), (0, -limit - 2)):
+        with pytest.raises(ValueError, match="exceeds int64"):
+            AbortedRanges.from_list([entry], ([], []))
+
+
+def test_entries_end_at_the_first_marker_at_or_after_their_first_offset_txn_r2() -> None:
+    """The markers of other producers and earlier ones do not count."""
+    markers = ([6, 7, 7, 8, 7], [30, 9, 25, 12, 20])
+    for first, last in ((8, 9), (9, 9), (10, 20), (20, 20), (21, 25), (26, 2**63 - 1)):
+        assert AbortedRanges.from_list([(7, first)], markers).last_offset.tolist() == [last]
