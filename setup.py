@@ -39,7 +39,15 @@ KERNELS = [
 # Cython's own functions for typed memoryviews, compiled once for all kernels.
 SHARED = "kbatch.kernels._cython"
 
-SANITIZE = bool(os.environ.get("KBATCH_SANITIZE"))
+# The sanitizers of a build for tests, by the value of KBATCH_SANITIZE. "fuzzer" is for clang, and adds the coverage that
+# libFuzzer reads; its runtime is loaded with atheris, therefore nothing is linked (tests/fuzz/README.md).
+SANITIZERS = {
+    "1": "-fsanitize=address,undefined",
+    "thread": "-fsanitize=thread",
+    # The runtime of atheris 3.0 lacks the check of function types.
+    "fuzzer": "-O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=function",
+}
+SANITIZE = os.environ.get("KBATCH_SANITIZE", "")
 JOBS = os.cpu_count() or 1
 
 
@@ -54,9 +62,9 @@ def compiler_flags() -> tuple[list[str], list[str]]:
         # The table of imported functions is read-only before a kernel runs.
         link = ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
     if SANITIZE:
-        # The tests of hostile input check addresses and undefined behaviour.
-        flags = [*flags, "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g"]
-        return flags, ["-fsanitize=address,undefined"]
+        sanitizer = SANITIZERS[SANITIZE]
+        flags = [*flags, *sanitizer.split(), "-fno-omit-frame-pointer", "-g"]
+        return flags, [] if SANITIZE == "fuzzer" else [sanitizer]
     # The library functions whose lengths the compiler knows check them. The sanitizers do that themselves.
     return [*flags, "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"], link
 

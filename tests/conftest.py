@@ -26,6 +26,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 collect_ignore = [
     f"broker/{path.name}" for path in (Path(__file__).parent / "broker").iterdir() if not path.name.startswith("test_")
 ]
+# Runs under atheris, which only fuzzing needs.
+collect_ignore.append("fuzz/fuzz_one.py")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 
 import oracle
 import pytest
+from agreement import assert_agrees
 from hypothesis import given
 from hypothesis import strategies as st
 from peers import (
@@ -190,37 +191,6 @@ def test_any_header_and_any_record_bytes_agree_with_the_oracle(
         fields["attributes"] &= ~7
         batch = oracle.build_batch(records, codec=codec, **fields)
     assert_agrees(batch)
-
-
-WORDS: dict[type[oracle.OracleError], type[kbatch.KbatchError]] = {
-    oracle.Corrupt: kbatch.CorruptBatchError,
-    oracle.BadCrc: kbatch.CrcMismatchError,
-    oracle.Invalid: kbatch.InvalidRecordError,
-    oracle.CodecFailure: kbatch.CodecError,
-    oracle.Unsupported: kbatch.UnsupportedFormatError,
-}
-
-
-def assert_agrees(data: bytes, *, verify: bool = True) -> None:
-    """Compare the first error, its position and the records before it with the oracle."""
-    # A bad inner checksum is flagged; it is not an error.
-    truth = oracle.decode(data, verify=verify, verify_inner=False)
-    crc: Any = "verify" if verify else "skip"
-    if truth.error is not None:
-        with pytest.raises(kbatch.KbatchError) as caught:
-            kbatch.decode(data, crc=crc, include_control=True)
-        assert type(caught.value) is WORDS[type(truth.error)]
-        assert caught.value.base_offset == truth.error.base_offset
-        assert caught.value.position == truth.error.position
-    table = kbatch.decode(data, crc=crc, include_control=True, on_error="stop")
-    good = batches_of(table)[: len(truth.batches)]
-    assert good == truth.batches
-    for batch, row in zip(truth.batches, table.batches, strict=False):
-        entry = data[batch.position : batch.position + batch.size]
-        bad = verify and batch.magic < 2 and oracle.decode(entry).error is not None
-        assert row["status"] == (kbatch.BatchStatus.BAD_INNER_CRC if bad else kbatch.BatchStatus.OK)
-    assert len(table) == sum(len(batch.records) for batch in truth.batches)
-    assert table.consumed == (len(data) - truth.unread)
 
 
 # -- damage

@@ -18,26 +18,13 @@ import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streams import Outcome, assert_same, cut, streamed, with_end
+from streams import Outcome, assert_same, cut, streamed, whole
 from tables import lost, offsets_of, records_of
 
 import kbatch
 from kbatch.kernels import buffers
 
 ON_ERROR = ("raise", "stop", "skip")
-
-
-def whole(data: bytes, **options: Any) -> Outcome:
-    """Decode the whole input, and add the outcome of a stream's end: an incomplete batch is an error or a loss."""
-    try:
-        outcome = Outcome([kbatch.decode(data, **options)])
-    except kbatch.KbatchError as error:
-        found = error
-    else:
-        return with_end(outcome, data, options)
-    outcome = Outcome([kbatch.decode(data[: found.position], **options)])
-    outcome.error = found
-    return outcome
 
 
 A, B, C, D = (oracle.three(offset) for offset in (0, 10, 20, 30))

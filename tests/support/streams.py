@@ -45,6 +45,19 @@ def with_end(outcome: Outcome, data: bytes, options: dict[str, Any]) -> Outcome:
     return outcome
 
 
+def whole(data: bytes, **options: Any) -> Outcome:
+    """Decode the whole input, and add the outcome of a stream's end: an incomplete batch is an error or a loss."""
+    try:
+        outcome = Outcome([kbatch.decode(data, **options)])
+    except kbatch.KbatchError as error:
+        found = error
+    else:
+        return with_end(outcome, data, options)
+    outcome = Outcome([kbatch.decode(data[: found.position], **options)])
+    outcome.error = found
+    return outcome
+
+
 def streamed(chunks: Iterable[bytes], flush: Callable[[int], bool] = lambda _: True, **options: Any) -> Outcome:
     def tables() -> Iterator[kbatch.RecordTable]:
         decoder = kbatch.StreamDecoder(**options)

@@ -1,0 +1,183 @@
+"""Targets that read messages of Kafka's protocol and their primitive types."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from batch_targets import LIMITS, use
+from choices import split
+from protocol_messages import VERSIONS, generate
+
+import kbatch
+from kbatch.protocol import (
+    FetchResponse,
+    MessageSplitter,
+    aborted_transactions,
+    decode_fetch,
+    decode_message,
+    decode_request,
+    decode_response,
+    encode_message,
+    encode_request,
+    message_class,
+    split_messages,
+    supported_versions,
+)
+from kbatch.protocol.primitives import Reader, WireError, Writer
+
+MAX_SIZE = 1 << 20
+
+
+def fuzz_message(data: bytes) -> None:
+    """Decode a message of any version; what is decoded is encoded to a message that is equal."""
+    choices, data = split(data)
+    name, version = choices.of(VERSIONS)
+    cls = message_class(name)
+    try:
+        message = decode_message(cls, data, version, max_size=MAX_SIZE)
+    except kbatch.ProtocolError as error:
+        assert error.position is not None
+        assert 0 <= error.position <= len(data)
+        return
+    repr(message)
+    encoded = b"".join(encode_message(message, version))
+    assert decode_message(cls, encoded, version) == message
+
+
+def fuzz_request(data: bytes) -> None:
+    """Decode requests and responses with their headers, and split a stream of messages."""
+    choices, data = split(data)
+    kind = choices.of(["request", "response", "stream"])
+    versions = sorted(supported_versions().items())
+    if kind == "response":
+        key, span = choices.of(versions)
+        try:
+            decode_response(data, key, choices.of(list(span)), max_size=MAX_SIZE)
+        except kbatch.ProtocolError:
+            return
+    elif kind == "request":
+        try:
+            request = decode_request(data, max_size=MAX_SIZE)
+        except kbatch.ProtocolError:
+            return
+        encoded = b"".join(encode_request(request.message, request.version, header=request.header, framed=False))
+        assert decode_request(encoded) == request
+    else:
+        _check_split(data, choices.of([1, 3, 100]))
+
+
+def _check_split(data: bytes, size: int) -> None:
+    """Split a stream of messages in chunks and as a whole: the same messages, and an error in both or in none."""
+    whole: list[bytes] = []
+    parts: list[bytes] = []
+    failures = []
+    try:
+        whole += map(bytes, split_messages(data, max_size=MAX_SIZE))
+    except kbatch.ProtocolError:
+        failures.append("whole")
+    splitter = MessageSplitter(max_size=MAX_SIZE)
+    try:
+        for at in range(0, len(data), size):
+            parts += map(bytes, splitter.feed(data[at : at + size]))
+        splitter.finish()
+    except kbatch.ProtocolError:
+        failures.append("parts")
+    assert failures in ([], ["whole", "parts"]), failures
+    assert whole == parts
+
+
+def fuzz_fetch(data: bytes) -> None:
+    """Decode a fetch response and the batches in it."""
+    choices, data = split(data)
+    version = choices.of(list(range(4, 17)))
+    try:
+        response = decode_message(FetchResponse, data, version, max_size=MAX_SIZE)
+    except kbatch.ProtocolError:
+        return
+    options: dict[str, Any] = {
+        "on_error": choices.of(["skip", "raise", "stop"]),
+        "isolation": choices.of(["read_uncommitted", "read_committed"]),
+        "limits": LIMITS,
+    }
+    try:
+        for partition in decode_fetch(response, **options):
+            if partition.table is not None:
+                use(partition.table)
+        for topic in response.responses:
+            for each in topic.partitions:
+                aborted_transactions(each)
+    except kbatch.KbatchError:
+        return
+
+
+def _array(reader: Reader) -> Any:
+    return reader.nullable_array(reader.int16, min_size=2)
+
+
+# Each type with the function that writes what was read.
+TYPES: list[tuple[Callable[[Reader], Any], Callable[[Writer, Any], Any]]] = [
+    (Reader.int8, Writer.int8),
+    (Reader.int16, Writer.int16),
+    (Reader.uint16, Writer.uint16),
+    (Reader.int32, Writer.int32),
+    (Reader.int64, Writer.int64),
+    (Reader.uint32, Writer.uint32),
+    (Reader.boolean, Writer.boolean),
+    (Reader.uuid, Writer.uuid),
+    (Reader.uvarint, Writer.uvarint),
+    (Reader.varint, Writer.varint),
+    (Reader.varlong, Writer.varlong),
+    (Reader.nullable_string, Writer.nullable_string),
+    (Reader.nullable_bytes, Writer.nullable_bytes),
+    (_array, lambda writer, value: writer.nullable_array(value, writer.int16)),
+    (Reader.tags, Writer.tags),
+]
+
+
+def fuzz_primitives(data: bytes) -> None:
+    """Read a sequence of primitive values, write them, and read the same values again."""
+    choices, data = split(data)
+    flexible = choices.of([False, True])
+    reader = Reader(data, flexible=flexible)
+    writer = Writer(flexible=flexible)
+    kinds, values = [], []
+    try:
+        while reader.remaining and len(kinds) < 40:
+            kind = TYPES[(data[reader.position] ^ len(kinds)) % len(TYPES)]
+            values.append(kind[0](reader))
+            kinds.append(kind)
+    except WireError:
+        pass
+    try:
+        for (_, write), value in zip(kinds, values, strict=True):
+            write(writer, value)
+    except ValueError as error:
+        # Bytes that are not UTF-8 become U+FFFD, which takes three bytes.
+        assert any(isinstance(value, str) and "\ufffd" in value for value in values), error
+        return
+    again = Reader(writer.getvalue(), flexible=flexible)
+    assert [read(again) for read, _ in kinds] == values
+    assert not again.remaining
+
+
+def message_seeds() -> list[tuple[int, bytes]]:
+    """Return a small message of each version with its number in `VERSIONS`."""
+    seeds = []
+    for number, (name, version) in enumerate(VERSIONS):
+        rng = random.Random(f"seed {name} {version}")
+        made = min((b"".join(encode_message(generate(rng, name, version), version)) for _ in range(4)), key=len)
+        seeds.append((number, made))
+    return seeds
+
+
+def fetch_seed(batches: bytes, version: int) -> bytes:
+    """Encode a fetch response with one partition that holds `batches`."""
+    response = FetchResponse()
+    topic = type(response).FetchableTopicResponse()
+    partition = type(response).PartitionData()
+    partition.records = batches
+    topic.partitions = [partition]
+    response.responses = [topic]
+    return b"".join(encode_message(response, version))

@@ -1,0 +1,40 @@
+"""Each target on its seeds and some changes of them, without a fuzzer; and the inputs of past findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mutator
+import pytest
+from targets import TARGETS
+
+REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*/*"))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_target_accepts_its_seeds_and_changed_seeds(name: str) -> None:
+    target = TARGETS[name]
+    seeds = list(target.seeds())
+    assert seeds
+    for number, seed in enumerate(seeds[:: max(len(seeds) // 25, 1)]):
+        target.function(seed)
+        target.function(target.mutate(seed, 4000, number, mutator.mutate_bytes))
+
+
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_past_finding_stays_fixed(path: Path) -> None:
+    TARGETS[path.parent.name].function(path.read_bytes())
+
+
+def test_mutated_batches_usually_pass_the_checksum() -> None:
+    """A mutator that leaves checksums wrong tests nothing but checksums."""
+    target = TARGETS["oracle"]
+    seed = next(seed for seed in target.seeds() if len(mutator.split_entries(seed[6:])) > 1)
+    changed = {target.mutate(seed, 4000, number, mutator.mutate_bytes)[6:] for number in range(200)}
+    assert len(changed) > 100
+    good = sum(all(map(_has_crc, mutator.split_entries(data))) for data in changed)
+    assert good > len(changed) / 2
+
+
+def _has_crc(entry: bytes) -> bool:
+    return mutator.repaired(entry, length=False) == entry
