@@ -39,8 +39,8 @@ KERNELS = [
 # Cython's own functions for typed memoryviews, compiled once for all kernels.
 SHARED = "kbatch.kernels._cython"
 
-# The sanitizers of a build for tests, by the value of KBATCH_SANITIZE. "fuzzer" is for clang, and adds the coverage that
-# libFuzzer reads; its runtime is loaded with atheris, therefore nothing is linked (tests/fuzz/README.md).
+# The sanitizers of a build for tests, by the value of KBATCH_SANITIZE. "fuzzer" is for clang, and adds coverage for
+# libFuzzer; atheris contains its runtime, therefore nothing is linked (tests/fuzz/README.md).
 SANITIZERS = {
     "1": "-fsanitize=address,undefined",
     "thread": "-fsanitize=thread",

@@ -135,6 +135,18 @@ def _check_tail(segment: Segment, reached: int, report: VerificationReport) -> N
         report.add(segment.path, reached, f"{tail.size} bytes of an incomplete batch", damage=False)
 
 
+def _previous_offsets(
+    base: npt.NDArray[np.int64], last: npt.NDArray[np.int64], before: int | None
+) -> npt.NDArray[np.int64]:
+    """Return the offset before each batch; for the first batch of all, whose is unknown, its own base offset."""
+    return np.concatenate(([base[0] if before is None else before], last[:-1]))
+
+
+def _after_gap(base: npt.NDArray[np.int64], before: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return whether offsets are missing between `before` and `base`; differences of int64 fit in uint64."""
+    return (base > before) & (base.astype(np.uint64) - before.astype(np.uint64) > 1)
+
+
 class _Order:
     """Verifies that offsets ascend, and that records agree with the header of their batch."""
 
@@ -166,15 +178,13 @@ class _Order:
     def _follow_offsets(self, segment: Segment, batches: npt.NDArray[np.void]) -> None:
         base, last = batches["base_offset"], batches["last_offset"]
         start = segment.base_offset
-        if self.last is not None:
-            first = self.last
-        else:
-            first = int(base[0]) - 1 if start is None else min(int(base[0]), start) - 1
         # Each batch is compared with the previous one, not with the highest offset so far: one batch with a wrong
         # offset causes one finding.
-        before = np.concatenate(([first], last[:-1]))
+        before = _previous_offsets(base, last, self.last)
+        descending = base <= before
+        descending[0] &= self.last is not None
         faults = [
-            (base <= before, "base offset {base} after a batch that extends to {before}"),
+            (descending, "base offset {base} after a batch that extends to {before}"),
             (last < base, "last offset {last} is below the base offset {base}"),
         ]
         if start is not None:
@@ -183,9 +193,7 @@ class _Order:
             for row in np.flatnonzero(mask).tolist():
                 found = text.format(base=base[row], before=before[row], last=last[row])
                 self.report.add(segment.path, int(batches["position"][row]), found)
-        if self.last is None:
-            before[0] = base[0] - 1
-        gaps = np.flatnonzero(base > before + 1)
+        gaps = np.flatnonzero(_after_gap(base, before))
         if len(gaps):
             row = int(gaps[0])
             if not self.gaps:
@@ -236,9 +244,8 @@ class _Sequences:
         if not len(rows):
             return
         base, last = table.batches["base_offset"][rows], table.batches["last_offset"][rows]
-        before = np.concatenate(([base[0] - 1 if self.last is None else self.last], last[:-1]))
         # The first offset after each gap.
-        gaps = base[base > before + 1]
+        gaps = base[_after_gap(base, _previous_offsets(base, last, self.last))]
         for refusal in self.checker.refusals(table):
             batch = table.batches[refusal.row]
             offset = int(batch["base_offset"])

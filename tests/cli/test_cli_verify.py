@@ -99,6 +99,21 @@ def test_descending_offsets_within_a_segment_are_damage(run: Any, tmp_path: Path
     assert "byte 0: base offset 4 is below the segment's, 5" in run(path)[1]
 
 
+@pytest.mark.parametrize("sequences", [[], ["--sequences"]])
+def test_gaps_between_the_smallest_and_the_largest_offset_are_found(
+    run: Any, tmp_path: Path, sequences: list[str]
+) -> None:
+    """FRM-R11: no difference or neighbour of offsets overflows, which NumPy only warns about."""
+    smallest, largest = -(2**63), 2**63 - 1
+    path = segment_path(tmp_path, 0)
+    path.write_bytes(batch(smallest, [1]) + batch(largest, [2]) + batch(smallest, [3]))
+    status, out, _ = run(path, *sequences)
+    assert status == 3
+    assert f"byte 0: base offset {smallest} is below the segment's, 0" in out
+    assert f"base offset {smallest} after a batch that extends to {largest}" in out
+    assert f"note: offsets are missing: {smallest} is followed by {largest}\n" in out
+
+
 def test_missing_sequences_are_damage_unless_offsets_are_missing(run: Any, tmp_path: Path) -> None:
     """PRD-R10, PRD-R11, PRD-R16: missing sequences are damage, unless offsets are missing too."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 
 import atheris
@@ -28,6 +29,8 @@ def main() -> None:
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         return target.mutate(data, max_size, seed, atheris.Mutate)
 
+    # Overflow in NumPy, which gives wrong results, is only a warning.
+    warnings.simplefilter("error", RuntimeWarning)
     atheris.Setup(sys.argv, target.function, custom_mutator=mutate)
     atheris.Fuzz()
 

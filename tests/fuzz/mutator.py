@@ -26,6 +26,7 @@ FIELDS = {
     1: [(0, 8), (8, 4), (12, 4), (16, 1), (17, 1), (18, 8), (26, 4), (30, 4)],
     0: [(0, 8), (8, 4), (12, 4), (16, 1), (17, 1), (18, 4), (22, 4)],
 }
+LEAST_SIZE = {0: 26, 1: 34, 2: 61}
 POWERS = [sign << bits for bits in (7, 8, 15, 16, 31, 32, 62, 63) for sign in (1, -1)]
 NUMBERS = sorted({0, 1, 2, 5, 14, 22, 49, 61} | {power + change for power in POWERS for change in (-1, 0, 1)})
 CODECS = ("none", "gzip", "snappy", "snappy-raw", "lz4", "zstd")
@@ -58,7 +59,7 @@ def split_entries(data: bytes) -> list[bytes]:
 
 
 def is_entry(entry: bytes) -> bool:
-    return len(entry) >= 26 and entry[16] in FIELDS and (entry[16] < 2 or len(entry) >= 61)
+    return len(entry) > 16 and entry[16] in FIELDS and len(entry) >= LEAST_SIZE[entry[16]]
 
 
 def repaired(entry: bytes, *, length: bool = True) -> bytes:
