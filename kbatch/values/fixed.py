@@ -35,7 +35,7 @@ def parse_dtype(text: str) -> np.dtype[Any]:
             return np.dtype(text.strip())
         pairs = [part.rpartition(":") for part in text.split(",")]
         return np.dtype([(name.strip(), code.strip()) for name, _, code in pairs])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, SyntaxError) as error:  # NumPy evaluates a shape in parentheses as Python code.
         raise ValueError(
             f"{text!r} is not a struct: expected NAME:CODE,... with NumPy codes such as >i8: {error}"
         ) from None

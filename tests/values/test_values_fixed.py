@@ -46,7 +46,7 @@ def test_single_numbers_and_keys_are_parsed() -> None:
     assert table_of([b"\1", b"\0"]).values_struct("?").values.to_pylist() == [True, False]
 
 
-@pytest.mark.parametrize("text", ["id", "id:>i8,", "id:zz", "a:i4,a:i4", ":i4:"])
+@pytest.mark.parametrize("text", ["id", "id:>i8,", "id:zz", "a:i4,a:i4", ":i4:", "a:i4,b:3)i4", "a:" + "(" * 300])
 def test_invalid_dtype_texts_raise(text: str) -> None:
     with pytest.raises(ValueError, match="is not a struct"):
         parse_dtype(text)
