@@ -9,24 +9,14 @@ from __future__ import annotations
 
 import random
 import struct
-import zlib
 from collections.abc import Callable
 
 import oracle
+from entries import FIELDS, is_entry, repaired
 
 # Replaces random bytes by others: libFuzzer's own mutator in a fuzzer, see `mutate_bytes` for tests.
 BytesMutator = Callable[[bytes, int], bytes]
 
-# Offset and size of the fields of a header, by magic.
-FIELDS = {
-    2: [
-        *((0, 8), (8, 4), (12, 4), (16, 1), (17, 4), (21, 2), (23, 4)),
-        *((27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4)),
-    ],
-    1: [(0, 8), (8, 4), (12, 4), (16, 1), (17, 1), (18, 8), (26, 4), (30, 4)],
-    0: [(0, 8), (8, 4), (12, 4), (16, 1), (17, 1), (18, 4), (22, 4)],
-}
-LEAST_SIZE = {0: 26, 1: 34, 2: 61}
 POWERS = [sign << bits for bits in (7, 8, 15, 16, 31, 32, 62, 63) for sign in (1, -1)]
 NUMBERS = sorted({0, 1, 2, 5, 14, 22, 49, 61} | {power + change for power in POWERS for change in (-1, 0, 1)})
 CODECS = ("none", "gzip", "snappy", "snappy-raw", "lz4", "zstd")
@@ -56,21 +46,6 @@ def split_entries(data: bytes) -> list[bytes]:
         entries.append(data[at : at + size])
         at += size
     return entries
-
-
-def is_entry(entry: bytes) -> bool:
-    return len(entry) > 16 and entry[16] in FIELDS and len(entry) >= LEAST_SIZE[entry[16]]
-
-
-def repaired(entry: bytes, *, length: bool = True) -> bytes:
-    """Set the length, if `length`, and the checksum of an entry."""
-    if not is_entry(entry):
-        return entry
-    if length:
-        entry = entry[:8] + struct.pack(">i", len(entry) - 12) + entry[12:]
-    if entry[16] == 2:
-        return oracle.with_crc(entry)
-    return entry[:12] + struct.pack(">I", zlib.crc32(entry[16:])) + entry[16:]
 
 
 def payload_start(entry: bytes) -> int:
