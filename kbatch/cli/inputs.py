@@ -21,6 +21,7 @@ __all__ = [
     "add_storage_option",
     "base_offset_of",
     "find_inputs",
+    "is_last",
     "name_and_value",
     "open_path",
     "storage_options",
@@ -146,7 +147,7 @@ def _find(path: str, logs_only: bool, options: Mapping[str, str] | None) -> list
     if suffix == ".log":
         log = Log(path, storage_options=options)
         # An incomplete batch at the end is damage, except in the last segment of a log (DSK-R14).
-        log.segments[0].live = log.segments[0].live and _is_last(storage, path)
+        log.segments[0].live = log.segments[0].live and is_last(storage, path)
         return [Input(path, "log", log.segments, log, storage)]
     if suffix == ".checkpoint":
         return [Input(path, "log", [Segment(path, live=False, storage_options=options)], storage=storage)]
@@ -162,7 +163,7 @@ def _find(path: str, logs_only: bool, options: Mapping[str, str] | None) -> list
     return [Input(path, kind, [], storage=storage)]
 
 
-def _is_last(storage: Storage, path: str) -> bool:
+def is_last(storage: Storage, path: str) -> bool:
     """Whether the directory has no segment with a higher base offset."""
     directory, name = os.path.split(storage.absolute(path))
     base_offset = parse_segment_name(name)

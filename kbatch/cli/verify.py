@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
+from kbatch.cli.inputs import Input, add_storage_option, find_inputs, is_last, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_json, print_lines
 from kbatch.errors import LogDirectoryError
 from kbatch.log.logs import Log
@@ -103,10 +103,12 @@ def _verify(
         return verify_snapshot(each.path, on_finding=on_finding, storage=each.storage)
     if each.kind == "txnindex":
         return verify_transaction_index(each.path, _log_around(each), on_finding=on_finding, storage=each.storage)
-    segment = os.path.splitext(each.path)[0] + ".log"
-    if each.storage.find(segment) is None:
-        raise LogDirectoryError(f"{each.path}: its segment does not exist: {segment}", source=each.path)
-    return verify_index(each.path, Segment(segment, storage_options=each.storage.options), on_finding=on_finding)
+    path = os.path.splitext(each.path)[0] + ".log"
+    if each.storage.find(path) is None:
+        raise LogDirectoryError(f"{each.path}: its segment does not exist: {path}", source=each.path)
+    is_live = is_last(each.storage, path)
+    segment = Segment(path, live=is_live, storage_options=each.storage.options)
+    return verify_index(each.path, segment, on_finding=on_finding)
 
 
 def _log_around(each: Input) -> list[Segment]:

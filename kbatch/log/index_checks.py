@@ -132,6 +132,15 @@ def index_checks(
         if size % kind.width:
             text = f"the size, {size} bytes, is not a multiple of an entry's {kind.width} bytes"
             report.add(path, size - size % kind.width, text)
+        elif size > entries.size * kind.width:
+            if len(entries) == 1 and not any(entries[0].tolist()):
+                # `stored_entries` keeps the first entry, but a file of several entries that are all zeros has none.
+                entries = entries[:0]
+            # A broker preallocates the files of the active segment, and truncates them when it closes the segment.
+            if not segment.live:
+                end = entries.size * kind.width
+                text = f"{size - end} bytes of zeros after the entries: only the last segment's index is preallocated"
+                report.add(path, end, text)
         entries["offset"] += segment.base_offset
         checks.append(kind(path, entries, report))
     return checks

@@ -83,7 +83,7 @@ class _Entries:
                     if file is None:
                         file = stack.enter_context(contextlib.closing(self._storage.open(self._path)))
                     start, stop = (number * self._rows * width for number in (first, first + count))
-                    data = file.window(start, min(stop, size), mapped=False)
+                    data = file.window(start, min(stop, size))
                     rows = np.frombuffer(data[: len(data) // width * width], self._entry)
                     for number in range(count):
                         kept[first + number] = rows[number * self._rows : (number + 1) * self._rows]

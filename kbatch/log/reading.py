@@ -69,7 +69,7 @@ class FileWindows:
             return self._held[start - begin : expected - begin if is_table and not self._is_large else None]
         is_near = begin - _OVERLAP <= start <= end
         if not is_table and not is_near and stop - start <= MIN_WINDOW:
-            return self._read(start, min(stop, self.end))
+            return self._file.window(start, min(stop, self.end))
         self._is_large = stop - start > self._size
         if self._is_large:
             # A large batch, or damage with large lengths in headers. Reading twice the requested size bounds the number
@@ -80,15 +80,8 @@ class FileWindows:
             stop = max(stop, end)
         # Frees the memory for the next window, unless a table points into it.
         self._held = _NO_BYTES
-        self._held, self._begin = self._read(start, stop), start
+        self._held, self._begin = self._file.window(start, stop), start
         return self._held
-
-    def _read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        window = self._file.window(start, stop)
-        if len(window) < stop - start:
-            # Truncated after it was opened.
-            self._file.size = self.end = start + len(window)
-        return window
 
     def adapt(self, consumed: int, is_compressed: bool) -> None:
         """Choose the size of the next window from the bytes that the last table consumed.

@@ -17,7 +17,7 @@ from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVE
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
-from kbatch.log.storage import Entry, RemoteFile, Storage, locate
+from kbatch.log.storage import Entry, Storage, locate
 from kbatch.tuning import FIRST_WALK_WINDOW, WALK_WINDOW, ZERO_BLOCK
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Tail(NamedTuple):
 class SegmentFile:
     """An open segment file that gives windows of its bytes, for a ``with`` block.
 
-    Windows remain valid after the file is closed: they own their mapping or their memory.
+    Windows are copies and remain valid after the file is closed.
     """
 
     def __init__(self, path: str, size: int, live: bool, storage: Storage) -> None:
@@ -71,12 +71,9 @@ class SegmentFile:
             self._file = storage.open(path, size)
         except OSError as error:
             raise _unreadable(path, error) from error
-        now = self._file.size
-        if now < size:
-            if not live:
-                self._file.close()
-                raise _shrunk(path)
-            self.size = now
+        if self._file.size < size:
+            self._file.close()
+            raise _shrunk(path)
 
     def __enter__(self) -> SegmentFile:
         return self
@@ -87,16 +84,21 @@ class SegmentFile:
         self._file.close()
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes from `start` up to `stop`, read-only; fewer if the file has been truncated."""
+        """Return the bytes from `start` up to `stop`, read-only; fewer at the end of the file.
+
+        Raises
+        ------
+        LogDirectoryError
+            If the file can't be read, or was truncated after the log was opened.
+        """
+        stop = min(stop, self.size)
         if stop <= start:
             return byte_array(b"")
         try:
-            window = self._file.window(start, stop, mapped=not self.live)
-        except ValueError as error:
-            raise _shrunk(self.path) from error
+            window = self._file.window(start, stop)
         except OSError as error:
             raise _unreadable(self.path, error) from error
-        if isinstance(self._file, RemoteFile) and not self.live and start + len(window) < min(stop, self.size):
+        if len(window) < stop - start:
             raise _shrunk(self.path)
         return window
 
@@ -173,8 +175,8 @@ class Segment:
     ----------
     path : str or path
     live : bool
-        Whether the file may be written or truncated while it is read. Then its bytes are read, not mapped: if a broker
-        truncates a mapped file, access to the mapping ends the process (DSK-R19). True for the last segment of a log.
+        Whether a broker may be writing the file, so that it may end with an incomplete batch or zeros (DSK-R14). True
+        for the last segment of a log.
     swapped : collection of str
         Suffixes of the segment's other files, such as ``".txnindex"``, whose ``.swap`` is read instead.
     storage_options : mapping of str to str, optional
@@ -241,6 +243,27 @@ class Segment:
         segment._init(storage, storage.join(directory, name), live, swapped, listing[name].size, listing)
         return segment
 
+    @classmethod
+    def planned(
+        cls,
+        path: str,
+        *,
+        is_named: bool = False,
+        live: bool = True,
+        storage_options: Mapping[str, str] | None = None,
+        size: int | None = None,
+    ) -> Segment:
+        """Make a segment of a log that was opened before, maybe on another machine; see `is_named` for links."""
+        segment = cls.__new__(cls)
+        storage, _ = locate(path if is_named else os.path.dirname(path), storage_options)
+        segment._init(storage, path, live, (), size, None)
+        return segment
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the caller named this file. Otherwise it comes from a listing and must not be a symbolic link."""
+        return self.path == self.storage.named
+
     def _init(
         self,
         storage: Storage,
@@ -263,15 +286,10 @@ class Segment:
         self.live = live
         if size is None:
             try:
-                size = os.stat(path).st_size if not storage.remote else None
+                size = storage.size(path)
             except OSError as error:
                 raise _unreadable(path, error) from error
-        if size is None:
-            found = storage.find(path)
-            if found is None or found.is_directory:
-                raise LogDirectoryError(f"{path}: no such file", source=path)
-            size = found.size
-        self.size: int = size or 0
+        self.size: int = size
 
     def __repr__(self) -> str:
         return f"<kbatch Segment {self.path!r}, {self.size} bytes>"
@@ -307,7 +325,7 @@ class Segment:
         Returns
         -------
         ndarray of uint8, read-only
-            Mapped if the segment is closed and not too many windows are alive; otherwise a copy.
+            A copy, so that no other process can change or truncate it (DSK-R19).
         """
         if start < 0:
             raise ValueError(f"start must not be negative, got {start}")
@@ -514,8 +532,6 @@ class Segment:
         return self._has(self.sibling(suffix))
 
     def _has(self, path: str) -> bool:
-        if not self.storage.remote:
-            return os.path.exists(path)
         if self._listing is not None:
             return os.path.basename(path) in self._listing
         return self.storage.find(path) is not None

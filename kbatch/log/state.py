@@ -313,7 +313,7 @@ def start_offsets(
     if entry is None:
         return {}
     try:
-        return _cached_checkpoint(path, entry, tuple(sorted(storage.options.items())))
+        return _cached_checkpoint(path, entry, tuple(sorted(storage.options.items())), storage.remote)
     except LogDirectoryError as error:
         # A failed request does not mean that the file is missing or malformed.
         if storage.remote and isinstance(error.__cause__, OSError):
@@ -322,8 +322,10 @@ def start_offsets(
 
 
 @functools.lru_cache(maxsize=16)
-def _cached_checkpoint(path: str, _entry: Entry, options: tuple[tuple[str, str], ...]) -> dict[tuple[str, int], int]:
-    return read_offset_checkpoint(path, storage=locate(path, dict(options))[0])
+def _cached_checkpoint(
+    path: str, _entry: Entry, options: tuple[tuple[str, str], ...], remote: bool
+) -> dict[tuple[str, int], int]:
+    return read_offset_checkpoint(path, storage=Storage(dict(options), remote=remote))
 
 
 def read_partition_metadata(path: str | os.PathLike[str], *, storage: Storage | None = None) -> PartitionMetadata:

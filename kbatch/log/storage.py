@@ -6,14 +6,13 @@ directory, small files as a whole, and ranges of segments.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import json
-import mmap
 import os
 import re
 import stat
-import threading
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -24,7 +23,7 @@ import numpy.typing as npt
 from kbatch.batches.framing import byte_array
 from kbatch.errors import LogDirectoryError, MissingDependencyError
 from kbatch.extras import require
-from kbatch.kernels.buffers import allocate
+from kbatch.log.local_files import LocalFile, count_bytes, open_directory, regular_size
 from kbatch.tuning import MIN_REQUEST
 
 if TYPE_CHECKING:
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCAL",
     "Entry",
-    "LocalFile",
     "RemoteFile",
     "Storage",
-    "bytes_read",
     "filesystem",
     "identity",
     "is_url",
@@ -50,36 +47,8 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 _ARROW_SCHEMES = (*_S3_SCHEMES, "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
 _S3_FLAGS = {"anonymous", "force_virtual_addressing", "background_writes", "allow_bucket_creation"}
 _S3_NUMBERS = {"request_timeout", "connect_timeout"}
-# Limit on mapped windows; beyond it windows are read. Each mapping in Python holds a file descriptor, and a table holds
-# its window, so a caller that keeps many tables would otherwise run out of descriptors.
-MOST_MAPPED = 64
-_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-
-_lock = threading.Lock()
-_bytes_read = 0
-
-
-def bytes_read() -> int:
-    """Return the number of bytes that this process has read from files through kbatch, including index files.
-
-    A mapped window counts with its whole size.
-
-    Examples
-    --------
-    >>> import kbatch
-    >>> before = bytes_read()
-    >>> kbatch.Log("tests/golden/logs/codec-none-0").end_offset
-    3160
-    >>> bytes_read() > before
-    True
-    """
-    return _bytes_read
-
-
-def _count(size: int) -> None:
-    global _bytes_read
-    with _lock:
-        _bytes_read += size
+# The storage option that allows symbolic links inside local directories.
+_FOLLOW_LINKS = "follow_links"
 
 
 def is_url(path: str) -> bool:
@@ -118,6 +87,7 @@ def filesystem(url: str, options: Mapping[str, str] | None = None) -> tuple[pyar
     process and set of options.
     """
     given = _texts(options)
+    given.pop(_FOLLOW_LINKS, None)
     found = _URL.match(url)
     if found is None or found["scheme"].lower() == "file":
         fs = _pyarrow_fs()
@@ -270,25 +240,39 @@ class Entry(NamedTuple):
 
 
 class Storage:
-    """The operations on a filesystem that logs need. Picklable: it holds only options.
+    """The operations on a filesystem that logs need. Picklable: it holds only options and a path.
 
     Parameters
     ----------
     options : mapping of str to str, optional
-        As for `filesystem`; ignored for local files.
+        As for `filesystem`. For local files only ``follow_links`` is used: whether symbolic links inside directories
+        are followed, ``false`` by default. Brokers do not create links, so that a link in a log that comes from
+        somebody else may lead to any file of this machine.
     remote : bool
         Whether the paths are URLs.
+    named : str, optional
+        The path that the caller named. It and its directories may be symbolic links.
     """
 
-    __slots__ = ("options", "remote")
+    __slots__ = ("follow_links", "named", "options", "remote")
 
-    def __init__(self, options: Mapping[str, str] | None = None, *, remote: bool = False) -> None:
+    def __init__(
+        self, options: Mapping[str, str] | None = None, *, remote: bool = False, named: str | None = None
+    ) -> None:
         self.options = _texts(options)
+        self.follow_links = _flag_option(_FOLLOW_LINKS, self.options.get(_FOLLOW_LINKS, "false"))
         self.remote = remote
+        self.named = named
 
     def __repr__(self) -> str:
         # Values may be secrets.
         return f"<kbatch Storage {'remote' if self.remote else 'local'}, options {', '.join(self.options) or 'none'}>"
+
+    def _follows(self, path: str) -> bool:
+        """Whether a local path may be a symbolic link: by the option, or as part of the path that the caller named."""
+        if self.follow_links or path == self.named:
+            return True
+        return self.named is not None and f"{os.path.abspath(self.named)}/".startswith(f"{os.path.abspath(path)}/")
 
     def join(self, directory: str, name: str) -> str:
         """Return the path of a file in a directory."""
@@ -308,7 +292,7 @@ class Storage:
         """
         if not self.remote:
             try:
-                found = os.stat(path)
+                found = os.stat(path, follow_symlinks=self._follows(path))
             except (OSError, ValueError):
                 return None
             return Entry(stat.S_ISDIR(found.st_mode), found.st_size, found.st_mtime_ns)
@@ -319,17 +303,38 @@ class Storage:
             raise _unreachable(path, error) from error
         return _entry(info) if info.type.name != "NotFound" else None
 
+    def size(self, path: str) -> int:
+        """Return the size of a file.
+
+        Raises
+        ------
+        OSError
+            If it does not exist, or is a local file that `open` refuses.
+        LogDirectoryError
+            If a filesystem can't be reached.
+        """
+        if not self.remote:
+            return regular_size(path, follow=self._follows(path))
+        found = self.find(path)
+        if found is None or found.is_directory:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        return found.size or 0
+
     def list(self, directory: str) -> dict[str, Entry]:
         """List a directory: the entries by name.
 
         Raises
         ------
         LogDirectoryError
-            If the directory can't be listed, or the filesystem can't be reached. Local errors are `OSError`.
+            If a filesystem can't be reached. Local errors are `OSError`, also for a symbolic link.
         """
         if not self.remote:
-            with os.scandir(directory) as found:
-                return {entry.name: Entry(_is_directory(entry)) for entry in found}
+            descriptor = open_directory(directory, follow=self._follows(directory))
+            try:
+                with os.scandir(descriptor) as found:
+                    return {entry.name: Entry(_is_directory(entry)) for entry in found}
+            finally:
+                os.close(descriptor)
         fs, inner = _current(directory, self.options)
         try:
             infos = fs.get_file_info(_pyarrow_fs().FileSelector(inner, recursive=False))
@@ -346,17 +351,20 @@ class Storage:
         Raises
         ------
         OSError
-            If it can't be read; `FileNotFoundError` if it does not exist.
+            If it can't be read, is truncated meanwhile, or is a local file that `open` refuses; `FileNotFoundError` if
+            it does not exist.
         """
         if not self.remote:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                data = file.read(limit)
-            _count(len(data))
-            return data, size
-        with RemoteFile(path, self, size) as remote:
-            data = remote.read(0, min(limit, remote.size))
-            return data, remote.size
+            with contextlib.closing(LocalFile(path, follow=self._follows(path))) as file:
+                size = file.size
+                data = file.window(0, min(limit, size)).tobytes()
+        else:
+            with RemoteFile(path, self, size) as remote:
+                size = remote.size
+                data = remote.read(0, min(limit, size))
+        if len(data) < min(limit, size):
+            raise OSError(errno.EIO, f"it was truncated to {len(data)} bytes while it was read", path)
+        return data, size
 
     def open(self, path: str, size: int | None = None) -> LocalFile | RemoteFile:
         """Open a file for reading windows.
@@ -370,20 +378,22 @@ class Storage:
         Raises
         ------
         OSError
-            If it can't be opened.
+            If it can't be opened. Local files must be regular files, and no symbolic links unless `follow_links` is set
+            or the caller named the path.
         """
-        return RemoteFile(path, self, size) if self.remote else LocalFile(path)
+        return RemoteFile(path, self, size) if self.remote else LocalFile(path, follow=self._follows(path))
 
 
 LOCAL = Storage()
 
 
 def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> tuple[Storage, str]:
-    """Return the storage of a path or URL, and the path for its methods."""
+    """Return the storage of a path or URL that the caller named, and the path for its methods."""
     text = os.fspath(path)
     if is_url(text):
         return Storage(options, remote=True), text
-    return LOCAL, _FILE_URL.sub("", text, count=1) if text.startswith("file:/") else text
+    text = _FILE_URL.sub("", text, count=1) if text.startswith("file:/") else text
+    return Storage(options, named=text), text
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
@@ -414,47 +424,6 @@ def _entry(info: Any) -> Entry:
 
 def _unreachable(url: str, error: Exception) -> LogDirectoryError:
     return LogDirectoryError(f"{url}: can't be reached: {_one_line(error)}", source=url)
-
-
-class LocalFile:
-    """An open file of this machine."""
-
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
-        self.size = os.fstat(self._file.fileno()).st_size
-
-    def close(self) -> None:
-        """Close the file. Windows remain valid."""
-        self._file.close()
-
-    def window(self, start: int, stop: int, *, mapped: bool) -> npt.NDArray[np.uint8]:
-        """Return the bytes from `start` up to `stop`; fewer where the file ends.
-
-        Raises
-        ------
-        ValueError
-            If the file is too short to be mapped up to `stop`.
-        """
-        if not mapped or len(_mapped) >= MOST_MAPPED:
-            return self._read(start, stop - start)
-        aligned = start - start % mmap.ALLOCATIONGRANULARITY
-        window = mmap.mmap(self._file.fileno(), stop - aligned, access=mmap.ACCESS_READ, offset=aligned)
-        _count(stop - start)
-        _mapped.add(window)
-        return byte_array(window)[start - aligned :]
-
-    def _read(self, start: int, size: int) -> npt.NDArray[np.uint8]:
-        block = allocate(size)
-        view = memoryview(block)
-        self._file.seek(start)
-        done = 0
-        while done < size:
-            n = self._file.readinto(view[done:])
-            if not n:
-                break
-            done += n
-        _count(done)
-        return byte_array(view[:done])
 
 
 class RemoteFile:
@@ -516,10 +485,10 @@ class RemoteFile:
             if re.search(r"416|InvalidRange|not satisfiable", str(error), re.IGNORECASE):
                 return b""
             raise OSError(5, _one_line(error), self.path) from error
-        _count(len(data))
+        count_bytes(len(data))
         return data
 
-    def window(self, start: int, stop: int, *, mapped: bool = False) -> npt.NDArray[np.uint8]:
+    def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from `start` up to `stop`; fewer where the file ends."""
         end = self._start + len(self._held)
         if not (self._start <= start and stop <= end):

@@ -62,6 +62,8 @@ class Split:
         Likewise the transactions whose markers are lost to damage.
     stable_offset : int or None
         Under read_committed, the last stable offset of the log if a transaction is undecided or open.
+    is_named : bool
+        Whether the caller named the file itself, which then may be a symbolic link.
     """
 
     path: str
@@ -77,6 +79,7 @@ class Split:
     aborted: AbortedRanges | None = None
     undecided: AbortedRanges | None = None
     stable_offset: int | None = None
+    is_named: bool = False
 
     @property
     def log(self) -> str:
@@ -291,6 +294,7 @@ def _log_splits(
                 None if aborted is None else aborted.within(*offsets),
                 None if undecided is None else undecided.within(*offsets),
                 stable,
+                segment.is_named,
             ),
         )
 

@@ -40,7 +40,13 @@ def task_tables(
         columns = (*columns, "key")
     stopped: set[str] = set()
     for split in splits:
-        segment = Segment(split.path, live=split.live, storage_options=options.storage, size=split.size)
+        segment = Segment.planned(
+            split.path,
+            is_named=split.is_named,
+            live=split.live,
+            storage_options=options.storage,
+            size=split.size,
+        )
         if split.log in stopped:
             yield split, lost_table(segment, split.start, split.end, NOT_REACHED)
             continue

@@ -425,7 +425,7 @@ def _limit_offsets(tasks: Sequence[tuple[Split, ...]]) -> list[tuple[Split, ...]
 
 
 def _first_offset(split: Split) -> int:
-    row = good_row(Segment(split.path), split.start)
+    row = good_row(Segment.planned(split.path), split.start)
     if row is None:
         raise LogDirectoryError(f"{split.path}: the file was replaced while the read was planned", source=split.path)
     return int(first_offsets(row)[0])

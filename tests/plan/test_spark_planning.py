@@ -19,7 +19,7 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.broker.partitioner import key_partition, murmur2
 from kbatch.kernels.slices import keys_equal
-from kbatch.log import ranges, storage
+from kbatch.log import local_files, ranges
 from kbatch.log.segment import SegmentFile
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options
@@ -40,10 +40,10 @@ def read(**options: str) -> ReadOptions:
 @pytest.fixture
 def bytes_read_since() -> Callable[[], int]:
     """Return the number of bytes read from logs and from indexes since the last call."""
-    before = [storage.bytes_read()]
+    before = [local_files.bytes_read()]
 
     def since() -> int:
-        now = storage.bytes_read()
+        now = local_files.bytes_read()
         shown, before[0] = now - before[0], now
         return shown
 
