@@ -12,7 +12,7 @@ from kbatch.log.segment import Segment
 from kbatch.log.storage import Entry, Storage
 from kbatch.tuning import LISTED_AT_ONCE
 
-__all__ = ["ListedDirectory", "is_log_name", "list_directories", "list_path", "listed_segments"]
+__all__ = ["ListedDirectory", "is_log_name", "list_directories", "list_path", "listed_segments", "not_listed"]
 
 
 class ListedDirectory(NamedTuple):
@@ -58,11 +58,12 @@ def list_path(storage: Storage, path: str, kind: str = "file or directory") -> d
         if entry is None:
             raise LogDirectoryError(f"{path}: no such {kind}", source=path) from None
         if entry.is_directory:
-            raise _not_listed(path, error) from error
+            raise not_listed(path, error) from error
         return None
 
 
-def _not_listed(directory: str, error: OSError) -> LogDirectoryError:
+def not_listed(directory: str, error: OSError) -> LogDirectoryError:
+    """Make the error for a directory that can't be listed."""
     return LogDirectoryError(f"{directory}: can't be listed: {error.strerror}", source=directory)
 
 
@@ -75,7 +76,7 @@ def list_directories(parent: ListedDirectory, names: list[str]) -> list[ListedDi
         try:
             return ListedDirectory(storage, path, storage.list(path))
         except OSError as error:
-            raise _not_listed(path, error) from error
+            raise not_listed(path, error) from error
 
     if not storage.remote or len(names) < 2:
         return [listed(name) for name in names]

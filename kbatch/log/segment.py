@@ -23,7 +23,7 @@ from kbatch.tuning import FIRST_WALK_WINDOW, WALK_WINDOW, ZERO_BLOCK
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Segment", "SegmentFile", "Tail", "check_order", "inode_of", "last_offset"]
+__all__ = ["Segment", "SegmentFile", "Tail", "check_order", "inode_of", "last_offset", "planned_segment"]
 
 _MAX_MANIFEST_BYTES = 16 << 20
 
@@ -242,27 +242,6 @@ class Segment:
         segment = cls.__new__(cls)
         segment._init(storage, storage.join(directory, name), live, swapped, listing[name].size, listing)
         return segment
-
-    @classmethod
-    def planned(
-        cls,
-        path: str,
-        *,
-        is_named: bool = False,
-        live: bool = True,
-        storage_options: Mapping[str, str] | None = None,
-        size: int | None = None,
-    ) -> Segment:
-        """Make a segment of a log that was opened before, maybe on another machine; see `is_named` for links."""
-        segment = cls.__new__(cls)
-        storage, _ = locate(path if is_named else os.path.dirname(path), storage_options)
-        segment._init(storage, path, live, (), size, None)
-        return segment
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the caller named this file. Otherwise it comes from a listing and must not be a symbolic link."""
-        return self.path == self.storage.named
 
     def _init(
         self,
@@ -540,6 +519,21 @@ class Segment:
         """Return the path of the file with this suffix, such as ``".index"``, that belongs to the segment."""
         swapped = self.path.endswith(".swap") or suffix in self._swapped
         return self.path.removesuffix(".swap").removesuffix(".log") + suffix + (".swap" if swapped else "")
+
+
+def planned_segment(
+    path: str,
+    *,
+    is_named: bool = False,
+    live: bool = True,
+    storage_options: Mapping[str, str] | None = None,
+    size: int | None = None,
+) -> Segment:
+    """Make a segment of a log that was opened before; it may be a symbolic link only if the caller named the file."""
+    storage, _ = locate(path if is_named else os.path.dirname(path), storage_options)
+    segment = Segment.__new__(Segment)
+    segment._init(storage, path, live, (), size, None)
+    return segment
 
 
 def last_offset(batches: npt.NDArray[np.void]) -> int | None:

@@ -294,7 +294,7 @@ def _log_splits(
                 None if aborted is None else aborted.within(*offsets),
                 None if undecided is None else undecided.within(*offsets),
                 stable,
-                segment.is_named,
+                segment.path == segment.storage.named,
             ),
         )
 

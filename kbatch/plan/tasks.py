@@ -10,7 +10,7 @@ from kbatch.format import Limits
 from kbatch.kernels.slices import keys_equal
 from kbatch.log import Segment
 from kbatch.log.reading import NOT_REACHED, lost_table, read_tables
-from kbatch.log.segment import check_order, last_offset
+from kbatch.log.segment import check_order, last_offset, planned_segment
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.split import Split
 from kbatch.read.decode_options import DecodeOptions
@@ -40,7 +40,7 @@ def task_tables(
         columns = (*columns, "key")
     stopped: set[str] = set()
     for split in splits:
-        segment = Segment.planned(
+        segment = planned_segment(
             split.path,
             is_named=split.is_named,
             live=split.live,

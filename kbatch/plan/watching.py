@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kbatch.batches.checksums import has_good_batch
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BatchStatus
-from kbatch.log import Log, Segment
+from kbatch.log import Log
+from kbatch.log.directories import not_listed
 from kbatch.log.names import parse_directory_name, segment_names
 from kbatch.log.reading import read_tables
+from kbatch.log.segment import planned_segment
 from kbatch.log.state import start_offsets
+from kbatch.log.storage import Storage, locate
 from kbatch.plan.read_options import ReadOptions
 from kbatch.plan.select import Selection
 from kbatch.read.decode_options import DecodeOptions
@@ -78,8 +81,7 @@ class WatchedLogs:
     def __init__(self, paths: Iterable[str], options: ReadOptions) -> None:
         self._options = options
         self._selection = Selection(options)
-        self._roots = [path.removeprefix("file://").removeprefix("file:") if path.startswith("file:") else path
-                       for path in paths]  # fmt: skip
+        self._roots = [locate(path, options.storage) for path in paths]
         self._states: dict[TopicPartition, LogState] = {}
 
     def poll(self) -> dict[TopicPartition, LogState]:
@@ -98,8 +100,8 @@ class WatchedLogs:
             With ``on_error="raise"``, if bytes that cannot be a batch follow the last one.
         """
         found: dict[TopicPartition, LogState] = {}
-        for root in self._roots:
-            for name, path in self._directories(root):
+        for storage, root in self._roots:
+            for name, path in self._directories(storage, root):
                 try:
                     topic, partition, mark = parse_directory_name(name)
                 except LogDirectoryError:
@@ -118,36 +120,36 @@ class WatchedLogs:
                             source=path,
                         )
                 state = known if known is not None and known.path == path else LogState(path)
-                if self._update(state, key):
+                if self._update(storage, state, key):
                     found[key] = state
         self._states = found
         return dict(found)
 
-    def _directories(self, root: str) -> list[tuple[str, str]]:
-        if "://" in root:
+    def _directories(self, storage: Storage, root: str) -> list[tuple[str, str]]:
+        if storage.remote:
             raise LogDirectoryError(
                 f"{root}: a stream watches directories of a local or mounted file system; batch reads take URLs",
                 source=root,
             )
         try:
-            with os.scandir(root) as entries:
-                inside = list(entries)
+            inside = storage.list(root)
         except OSError as error:
-            raise LogDirectoryError(f"{root}: cannot be listed: {error.strerror}", source=root) from error
+            raise not_listed(root, error) from error
         name = os.path.basename(os.path.abspath(root))
-        if segment_names([entry.name for entry in inside], lambda _, base_offset: base_offset):
+        if segment_names(inside, lambda _, base_offset: base_offset):
             # Raises if the name is not TOPIC-PARTITION.
             parse_directory_name(name)
             return [(name, root)]
-        return sorted((entry.name, entry.path) for entry in inside if "-" in entry.name and entry.is_dir())
+        names = (name for name, entry in inside.items() if "-" in name and entry.is_directory)
+        return [(name, os.path.join(root, name)) for name in sorted(names)]
 
-    def _update(self, state: LogState, key: TopicPartition) -> bool:
+    def _update(self, storage: Storage, state: LogState, key: TopicPartition) -> bool:
         """Update a state; return False if the log does not exist."""
         for _ in range(_OPEN_ATTEMPTS):
             try:
                 changed = os.stat(state.path).st_mtime_ns
                 if changed != state.changed:
-                    names = segment_names(os.listdir(state.path), lambda _, base_offset: base_offset)
+                    names = segment_names(storage.list(state.path), lambda _, base_offset: base_offset)
                     if not names:
                         return False
                     state.changed = changed if time.time_ns() - changed > _SETTLED_NS else -1
@@ -156,32 +158,44 @@ class WatchedLogs:
                     if last != state.last:
                         state.last, state.position, state.seen = last, -1, (-1, -1)
                 status = os.stat(state.last)
-                break
             except FileNotFoundError:
                 state.changed = -1
                 if not os.path.isdir(state.path):
                     return False
                 time.sleep(_PAUSE)
-        else:
-            return False
-        seen = (status.st_ino, status.st_size)
-        if seen != state.seen or state.preallocated:
+                continue
+            except OSError as error:
+                raise not_listed(state.path, error) from error
+            seen = (status.st_ino, status.st_size)
+            if seen == state.seen and not state.preallocated:
+                break
             if seen[0] != state.seen[0] or seen[1] < state.seen[1]:
                 state.position = -1
-            self._find_end(state, key)
+            try:
+                self._find_end(storage, state)
+            except LogDirectoryError:
+                now = storage.find(state.last)
+                if now is not None and (now.size or 0) >= seen[1]:
+                    raise
+                # The file was truncated or deleted meanwhile.
+                state.changed, state.seen = -1, (-1, -1)
+                continue
             state.seen = seen
-        checkpoint = start_offsets(os.path.dirname(os.path.abspath(state.path))).get(key, 0)
+            break
+        else:
+            return False
+        checkpoint = start_offsets(os.path.dirname(os.path.abspath(state.path)), storage).get(key, 0)
         within = state.first_base < checkpoint <= state.end_offset
         state.start_offset = checkpoint if within else state.first_base
         return True
 
-    def _find_end(self, state: LogState, key: TopicPartition) -> None:
+    def _find_end(self, storage: Storage, state: LogState) -> None:
         """Advance from the last known batch to the last complete one.
 
         A batch at the very end with a wrong checksum is still being written, like an incomplete one: the size of a
         preallocated file does not show it. Batches after damage count if damage is skipped.
         """
-        segment = Segment(state.last, live=True)
+        segment = planned_segment(state.last, storage_options=storage.options)
         options = DecodeOptions(crc=self._options.crc, on_error=self._options.on_error, framing_only=True)
         if state.position < 0:
             row, _ = segment.last_batch()
@@ -214,13 +228,13 @@ class WatchedLogs:
                 state.end_offset = int(good["last_offset"][-1]) + 1
 
 
-def open_log(path: str) -> Log | None:
+def open_log(path: str, storage_options: Mapping[str, str] | None = None) -> Log | None:
     """Open the log of a directory whose files a broker may be renaming; None if it does not exist."""
     for _ in range(_OPEN_ATTEMPTS - 1):
         try:
-            return Log(path)
+            return Log(path, storage_options=storage_options)
         except LogDirectoryError:
             if not os.path.isdir(path):
                 return None
             time.sleep(_PAUSE)
-    return Log(path) if os.path.isdir(path) else None
+    return Log(path, storage_options=storage_options) if os.path.isdir(path) else None

@@ -16,13 +16,13 @@ from kbatch.batches.framing import first_offsets
 from kbatch.errors import LogDirectoryError
 from kbatch.escaping import printable
 from kbatch.format import INT64_MAX
-from kbatch.log import Log, Segment
+from kbatch.log import Log
 from kbatch.log.committed import segment_before
 from kbatch.log.names import parse_segment_name
-from kbatch.log.segment import inode_of
+from kbatch.log.segment import inode_of, planned_segment
 from kbatch.plan.bounds import check_partitions
 from kbatch.plan.following import FollowedLog, check_markers
-from kbatch.plan.read_options import EARLIEST, LATEST
+from kbatch.plan.read_options import EARLIEST, LATEST, ReadOptions
 from kbatch.plan.rows import Transform, transformed_batches
 from kbatch.plan.split import Split, good_row, plan_ranges
 from kbatch.plan.tasks import task_tables
@@ -188,7 +188,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._is_committed:
                 transactions = self._follow(key, log, first)
             ranges.append((log, first, last, transactions))
-        return _limit_offsets(plan_ranges(ranges, self.options.read))
+        return _limit_offsets(plan_ranges(ranges, self.options.read), self.options.read)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one partition."""
@@ -242,7 +242,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = (state.path, state.last, *state.seen, end)
         known = self._stable.get(key)
         if known is None or known[0] != seen:
-            log = open_log(state.path)
+            log = open_log(state.path, self.options.read.storage)
             if log is None:
                 return start
             known = self._stable[key] = (seen, self._follow(key, log, start).last_stable_offset)
@@ -263,7 +263,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if timestamp is None and bound.timestamps is not None:
                 timestamp = bound.timestamps[key[0]][key[1]]
             if timestamp is not None:
-                log = open_log(state.path)
+                log = open_log(state.path, self.options.read.storage)
                 offset = None if log is None else log.offset_for_timestamp(timestamp)
                 if offset is None and not options.read.latest_if_no_timestamp:
                     raise ValueError(
@@ -285,7 +285,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest_readable(self, key: TopicPartition, state: LogState) -> int:
         if not self._is_committed:
             return state.end_offset
-        log = open_log(state.path)
+        log = open_log(state.path, self.options.read.storage)
         stable = None if log is None else self._follow(key, log, state.end_offset).last_stable_offset
         return state.end_offset if stable is None else min(stable, state.end_offset)
 
@@ -298,7 +298,7 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = 0 if state is None else state.start_offset
             if start:
                 self._lose(f"{name}: a log that is new to the query begins at offset {start} instead of 0")
-        log = None if state is None else open_log(state.path)
+        log = None if state is None else open_log(state.path, self.options.read.storage)
         if state is None or log is None:
             if start < stop:
                 self._lose(f"{name}: the log no longer exists; offsets {start} to {stop - 1} were not read")
@@ -346,7 +346,9 @@ class KbatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited_bytes(
         self, starts: Offsets, ends: Offsets, states: dict[TopicPartition, LogState], limit: int
     ) -> Offsets:
-        logs = {key: log for key in ends if key in states and (log := open_log(states[key].path)) is not None}
+        storage = self.options.read.storage
+        opened = ((key, open_log(states[key].path, storage)) for key in ends if key in states)
+        logs = {key: log for key, log in opened if log is not None}
         sizes = {key: _bytes_from(log, starts[key], states[key]) for key, log in logs.items()}
         return {
             key: min(ends[key], max(_offset_after(logs[key], starts[key], share), starts[key] + 1))
@@ -405,13 +407,13 @@ def _offset_after(log: Log, start: int, size: int) -> int:
 # -- tasks
 
 
-def _limit_offsets(tasks: Sequence[tuple[Split, ...]]) -> list[tuple[Split, ...]]:
+def _limit_offsets(tasks: Sequence[tuple[Split, ...]], options: ReadOptions) -> list[tuple[Split, ...]]:
     """Limit each split to the offsets of its bytes, which a task looks up again: the log cleaner may replace files."""
     splits = [split for task in tasks for split in task]
     cuts: list[int | None] = [None] * (len(splits) + 1)
     for i, (before, split) in enumerate(pairwise(splits), 1):
         if (before.path, before.end) == (split.path, split.start):
-            cuts[i] = _first_offset(split)
+            cuts[i] = _first_offset(split, options)
     limited = []
     for split, start, stop in zip(splits, cuts, cuts[1:], strict=False):
         if start is None:
@@ -424,8 +426,8 @@ def _limit_offsets(tasks: Sequence[tuple[Split, ...]]) -> list[tuple[Split, ...]
     return [tuple(islice(each, len(task))) for task in tasks]
 
 
-def _first_offset(split: Split) -> int:
-    row = good_row(Segment.planned(split.path), split.start)
+def _first_offset(split: Split, options: ReadOptions) -> int:
+    row = good_row(planned_segment(split.path, storage_options=options.storage), split.start)
     if row is None:
         raise LogDirectoryError(f"{split.path}: the file was replaced while the read was planned", source=split.path)
     return int(first_offsets(row)[0])
@@ -462,7 +464,7 @@ def _inodes(directory: str) -> dict[str, int]:
 def _current_splits(split: Split, options: StreamReadOptions) -> Sequence[Split]:
     """Return the splits that hold the offsets of `split` in the log's files as they are now."""
     start, stop = split.start_offset or 0, split.stop_offset or 0
-    log = open_log(split.log)
+    log = open_log(split.log, options.read.storage)
     earliest = stop if log is None else max(log.segments[0].base_offset or 0, log.start_checkpoint or 0)
     if start < earliest:
         _lose(

@@ -19,7 +19,7 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.broker.partitioner import key_partition, murmur2
 from kbatch.kernels.slices import keys_equal
-from kbatch.log import local_files, ranges
+from kbatch.log import local_files, ranges, storage
 from kbatch.log.segment import SegmentFile
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.read_options import Bound, ReadOptions, parse_options

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from kbatch.batches.framing import put_values, scan_part
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
+from kbatch.log.local_files import open_descriptor, open_regular
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
@@ -208,7 +209,7 @@ def locked(root: str, wait: float = 0.0) -> Iterator[None]:
             raise taken()
         time.sleep(0.05)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT, follow=False)
         try:
             while True:
                 try:
@@ -402,7 +403,7 @@ def _build(new: str, parts: Sequence[PartFile], end: int, epoch: int, sizes: tup
 def _batches(part: PartFile) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
     """Yield the batches of a part in writable windows."""
     try:
-        file = open(part.path, "rb", buffering=0)  # noqa: SIM115
+        file = open_regular(part.path, follow=False)
     except OSError as error:
         raise LogDirectoryError(
             f"{part.path}: a task wrote this file, but it can't be opened ({error.strerror}); the log directory must "
@@ -511,8 +512,8 @@ def _undo(root: str, stage: str, journal: dict[str, Any]) -> None:
 
 def _read_journal(path: str) -> dict[str, Any]:
     try:
-        with open(path) as file:
-            journal: dict[str, Any] = json.load(file)
+        with open_regular(path, follow=False) as file:
+            journal: dict[str, Any] = json.loads(file.read())
         return {
             "moves": [(str(source), str(target)) for source, target in journal["moves"]],
             "logs": [(str(source), str(target), int(size)) for source, target, size in journal["logs"]],
