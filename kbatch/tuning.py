@@ -136,7 +136,10 @@ MIN_WINDOW = 64 << 10
 
 # -- log/segment.py
 
-# Window of a walk over headers, in bytes. It starts small, since the walk may end soon, and doubles up to the limit.
+# Batches per step of a walk over the headers of a local file, and bytes per step for a remote file. A walk may end
+# soon, so steps start small and double up to the limit.
+FIRST_WALK_BATCHES = 16
+WALK_BATCHES = 4 << 10
 FIRST_WALK_WINDOW = 64 << 10
 WALK_WINDOW = 4 << 20
 # Bytes that are compared with zeros at a time at the end of a segment.

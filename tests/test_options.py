@@ -248,7 +248,8 @@ def page() -> str:
         parts.append(f"\n## {title}\n\n{text}\n\n{table_of(offered)}")
     parts.append(
         "\nOptions of a filesystem (a path that is a URL) are `storage.NAME` in Spark, `--storage-option NAME=VALUE` "
-        "on the command line.\n"
+        "on the command line. For local paths there is `follow_links=true`, which follows symbolic links inside log "
+        "directories.\n"
     )
     return "\n".join(parts)
 

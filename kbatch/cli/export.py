@@ -100,8 +100,8 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         default=[],
         type=name_and_value,
         metavar="NAME=VALUE",
-        help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; may be given "
-        "more than once",
+        help="an option of the file system of a LOGDIR or OUT that is a URL, such as region=eu-central-1; "
+        "follow_links=true follows symbolic links in a local LOGDIR; may be given more than once",
     )
     add_flags(group, [each for each in options_of(ReadOptions) if each.name == "split_bytes"])
 

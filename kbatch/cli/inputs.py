@@ -68,7 +68,7 @@ class Input:
 
 
 def add_storage_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--storage-option``, for paths that are URLs."""
+    """Add ``--storage-option``, for the filesystem of the paths."""
     parser.add_argument(
         "--storage-option",
         dest="storage_options",
@@ -77,7 +77,7 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=name_and_value,
         help="for a PATH that is a URL such as s3://bucket/logs: an option of its filesystem, such as "
-        "endpoint_override=http://host:port; may be repeated",
+        "endpoint_override=http://host:port; follow_links=true follows symbolic links in a local PATH; may be repeated",
     )
 
 

@@ -1,11 +1,21 @@
-"""Bytes to batch rows: only the headers are read, not the payloads."""
+"""Bytes, or a file, to batch rows: only the headers are read, not the payloads."""
 
 from collections import namedtuple
 
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from posix.types cimport off_t
+from posix.unistd cimport pread
 
 from kbatch.kernels.spans cimport Span
-from kbatch.kernels.tuning cimport COMPRESSED_RECORD, FAR_BATCH_MAX, FAR_BATCH_MIN, HEADERS_AHEAD
+from kbatch.kernels.tuning cimport (
+    COMPRESSED_RECORD,
+    FAR_BATCH_MAX,
+    FAR_BATCH_MIN,
+    FAR_HEADER,
+    HEADER_BLOCK,
+    HEADERS_AHEAD,
+)
 from kbatch.kernels.wire cimport (
     ATTRIBUTES_AT,
     ATTRIBUTES_V1,
@@ -51,6 +61,8 @@ from kbatch.kernels.wire cimport (
 cdef enum:
     # The base offset and record count of a wrapper, until it is decompressed (LEG-R23).
     UNKNOWN = -1
+    # The error of `scan_file` if the file is shorter than the caller stated.
+    FILE_TOO_SHORT = -1
 
 Scanned = namedtuple("Scanned", "rows position fault expected found")
 
@@ -170,6 +182,72 @@ def scan_headers(data not None, rows not None, int64_t first, int64_t end, int64
         n = scan_into(<const uint8_t*>bytes_.items, bytes_.length, &position, origin, <BatchRow*>into.items + first,
                       end - first, &report)
     return Scanned(n, position, report.fault, report.expected, report.found)
+
+
+cdef int64_t read_block(int fd, uint8_t* block, int64_t size, int64_t position, int* error) noexcept nogil:
+    """Read up to `size` bytes at `position`; return their number, which is smaller at the end of the file."""
+    cdef int64_t done = 0
+    cdef ssize_t n
+    while done < size:
+        n = pread(fd, block + done, <size_t>(size - done), <off_t>(position + done))
+        if n == 0:
+            break
+        if n > 0:
+            done += n
+        elif errno != EINTR:
+            error[0] = errno
+            break
+    return done
+
+
+cdef int64_t scan_file_into(int fd, int64_t* position, int64_t end, BatchRow* rows, int64_t capacity,
+                            FaultReport* report, int64_t* bytes_read, int* error) noexcept nogil:
+    cdef uint8_t[HEADER_BLOCK] block
+    cdef int64_t start = position[0]
+    cdef int64_t held = 0
+    cdef int64_t n = 0
+    cdef int64_t at
+    cdef int64_t header
+    cdef int64_t size = 0
+    report.fault = FAULT_NONE
+    while n < capacity and position[0] < end:
+        header = min(<int64_t>BATCH_HEADER_SIZE, end - position[0])
+        if position[0] + header > start + held:
+            start = position[0]
+            # The next batches are probably of the same size.
+            held = min(<int64_t>HEADER_BLOCK if size < FAR_HEADER else header, end - start)
+            held = read_block(fd, block, held, start, error)
+            bytes_read[0] += held
+            if held < header:
+                if error[0] == 0:
+                    error[0] = FILE_TOO_SHORT
+                break
+        # One batch at a time: the block must have its header, and the file up to `end` the whole batch.
+        at = 0
+        if scan_into(block + (position[0] - start), end - position[0], &at, position[0], rows + n, 1, report) == 0:
+            break
+        size = at
+        position[0] += size
+        n += 1
+    return n
+
+
+def scan_file(int fd, rows not None, int64_t position, int64_t end):
+    """Fill `rows` with the batches of a file from byte `position` up to `end`; only blocks with headers are read.
+
+    Returns the same as `scan_headers`, the number of bytes read, and an error: 0, the errno of a failed read, or -1 if
+    the file ends before `end`, as far as that was noticed. Rows before the error are valid.
+    """
+    cdef Span into = Span(rows, sizeof(BatchRow), True)
+    cdef FaultReport report = FaultReport(FAULT_NONE, -1, -1, 0, 0)
+    cdef int64_t bytes_read = 0
+    cdef int error = 0
+    cdef int64_t n
+    if position < 0:
+        raise ValueError("position must not be negative")
+    with nogil:
+        n = scan_file_into(fd, &position, end, <BatchRow*>into.items, into.length, &report, &bytes_read, &error)
+    return Scanned(n, position, report.fault, report.expected, report.found), bytes_read, error
 
 
 def survey(rows not None, bint include_control):

@@ -8,6 +8,10 @@ cdef enum:
     HEADERS_AHEAD = 2 << 10
     FAR_BATCH_MIN = 3 << 10
     FAR_BATCH_MAX = 64 << 10
+    # Headers of a file are read in blocks of HEADER_BLOCK bytes, or one by one from this size of batches on. Following
+    # batches of 3.8 KB one by one takes two thirds of the time.
+    HEADER_BLOCK = 32 << 10
+    FAR_HEADER = 2 << 10
     # A low estimate of the compressed bytes per record.
     COMPRESSED_RECORD = 8
 

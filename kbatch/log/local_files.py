@@ -15,8 +15,12 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import byte_array
+from kbatch.batches.framing import Scan, byte_array
+from kbatch.batches.pooled import PooledRows
+from kbatch.errors import Fault, Finding
+from kbatch.format import BATCH_DTYPE
 from kbatch.kernels.buffers import allocate
+from kbatch.kernels.scan import scan_file
 
 __all__ = [
     "LocalFile",
@@ -165,6 +169,40 @@ class LocalFile:
     def close(self) -> None:
         """Close the file. Windows remain valid."""
         self._file.close()
+
+    def is_shorter_than(self, size: int) -> bool:
+        """Whether the file now has fewer than `size` bytes."""
+        return os.fstat(self._file.fileno()).st_size < size
+
+    def headers(self, position: int, end: int, max_batches: int) -> Scan:
+        """Frame batches from `position` on by their headers, without reading their payloads.
+
+        Parameters
+        ----------
+        position, end : int
+            Bytes of the file. A batch that ends after `end` is incomplete.
+        max_batches : int
+
+        Returns
+        -------
+        Scan
+            ``consumed`` counts from `position`.
+
+        Raises
+        ------
+        OSError
+            If the file can't be read.
+        """
+        rows = PooledRows(BATCH_DTYPE, max_batches)
+        (count, reached, fault, expected, found), size, error = scan_file(
+            self._file.fileno(), rows.array[:max_batches], position, end
+        )
+        count_bytes(size)
+        if error > 0:
+            raise OSError(error, os.strerror(error), self._file.name)
+        rows.used = count
+        finding = Finding(Fault(fault), expected=expected, found=found) if fault else None
+        return Scan(rows.filled(), reached - position, finding)
 
     def window(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return a copy of the bytes from `start` up to `stop`; fewer where the file ends."""

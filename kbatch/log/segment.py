@@ -17,8 +17,8 @@ from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVE
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
-from kbatch.log.storage import Entry, Storage, locate
-from kbatch.tuning import FIRST_WALK_WINDOW, WALK_WINDOW, ZERO_BLOCK
+from kbatch.log.storage import Entry, RemoteFile, Storage, locate
+from kbatch.tuning import FIRST_WALK_BATCHES, FIRST_WALK_WINDOW, WALK_BATCHES, WALK_WINDOW, ZERO_BLOCK
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -109,24 +109,42 @@ class SegmentFile:
         return entry_size(self.window(position, position + LOG_OVERHEAD), 0)
 
     def walk(self, position: int, stop: int | None = None) -> Iterator[npt.NDArray[np.void]]:
-        """Follow the batch headers from `position` on, and yield their rows, one array per window.
+        """Follow the batch headers from `position` on, and yield their rows in arrays of bounded size.
 
         The walk ends at `stop` or where framing ends; `tail_at` the end of the last batch gives the reason.
-        """
-        for _, rows in self.walk_windows(position, stop):
-            yield rows
 
-    def walk_windows(
-        self, position: int, stop: int | None = None
-    ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.void]]]:
-        """Walk as `walk` does, and yield with each array the bytes from its first batch on."""
+        Raises
+        ------
+        LogDirectoryError
+            If the file can't be read, or was truncated after the log was opened.
+        """
         end = self.size if stop is None else min(stop, self.size)
+        if isinstance(self._file, RemoteFile):
+            yield from self._walk_windows(position, end)
+            return
+        count = FIRST_WALK_BATCHES
+        while position < end:
+            try:
+                scan = self._file.headers(position, end, count)
+            except OSError as error:
+                raise _unreadable(self.path, error) from error
+            if self._file.is_shorter_than(self.size):
+                raise _shrunk(self.path)
+            if len(scan.batches):
+                yield scan.batches
+            if len(scan.batches) < count:
+                return
+            position += scan.consumed
+            count = min(2 * count, WALK_BATCHES)
+
+    def _walk_windows(self, position: int, end: int) -> Iterator[npt.NDArray[np.void]]:
+        """Walk over a remote file: requests for single headers would take longer than the bytes between them."""
         step = size = FIRST_WALK_WINDOW
         while position < end:
             window = self.window(position, min(position + size, end))
             scan = scan_part(window, origin=position)
             if len(scan.batches):
-                yield window, scan.batches
+                yield scan.batches
             elif scan.finding is None and len(window) >= LOG_OVERHEAD:
                 expected = entry_size(window, 0)
                 if len(window) < expected <= end - position:

