@@ -184,7 +184,7 @@ def scan_headers(data not None, rows not None, int64_t first, int64_t end, int64
     return Scanned(n, position, report.fault, report.expected, report.found)
 
 
-cdef int64_t read_block(int fd, uint8_t* block, int64_t size, int64_t position, int* error) noexcept nogil:
+cdef int64_t pread_all(int fd, uint8_t* block, int64_t size, int64_t position, int* error) noexcept nogil:
     """Read up to `size` bytes at `position`; return their number, which is smaller at the end of the file."""
     cdef int64_t done = 0
     cdef ssize_t n
@@ -216,7 +216,7 @@ cdef int64_t scan_file_into(int fd, int64_t* position, int64_t end, BatchRow* ro
             start = position[0]
             # The next batches are probably of the same size.
             held = min(<int64_t>HEADER_BLOCK if size < FAR_HEADER else header, end - start)
-            held = read_block(fd, block, held, start, error)
+            held = pread_all(fd, block, held, start, error)
             bytes_read[0] += held
             if held < header:
                 if error[0] == 0:
