@@ -37,7 +37,10 @@ def test_a_producer_expires_when_its_time_has_passed_prd_r16(tmp_path: Path, age
 def test_tombstones_of_old_formats_go_up_to_the_horizon_cmp_r5(
     tmp_path: Path, magic: int, later: int, stays: bool
 ) -> None:
-    """``LogCleaner``: they stay in segments that are modified after the horizon: the time of the last clean segment, minus the retention."""
+    """``LogCleaner`` keeps them in segments that were modified after the horizon.
+
+    The horizon is the modification time of the last clean segment, minus the retention.
+    """
     times = {} if magic == 0 else {"timestamps": NOW}
     log = {
         0: kbatch.encode([b"a"], keys=[b"x"], magic=magic, **times),
