@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import struct
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import oracle
 import pytest
 
 import kbatch
@@ -222,6 +224,28 @@ def test_the_transaction_is_checked_after_the_sequence_prd_r12() -> None:
         checker = SequenceChecker()
         assert codes(checker, batches((0, last, 1), attributes=0x10)) == ["NONE"]
         assert codes(checker, batches((0, following + 1, 1), (0, following, 1))) == [GAP, "INVALID_TXN_STATE"]
+    # Also in a new epoch, and for a transaction at offset 0.
+    checker = SequenceChecker()
+    assert codes(checker, batches((0, 0, 1), attributes=0x10)) == ["NONE"]
+    assert codes(checker, batches((1, 0, 1))) == ["INVALID_TXN_STATE"]
+
+
+def test_a_refusal_without_an_earlier_batch_has_no_offset_after_it() -> None:
+    checker = SequenceChecker()
+    checker.check(marker(1))
+    (refused,) = checker.refusals(batches((1, 5, 1)))
+    assert (refused.code, refused.after) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+
+
+def test_a_marker_without_a_valid_value_keeps_the_coordinator_epoch() -> None:
+    """PRD-R12: the coordinator epoch is in the value of a marker."""
+    checker = SequenceChecker()
+    checker.check(marker(1, 4))
+    short = oracle.build_batch(
+        [oracle.encode_record(0, 0, struct.pack(">hh", 0, 1), b"")], attributes=0x30, producer_id=7, producer_epoch=1
+    )
+    checker.check(kbatch.decode(short, include_control=True))
+    assert checker.producers()["coordinator_epoch"].tolist() == [4]
 
 
 def test_a_repeated_sequence_in_a_transaction_is_a_duplicate_outside_of_it_too() -> None:

@@ -74,6 +74,8 @@ def test_zero_tail_of_an_index_is_trimmed_dsk_r4(tmp_path: Path) -> None:
     [
         (struct.pack(">4i", 3, 0, 9, 400) + b"\0", []),
         (struct.pack(">4i", 3, 0, 9, 5000), [(3, 0)]),
+        (struct.pack(">4i", 0, 0, 1, 999), [(0, 0), (1, 999)]),
+        (struct.pack(">4i", 0, 0, 1, 1000), [(0, 0)]),
         (struct.pack(">6i", 3, 0, 2, 400, 9, 500), [(3, 0)]),
         (struct.pack(">6i", 3, 100, 5, 100, 9, 500), [(3, 100)]),
         (struct.pack(">4i", -3, 0, 9, 400), []),
@@ -100,6 +102,21 @@ def test_invalid_time_index_entries_are_ignored_dsk_r5(tmp_path: Path) -> None:
     assert times.find(1000, 100) == (50, 3)
     path.write_bytes(struct.pack(">qiqi", 50, 3, 60, 9)[:-1])
     assert times.find(1000, 100) is None
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 8, 9, 12])
+def test_blocks_of_a_remote_index_are_kept_and_give_the_same_entries(count: int) -> None:
+    """The second read takes the entries from memory, in blocks of four here, and reads no byte."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    entries = [(10 * n, 100 * n) for n in range(count)]
+    memory.pipe("/kept/i.index", b"".join(struct.pack(">ii", *entry) for entry in entries))
+    index = OffsetIndex("memory://kept/i.index", base_offset=0, storage=Storage(remote=True))
+    index._entries._rows = 4
+    assert index.read(1 << 20).tolist() == entries
+    before = bytes_read()
+    assert index.read(1 << 20).tolist() == entries
+    assert [index.find(1 << 20, 10 * n + 9) for n in range(count)] == entries
+    assert bytes_read() == before
 
 
 def test_a_sparse_giant_index_is_read_only_up_to_the_size_its_log_allows(tmp_path: Path) -> None:

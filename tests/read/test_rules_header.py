@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import oracle
 import pytest
 from oracle import (
@@ -24,6 +25,7 @@ from tables import assert_accounted, batches_of, lost, offsets_of, records_of
 
 import kbatch
 from kbatch import BatchStatus, Codec
+from kbatch.kernels.scan import scan_headers, survey
 
 CODECS = ["none", "gzip", "snappy", "snappy-raw", "lz4", "zstd"]
 Crc = Literal["verify", "mark", "skip"]
@@ -381,3 +383,26 @@ def test_the_header_of_every_batch_is_in_its_row() -> None:
     (have,) = batches_of(kbatch.decode(batch))
     assert have == oracle.decode(batch).batches[0]
     assert have.producer_id == 4_000_000_000
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_leg_r1_a_message_has_no_fields_of_a_producer(magic: int) -> None:
+    """Magic 0 and 1 store no producer, sequence or leader epoch: all are -1, as for a batch without them."""
+    row = kbatch.scan(oracle.build_message(b"k", b"v", magic=magic, offset=5, timestamp=7))[0]
+    fields = ["producer_id", "producer_epoch", "base_sequence", "partition_leader_epoch", "base_timestamp"]
+    assert row[fields].tolist() == (-1,) * 5
+    assert row[["base_offset", "last_offset", "last_offset_delta", "record_count"]].tolist() == (5, 5, 0, 1)
+    assert row["max_timestamp"] == (7 if magic else -1)
+
+
+def test_rows_outside_of_the_requested_range_are_not_written() -> None:
+    """The kernel fills rows from `first` up to `end`, also if the bytes contain more batches."""
+    data = np.frombuffer(oracle.build_batch([oracle.encode_record()]) * 10, np.uint8)
+    rows = np.zeros(8, kbatch.BATCH_DTYPE)
+    scanned = scan_headers(data, rows, 2, 5, 0, 0)
+    assert (scanned.rows, scanned.position) == (3, 3 * len(data) // 10)
+    assert (rows["size"] > 0).tolist() == [False, False, True, True, True, False, False, False]
+    rows.flags.writeable = False
+    with pytest.raises((ValueError, BufferError, TypeError)):
+        scan_headers(data, rows, 0, 1, 0, 0)
+    assert survey(rows[2:5], False)[0] == 3

@@ -244,6 +244,25 @@ def test_var_r1_deltas_of_every_pair_of_sizes_are_decoded(attributes: int) -> No
     assert tuple(records_of(kbatch.decode(batch))) == oracle.decode(batch).batches[0].records
 
 
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("key", [b"key", b"\0", b"\2\0"])
+def test_var_r1_every_bit_of_two_deltas_of_equal_size_is_decoded(size: int, key: bytes) -> None:
+    """The kernel reads both at once, with masks for their bits. A key may look like the lengths that follow."""
+    bits = [(1 << n) | (1 << (7 * size - 8)) for n in range(7 * size - 1)]
+    mask = (1 << (7 * size - 1)) - 1
+    deltas = [(t, o) for t in bits for o in bits] + [(0x55555 & mask, 0xAAAAA & mask), (0xAAAAA & mask, 0x55555 & mask)]
+    records = [encode_record(o, t, key, b"value") for t, o in deltas]
+    batch = build_batch(records, base_offset=1 << 40, base_timestamp=1 << 41)
+    assert tuple(records_of(kbatch.decode(batch))) == oracle.decode(batch).batches[0].records
+
+
+def test_var_r5_a_number_at_the_end_of_the_record_is_not_read_from_the_next_one() -> None:
+    """The record has no header count. The next byte would be a valid one, but does not belong to the record."""
+    data = build_batch([encode_record(header_count=b""), encode_record(1, 0, value=b"v" * 20)])
+    with pytest.raises(kbatch.InvalidRecordError, match=r"record 0, .* extends beyond the end of its record"):
+        kbatch.decode(data)
+
+
 # -- 3.3 record headers
 
 
@@ -265,7 +284,14 @@ def test_hdr_r2_header_key_may_be_empty(codec: str) -> None:
 
 
 @codecs
-@pytest.mark.parametrize("length", [-1, -2, INT32_MIN])
+@pytest.mark.parametrize("key", [b"", b"k", b"k" * 100])
+@pytest.mark.parametrize("value", [None, b"", b"v", b"v" * 100])
+def test_hdr_r2_r3_lengths_of_one_and_two_bytes_are_checked_alike(codec: str, key: bytes, value: bytes | None) -> None:
+    assert one(encode_record(headers=[(key, value), (b"h", b"1")]), codec).headers == ((key, value), (b"h", b"1"))
+
+
+@codecs
+@pytest.mark.parametrize("length", [-1, -2, -3, -17, INT32_MIN])
 def test_hdr_r3_any_negative_value_length_is_null(codec: str, length: int) -> None:
     record = encode_record(header_count=2, extra=b"\x02h" + zigzag(length) + b"\x02h\x00")
     assert one(record, codec).headers == ((b"h", None), (b"h", b""))
