@@ -77,6 +77,7 @@ def test_zero_tail_of_an_index_is_trimmed_dsk_r4(tmp_path: Path) -> None:
         (struct.pack(">4i", 0, 0, 1, 999), [(0, 0), (1, 999)]),
         (struct.pack(">4i", 0, 0, 1, 1000), [(0, 0)]),
         (struct.pack(">6i", 3, 0, 2, 400, 9, 500), [(3, 0)]),
+        (struct.pack(">6i", 3, 0, 3, 400, 9, 500), [(3, 0)]),
         (struct.pack(">6i", 3, 100, 5, 100, 9, 500), [(3, 100)]),
         (struct.pack(">4i", -3, 0, 9, 400), []),
         (struct.pack(">4i", 3, -8, 9, 400), []),
@@ -91,6 +92,18 @@ def test_invalid_index_entries_are_ignored_dsk_r5(tmp_path: Path, stored: bytes,
     # In a damaged index a different entry may be found. The lookup in the segment checks whether the entry fits.
     if sound or len(stored) % 8 or not stored:
         assert (index.find(1000) is not None) == bool(sound)
+
+
+def test_entries_of_offset_0_and_of_timestamp_0_are_valid_dsk_r2(tmp_path: Path) -> None:
+    """Only an entry of zeros in both fields may be the tail of a preallocated file (DSK-R4)."""
+    path = tmp_path / "i.index"
+    path.write_bytes(struct.pack(">4i", 0, 0, 1, 70))
+    index = OffsetIndex(str(path), base_offset=100)
+    assert [index.find(1000, offset) for offset in (99, 100, 101)] == [None, (100, 0), (101, 70)]
+    path = tmp_path / "i.timeindex"
+    path.write_bytes(struct.pack(">qiqi", 0, 5, 1, 6))
+    times = TimeIndex(str(path), base_offset=100)
+    assert [times.find(1000, before) for before in (0, 1, 2)] == [None, (0, 105), (1, 106)]
 
 
 def test_invalid_time_index_entries_are_ignored_dsk_r5(tmp_path: Path) -> None:

@@ -256,6 +256,22 @@ def test_var_r1_every_bit_of_two_deltas_of_equal_size_is_decoded(size: int, key:
     assert tuple(records_of(kbatch.decode(batch))) == oracle.decode(batch).batches[0].records
 
 
+@pytest.mark.parametrize("key", [b"key", b"\0", b"\2\0"])
+def test_var_r1_every_bit_of_a_timestamp_delta_of_four_bytes_is_decoded(key: bytes) -> None:
+    """Before offset deltas of each size that the fast path reads."""
+    times = [(1 << n) | (1 << 20) for n in range(27)] + [0, 100, 0x5555555, 0x2AAAAAA]
+    records = [encode_record(o, t, key, b"value") for t in times for o in (1, 63, 64, 200, 8191, 8192, 9001, 0xAAAAA)]
+    batch = build_batch(records, base_offset=1 << 40, base_timestamp=1 << 41)
+    assert tuple(records_of(kbatch.decode(batch))) == oracle.decode(batch).batches[0].records
+
+
+def test_var_r1_a_negative_offset_delta_before_bytes_that_look_like_fields() -> None:
+    """Key and value would be valid as the headers of a record that begins two bytes earlier."""
+    records = [encode_record(-1, 0, b"\2", b"\4\0"), *(encode_record(n, 0, value=b"v" * 50) for n in range(5))]
+    first = records_of(kbatch.decode(build_batch(records, base_offset=10)))[0]
+    assert (first.key, first.value, first.headers) == (b"\2", b"\4\0", ())
+
+
 def test_var_r5_a_number_at_the_end_of_the_record_is_not_read_from_the_next_one() -> None:
     """The record has no header count. The next byte would be a valid one, but does not belong to the record."""
     data = build_batch([encode_record(header_count=b""), encode_record(1, 0, value=b"v" * 20)])
@@ -276,6 +292,15 @@ def test_hdr_r1_a_header_count_negative_or_above_the_bytes_is_invalid(codec: str
 @pytest.mark.parametrize("length", [-1, -2, INT32_MIN])
 def test_hdr_r2_header_key_is_never_null(codec: str, length: int) -> None:
     assert_invalid(encode_record(header_count=1, extra=zigzag(length) + b"\x02v"), codec)
+
+
+@pytest.mark.parametrize("count", [-2, -3])
+def test_hdr_r1_a_negative_header_count_is_invalid_even_if_headers_follow(count: int) -> None:
+    """The zigzag form of -2 is 3, and of -3 is 5: without the sign bit, one header and two."""
+    bad = encode_record(header_count=count, extra=b"\x02h\x02v" * (-count - 1))
+    records = [bad, *(encode_record(n, 0, value=b"v" * 50) for n in range(1, 6))]
+    with pytest.raises(kbatch.InvalidRecordError, match="header"):
+        kbatch.decode(build_batch(records))
 
 
 @codecs

@@ -47,6 +47,12 @@ def test_both_ends_of_a_range_belong_to_it_txn_r2(offsets: tuple[int, int], abor
     assert ranges.mask(rows).tolist() == [False]
 
 
+def test_columns_of_a_smaller_or_larger_length_are_refused() -> None:
+    for columns in (([1, 2], [0], [0]), ([1], [0, 1], [0]), ([1], [0], [0, 1]), ([1, 2], [0, 1], [0])):
+        with pytest.raises(ValueError, match="of one length"):
+            AbortedRanges(*columns)
+
+
 def test_numbers_at_the_limits_of_int64_are_accepted() -> None:
     limit = 2**63 - 1
     ranges = AbortedRanges.from_list([(limit, -limit - 1)], ([limit], [limit]))
