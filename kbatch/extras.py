@@ -7,7 +7,15 @@ from types import ModuleType
 
 from kbatch.errors import MissingDependencyError
 
-__all__ = ["require"]
+__all__ = ["DISTRIBUTION", "install_command", "require"]
+
+# The name on PyPI, where "kbatch" is another project. A test compares it with pyproject.toml.
+DISTRIBUTION = "kafka-record-batch"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def require(module: str, extra: str, feature: str) -> ModuleType:
@@ -30,5 +38,5 @@ def require(module: str, extra: str, feature: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"{feature} needs {module}, which can't be imported ({error}); pip install 'kbatch[{extra}]'"
+            f"{feature} needs {module}, which can't be imported ({error}); {install_command(extra)}"
         ) from error

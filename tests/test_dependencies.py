@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbatch.batches import native
+from kbatch.extras import DISTRIBUTION
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = ROOT / "pyproject.toml"
@@ -68,6 +69,10 @@ def test_the_licence_in_the_table_is_the_licence_of_the_package(package: str) ->
     # A package may list the licences of the code that it contains after its own.
     own = [NAMES.get(each, each).split(" AND ")[0] for each in stated if each]
     assert licence in own
+
+
+def test_messages_name_the_distribution_of_the_project() -> None:
+    assert tomllib.loads(PYPROJECT.read_text())["project"]["name"] == DISTRIBUTION
 
 
 def test_ranges_of_native_versions_start_with_the_lowest_accepted_version() -> None:

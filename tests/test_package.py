@@ -18,6 +18,7 @@ from elftools.elf.elffile import ELFFile
 
 import kbatch
 from kbatch.errors import Fault, Finding, KbatchError, fault_status, finding_to_error
+from kbatch.extras import DISTRIBUTION
 
 PACKAGE = Path(kbatch.__file__).parent
 HEAVY = ("pyarrow", "pandas", "polars", "pyspark")
@@ -144,7 +145,7 @@ def test_import_from_a_zip_file_names_the_remedy(tmp_path: Path) -> None:
 
 
 def test_the_version_equals_that_of_the_distribution() -> None:
-    assert importlib.metadata.version("kbatch") == kbatch.__version__
+    assert importlib.metadata.version(DISTRIBUTION) == kbatch.__version__
 
 
 def test_dtypes_have_documented_sizes_and_names() -> None:

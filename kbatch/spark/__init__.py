@@ -1,13 +1,14 @@
 """kbatch on Spark: a data source, functions for raw batches in DataFrames and RDDs, and the export to Parquet."""
 
 from kbatch.errors import MissingDependencyError
+from kbatch.extras import install_command
 
 try:
     import pyarrow  # noqa: F401
     import pyspark.sql.datasource  # noqa: F401
 except ImportError as error:
     raise MissingDependencyError(
-        f"kbatch.spark needs PySpark 4.0 or newer and pyarrow ({error}); pip install 'kbatch[spark]'"
+        f"kbatch.spark needs PySpark 4.0 or newer and pyarrow ({error}); {install_command('spark')}"
     ) from error
 
 from kbatch.plan.read_options import Bound, ReadOptions

@@ -462,5 +462,6 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     table = make()
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(kbatch.MissingDependencyError, match=rf"needs {missing}.* pip install 'kbatch\[{extra}\]'"):
+    command = rf"pip install 'kafka-record-batch\[{extra}\]'"
+    with pytest.raises(kbatch.MissingDependencyError, match=f"needs {missing}.* {command}"):
         eval(call, {**vars(arrow), "spark_batches": spark_batches, "t": table})

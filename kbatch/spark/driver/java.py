@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from kbatch.errors import MissingDependencyError
+from kbatch.extras import install_command
 from kbatch.log.write.unfinished import register_unfinished
 
 __all__ = ["ensure_java", "java_version"]
@@ -94,7 +95,7 @@ def ensure_java() -> None:
     else:
         found = f"{java} is Java {version}"
     raise MissingDependencyError(
-        f"Spark needs Java {MIN_JAVA} or newer: {found}; install a JDK, or pip install 'kbatch[jdk]'"
+        f"Spark needs Java {MIN_JAVA} or newer: {found}; install a JDK, or {install_command('jdk')}"
     )
 
 
