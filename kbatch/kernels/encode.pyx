@@ -44,9 +44,13 @@ from kbatch.kernels.wire cimport (
     CODEC,
     LENGTH_AT,
     LOG_OVERHEAD,
+    MAGIC_AT,
+    MESSAGE_ATTRIBUTES_AT,
     MESSAGE_CRC_AT,
+    MESSAGE_TIMESTAMP_AT,
     CRC_START_LEGACY,
     BatchRow,
+    header_size,
     kb_prefetch,
     kb_unlikely,
 )
@@ -120,11 +124,11 @@ cdef inline void put_message(uint8_t* p, int magic, uint8_t attributes, int64_t 
     """Write a message of `size` bytes without its checksum."""
     store_be64(p, offset)
     store_be32(p + LENGTH_AT, size - LOG_OVERHEAD)
-    p[16] = <uint8_t>magic
-    p[17] = attributes
+    p[MAGIC_AT] = <uint8_t>magic
+    p[MESSAGE_ATTRIBUTES_AT] = attributes
     if magic:
-        store_be64(p + 18, timestamp)
-    put_bytes_be32(put_bytes_be32(p + (26 if magic else 18), key), value)
+        store_be64(p + MESSAGE_TIMESTAMP_AT, timestamp)
+    put_bytes_be32(put_bytes_be32(p + header_size(magic), key), value)
 
 
 cdef uint8_t* put_headers(uint8_t* p, const uint8_t* end, const Source* source, HeaderWindow* window,

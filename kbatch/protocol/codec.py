@@ -70,7 +70,7 @@ class Response(NamedTuple):
 
 
 def _field(cls: type[Message], schema: FieldSchema, version: int, flexible: bool, depth: int) -> Field:
-    """Return the plan of a field, and of an array its elements'."""
+    """Return the plan of a field; the plan of an array contains the plan of its elements."""
     compact = flexible and schema.type != "old_string"
     structure = None
     if schema.fields:
@@ -159,10 +159,10 @@ def decode_message(cls: type[Message], data: Buffer, version: int, *, max_size: 
     cls : type
         Class of the message, such as ``FetchResponse``.
     data : buffer
-        All of its bytes. Record batches in the message are views of them.
+        All bytes of the message. Record batches in the result are views of them.
     version : int
     max_size : int, optional
-        Largest number of bytes that is read.
+        The maximum size of the message in bytes.
 
     Returns
     -------
@@ -199,13 +199,13 @@ def encode_message(message: Message, version: int) -> list[bytearray | memoryvie
     Returns
     -------
     list of buffers
-        To be joined, or written in this order. Record batches of more than 2 KiB are views of the caller's bytes.
+        The parts of the message, in order. Record batches of more than 2 KiB are views of the caller's bytes.
 
     Raises
     ------
     ValueError
-        If Kafka has no such version of the message, if a value has no place in its field, or if a field that the
-        version does not have is set and must not be dropped.
+        If Kafka has no such version of the message, if a value does not fit its field, or if a field is set that
+        the version lacks and that must not be dropped.
     """
     return encode_structures([(_plan(_message_name(message), version), message)], False)
 
@@ -218,7 +218,7 @@ def decode_request(data: Buffer, *, max_size: int = MAX_MESSAGE_SIZE) -> Request
     data : buffer
         The bytes after the length, as `split_messages` returns them.
     max_size : int, optional
-        Largest number of bytes that is read.
+        The maximum size of the message in bytes.
 
     Returns
     -------
@@ -310,7 +310,7 @@ def decode_response(data: Buffer, api_key: int, version: int, *, max_size: int =
     version : int
         Version of the request.
     max_size : int, optional
-        Largest number of bytes that is read.
+        The maximum size of the message in bytes.
 
     Returns
     -------
@@ -333,7 +333,7 @@ def decode_response(data: Buffer, api_key: int, version: int, *, max_size: int =
     except ProtocolError:
         if api_key != ApiKey.API_VERSIONS or view[position : position + 2] != _UNSUPPORTED:
             raise
-        # A broker refuses a version that it does not have in the one that every client reads.
+        # A broker answers an unsupported version of ApiVersionsRequest in version 0, which every client reads.
         version = 0
         message = decode_structure(_plan(name, version), view, position, True)[0]
     return Response(ApiKey(api_key), version, header, message)

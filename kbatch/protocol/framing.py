@@ -24,8 +24,8 @@ class MessageSplitter:
 
     Notes
     -----
-    A message that one chunk holds completely is a view of the chunk. Of others the bytes are collected as they arrive;
-    memory is never reserved by a length alone.
+    A message that is complete in one chunk is a view of that chunk. The bytes of other messages are collected as they
+    arrive; no memory is reserved because of a length alone.
 
     Examples
     --------

@@ -17,13 +17,13 @@ _SHOWN_CHARACTERS = 60
 class Message:
     """A message, or a structure in one.
 
-    Fields are attributes. One that was not set has Kafka's default. Structures in a message are attributes of its
+    Fields are attributes. A field that was not set has Kafka's default. Structures in a message are attributes of its
     class: ``FetchRequest.FetchTopic``.
 
     Attributes
     ----------
     schema : MessageSchema or FieldSchema
-        The table that the class is made from; of a class attribute.
+        The table that the class is made from; a class attribute.
     unknown_tags : dict of int to bytes
         Tagged fields that the schema does not have, by tag. They are kept, and written back.
 
@@ -62,14 +62,14 @@ class Message:
             setattr(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # Only for a slot that is empty.
+        # Python calls this only if the slot is empty.
         if name == "_unknown":
             return {}
         if name not in self._defaults:
             raise AttributeError(f"{type(self).__name__} has no field {name!r}")
         value = self._defaults[name]
         if value == () or isinstance(value, type):
-            # Mutable: from now on it is this object's.
+            # The default is mutable, so this object gets its own.
             value = [] if value == () else value()
             setattr(self, name, value)
         return value

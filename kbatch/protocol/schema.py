@@ -63,7 +63,7 @@ _ZEROS: dict[str, Any] = {
     "bytes": b"",
     "records": None,
 }
-# No version of a message is as high.
+# Above every version of a message.
 _OPEN_END = 1 << 15
 
 
@@ -108,7 +108,7 @@ class MessageSchema(NamedTuple):
     api_key : int or None
         None for the headers.
     versions, flexible : range
-        Versions that there are, and those in the encoding of KIP-482.
+        All versions, and the versions in the flexible encoding of KIP-482.
     fields : tuple of FieldSchema
     """
 
