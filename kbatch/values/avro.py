@@ -72,16 +72,7 @@ _AVRO_ERRORS = (
     "a decimal with more digits than its precision",
     "bytes remain after the datum",
 )
-_PRIMITIVES = {
-    "null": NodeKind.NULL,
-    "boolean": NodeKind.BOOLEAN,
-    "int": NodeKind.INT,
-    "long": NodeKind.LONG,
-    "float": NodeKind.FLOAT,
-    "double": NodeKind.DOUBLE,
-    "bytes": NodeKind.BYTES,
-    "string": NodeKind.STRING,
-}
+_PRIMITIVES = {kind.name.lower(): kind for kind in NodeKind if kind <= NodeKind.STRING}
 # The logical types for times of day, with the number of different values of each.
 _TIMES = {(NodeKind.INT, "time-millis"): 86_400_000, (NodeKind.LONG, "time-micros"): 86_400_000_000}
 # The minimum size of a datum in bytes; 1 for other kinds.
