@@ -34,7 +34,7 @@ def status(field: str) -> int:
 
 
 def peak() -> int:
-    """Return ``ru_maxrss`` in bytes: the peak resident memory, including pages of mapped files."""
+    """Return ``ru_maxrss`` in bytes: the peak resident memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -145,7 +145,7 @@ def main() -> None:
     print(f"log            {found['bytes'] / MIB:,.0f} MiB, {found['records']:,} records ({options.corpus})")
     print(f"tables         {found['tables']} of at most {options.max_mib:g} MiB")
     print(f"peak before    {found['before'] / MIB:,.0f} MiB (ru_maxrss, kbatch imported, log opened)")
-    print(f"peak after     {found['after'] / MIB:,.0f} MiB (ru_maxrss; pages of the mapped file count here), "
+    print(f"peak after     {found['after'] / MIB:,.0f} MiB (ru_maxrss), "
           f"{found['after'] / found['max_bytes']:.2f} times max_bytes")  # fmt: skip
     if found["anonymous"]:
         print(f"own memory     {found['anonymous'] / MIB:,.0f} MiB at most (RssAnon, read after each table)")

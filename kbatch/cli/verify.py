@@ -108,7 +108,7 @@ def _verify(
         raise LogDirectoryError(f"{each.path}: its segment does not exist: {path}", source=each.path)
     is_live = is_last(each.storage, path)
     segment = Segment(path, live=is_live, storage_options=each.storage.options)
-    return verify_index(each.path, segment, on_finding=on_finding)
+    return verify_index(each.path, segment, on_finding=on_finding, storage=each.storage)
 
 
 def _log_around(each: Input) -> list[Segment]:

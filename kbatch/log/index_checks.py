@@ -9,6 +9,7 @@ from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY, stored_entries
 from kbatch.log.report import VerificationReport
 from kbatch.log.segment import Segment
+from kbatch.log.storage import Storage
 from kbatch.table import RecordTable
 
 __all__ = ["OffsetIndexCheck", "TimeIndexCheck", "index_checks"]
@@ -115,9 +116,9 @@ _CHECKS: dict[str, type[OffsetIndexCheck | TimeIndexCheck]] = {".index": OffsetI
 
 
 def index_checks(
-    segment: Segment, report: VerificationReport, only: str | None = None
+    segment: Segment, report: VerificationReport, only: str | None = None, storage: Storage | None = None
 ) -> list[OffsetIndexCheck | TimeIndexCheck]:
-    """Make the checks of the index files that a segment has, or of the one with suffix `only`."""
+    """Make the checks of the index files that a segment has, or of the one with suffix `only` in `storage`."""
     checks = []
     for suffix, kind in _CHECKS.items():
         if segment.base_offset is None or not segment.has(suffix) or only not in (None, suffix):
@@ -125,7 +126,9 @@ def index_checks(
         path = segment.sibling(suffix)
         report.side_files += 1
         try:
-            entries, size = stored_entries(path, "index" if suffix == ".index" else "timeindex", segment.storage)
+            entries, size = stored_entries(
+                path, "index" if suffix == ".index" else "timeindex", storage or segment.storage
+            )
         except LogDirectoryError as error:
             report.add(path, 0, str(error))
             continue

@@ -1,7 +1,7 @@
 """Local files of a log, opened and read so that neither their kind nor another process can block or end this one.
 
-Regular files are read, not mapped: access to a mapped page behind the end of a file that another process has truncated
-ends the process (SIGBUS).
+Regular files are read, not mapped: if another process truncates a mapped file, an access to a page after its new end
+ends this process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def open_descriptor(path: str, flags: int = os.O_RDONLY, *, follow: bool = True,
 
 
 def open_regular(path: str, *, follow: bool = True) -> io.FileIO:
-    """Open a regular file for reading, unbuffered; the parameters and errors are those of `open_descriptor`."""
+    """Open a regular file for reading, unbuffered; parameters and errors as for `open_descriptor`."""
     return io.FileIO(path, "rb", opener=lambda name, _: open_descriptor(name, follow=follow))
 
 
@@ -125,7 +125,7 @@ def open_directory(path: str, *, follow: bool = True) -> int:
 
 
 def regular_size(path: str, *, follow: bool = True) -> int:
-    """Return the size of a regular file without opening it; the errors are those of `open_descriptor`."""
+    """Return the size of a regular file without opening it; errors as for `open_descriptor`."""
     found = os.stat(path, follow_symlinks=follow)
     if stat.S_ISLNK(found.st_mode):
         raise _link_error(path)

@@ -246,8 +246,8 @@ class Storage:
     ----------
     options : mapping of str to str, optional
         As for `filesystem`. For local files only ``follow_links`` is used: whether symbolic links inside directories
-        are followed, ``false`` by default. Brokers do not create links, so that a link in a log that comes from
-        somebody else may lead to any file of this machine.
+        are followed, ``false`` by default. Brokers do not create links, and a link in an untrusted directory could lead
+        to any file of this machine.
     remote : bool
         Whether the paths are URLs.
     named : str, optional

@@ -262,11 +262,13 @@ class _Sequences:
         self.last = int(last[-1])
 
 
-def verify_index(path: str, segment: Segment, *, on_finding: OnFinding | None = None) -> VerificationReport:
+def verify_index(
+    path: str, segment: Segment, *, on_finding: OnFinding | None = None, storage: Storage | None = None
+) -> VerificationReport:
     """Verify an ``.index`` or ``.timeindex`` file against the batch headers of its segment."""
     report = VerificationReport(on_finding=on_finding)
     options = DecodeOptions(on_error="skip", framing_only=True)
-    for check in index_checks(segment, report, only=os.path.splitext(path)[1]):
+    for check in index_checks(segment, report, only=os.path.splitext(path)[1], storage=storage):
         for table in read_tables(segment, 0, segment.size, options, TABLE_BYTES):
             check.follow(table.batches[BatchStatus.sound(table.batches["status"])], table)
         check.end(segment)

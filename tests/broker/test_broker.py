@@ -6,6 +6,7 @@ records are the ones that a consumer gets; the writers are librdkafka, aiokafka 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import kbatch
 from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
+from kbatch.log.verification import verify_log
 
 try:
     from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -341,6 +343,17 @@ def test_a_growing_log_has_complete_batches_only(disk: Path, broker: Broker) -> 
     assert lengths == sorted(lengths)
     assert lengths[-1] == len(messages)
     assert len(set(lengths)) > 2
+
+
+def test_verify_finds_no_damage_in_the_files_of_a_running_or_stopped_broker(
+    disk: Path, request: pytest.FixtureRequest
+) -> None:
+    """DSK-R4: the index files of active segments are preallocated while the broker runs."""
+    logs = kbatch.find_logs(disk)
+    sizes = [os.path.getsize(log.segments[-1].sibling(".index")) for log in logs]
+    assert (max(sizes) >= 1 << 20) == (request.node.callspec.params["disk"] == "running")
+    for log in logs:
+        assert not [each for each in verify_log(log.segments).findings if each.damage], log.path
 
 
 def test_internal_logs_are_read_without_loss(disk: Path) -> None:

@@ -225,6 +225,9 @@ def test_links_that_the_caller_names_are_followed(log: Path, tmp_path: Path) -> 
     index.symlink_to(segment_path(log, 0, ".txnindex"))
     assert len(read_transaction_index(index))
     assert main(["dump", str(index)]) == 0
+    index = tmp_path / f"{0:020d}.index"
+    index.symlink_to(segment_path(log, 0, ".index"))
+    assert main(["verify", str(index)]) == 0
     (tmp_path / "data").symlink_to(log.parent)
     assert [each.topic for each in find_logs(tmp_path / "data")] == ["txn"]
 
