@@ -64,12 +64,25 @@ def _report(path: str, position: int | None, error: KbatchError) -> None:
 def _split(path: str) -> Iterator[tuple[int, memoryview]]:
     splitter = MessageSplitter()
     position = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_SIZE):
-            for message in splitter.feed(chunk):
-                yield position, message
-                position += 4 + len(message)
+    for chunk in _chunks(path):
+        for message in splitter.feed(chunk):
+            yield position, message
+            position += 4 + len(message)
     splitter.finish()
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    position = 0
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            try:
+                chunk = file.read(_CHUNK_SIZE)
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror} at byte {position}", path) from None
+            if not chunk:
+                return
+            yield chunk
+            position += len(chunk)
 
 
 def _request(data: memoryview, pending: _Pending, max_bytes: int | None) -> dict[str, Any]:

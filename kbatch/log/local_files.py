@@ -199,7 +199,7 @@ class LocalFile:
         )
         count_bytes(size)
         if error > 0:
-            raise OSError(error, os.strerror(error), self._file.name)
+            raise self._read_error(error, reached)
         rows.used = count
         finding = Finding(Fault(fault), expected=expected, found=found) if fault else None
         return Scan(rows.filled(), reached - position, finding)
@@ -210,9 +210,15 @@ class LocalFile:
         view = memoryview(block)
         done = 0
         while done < len(view):
-            n = os.preadv(self._file.fileno(), [view[done:]], start + done)
+            try:
+                n = os.preadv(self._file.fileno(), [view[done:]], start + done)
+            except OSError as error:
+                raise self._read_error(error.errno or errno.EIO, start + done) from None
             if not n:
                 break
             done += n
         count_bytes(done)
         return byte_array(view[:done])
+
+    def _read_error(self, number: int, position: int) -> OSError:
+        return OSError(number, f"{os.strerror(number)} at byte {position}", self._file.name)

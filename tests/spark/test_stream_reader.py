@@ -20,7 +20,7 @@ from stream_query import COLUMNS, Query, Writer
 from transaction_logs import ABORT, COMMIT, damaged, data
 
 import kbatch
-from kbatch.log.storage import LocalFile
+from kbatch.log.local_files import LocalFile
 
 pytest.importorskip("pyspark")
 
