@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -20,7 +19,6 @@ from stream_query import COLUMNS, Query, Writer
 from transaction_logs import ABORT, COMMIT, damaged, data
 
 import kbatch
-from kbatch.log.local_files import LocalFile
 
 pytest.importorskip("pyspark")
 
@@ -503,27 +501,6 @@ def test_damage_fails_or_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
         with pytest.raises(kbatch.KbatchError):
             Query(tmp_path, startingOffsets='{"t": {"0": 6}}').drain()
         os.truncate(writer.file, size)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_a_batch_with_a_read_error_is_read_again(
-    on_error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read error is not damage: nothing is skipped, and the restarted query returns the same records."""
-    writer = Writer(tmp_path)
-    writer.records()
-    query = Query(tmp_path, startingOffsets="earliest", onError=on_error)
-    assert query.plan()
-
-    def fail(*_: Any) -> Any:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as broken:
-        broken.setattr(LocalFile, "window", fail)
-        with pytest.raises(kbatch.LogDirectoryError, match=f"{writer.file}: .*Input/output error"):
-            query.batch()
-    query.restart()
-    assert query.batch() == [0, 1, 2]
 
 
 def test_markers_after_skipped_damage_decide_transactions(tmp_path: Path) -> None:
