@@ -39,6 +39,6 @@ def follow_lengths(
     position: int,
     stop: int,
     max_size: int,
-    control: npt.NDArray[np.void] | None = None,
+    headers: npt.NDArray[np.void] | None = None,
     used: int = 0,
 ) -> Lengths: ...

@@ -22,7 +22,6 @@ from kbatch.kernels.wire cimport (
     BATCH_HEADER_SIZE,
     BatchRow,
     CODEC,
-    CONTROL,
     CRC_AT,
     CRC_START,
     FaultReport,
@@ -376,10 +375,10 @@ cdef inline bint fits(const uint8_t* p, bint checks_offset, int64_t reached) noe
 
 
 def follow_lengths(window not None, int64_t origin, int64_t position, int64_t stop, int64_t max_size,
-                   control=None, int64_t used=0):
+                   headers=None, int64_t used=0):
     """Follow the header chain from `position` up to `stop`, or to the first header that the window does not contain.
 
-    With `control`, an ndarray of BATCH_DTYPE, the rows of control batches are added to it from row `used` on.
+    With `headers`, an ndarray of BATCH_DTYPE, the rows of batches of magic 2 are added to it from row `used` on.
 
     Returns
     -------
@@ -389,10 +388,10 @@ def follow_lengths(window not None, int64_t origin, int64_t position, int64_t st
     holds : bool
         Whether an entry may begin there, by its bytes in the window.
     used : int
-        Rows of `control` that are filled. When all are, the function returns.
+        Rows of `headers` that are filled. When all are, the function returns.
     """
     cdef Span data = Span(window, 1, False)
-    cdef Span rows = None if control is None else Span(control, sizeof(BatchRow), True)
+    cdef Span rows = None if headers is None else Span(headers, sizeof(BatchRow), True)
     cdef BatchRow* row = NULL if rows is None else <BatchRow*>rows.items
     cdef int64_t capacity = 0 if rows is None else rows.length
     cdef const uint8_t* base = <const uint8_t*>data.items
@@ -419,10 +418,9 @@ def follow_lengths(window not None, int64_t origin, int64_t position, int64_t st
             if row != NULL and magic == 2:
                 if at > size - BATCH_HEADER_SIZE or used == capacity:
                     break
-                if base[at + ATTRIBUTES_AT + 1] & CONTROL:
-                    start = 0
-                    # Only the header is read: the window need not have the rest.
-                    used += scan_into(base + at, LOG_OVERHEAD + length, &start, origin + at, row + used, 1, &ignored)
+                start = 0
+                # Only the header is read: the window need not have the rest.
+                used += scan_into(base + at, LOG_OVERHEAD + length, &start, origin + at, row + used, 1, &ignored)
             last = at
             at += LOG_OVERHEAD + length
     return Lengths(origin + last, origin + at, holds, used)

@@ -8,14 +8,13 @@ possibly in threads or tasks. The results are joined in log order (`join_transac
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
-from kbatch.batches.framing import first_offsets, scan_part
 from kbatch.errors import KbatchError
 from kbatch.format import (
     ABORTED_DTYPE,
@@ -30,7 +29,14 @@ from kbatch.log.segment import Segment
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.table import RecordTable
-from kbatch.transactions import OpenTransaction, TransactionRecorder, Transactions, TransactionTracker
+from kbatch.transactions import (
+    LossFollower,
+    OpenTransaction,
+    TransactionRecorder,
+    Transactions,
+    TransactionTracker,
+    follow_batches,
+)
 from kbatch.tuning import SMALL_TABLE_BYTES
 
 __all__ = [
@@ -44,10 +50,6 @@ __all__ = [
 ]
 
 _NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
-
-# An action before a row: apply an entry of a .txnindex as an ABORT marker (producer id, first and last offset), or
-# leave all open transactions undecided because of damage after an offset.
-_Step = tuple[int, tuple[int, int, int] | int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,12 +111,12 @@ def follow_transactions(
     -----
     Each segment is framed as for decoding, and checksums are verified according to `options.crc`. With
     ``on_error="skip"`` the walk resumes after damage at the same batch as decoding does. With "raise" and "stop" a read
-    ends at damage, but it may also begin after it. So the walk skips damage too, and transactions that are open where
-    the damage begins stay undecided, unless the batch lengths lead from the beginning of the damage to its end.
+    ends at damage, but it may also begin after it, so the walk skips damage too.
 
-    The loss of a marker leaves its transaction undecided, unless the segment's ``.txnindex`` lists it: an entry counts
-    as the ABORT marker if its offset is missing between two good batches, and bytes between them are damaged. An entry
-    that contradicts the log, or for which no bytes are damaged, is ignored. A missing entry never implies a commit.
+    A transaction that is open where bytes were lost is undecided if its marker may have been among them: see
+    `LossFollower`. With "skip" the segment's ``.txnindex`` is used: an entry counts as the ABORT marker if its offset
+    is missing between two good batches, and bytes between them are damaged. An entry for which no bytes are damaged is
+    ignored. A missing entry never implies a commit.
 
     With "skip" the log is always followed from its beginning: damage may have destroyed markers, and every read must
     withhold the same offsets.
@@ -133,8 +135,7 @@ def follow_transactions(
         after += 1
         if stop_offset is None or after == len(segments) or (segments[after].base_offset or 0) < stop_offset:
             continue
-        known = tracker.result()
-        if all(begun >= stop_offset for _, begun in known.pending):
+        if (stable := tracker.last_stable_offset) is None or stable >= stop_offset:
             break
     return within_offsets(tracker.result(), start_offset, stop_offset)
 
@@ -268,39 +269,26 @@ def segment_transactions(
         The result for an earlier, shorter state of the segment's file, to resume from.
     """
     start, events = (0, None) if since is None or not since.end else (since.end, since.events)
-    skips = options.on_error == "skip"
     # With "raise" a read ends at the first bad checksum, so headers and markers are enough, and payloads of a closed
     # segment are not read. Otherwise all checksums are verified, since a wrong length could hide a marker.
     headers_only = options.on_error == "raise" and options.crc == "verify"
     recorder = TransactionRecorder(check_crc=headers_only, limits=options.limits, events=events)
+    # A read with "raise" or "stop" that begins after damage returns no record that one from the start withholds.
+    skips = options.on_error == "skip"
     entries = _read_index(segment, below) if skips else _NO_ENTRIES
-    reached = -1 if segment.base_offset is None else segment.base_offset - 1
+    lost = LossFollower(segment.base_offset, entries, lengths_only=not skips)
     tracking = tracking_options(replace(options, on_error="skip", crc="skip" if headers_only else options.crc))
-    end, is_damaged, ends_damaged = start, False, False
+    end, is_damaged = start, False
     for table in read_tables(segment, start, segment.size, tracking, SMALL_TABLE_BYTES):
-        good, lost = counts_for_transactions(table.batches, tracking)
+        good = counts_for_transactions(table.batches, tracking)
         is_damaged |= bool(table.losses) or not good.all()
         if is_damaged and start:
             # The batches before damage decide how it is handled, so the segment is followed from its beginning.
             return segment_transactions(segment, below, options)
-        if not is_damaged:
-            steps: list[_Step] = []
-        elif skips:
-            steps = _lost_aborts(table, good, lost, entries, reached, ends_damaged)
-        else:
-            steps = _interruptions(segment, table, good | lost, table.batches[good], reached)
-        _record(segment, recorder, table, good | lost, lost, steps)
-        bad_positions = [loss.position for loss in table.losses] + table.batches["position"][~good].tolist()
-        if good.any():
-            last = table.batches[good][-1]
-            reached, ends_damaged = int(last["last_offset"]), max(bad_positions, default=-1) > int(last["position"])
-        else:
-            ends_damaged |= bool(bad_positions)
+        steps = lost.follow(table.batches, good, table.losses)
+        follow_batches(recorder, table.batches[good], steps, _bytes(segment, table, markers_only=not headers_only))
         end += table.consumed
-    if ends_damaged:
-        # The entries are all below the next segment.
-        for entry in entries[entries["last_offset"] > reached]:
-            recorder.abort(*_as_abort(entry))
+    recorder.replay_events(lost.finish(below))
     return SegmentTransactions(0 if is_damaged else end, recorder.events, below is not None)
 
 
@@ -316,106 +304,19 @@ def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
     return entries[sound]
 
 
-def _as_abort(entry: np.void) -> tuple[int, int, int]:
-    return int(entry["producer_id"]), int(entry["first_offset"]), int(entry["last_offset"])
+def _bytes(
+    segment: Segment, table: RecordTable, *, markers_only: bool
+) -> Callable[[npt.NDArray[np.void]], tuple[npt.NDArray[np.uint8], int]]:
+    """Return a function that returns bytes which contain some batches of a table, and where they begin."""
 
-
-def _lost_aborts(
-    table: RecordTable,
-    is_good: npt.NDArray[np.bool_],
-    is_lost: npt.NDArray[np.bool_],
-    entries: npt.NDArray[np.void],
-    reached: int,
-    begins_damaged: bool,
-) -> list[_Step]:
-    """Return the entries of a ``.txnindex`` that count as ABORT markers, each with the row that follows its marker.
-
-    `reached` is the last good offset before the table; `begins_damaged` states whether damage follows it.
-    """
-    good = table.batches[is_good]
-    followed = table.batches[is_good | is_lost]
-    good_rows = np.flatnonzero(is_good[is_good | is_lost])
-    damage = np.concatenate(
-        [table.batches["position"][~is_good], np.array([loss.position for loss in table.losses], np.int64)]
-    )
-    # Good rows directly after damage; `len(good)` for damage after the last row.
-    cuts = np.unique(np.searchsorted(good["position"], damage))
-    if begins_damaged:
-        cuts = np.union1d(cuts, [0])
-    lasts = np.append(reached, good["last_offset"])
-    gaps = _lost_markers(entries, cuts[cuts < len(good)], lasts, first_offsets(good))
-    steps: list[_Step] = [(int(good_rows[cut]), _as_abort(entry)) for cut, entry in gaps]
-    # The header of a damaged marker leaves its transaction undecided, so the entry is applied before it.
-    by_marker = {(entry["producer_id"], entry["last_offset"]): entry for entry in entries}
-    for row in np.flatnonzero(is_lost[is_good | is_lost]).tolist():
-        entry = by_marker.get((followed["producer_id"][row], followed["base_offset"][row]))
-        if entry is not None:
-            steps.append((row, _as_abort(entry)))
-    return sorted(steps, key=lambda each: each[0])
-
-
-def _interruptions(
-    segment: Segment, table: RecordTable, is_followed: npt.NDArray[np.bool_], good: npt.NDArray[np.void], reached: int
-) -> list[_Step]:
-    """Return the last good offset before each loss that may hide markers, with the row that follows the loss.
-
-    A loss is left out if the batch lengths lead from its beginning to its end: all its markers then have rows.
-    """
-    steps: list[_Step] = []
-    for loss in table.losses:
-        if scan_part(segment.window(loss.position, loss.position + loss.length)).consumed == loss.length:
-            continue
-        before = int(np.searchsorted(good["position"], loss.position))
-        offset = reached if before == 0 else int(good["last_offset"][before - 1])
-        row = np.searchsorted(table.batches["position"][is_followed], loss.position + loss.length)
-        steps.append((int(row), offset))
-    return steps
-
-
-def _lost_markers(
-    entries: npt.NDArray[np.void],
-    cuts: npt.NDArray[np.intp],
-    lasts: npt.NDArray[np.int64],
-    firsts: npt.NDArray[np.int64],
-) -> Iterator[tuple[int, np.void]]:
-    """Yield the entries whose markers are lost, in log order, each with the row that follows its marker.
-
-    A marker is lost if its offset is missing between two good batches with damage between them. `lasts` has the last
-    offset before each row.
-    """
-    if not len(cuts) or not len(entries):
-        return
-    at = np.searchsorted(firsts[cuts], entries["last_offset"], "right")
-    for entry, place in zip(entries, at.tolist(), strict=True):
-        if place < len(cuts) and lasts[cuts[place]] < entry["last_offset"] < firsts[cuts[place]]:
-            yield int(cuts[place]), entry
-
-
-def _record(
-    segment: Segment,
-    recorder: TransactionRecorder,
-    table: RecordTable,
-    is_followed: npt.NDArray[np.bool_],
-    is_lost: npt.NDArray[np.bool_],
-    steps: list[_Step],
-) -> None:
-    """Record the followed batches of a table, and apply each step before its row."""
-    rows, lost = table.batches[is_followed], is_lost[is_followed]
-    done = 0
-    for row, step in [*steps, (len(rows), None)]:
-        part = rows[done:row]
-        # The recorder reads markers and, if it verifies checksums, batches that begin a transaction.
-        read = part if recorder.check_crc else part[(part["attributes"] & ATTRIBUTE_CONTROL) != 0]
-        data, start = table.data[:0], 0
-        if len(read) and not table.losses:
+    def window(rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], int]:
+        if not table.losses:
             # The bytes of a table without losses begin with its first batch.
-            data, start = table.data, int(table.batches["position"][0])
-        elif len(read):
-            start = int(read["position"][0])
-            data = segment.window(start, int(read["position"][-1] + read["size"][-1]))
-        recorder.add(data, part, start, lost[done:row])
-        done = row
-        if isinstance(step, int):
-            recorder.interrupt(step)
-        elif step is not None:
-            recorder.abort(*step)
+            return table.data, int(table.batches["position"][0])
+        read = rows[(rows["attributes"] & ATTRIBUTE_CONTROL) != 0] if markers_only else rows
+        if not len(read):
+            return table.data[:0], 0
+        start = int(read["position"][0])
+        return segment.window(start, int(read["position"][-1] + read["size"][-1])), start
+
+    return window

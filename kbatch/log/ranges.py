@@ -39,7 +39,7 @@ def range_tables(
             segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
         )
         options = committed(options, transactions)
-        about |= {"pending": transactions.pending, "last_stable_offset": transactions.last_stable_offset}
+        about |= {"pending": lambda: transactions.pending, "last_stable_offset": transactions.last_stable_offset}
     last_segment = None if options.stop_offset is None else segments[segment_before(segments, options.stop_offset)]
     for segment in _within_offsets(segments, options.start_offset, options.stop_offset):
         if stopped:

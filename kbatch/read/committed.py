@@ -13,7 +13,7 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader, decode_part
 from kbatch.read.windows import BufferWindows
 from kbatch.table import RecordTable
-from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker, lost_markers
+from kbatch.transactions import AbortedRanges, LossFollower, Transactions, TransactionTracker, follow_batches
 
 __all__ = [
     "Aborted",
@@ -38,24 +38,10 @@ def tracking_options(options: DecodeOptions) -> DecodeOptions:
     return replace(options, start_offset=None, stop_offset=None) if options.on_error == "skip" else options
 
 
-def counts_for_transactions(
-    batches: npt.NDArray[np.void], options: DecodeOptions
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return the batches of a framing pass that count for transactions.
-
-    Returns
-    -------
-    good, lost : ndarray of bool, shape (batches,)
-        The batches with a good checksum, and, under ``on_error="skip"``, the markers with a bad one. Under "raise" and
-        "stop" damage ends the pass.
-    """
+def counts_for_transactions(batches: npt.NDArray[np.void], options: DecodeOptions) -> npt.NDArray[np.bool_]:
+    """Return a mask of the batches of a framing pass that count for transactions; the others are lost."""
     good: npt.NDArray[np.bool_] = batches["status"] == BatchStatus.OK
-    bad = batches["status"] == BatchStatus.BAD_CRC
-    if options.crc == "mark":
-        return good | bad, np.zeros_like(good)
-    if options.on_error != "skip":
-        return good, np.zeros_like(good)
-    return good, bad & lost_markers(batches)
+    return good | (batches["status"] == BatchStatus.BAD_CRC) if options.crc == "mark" else good
 
 
 def _aborted_ranges(aborted: Aborted, tracker: TransactionTracker) -> AbortedRanges:
@@ -102,10 +88,14 @@ def decide(
     reader = BatchReader(tracking_options(options))
     table = reader.read(BufferWindows(data))
     batches = table.batches
-    good, lost = counts_for_transactions(batches, options)
-    chosen = good | lost
+    good = counts_for_transactions(batches, options)
     tracker = TransactionTracker(check_crc=False, limits=options.limits)
-    tracker.add(data, batches[chosen], lost=lost[chosen])
+    # Under "raise" and "stop" damage ends the pass, and nothing after it is returned.
+    losses = LossFollower() if options.on_error == "skip" else None
+    steps = [] if losses is None else losses.follow(batches, good, table.losses)
+    follow_batches(tracker, batches[good], steps, lambda _: (data, 0))
+    if losses is not None:
+        tracker.replay_events(losses.finish())
     is_sound = reader.position == len(data) and bool((good & (batches["magic"] == 2)).all()) and not table.losses
     if options.crc == "verify" and is_sound:
         # This pass has verified all checksums. It does not verify inner messages, which only magic 0 and 1 have.

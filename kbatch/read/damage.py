@@ -10,10 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import good_crcs
-from kbatch.batches.framing import entry_size, max_entry_size, plausible_size, size_by_fields
+from kbatch.batches.framing import entry_size, max_entry_size, plausible_size, scan_part, size_by_fields
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import Fault
-from kbatch.format import BATCH_DTYPE, MAGIC_AT, MIN_ENTRY_SIZE, SHORTEST_ENTRY
+from kbatch.format import (
+    BATCH_DTYPE,
+    BATCH_HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MIN_ENTRY_SIZE,
+    SHORTEST_ENTRY,
+)
 from kbatch.kernels.search import EntryChecksums, follow_lengths
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import Windows
@@ -23,7 +30,9 @@ __all__ = ["LENGTH_TOO_LONG", "DamageEngine", "LengthVerdict", "Resumption"]
 
 LENGTH_TOO_LONG = "length field reaches beyond complete batches"
 _NO_ENTRY, _ENTRY, _MORE_NEEDED = range(3)
-_CONTROL_ROWS = 64
+_HEADER_ROWS = 64
+# The length field of a batch without records.
+_LENGTH_OF_EMPTY = np.frombuffer((BATCH_HEADER_SIZE - LOG_OVERHEAD).to_bytes(4, "big"), np.uint8)
 
 
 class LengthVerdict(enum.Enum):
@@ -42,13 +51,14 @@ class Resumption(NamedTuple):
     position : int
     loss : Loss or None
         None if there is no damage, only an incomplete last batch.
-    markers : ndarray of BATCH_DTYPE
-        The control batches in the damage, if only headers are read and their lengths lead to `position`.
+    headers : ndarray of BATCH_DTYPE
+        Headers in the damage, if only headers are read: the first one, unless the reader has framed it, and the ones
+        after it, if their lengths lead to `position`.
     """
 
     position: int
     loss: Loss | None
-    markers: npt.NDArray[np.void]
+    headers: npt.NDArray[np.void]
 
 
 class _MoreNeededError(Exception):
@@ -71,7 +81,7 @@ class _Search:
     last: int = -1
     chain: int = -1
     chain_holds: bool = False
-    control: PooledRows = field(default_factory=lambda: PooledRows(BATCH_DTYPE))
+    headers: PooledRows = field(default_factory=lambda: PooledRows(BATCH_DTYPE))
 
 
 class DamageEngine:
@@ -135,7 +145,7 @@ class DamageEngine:
         self.reached: int | None = None
         self.suspect_end = 0
         self._verifies = options.crc == "verify"
-        self._keeps_markers = options.framing_only
+        self._keeps_headers = options.framing_only
         self._checksums = EntryChecksums()
         self._search: _Search | None = None
 
@@ -252,13 +262,13 @@ class DamageEngine:
             return None
         self._search = None
         position, is_entry = found
-        control = search.control.filled()
+        headers = search.headers.filled()
         leads_there = search.chain_holds and position in (search.chain, search.last)
-        markers = control[control["position"] < (position if leads_there else 0)]
+        headers = headers[headers["position"] < (position if leads_there else search.start + 1)]
         if search.is_tail and not is_entry:
-            return Resumption(search.start, None, markers)
+            return Resumption(search.start, None, headers)
         loss = Loss(search.start, position - search.start, search.reason, search.base_offset)
-        return Resumption(position, loss, markers)
+        return Resumption(position, loss, headers)
 
     def entry_after_tail(self, windows: Windows, position: int) -> int | None:
         """Return where an entry begins after the incomplete one at `position`, or None if no valid entry follows.
@@ -272,6 +282,8 @@ class DamageEngine:
     def _find(self, windows: Windows, search: _Search) -> tuple[int, bool]:
         """Return where the damage ends, and whether an entry is known to begin there."""
         if search.tries_fields:
+            if self._keeps_headers and not search.chain_holds:
+                self._keep_first_header(windows, search)
             end = self._end_by_fields(windows, search.start)
             search.tries_fields = False
             if end is not None:
@@ -309,11 +321,11 @@ class DamageEngine:
         return stop, False
 
     def _follow_chain(self, windows: Windows, search: _Search, stop: int) -> None:
-        """Follow the header chain after a bad batch up to `stop`, and keep its control batches."""
+        """Follow the header chain after a bad batch up to `stop`, and keep its headers."""
         while search.chain_holds and search.chain < stop:
             before = search.chain
-            if self._keeps_markers:
-                search.control.reserve(_CONTROL_ROWS)
+            if self._keeps_headers:
+                search.headers.reserve(_HEADER_ROWS)
             window = windows.window(before, min(before + (1 << 16), stop))
             last, search.chain, search.chain_holds, used = follow_lengths(
                 window,
@@ -321,13 +333,25 @@ class DamageEngine:
                 before,
                 stop,
                 self.max_size,
-                search.control.array if self._keeps_markers else None,
-                search.control.used,
+                search.headers.array if self._keeps_headers else None,
+                search.headers.used,
             )
             search.last = max(search.last, last)
-            if search.chain == before and used == search.control.used:
+            if search.chain == before and used == search.headers.used:
                 return
-            search.control.used = used
+            search.headers.used = used
+
+    def _keep_first_header(self, windows: Windows, search: _Search) -> None:
+        """Keep the header where the damage begins: the fields after a wrong length or magic may be right."""
+        window = self._bytes(windows, search.start, search.start + BATCH_HEADER_SIZE)
+        if window is None:
+            return
+        header = window[:BATCH_HEADER_SIZE].copy()
+        header[LOG_OVERHEAD - len(_LENGTH_OF_EMPTY) : LOG_OVERHEAD] = _LENGTH_OF_EMPTY
+        header[MAGIC_AT] = 2
+        search.headers.used = 0
+        search.headers.extend(scan_part(header).batches)
+        search.headers.filled()["position"] = search.start
 
     def _end_by_fields(self, windows: Windows, position: int) -> int | None:
         """Return the end of the entry at `position`, whose length field or magic is wrong, if other fields show it.

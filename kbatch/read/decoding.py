@@ -41,8 +41,9 @@ def decode(
     aborted : iterable of (producer id, first offset), or ndarray of ABORTED_DTYPE, optional
         The aborted transactions, as a fetch response or a ``.txnindex`` file lists them
         (`kbatch.log.read_transaction_index`). Ignored under read_uncommitted. Without this list, the markers in `data`
-        decide. Records from the first transaction without a marker on are withheld; of a transaction whose marker has
-        a bad checksum, only its own records are withheld. See ``pending`` and ``last_stable_offset`` of the table.
+        decide. Records from the first transaction without a marker on are withheld; of a transaction whose marker may
+        have been lost to damage, only its own records are withheld. See ``pending`` and ``last_stable_offset`` of the
+        table.
     include_control : bool
         Whether to return the records of control batches too. Consumers never see them (CTL-R5).
     crc : {"verify", "mark", "skip"}

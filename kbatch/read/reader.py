@@ -25,7 +25,6 @@ from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.windows import BufferWindows, Windows
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
-from kbatch.transactions import lost_markers
 from kbatch.tuning import FEW_FRAMED, FIRST_FRAMED, MAX_FRAMED, MAX_SHARED_FRAMED
 
 __all__ = ["BatchReader", "decode_part", "decode_tables"]
@@ -198,9 +197,9 @@ class _TableReader:
         reader = self.reader
         goes_on = not self.damage.is_searching or self._resume()
         if reader.position != self.origin:
-            markers = self.builder.batches.filled()
+            headers = self.builder.batches.filled()
             self._open(0)
-            self.builder.append_bad(markers)
+            self.builder.append_bad(headers)
         while goes_on and reader.position < self.stop and not self.builder.is_full:
             if not self.origin <= reader.position < self._window_end:
                 # The end of the window, or of damage that reaches beyond it: the rest belongs to the next table.
@@ -426,9 +425,8 @@ class _TableReader:
         self.losses.append(found.loss)
         self.scan_size = FEW_FRAMED
         if self.options.framing_only:
-            markers = found.markers[lost_markers(found.markers)]
-            markers["status"] = BatchStatus.BAD_CRC
-            self.builder.append_bad(markers)
+            found.headers["status"] = BatchStatus.INVALID
+            self.builder.append_bad(found.headers)
         return True
 
 

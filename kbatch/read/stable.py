@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -12,54 +11,52 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ABORTED_DTYPE
+from kbatch.format import INT64_MAX
 from kbatch.read.committed import counts_for_transactions, tracking_options
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import BatchReader
 from kbatch.read.windows import Windows
-from kbatch.transactions import AbortedRanges, ListedAborts, TransactionTracker
+from kbatch.read.withheld import EndedTransactions, PendingTransactions
+from kbatch.table import RecordTable
+from kbatch.transactions import AbortedRanges, ListedAborts, LossFollower, TransactionTracker, follow_batches
+from kbatch.transactions.tracker import INTERRUPTED
 
 __all__ = ["StableFront"]
 
 
-class _Ended:
-    """Transactions that have ended, as rows of ABORTED_DTYPE in the order of their ends, until they are released."""
+class _StreamTracker(TransactionTracker):
+    """A tracker that also keeps the open transactions as a history."""
 
-    def __init__(self) -> None:
-        self._rows = np.empty(64, ABORTED_DTYPE)
-        self._first = self._stop = 0
-        # Pairs of a position and the number of rows whose data ends before it.
-        self._counts: deque[tuple[int, int]] = deque()
+    def __init__(self, options: DecodeOptions) -> None:
+        # The reader has verified the checksums that the options require.
+        super().__init__(check_crc=False, limits=options.limits)
+        self.pending = PendingTransactions()
 
-    def __len__(self) -> int:
-        return self._stop - self._first
-
-    def rows(self) -> npt.NDArray[np.void]:
-        return self._rows[self._first : self._stop]
-
-    def add(self, rows: npt.NDArray[np.void], end: int) -> None:
-        """Add rows whose data ends before position `end`."""
-        if not len(rows):
-            return
-        if self._stop + len(rows) > len(self._rows):
-            grown = np.empty(2 * (len(self) + len(rows)), ABORTED_DTYPE)
-            grown[: len(self)] = self.rows()
-            self._rows, self._first, self._stop = grown, 0, len(self)
-        self._rows[self._stop : self._stop + len(rows)] = rows
-        self._stop += len(rows)
-        self._counts.append((end, len(rows)))
-
-    def release(self, position: int) -> None:
-        """Drop the rows whose data ends before `position`."""
-        while self._counts and self._counts[0][0] <= position:
-            self._first += self._counts.popleft()[1]
+    def replay(self, events: npt.NDArray[np.void]) -> None:
+        """Apply events, and note which open transactions have changed."""
+        is_open = self._open
+        before = {producer_id: is_open.get(producer_id) for producer_id in events["producer_id"].tolist()}
+        lost = events["producer_id"][events["kind"] == INTERRUPTED].tolist()
+        if len(lost) != len(is_open.keys() & lost):
+            # A marker that may have been that of any transaction.
+            before |= is_open
+        super().replay(events)
+        for producer_id, earlier in before.items():
+            now = is_open.get(producer_id)
+            if now is not earlier:
+                if earlier is not None:
+                    self.pending.end(producer_id)
+                if now is not None:
+                    self.pending.begin(producer_id, now[0])
 
 
 class StableFront:
     """Follows the transactions of a stream, ahead of its decoding.
 
     Its memory is proportional to the number of batches not released yet, of open transactions, and, for `finish`, of
-    transactions whose marker was lost.
+    transactions whose marker was lost. The work for each call is proportional to the bytes that are new to it, to the
+    batches that can be decoded, and to the transactions that begin or end in them: neither open transactions nor ended
+    ones are looked through.
 
     Parameters
     ----------
@@ -88,44 +85,57 @@ class StableFront:
         position: int = 0,
     ) -> None:
         self.reader = BatchReader(tracking_options(options), source=source, position=position)
-        # The reader has verified the checksums that the options require.
-        self._tracker = TransactionTracker(check_crc=False, limits=options.limits)
-        self._transactions = self._tracker.result()
+        self._tracker = _StreamTracker(options)
         self._listed = None if aborted is None else ListedAborts(aborted)
-        # The batches that are not released begin at number `_first`. For each: its position, and the greatest offset
-        # up to it.
+        # Under "raise" and "stop" damage ends the reading. A list decides all transactions.
+        self._losses = LossFollower() if options.on_error == "skip" and aborted is None else None
+        # The batches that are not released begin at number `_first`. For each: its position, its producer id, and the
+        # greatest offset up to it.
         self._positions = array("q")
+        self._producers = array("q")
         self._reach = array("q")
         self._first = 0
         # The transactions that are not released: the aborted ones, and the ones whose markers are lost.
-        self._aborted = _Ended()
-        self._undecided = _Ended()
+        self._aborted = EndedTransactions()
+        self._undecided = EndedTransactions()
         # Producer id and first offset of every transaction whose marker is lost.
         self._all_undecided = array("q")
+        # The last options that were returned, and what they depend on.
+        self._restricted: tuple[object, DecodeOptions] | None = None
 
     def follow(self, windows: Windows) -> None:
         """Follow the transactions in all batches that are complete so far."""
         reader = self.reader
         while reader.error is None and not reader.stopped and reader.position < windows.end:
             if reader.waits(windows):
-                return
+                break
             begin = reader.position
             table = reader.read(windows)
             if reader.position == begin and not len(table.batches):
-                return
-            good, lost = counts_for_transactions(table.batches, reader.options)
-            chosen = good | lost
-            start = min(begin, int(table.batches["position"].min(initial=begin)))
-            self._add(windows.window(start, windows.end), table.batches[chosen], start, reader.position, lost[chosen])
+                break
+            self._add(table, windows.window(begin, windows.end), begin)
+        if windows.is_final and self._losses is not None:
+            self._tracker.replay_events(self._losses.finish())
+            self._note_ended(reader.position)
 
-    def restrict(self, options: DecodeOptions, *, is_final: bool) -> DecodeOptions:
+    def restrict(self, options: DecodeOptions, windows: Windows) -> DecodeOptions:
         """Return `options` that leave out aborted transactions, and transactions that remain undecided."""
         # No batch before the decided position is undecided, except at the end of the stream.
-        stable = self.last_stable_offset if self._returns_all(is_final) else None
-        if self._listed is not None:
-            return replace(options, aborted=self._listed.ranges(), undecided=None, stable_offset=stable)
-        undecided = self._ranges(self._undecided) if len(self._undecided) else None
-        return replace(options, aborted=self._ranges(self._aborted), undecided=undecided, stable_offset=stable)
+        stable = self.last_stable_offset
+        limit = stable if self._returns_all(windows.is_final) else None
+        stop = bisect_left(self._positions, self.decided_end(windows), self._first)
+        # Several tables may be decoded from the same bytes.
+        key = self.reader.position, stop, limit
+        if self._restricted is None or self._restricted[0] != key:
+            producer_ids = set(self._producers[self._first : stop])
+            aborted = self._aborted.of_producers(producer_ids, stable)
+            if self._listed is not None:
+                still = self._listed.open_entries(producer_ids)
+                aborted += [(producer_id, first, INT64_MAX) for producer_id, first in still]
+            undecided = self._undecided.of_producers(producer_ids, stable)
+            restricted = replace(options, aborted=_ranges(aborted), undecided=_ranges(undecided), stable_offset=limit)
+            self._restricted = key, restricted
+        return self._restricted[1]
 
     def _returns_all(self, is_final: bool) -> bool:
         """Whether undecided transactions remain undecided, so that their batches are returned with that status."""
@@ -145,57 +155,54 @@ class StableFront:
         """
         if self._listed is not None:
             return {}
+        pending: Any = self._tracker.pending.snapshot()
         if is_finished:
             lost = np.frombuffer(self._all_undecided.tobytes(), np.int64).reshape(-1, 2).tolist()
-        else:
-            lost = self._undecided.rows()[["producer_id", "first_offset"]].tolist()
-        pending = sorted([*self._transactions.pending, *map(tuple, lost)], key=lambda pair: pair[1])
-        return {"pending": pending, "last_stable_offset": self._transactions.last_stable_offset}
+            still = self._tracker.result().pending
+            pending = sorted([*still, *map(tuple, lost)], key=lambda pair: pair[1])
+        return {"pending": pending, "last_stable_offset": self.last_stable_offset}
 
     @property
     def last_stable_offset(self) -> int | None:
         """The first offset of the first open transaction; None without one, or if a list decides."""
-        return None if self._listed is not None else self._transactions.last_stable_offset
+        return None if self._listed is not None else self._tracker.last_stable_offset
 
-    def _add(
-        self,
-        data: npt.NDArray[np.uint8],
-        batches: npt.NDArray[np.void],
-        origin: int,
-        end: int,
-        lost: npt.NDArray[np.bool_],
-    ) -> None:
-        """Follow the next batches.
+    def _add(self, table: RecordTable, data: npt.NDArray[np.uint8], origin: int) -> None:
+        """Follow the batches of a table.
 
         Parameters
         ----------
+        table : RecordTable
+            The next batches and losses, up to the reader's position.
         data : ndarray of uint8
-        batches : ndarray of BATCH_DTYPE
+            Bytes that contain the good batches.
         origin : int
             Position of ``data[0]`` in the stream.
-        end : int
-            A position after all of these batches, and before all later ones.
-        lost : ndarray of bool, shape (batches,)
-            The damaged markers among them.
         """
-        self._tracker.add(data, batches, origin, lost)
-        # The other fields in the headers of damaged markers are not used.
-        batches = batches[~lost]
-        ended = self._tracker.drain()
-        if self._listed is not None:
-            self._listed.close(ended.abort_markers)
-            return
-        self._transactions = self._tracker.result()
-        self._aborted.add(ended.aborted, end)
-        self._undecided.add(ended.undecided, end)
-        pairs = np.stack([ended.undecided["producer_id"], ended.undecided["first_offset"]], axis=1)
-        self._all_undecided.frombytes(pairs.tobytes())
+        good = counts_for_transactions(table.batches, self.reader.options)
+        batches = table.batches[good]
+        steps = [] if self._losses is None else self._losses.follow(table.batches, good, table.losses)
+        follow_batches(self._tracker, batches, steps, lambda _: (data, origin))
         if len(batches):
             reach = np.maximum.accumulate(batches["last_offset"])
             if self._reach:
                 np.maximum(reach, self._reach[-1], out=reach)
             self._positions.frombytes(batches["position"].tobytes())
+            self._producers.frombytes(batches["producer_id"].tobytes())
             self._reach.frombytes(reach.tobytes())
+        self._note_ended(self.reader.position)
+
+    def _note_ended(self, end: int) -> None:
+        """Take over the transactions that have ended; their batches begin before position `end`."""
+        ended = self._tracker.drain()
+        if self._listed is not None:
+            self._aborted.add(self._listed.close(ended.abort_markers), end)
+            return
+        self._aborted.add(ended.aborted, end)
+        self._undecided.add(ended.undecided, end)
+        for producer_id, first_offset, _, _ in ended.undecided.tolist():
+            self._all_undecided.extend((producer_id, first_offset))
+            self._tracker.pending.add_undecided(producer_id, first_offset, end)
 
     def _cut(self) -> int | None:
         """Return the position before which everything is decided; None if every transaction so far is."""
@@ -205,16 +212,16 @@ class StableFront:
         at = bisect_left(self._reach, stable, self._first)
         return self._positions[at] if at < len(self._positions) else None
 
-    def _ranges(self, ended: _Ended) -> AbortedRanges:
-        """Return the offset ranges of transactions that are decided and not released."""
-        rows, stable = ended.rows(), self.last_stable_offset
-        return AbortedRanges.from_rows(rows if stable is None else rows[rows["first_offset"] < stable])
-
     def release(self, position: int) -> None:
         """Forget the batches before `position`, which have been returned."""
         self._first = bisect_left(self._positions, position, self._first)
         if 2 * self._first >= len(self._positions):
-            del self._positions[: self._first], self._reach[: self._first]
+            del self._positions[: self._first], self._producers[: self._first], self._reach[: self._first]
             self._first = 0
         self._aborted.release(position)
         self._undecided.release(position)
+        self._tracker.pending.release(position)
+
+
+def _ranges(rows: list[tuple[int, int, int]]) -> AbortedRanges | None:
+    return AbortedRanges(*np.array(rows, np.int64).T) if rows else None

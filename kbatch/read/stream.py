@@ -424,7 +424,7 @@ class StreamDecoder:
         if reader.error is not None or reader.position >= stop or reader.waits(data):
             table = RecordTable._empty(reader.options.record_columns)
         else:
-            options = None if front is None else front.restrict(reader.options, is_final=data.is_final)
+            options = None if front is None else front.restrict(reader.options, data)
             table = reader.read(data, stop=stop, max_bytes=max_bytes, options=options)
         if not len(table.batches):
             # An empty table must not keep the stream's bytes alive.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -114,7 +114,7 @@ class TableData:
         *,
         consumed: int = 0,
         losses: Sequence[Loss] = (),
-        pending: Sequence[tuple[int, int]] = (),
+        pending: Sequence[tuple[int, int]] | Callable[[], list[tuple[int, int]]] = (),
         last_stable_offset: int | None = None,
         source: str | None = None,
         topic: str | None = None,
@@ -133,7 +133,8 @@ class TableData:
         self._data = data
         self._consumed = consumed
         self._losses = list(losses)
-        self._pending = list(pending)
+        # A function is called at first use: with many open transactions, one list per table takes quadratic memory.
+        self._pending = pending if callable(pending) else list(pending)
         self._last_stable_offset = last_stable_offset
         self._source = source
         self._topic = topic
@@ -147,7 +148,7 @@ class TableData:
 
     def _with(self, **arguments: Any) -> Self:
         """Return a table of the same buffers with other `arguments` of the constructor."""
-        kept = {name: getattr(self, name) for name in _ARGUMENTS}
+        kept = {name: getattr(self, f"_{name}") for name in _ARGUMENTS}
         # `batches` may change both in another thread, in the opposite order.
         derived, batches = self._derived, self._batches
         table = type(self)(**{"records": self._records, "batches": batches} | kept | arguments)
@@ -188,8 +189,11 @@ class TableData:
         """Under read_committed, the transactions without a marker, as (producer id, first offset), sorted by offset.
 
         Their records are withheld, and so is everything from `last_stable_offset` on, where the first open transaction
-        begins (LSO-R1). A transaction whose marker is lost to damage withholds only its own records.
+        begins (LSO-R1). A transaction that was open where bytes were lost that may have contained its marker withholds
+        only its own records before them.
         """
+        if callable(self._pending):
+            self._pending = self._pending()
         return self._pending
 
     @property

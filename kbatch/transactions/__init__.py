@@ -6,7 +6,8 @@ response follow the consumer (``CompletedFetch``).
 """
 
 from kbatch.transactions.aborted import AbortedRanges, ListedAborts
-from kbatch.transactions.control import control_records, lost_markers
+from kbatch.transactions.control import control_records
+from kbatch.transactions.lost import LossFollower, Step, follow_batches
 from kbatch.transactions.tracker import (
     EVENT_DTYPE,
     OpenTransaction,
@@ -19,10 +20,12 @@ __all__ = [
     "EVENT_DTYPE",
     "AbortedRanges",
     "ListedAborts",
+    "LossFollower",
     "OpenTransaction",
+    "Step",
     "TransactionRecorder",
     "TransactionTracker",
     "Transactions",
     "control_records",
-    "lost_markers",
+    "follow_batches",
 ]

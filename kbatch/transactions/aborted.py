@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, INT64_MAX
+from kbatch.format import ABORTED_DTYPE, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, INT64_MAX
 
 if TYPE_CHECKING:
     from kbatch.transactions.tracker import Transactions
@@ -32,14 +33,12 @@ class _Pairs:
     def _key(self, producer_ids: npt.NDArray[np.int64], ranks: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         return np.searchsorted(self._producers, producer_ids) * self._stride + ranks
 
-    def count(
-        self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, included: bool
-    ) -> npt.NDArray[np.intp]:
-        """Return the number of pairs before each given pair, or up to and including it if `included`.
+    def count(self, producer_ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+        """Return the number of pairs up to and including each given pair.
 
         The result is undefined for a producer id that occurs in no pair.
         """
-        ranks = np.searchsorted(self._offsets, offsets, "right" if included else "left")
+        ranks = np.searchsorted(self._offsets, offsets, "right")
         return np.searchsorted(self._keys, self._key(producer_ids, ranks))
 
 
@@ -157,8 +156,15 @@ class AbortedRanges:
             If an entry does not have two integers, or one exceeds int64.
         """
         listed = ListedAborts(aborted)
-        listed.close(abort_markers)
-        return listed.ranges()
+        producers, offsets = (np.asarray(column, np.int64) for column in abort_markers)
+        order = np.argsort(offsets, kind="stable")
+        closed = listed.close((producers[order], offsets[order]))
+        still = np.array(listed.open_entries(), np.int64).reshape(-1, 2)
+        return cls(
+            np.append(closed["producer_id"], still[:, 0]),
+            np.append(closed["first_offset"], still[:, 1]),
+            np.append(closed["last_offset"], np.full(len(still), INT64_MAX)),
+        )
 
     def mask(self, batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         """Return a mask of the batches that belong to aborted transactions.
@@ -183,7 +189,7 @@ class AbortedRanges:
         producers, first = batches["producer_id"][rows], batches["base_offset"][rows]
         last = batches["last_offset"][rows]
         # Among the ranges that begin before the end of a batch, the last one has the largest last offset.
-        at = self._pairs.count(producers, last, included=True) - 1
+        at = self._pairs.count(producers, last) - 1
         out[rows] = (at >= 0) & (self.producer_id[at] == producers) & (self.last_offset[at] >= first)
         return out
 
@@ -206,34 +212,36 @@ class ListedAborts:
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        pairs = np.array([_checked_pair(i, entry) for i, entry in enumerate(aborted)], np.int64).reshape(-1, 2)
-        self._producers, self._first = pairs[:, 0], pairs[:, 1]
-        self._last = np.full(len(pairs), INT64_MAX, np.int64)
-        self._ranges: AbortedRanges | None = None
+        # The first offsets of the entries that are not closed, in ascending order, by producer id.
+        self._open: dict[int, deque[int]] = {}
+        for producer_id, first_offset in sorted(_checked_pair(i, entry) for i, entry in enumerate(aborted)):
+            self._open.setdefault(producer_id, deque()).append(first_offset)
 
-    def close(self, abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]) -> None:
-        """Close each open entry at the first of these ABORT markers at or after its first offset (TXN-R2)."""
-        marker_producers = np.asarray(abort_markers[0], np.int64)
-        marker_offsets = np.asarray(abort_markers[1], np.int64)
-        still = np.flatnonzero(self._last == INT64_MAX)
-        if not len(marker_producers) or not len(still):
-            return
-        order = np.lexsort((marker_offsets, marker_producers))
-        marker_producers, marker_offsets = marker_producers[order], marker_offsets[order]
-        producers = self._producers[still]
-        at = _Pairs(marker_producers, marker_offsets).count(producers, self._first[still], included=False)
-        there = at < len(order)
-        at[~there] = 0
-        there &= marker_producers[at] == producers
-        if there.any():
-            self._last[still[there]] = marker_offsets[at[there]]
-            self._ranges = None
+    def close(self, abort_markers: tuple[npt.ArrayLike, npt.ArrayLike]) -> npt.NDArray[np.void]:
+        """Close each open entry at the first of these ABORT markers at or after its first offset (TXN-R2).
 
-    def ranges(self) -> AbortedRanges:
-        """Return the ranges of the entries; entries without a marker have no end (TXN-R8)."""
-        if self._ranges is None:
-            self._ranges = AbortedRanges(self._producers, self._first, self._last)
-        return self._ranges
+        Parameters
+        ----------
+        abort_markers : (producer ids, offsets)
+            In log order; markers of later calls are later in the log.
+
+        Returns
+        -------
+        ndarray of ABORTED_DTYPE
+            The entries that this call has closed.
+        """
+        closed = []
+        producers, offsets = (np.asarray(column, np.int64).tolist() for column in abort_markers)
+        for producer_id, offset in zip(producers, offsets, strict=True):
+            first = self._open.get(producer_id)
+            while first and first[0] <= offset:
+                closed.append((producer_id, first.popleft(), offset, 0))
+        return np.array(closed, ABORTED_DTYPE)
+
+    def open_entries(self, producer_ids: Iterable[int] | None = None) -> list[tuple[int, int]]:
+        """Return the first open entry of each producer, or of these producers; it has no end (TXN-R8)."""
+        chosen = self._open if producer_ids is None else producer_ids
+        return [(producer_id, first[0]) for producer_id in chosen if (first := self._open.get(producer_id))]
 
 
 def _checked_pair(number: int, entry: Any) -> tuple[int, int]:

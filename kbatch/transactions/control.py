@@ -23,7 +23,7 @@ from kbatch.kernels import decode as _kernel
 if TYPE_CHECKING:
     from kbatch.table import RecordTable
 
-__all__ = ["control_records", "lost_markers", "marker_types"]
+__all__ = ["MAX_MARKER_SIZE", "control_records", "lost_markers", "marker_types"]
 
 # Sizes of a control record's key, int16 version and int16 type, and of a marker's value, int16 version and int32
 # coordinator epoch; more bytes than these are ignored (CTL-R1, CTL-R3).
@@ -31,7 +31,7 @@ _KEY_SIZE = 4
 _MARKER_SIZE = 6
 _MAX_VARINT = 5
 # A marker of Kafka takes 78 bytes. A larger batch with a bad checksum is not a damaged marker.
-_MAX_MARKER_SIZE = 128
+MAX_MARKER_SIZE = 128
 
 
 def _bytes_at(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
@@ -140,7 +140,7 @@ def lost_markers(batches: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
         & (batches["magic"] == 2)
         & (batches["producer_id"] >= 0)
         & (batches["record_count"] == 1)
-        & (batches["size"] <= _MAX_MARKER_SIZE)
+        & (batches["size"] <= MAX_MARKER_SIZE)
     )
     return out
 

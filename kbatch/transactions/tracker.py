@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,15 +24,27 @@ from kbatch.format import (
 )
 from kbatch.transactions.control import lost_markers, marker_types
 
-__all__ = ["EVENT_DTYPE", "OpenTransaction", "TransactionRecorder", "TransactionTracker", "Transactions"]
+__all__ = [
+    "EVENT_DTYPE",
+    "INDEXED_ABORT",
+    "INTERRUPTED",
+    "LOST",
+    "NO_PRODUCER",
+    "OpenTransaction",
+    "TransactionRecorder",
+    "TransactionTracker",
+    "Transactions",
+]
 
 # Kinds of events: the type of a marker, or one of these. A .txnindex entry may replace a lost marker.
-_LOST = -2
+LOST = -2
 _NO_EVENT = -1
 _DATA = 2
-_INDEXED_ABORT = 3
-# The event for damage that may have destroyed the markers of all open transactions; it has no producer.
-_INTERRUPTED = 4
+INDEXED_ABORT = 3
+# Lost bytes that may have contained markers. If the producer of the event has an open transaction, the marker was that
+# of this transaction; otherwise any open transaction may have ended.
+INTERRUPTED = 4
+NO_PRODUCER = -1
 
 # Events that open or end transactions, in log order, with the base offset and last offset of the batch. An event of a
 # .txnindex entry has the first offset of the transaction and the offset of its marker.
@@ -78,8 +90,9 @@ class Transactions:
         The smallest first offset of an open transaction: records at or after it are undecided (LSO-R2). None if no
         transaction is open.
     undecided : ndarray of ABORTED_DTYPE
-        Transactions with a damaged marker, in the order of their markers: it is unknown whether they were committed or
-        aborted. Their records are withheld, but they do not affect the last stable offset.
+        Transactions whose marker is damaged or may be among lost bytes, in the order of the damage: it is unknown
+        whether they were committed or aborted. Their records up to the last offset are withheld, but they do not affect
+        the last stable offset.
 
     Examples
     --------
@@ -218,7 +231,6 @@ class TransactionTracker:
         data: npt.NDArray[np.uint8],
         batches: npt.NDArray[np.void],
         origin: int = 0,
-        lost: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         """Follow the next batches of the log.
 
@@ -230,16 +242,13 @@ class TransactionTracker:
             Their headers in log order; magic 0 and 1 are ignored.
         origin : int
             Position of ``data[0]`` in the source, which the positions in `batches` count from.
-        lost : ndarray of bool, shape (batches,), optional
-            Which batches are damaged markers of unknown type (`lost_markers`). With `check_crc` the tracker finds them
-            itself.
 
         Raises
         ------
         ValueError
             If `data` does not contain a batch that is needed.
         """
-        rows, kinds = self._relevant(data, batches, origin, lost)
+        rows, kinds = self._relevant(data, batches, origin)
         if not len(rows):
             return
         order = _by_producer(batches["producer_id"][rows])
@@ -256,7 +265,6 @@ class TransactionTracker:
         data: npt.NDArray[np.uint8],
         batches: npt.NDArray[np.void],
         origin: int,
-        lost: npt.NDArray[np.bool_] | None,
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int16]]:
         """Return the rows that begin, continue or end a transaction, and the kind of each.
 
@@ -274,10 +282,8 @@ class TransactionTracker:
             types = np.full(len(markers), _NO_EVENT, np.int16)
             types[good] = marker_types(data, markers[good], origin, self._limits.max_decompressed_bytes)
             types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = _NO_EVENT
-            types[~good & lost_markers(markers)] = _LOST
+            types[~good & lost_markers(markers)] = LOST
             kinds[control] = types
-        if lost is not None:
-            kinds[lost[rows]] = _LOST
         relevant = kinds != _NO_EVENT
         return rows[relevant], kinds[relevant]
 
@@ -313,10 +319,10 @@ class TransactionTracker:
                     is_open[producer_id] = transaction = (offset, producer_id, timestamp)
                     heapq.heappush(self._queue, transaction)
                 continue
-            if kind == _INDEXED_ABORT:
-                self.abort(producer_id, offset, last_offset)
+            if kind == INDEXED_ABORT:
+                self._abort(producer_id, offset, last_offset)
                 continue
-            if kind == _INTERRUPTED:
+            if kind == INTERRUPTED and producer_id not in is_open:
                 for still in sorted(is_open.values()):
                     del is_open[still[1]]
                     self._record(self._undecided, still, offset)
@@ -324,42 +330,36 @@ class TransactionTracker:
             ended = is_open.pop(producer_id, None)
             if ended is not None and kind == ControlType.ABORT:
                 self._record(self._aborted, ended, offset)
-            elif ended is not None and kind == _LOST:
+            elif ended is not None and kind != ControlType.COMMIT:
                 self._record(self._undecided, ended, offset)
         if len(self._queue) > 2 * len(is_open) + 64:
             self._queue = sorted(is_open.values())
 
     def _record(self, ends: array[int], ended: tuple[int, int, int], offset: int) -> None:
-        queue = self._queue
-        while queue and self._open.get(queue[0][1]) is not queue[0]:
-            heapq.heappop(queue)
-        stable = queue[0][0] if queue else min(offset + 1, INT64_MAX)
-        ends.extend((ended[1], ended[0], offset, stable))
+        stable = self.last_stable_offset
+        ends.extend((ended[1], ended[0], offset, min(offset + 1, INT64_MAX) if stable is None else stable))
 
-    def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
-        """Apply an ABORT marker whose batch is lost, but which a ``.txnindex`` lists.
+    def replay_events(self, events: Sequence[tuple[int, int, int, int, int]]) -> None:
+        """Apply events that are given as tuples of the fields of EVENT_DTYPE."""
+        if events:
+            self.replay(np.array(events, EVENT_DTYPE))
 
-        Call it after the batches that precede the marker in the log, and before the batches that follow the marker.
+    def _abort(self, producer_id: int, first_offset: int, last_offset: int) -> None:
+        """Apply an ABORT marker that is lost, but that a ``.txnindex`` lists.
 
-        Parameters
-        ----------
-        producer_id, first_offset, last_offset : int
-            The entry: the first offset of the transaction, and the offset of its marker.
-
-        Returns
-        -------
-        bool
-            Whether it was applied. It is not applied if the log contradicts it: the producer has no open transaction,
-            or one that began before `first_offset`, whose own marker may be lost too.
+        It has no effect without an open transaction. One that began before `first_offset` is undecided: its own marker
+        is lost too.
         """
         transaction = self._open.get(producer_id)
-        if transaction is None or not first_offset <= transaction[0] < last_offset:
-            return False
+        if transaction is None or transaction[0] >= last_offset:
+            return
         del self._open[producer_id]
+        if transaction[0] < first_offset:
+            self._record(self._undecided, transaction, last_offset)
+            return
         self._marker_producers.append(producer_id)
         self._marker_offsets.append(last_offset)
         self._record(self._aborted, transaction, last_offset)
-        return True
 
     def result(self) -> Transactions:
         """Return the transactions of the batches so far."""
@@ -370,6 +370,14 @@ class TransactionTracker:
             still[0][0] if still else None,
             np.array(self._undecided, np.int64).view(ABORTED_DTYPE),
         )
+
+    @property
+    def last_stable_offset(self) -> int | None:
+        """The smallest first offset of an open transaction, or None."""
+        queue = self._queue
+        while queue and self._open.get(queue[0][1]) is not queue[0]:
+            heapq.heappop(queue)
+        return queue[0][0] if queue else None
 
     @property
     def abort_markers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -394,8 +402,8 @@ class TransactionTracker:
 class TransactionRecorder(TransactionTracker):
     """Records the events of a part of a log, without knowing which transactions are open before it.
 
-    `add` and `abort` work as in the tracker. A tracker that replays the `events` of all parts in order has the same
-    result as one that follows the batches themselves.
+    `add` works as in the tracker. A tracker that replays the `events` of all parts in order has the same result as one
+    that follows the batches themselves.
 
     Parameters
     ----------
@@ -436,6 +444,13 @@ class TransactionRecorder(TransactionTracker):
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
         """Record events, except repeated opening events of open transactions."""
+        interrupted = np.flatnonzero(events["kind"] == INTERRUPTED)
+        if len(interrupted):
+            # Any transaction may have ended; to record that later batches open them again does no harm.
+            end = int(interrupted[-1]) + 1
+            self._parts.append(events[:end])
+            self._open.clear()
+            events = events[end:]
         if not len(events):
             return
         order = _by_producer(events["producer_id"])
@@ -453,14 +468,3 @@ class TransactionRecorder(TransactionTracker):
             elif producer_id not in self._open:
                 self._open[producer_id] = (offset, producer_id, timestamp)
         self._parts.append(events[kept])
-
-    def abort(self, producer_id: int, first_offset: int, last_offset: int) -> bool:
-        """Record that a ``.txnindex`` lists a lost marker; the replay decides whether it applies."""
-        event = (producer_id, first_offset, last_offset, NO_TIMESTAMP, _INDEXED_ABORT)
-        self.replay(np.array([event], EVENT_DTYPE))
-        return False
-
-    def interrupt(self, offset: int) -> None:
-        """Record damage that may have destroyed markers: open transactions stay undecided and end at `offset`."""
-        self._parts.append(np.array([(_NO_EVENT, offset, offset, NO_TIMESTAMP, _INTERRUPTED)], EVENT_DTYPE))
-        self._open.clear()

@@ -6,10 +6,12 @@ import itertools
 import json
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,7 @@ from transaction_logs import ABORT, COMMIT, marker, txn
 
 import kbatch
 from kbatch.kernels import buffers
-from kbatch.read.stable import StableFront
-from kbatch.transactions import AbortedRanges, Transactions, TransactionTracker
+from kbatch.transactions import AbortedRanges
 
 TXN = Path(__file__).parents[1] / "golden" / "logs" / "txn-0"
 TRUTH: dict[str, Any] = json.loads((TXN / "READ_COMMITTED.json").read_text())
@@ -446,62 +447,118 @@ def test_an_open_transaction_takes_linear_time() -> None:
     assert took < 30 * short + 1
 
 
-def rows_rebuilt(stream: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """Feed and flush chunks of 1 KiB; return the rows of transactions examined in total, and the maximum per flush.
+def operations(stream: bytes, monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
+    """Feed and flush in chunks of 1 KiB; return the number of lines of kbatch that run, and of ranges searched in."""
+    count = 0
+    make_ranges = AbortedRanges.__init__
 
-    Rows count when they are searched, listed as pending, or copied out of the tracker.
-    """
-    counted: list[int] = []
-    from_rows, result, pending = AbortedRanges.from_rows, TransactionTracker.result, StableFront.pending
+    def counted_ranges(self: AbortedRanges, *columns: Any) -> None:
+        nonlocal count
+        count += len(columns[0])
+        make_ranges(self, *columns)
 
-    def counted_ranges(rows: np.ndarray[Any, Any]) -> AbortedRanges:
-        counted[-1] += len(rows)
-        return from_rows(rows)
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if "/kbatch/" in frame.f_code.co_filename else None
 
-    def counted_result(self: TransactionTracker) -> Transactions:
-        found = result(self)
-        counted[-1] += len(found.aborted) + len(found.undecided)
-        return found
-
-    def counted_pending(self: StableFront, **options: Any) -> dict[str, Any]:
-        found = pending(self, **options)
-        counted[-1] += len(found["pending"])
-        return found
-
-    counted.append(0)
+    decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED, **options)
     with monkeypatch.context() as patched:
-        patched.setattr(AbortedRanges, "from_rows", counted_ranges)
-        patched.setattr(TransactionTracker, "result", counted_result)
-        patched.setattr(StableFront, "pending", counted_pending)
-        decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED)
-        for chunk in bytewise(stream, 1 << 10):
-            counted.append(0)
-            decoder.feed(chunk)
-            decoder.flush()
-            front = decoder._front
-            assert front is not None
-            counted[-1] += len(front._undecided)
-        peak = max(counted)
-        counted.append(0)
-        decoder.finish()
-    return sum(counted), peak
+        patched.setattr(AbortedRanges, "__init__", counted_ranges)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            for chunk in bytewise(stream, 1 << 10):
+                decoder.feed(chunk)
+                decoder.flush()
+            decoder.finish()
+        finally:
+            sys.settrace(before)
+    return count
 
 
 def lost_markers(count: int) -> bytes:
     return b"".join(txn(2 * i, i) + logs.damaged(marker(2 * i + 1, i, ABORT)) for i in range(count))
 
 
-def aborted_after_an_open_one(count: int) -> bytes:
+def lost_stretches(count: int) -> bytes:
+    return b"".join(txn(2 * i, i) + b"\xff" * 78 for i in range(count))
+
+
+def aborted_behind_an_open_one(count: int) -> bytes:
     return txn(0, 1 << 20) + b"".join(txn(2 * i + 1, i) + marker(2 * i + 2, i, ABORT) for i in range(count))
 
 
-@pytest.mark.parametrize("make", [lost_markers, aborted_after_an_open_one])
-def test_a_flush_does_not_examine_released_transactions(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not examine withheld transactions either: the total work is linear in the number of batches."""
-    short, short_maximum = rows_rebuilt(make(100), monkeypatch)
-    long, long_maximum = rows_rebuilt(make(400), monkeypatch)
-    assert long <= 4.2 * short + 8
-    assert long_maximum <= short_maximum + 4 < 50
+def open_ones(count: int) -> bytes:
+    return b"".join(txn(i, i) for i in range(count))
+
+
+def overlapping(count: int, kind: int = ABORT) -> bytes:
+    begun = b"".join(txn(i, i) for i in range(count))
+    return begun + b"".join(marker(count + i, i, kind) for i in range(count))
+
+
+def overlapping_lost(count: int) -> bytes:
+    begun = b"".join(txn(i, i) for i in range(count))
+    bad = (logs.damaged(marker(count + 2 * i, i, ABORT)) + logs.data(count + 2 * i + 1) for i in range(count))
+    return begun + b"".join(bad)
+
+
+def aborted_by_one_producer(count: int) -> bytes:
+    """One producer's transactions, while those of others begin and end in turn."""
+    return b"".join(
+        txn(4 * i, i + 9)
+        + txn(4 * i + 1, 7)
+        + marker(4 * i + 2, 7, ABORT)
+        + (marker(4 * i + 3, i - 1, ABORT) if i >= 10 else logs.data(4 * i + 3))
+        for i in range(count)
+    )
+
+
+KINDS = [lost_markers, lost_stretches, aborted_behind_an_open_one, open_ones]
+KINDS += [overlapping, overlapping_lost, aborted_by_one_producer]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_transactions_in_small_chunks_take_linear_time(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush looks neither at open transactions, nor at ended ones that are released or still held back."""
+    small, large = (operations(make(count), monkeypatch) for count in (100, 400))
+    assert large <= 4.4 * small
+
+
+@pytest.mark.parametrize("make", [aborted_behind_an_open_one, overlapping, aborted_by_one_producer])
+def test_a_list_of_aborted_transactions_takes_linear_time(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(count: int) -> int:
+        stream = make(count)
+        aborted = [(row[0], row[1]) for row in aborted_in(stream)]
+        assert len(aborted) >= count - 50
+        return operations(stream, monkeypatch, aborted=aborted)
+
+    small, large = (listed(count) for count in (100, 400))
+    assert large <= 4.4 * small
+
+
+def aborted_in(stream: bytes) -> list[tuple[int, int, int, int]]:
+    return logs.fold(oracle.decode(stream).batches).aborted
+
+
+def test_tables_keep_the_transactions_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each table lists what was pending at its flush, also if it is asked later; together they share one history."""
+    stream = b"".join(
+        txn(2 * i, i) + (marker(2 * i + 1, i - 5, COMMIT) if i >= 5 else logs.data(2 * i + 1)) for i in range(300)
+    )
+    decoder = kbatch.StreamDecoder(on_error="skip", **COMMITTED)
+    tables, expected = [], []
+    fed = b""
+    for chunk in bytewise(stream, 300):
+        decoder.feed(chunk)
+        fed += chunk
+        tables.append(decoder.flush())
+        # Batches from the beginning of the stream to the last complete one.
+        still = logs.fold(oracle.decode(fed).batches).open
+        expected.append([(producer, first) for producer, first, _ in still])
+    assert [table.pending for table in tables] == expected
+    assert len({len(each) for each in expected}) > 3
 
 
 def test_transactions_with_lost_markers_are_pending_until_returned_and_at_the_end() -> None:

@@ -15,6 +15,8 @@ from tables import lost, offsets_of
 from transaction_logs import ABORT, COMMIT, consume, damaged, marker, txn
 
 import kbatch
+from kbatch.plan.following import FollowedLog, log_transactions
+from kbatch.plan.read_options import ReadOptions
 
 Entry = tuple[int, int, int]
 NEXT = 100
@@ -86,8 +88,8 @@ def test_damage_around_a_lost_marker_does_not_change_the_result(tmp_path: Path) 
     wide = [*LOG[:4], bytes(len(LOG[4]) + len(LOG[5])), *LOG[6:]]
     log = log_of(tmp_path, wide, entries)
     # The lost COMMIT of producer 9 stays unknown: an index has aborted transactions only.
-    assert committed(log) == [0, 1, 2]
-    assert log.transactions(on_error="skip").open[0][:2] == (9, 5)
+    assert committed(log) == [each for each in KEPT if each not in (5, 6)]
+    assert log.transactions(on_error="skip").undecided.tolist() == [(9, 5, 7, 8)]
     for tail in (damaged(LOG[4]), LOG[4][:-3], bytes(30)):
         assert committed(log_of(tmp_path, [*LOG[:2], LOG[3], tail], entries)) == [0, 1, 2, *KEPT[-3:]]
 
@@ -311,11 +313,11 @@ def test_damaged_data_batches_do_not_end_a_transaction(tmp_path: Path) -> None:
     """Data batches with a flipped control bit are too large for a marker, or have several records."""
     large = build_batch([encode_record(0, 0, b"k", bytes(80))], base_offset=4, producer_id=7, attributes=TRANSACTIONAL)
     assert len(large) > 128
-    for batch in (large, txn(4, 7, 2)):
-        batches = [three(0), txn(3, 7), damaged_bit(batch, 22, 0x20), txn(6, 7), marker(7, 7, COMMIT), three(8)]
-        found = outcomes(batches, tmp_path)
-        assert found == [([0, 1, 2, 3, 6, 8, 9, 10], [], None)] * len(found)
-    # A marker of a producer without an open transaction, or of an unknown producer, ends no transaction either.
+    for batch, after in (large, 5), (txn(4, 7, 2), 6):
+        batches = [three(0), txn(3, 7), damaged_bit(batch, 22, 0x20), txn(after, 7), marker(after + 1, 7, COMMIT)]
+        found = outcomes([*batches, three(after + 2)], tmp_path)
+        assert found == [([0, 1, 2, 3, after, after + 2, after + 3, after + 4], [], None)] * len(found)
+    # A marker of a producer without an open transaction ends no transaction either, if no other one is open.
     batches = [three(0), damaged(marker(3, 7, ABORT)), txn(4, 7), marker(5, 7, COMMIT), three(6)]
     found = outcomes(batches, tmp_path)
     assert found == [([0, 1, 2, 4, 6, 7, 8], [], None)] * len(found)
@@ -345,3 +347,94 @@ def test_adjacent_damaged_markers_each_end_their_transaction(tmp_path: Path) -> 
     transactions = log.transactions(on_error="skip")
     assert transactions.pending == [(8, 4)]
     assert [last for _, _, last, _ in transactions.aborted.tolist()] == [6, 8, 13]
+
+
+# -- markers in bytes that were lost
+
+ABORTED_THEN_COMMITTED = [txn(0, 7, 3), marker(3, 7, ABORT), txn(4, 7, 3), marker(7, 7, COMMIT), three(8)]
+DESTROYED = {
+    "zeros": lambda batch: bytes(len(batch)),
+    "other bytes": lambda batch: b"\xff" * len(batch),
+    "producer id": lambda batch: damaged(batch, 47),
+    "attributes": lambda batch: damaged_bit(batch, 22, 0x20),
+    "length": lambda batch: damaged(batch, 10),
+    "offset and payload": lambda batch: damaged(damaged(batch, 7), -1),
+    "second half": lambda batch: batch[:39] + bytes(39),
+    "first half": lambda batch: bytes(39) + batch[39:],
+}
+
+
+@pytest.mark.parametrize("form", DESTROYED)
+def test_a_transaction_that_is_open_before_lost_bytes_is_undecided(tmp_path: Path, form: str) -> None:
+    """The next COMMIT marker of its producer commits only the batches after the lost bytes."""
+    first, aborted, *rest = ABORTED_THEN_COMMITTED
+    found = outcomes([first, DESTROYED[form](aborted), *rest], tmp_path)
+    assert found == [([4, 5, 6, 8, 9, 10], [(7, 0)], None)] * len(found)
+
+
+@pytest.mark.parametrize("form", DESTROYED)
+def test_an_index_decides_a_transaction_whose_marker_was_destroyed(tmp_path: Path, form: str) -> None:
+    """TXI-R2: it lists the offset that is missing."""
+    first, aborted, *rest = ABORTED_THEN_COMMITTED
+    log = log_of(tmp_path, [first, DESTROYED[form](aborted), *rest], index((7, 0, 3)))
+    assert committed(log) == [4, 5, 6, 8, 9, 10, NEXT, NEXT + 1, NEXT + 2]
+    assert log.transactions(on_error="skip").aborted.tolist() == [(7, 0, 3, 4)]
+    assert log.transactions(on_error="skip").pending == []
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+@pytest.mark.parametrize("sequence", [0, 3])
+def test_no_later_batch_of_the_producer_decides(tmp_path: Path, sequence: int, epoch: int) -> None:
+    """SEQ-R6, TXN-R9: a new sequence, the next one or a higher epoch may follow a COMMIT as well as an ABORT."""
+    later = txn(4, 7, 3, base_sequence=sequence, producer_epoch=epoch)
+    found = outcomes([txn(0, 7, 3, base_sequence=0), bytes(78), later, marker(7, 7, COMMIT), three(8)], tmp_path)
+    assert found == [([4, 5, 6, 8, 9, 10], [(7, 0)], None)] * len(found)
+
+
+def test_lost_bytes_leave_every_open_transaction_undecided(tmp_path: Path) -> None:
+    """Also of producers whose next marker is ABORT, and of those without one; transactions that begin later do not."""
+    batches = [txn(0, 7), txn(1, 8), txn(2, 9), bytes(300), txn(6, 7), txn(7, 10), marker(8, 8, COMMIT)]
+    batches += [marker(9, 7, ABORT), marker(10, 10, COMMIT), three(11)]
+    found = outcomes(batches, tmp_path)
+    assert found == [([7, 11, 12, 13], [(7, 0), (8, 1), (9, 2)], None)] * len(found)
+
+
+@pytest.mark.parametrize("at", [-1, 8, 10, 16, 22, 30])
+def test_a_lost_batch_of_records_ends_no_transaction(tmp_path: Path, at: int) -> None:
+    """Its header shows which offsets were lost, also if its length or magic is damaged (SEQ-R6)."""
+    for batch in (three(1), txn(1, 7, 3, base_sequence=0), txn(1, 8, 3), txn(1, 9, base_sequence=5)):
+        after = int(kbatch.scan(batch)["last_offset"][0]) + 1
+        batches = [txn(0, 7), damaged(batch, at), txn(after, 7), marker(after + 1, 7, COMMIT), three(after + 2)]
+        found = outcomes(batches, tmp_path)
+        assert found == [([0, after, after + 2, after + 3, after + 4], [], None)] * len(found)
+
+
+def test_bytes_between_adjacent_offsets_hide_no_marker(tmp_path: Path) -> None:
+    batches = [txn(0, 7), b"\xff" * 200, txn(1, 7), marker(2, 7, COMMIT), three(3)]
+    found = outcomes(batches, tmp_path)
+    assert found == [([0, 1, 3, 4, 5], [], None)] * len(found)
+    # If offsets decrease, they show nothing.
+    found = outcomes([txn(5, 7), b"\xff" * 200, txn(3, 8), marker(4, 8, COMMIT), three(6)], tmp_path)
+    assert found == [([3, 6, 7, 8], [(7, 5)], None)] * len(found)
+
+
+def test_the_end_of_a_segment_was_lost(tmp_path: Path) -> None:
+    """The marker may have been there: the next segment does not decide the transaction."""
+    after = [txn(NEXT, 7), marker(NEXT + 1, 7, COMMIT), three(NEXT + 2)]
+    for tail in (marker(1, 7, ABORT)[:50], bytes(100), damaged(marker(1, 7, ABORT), 47)):
+        log = log_of(tmp_path, [txn(0, 7), tail], None, after=b"".join(after))
+        assert committed(log) == [NEXT, NEXT + 2, NEXT + 3, NEXT + 4]
+        assert log.transactions(on_error="skip").pending == [(7, 0)]
+    # An index decides; and no offset is missing before a segment that begins with the next one.
+    segment_path(tmp_path / "t-0", 0).with_suffix(".txnindex").write_bytes(index((7, 0, 1)))
+    assert log.transactions(on_error="skip").pending == []
+
+
+def test_plans_of_spark_leave_the_same_transactions_undecided(tmp_path: Path) -> None:
+    first, _, *rest = ABORTED_THEN_COMMITTED
+    log = log_of(tmp_path, [first, bytes(78), *rest], None)
+    options = ReadOptions(isolation="read_committed", on_error="skip")
+    assert FollowedLog(options).follow(log, 0).pending == [(7, 0)]
+    (known,) = log_transactions([log], options)
+    assert known is not None
+    assert known.pending == [(7, 0)]

@@ -1,0 +1,137 @@
+"""The transactions that a stream withholds: open ones, and ended ones until their batches are returned."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["EndedTransactions", "PendingSnapshot", "PendingTransactions"]
+
+# The time at which a transaction ends that has not ended.
+_NEVER = 1 << 62
+# The number of ended transactions that are kept for no reason.
+_SPARE_ROWS = 64
+
+
+class EndedTransactions:
+    """Transactions that have ended, until their batches are released.
+
+    Each is added, found and released once: the cost does not depend on the number of transactions that are kept.
+    """
+
+    def __init__(self) -> None:
+        # First and last offsets by producer id, and pairs of a position and a producer id, both in order of the ends.
+        self._ranges: dict[int, deque[tuple[int, int]]] = {}
+        self._ends: deque[tuple[int, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, rows: npt.NDArray[np.void], end: int) -> None:
+        """Add rows of ABORTED_DTYPE whose batches begin before position `end`."""
+        columns = (rows[name].tolist() for name in ("producer_id", "first_offset", "last_offset"))
+        for producer_id, first, last in zip(*columns, strict=True):
+            self._ranges.setdefault(producer_id, deque()).append((first, last))
+            self._ends.append((end, producer_id))
+
+    def release(self, position: int) -> None:
+        """Drop the transactions whose batches begin before `position`."""
+        while self._ends and self._ends[0][0] <= position:
+            producer_id = self._ends.popleft()[1]
+            ranges = self._ranges[producer_id]
+            ranges.popleft()
+            if not ranges:
+                del self._ranges[producer_id]
+
+    def of_producers(self, producer_ids: Iterable[int], stop_offset: int | None) -> list[tuple[int, int, int]]:
+        """Return producer id, first and last offset of these producers' transactions that begin before an offset."""
+        found = []
+        for producer_id in producer_ids:
+            for first, last in self._ranges.get(producer_id, ()):
+                if stop_offset is not None and first >= stop_offset:
+                    break
+                found.append((producer_id, first, last))
+        return found
+
+
+class PendingTransactions:
+    """The transactions that are withheld now, and snapshots of them.
+
+    A snapshot takes constant time and memory: snapshots share one history, of which each is a point in time.
+    """
+
+    def __init__(self) -> None:
+        # Producer id and first offset of each transaction, and the time at which it ended.
+        self._rows: list[tuple[int, int]] = []
+        self._ends: list[int] = []
+        self._time = 0
+        # Rows by producer id, and rows with the position at which they are released.
+        self._open: dict[int, int] = {}
+        self._undecided: deque[tuple[int, int]] = deque()
+        self._snapshot: PendingSnapshot | None = None
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._undecided)
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Add an open transaction; the producer has no other one."""
+        self._open[producer_id] = self._add(producer_id, first_offset)
+
+    def end(self, producer_id: int) -> None:
+        """Remove the open transaction of a producer."""
+        self._remove(self._open.pop(producer_id))
+
+    def add_undecided(self, producer_id: int, first_offset: int, end: int) -> None:
+        """Add a transaction whose marker is lost, until position `end` is released."""
+        self._undecided.append((self._add(producer_id, first_offset), end))
+
+    def release(self, position: int) -> None:
+        """Remove the transactions that are undecided and end before `position`."""
+        while self._undecided and self._undecided[0][1] <= position:
+            self._remove(self._undecided.popleft()[0])
+
+    def snapshot(self) -> PendingSnapshot:
+        """Return the transactions as they are now."""
+        if self._snapshot is None:
+            if len(self._rows) > 2 * len(self) + _SPARE_ROWS:
+                self._forget_ended()
+            self._snapshot = PendingSnapshot(self._rows, self._ends, self._time)
+            self._time += 1
+        return self._snapshot
+
+    def _add(self, producer_id: int, first_offset: int) -> int:
+        self._snapshot = None
+        self._rows.append((producer_id, first_offset))
+        self._ends.append(_NEVER)
+        return len(self._rows) - 1
+
+    def _remove(self, row: int) -> None:
+        self._snapshot = None
+        self._ends[row] = self._time
+
+    def _forget_ended(self) -> None:
+        """Begin another history with the transactions that have not ended; snapshots keep the earlier one."""
+        rows, self._rows, self._ends = self._rows, [], []
+        self._open = {producer_id: self._add(*rows[row]) for producer_id, row in self._open.items()}
+        self._undecided = deque((self._add(*rows[row]), end) for row, end in self._undecided)
+
+
+class PendingSnapshot:
+    """The transactions that were pending at a point in time.
+
+    A call returns producer ids and first offsets, sorted by first offset.
+    """
+
+    __slots__ = ("_count", "_ends", "_rows", "_time")
+
+    def __init__(self, rows: list[tuple[int, int]], ends: list[int], time: int) -> None:
+        self._rows, self._ends, self._time = rows, ends, time
+        self._count = len(rows)
+
+    def __call__(self) -> list[tuple[int, int]]:
+        """Return the transactions."""
+        alive = [row for row, end in zip(self._rows[: self._count], self._ends, strict=False) if end > self._time]
+        return sorted(alive, key=lambda pair: pair[1])
