@@ -286,7 +286,7 @@ def segment_transactions(
             # The batches before damage decide how it is handled, so the segment is followed from its beginning.
             return segment_transactions(segment, below, options)
         steps = lost.follow(table.batches, good, table.losses)
-        follow_batches(recorder, table.batches[good], steps, _bytes(segment, table, markers_only=not headers_only))
+        follow_batches(recorder, table.batches[good], steps, _bytes_of(segment, table, markers_only=not headers_only))
         end += table.consumed
     recorder.replay_events(lost.finish(below))
     return SegmentTransactions(0 if is_damaged else end, recorder.events, below is not None)
@@ -304,7 +304,7 @@ def _read_index(segment: Segment, below: int | None) -> npt.NDArray[np.void]:
     return entries[sound]
 
 
-def _bytes(
+def _bytes_of(
     segment: Segment, table: RecordTable, *, markers_only: bool
 ) -> Callable[[npt.NDArray[np.void]], tuple[npt.NDArray[np.uint8], int]]:
     """Return a function that returns bytes which contain some batches of a table, and where they begin."""

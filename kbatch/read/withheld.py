@@ -11,7 +11,7 @@ import numpy.typing as npt
 __all__ = ["EndedTransactions", "PendingSnapshot", "PendingTransactions"]
 
 # The time at which a transaction ends that has not ended.
-_NEVER = 1 << 62
+_NOT_ENDED = 1 << 62
 # The number of ended transactions that are kept for no reason.
 _SPARE_ROWS = 64
 
@@ -105,7 +105,7 @@ class PendingTransactions:
     def _add(self, producer_id: int, first_offset: int) -> int:
         self._snapshot = None
         self._rows.append((producer_id, first_offset))
-        self._ends.append(_NEVER)
+        self._ends.append(_NOT_ENDED)
         return len(self._rows) - 1
 
     def _remove(self, row: int) -> None:

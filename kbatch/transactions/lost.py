@@ -22,9 +22,11 @@ from kbatch.transactions.tracker import INDEXED_ABORT, INTERRUPTED, LOST, NO_PRO
 
 __all__ = ["LossFollower", "Step", "follow_batches"]
 
+# The size of a marker as Kafka writes it.
+_USUAL_MARKER_SIZE = 78
 # What a bad batch was, by its header.
 _UNKNOWN, _MARKER, _RECORDS = range(3)
-_NO_ENTRIES = np.empty(0, ABORTED_DTYPE)
+_NO_INDEX = np.empty(0, ABORTED_DTYPE)
 
 _Event = tuple[int, int, int, int, int]
 
@@ -71,8 +73,9 @@ class LossFollower:
 
     The checksum of a bad batch does not confirm its header. It counts as a batch of records only if at least two
     fields, that a marker has in common with no batch of records, show this: the control bit and the sequence or
-    producer id (SEQ-R6), or the number of records and the last offset. A batch that is larger than any marker counts as
-    one of records, if the lengths of bad batches lead through the lost bytes.
+    producer id (SEQ-R6), or the number of records and the last offset. For a batch of exactly the size that Kafka's
+    markers have, only the second counts. A batch that is larger than any marker counts as one of records, if the
+    lengths of bad batches lead through the lost bytes.
 
     Later batches of a producer do not decide its transaction: neither a sequence of 0, nor a sequence that continues,
     nor a higher epoch shows whether the lost marker was COMMIT or ABORT. Later markers end only later transactions.
@@ -81,7 +84,7 @@ class LossFollower:
     def __init__(
         self,
         next_offset: int | None = None,
-        entries: npt.NDArray[np.void] = _NO_ENTRIES,
+        entries: npt.NDArray[np.void] = _NO_INDEX,
         *,
         lengths_only: bool = False,
     ) -> None:
@@ -242,6 +245,7 @@ def _kinds(bad: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
     has_sequence = (producer_id >= 0) & (epoch >= 0) & (sequence >= 0)
     has_none = (producer_id == -1) & (epoch == -1) & (sequence == -1)
     is_data = ((attributes & ATTRIBUTE_CONTROL) == 0) & (count > 0) & (has_sequence | has_none)
+    is_data &= bad["size"] != _USUAL_MARKER_SIZE
     kinds = np.full(len(bad), _UNKNOWN, np.int8)
     kinds[lost_markers(bad)] = _MARKER
     kinds[is_new & (has_several | is_data)] = _RECORDS
