@@ -19,7 +19,7 @@ from kbatch.read.windows import Windows
 from kbatch.read.withheld import EndedTransactions, PendingTransactions
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges, ListedAborts, LossFollower, TransactionTracker, follow_batches
-from kbatch.transactions.tracker import INTERRUPTED
+from kbatch.transactions.tracker import LOST_BYTES
 
 __all__ = ["StableFront"]
 
@@ -36,7 +36,7 @@ class _StreamTracker(TransactionTracker):
         """Apply events, and note which open transactions have changed."""
         is_open = self._open
         before = {producer_id: is_open.get(producer_id) for producer_id in events["producer_id"].tolist()}
-        lost = events["producer_id"][events["kind"] == INTERRUPTED].tolist()
+        lost = events["producer_id"][events["kind"] == LOST_BYTES].tolist()
         if len(lost) != len(is_open.keys() & lost):
             # A marker that may have been that of any transaction.
             before |= is_open

@@ -18,7 +18,7 @@ from kbatch.format import (
 )
 from kbatch.records.data import Loss
 from kbatch.transactions.control import MAX_MARKER_SIZE, lost_markers
-from kbatch.transactions.tracker import INDEXED_ABORT, INTERRUPTED, LOST, NO_PRODUCER, TransactionTracker
+from kbatch.transactions.tracker import INDEXED_ABORT, LOST_BYTES, LOST_MARKER, NO_PRODUCER, TransactionTracker
 
 __all__ = ["LossFollower", "Step", "follow_batches"]
 
@@ -179,21 +179,21 @@ class LossFollower:
             events = [(int(entry["producer_id"]), int(entry["first_offset"]), last, NO_TIMESTAMP, INDEXED_ABORT)]
             if last in markers:
                 # It has no effect, unless the entry contradicts the log.
-                events.append((markers[last], last, last, NO_TIMESTAMP, LOST))
+                events.append((markers[last], last, last, NO_TIMESTAMP, LOST_MARKER))
             found.append((last, last, events))
         for each in self._bad:
             start = each.first_offset
             is_known = each.kind != _UNKNOWN or (followed and each.size > MAX_MARKER_SIZE)
             # A header whose offsets are not missing is damaged, or was never a header.
             if is_known and start not in listed and first <= start <= each.last_offset < stop:
-                events = [(each.producer_id, start, start, NO_TIMESTAMP, INTERRUPTED)] if each.kind == _MARKER else []
+                events = [(each.producer_id, start, start, NO_TIMESTAMP, LOST_BYTES)] if each.kind == _MARKER else []
                 found.append((start, each.last_offset, events))
         found.sort(key=operator.itemgetter(0))
         events = [event for _, _, those in found for event in those]
         if following is None or (is_explicable and self._explains(found, first, following)):
             return events
         aborts = [event for event in events if event[-1] == INDEXED_ABORT]
-        return [*aborts, (NO_PRODUCER, first - 1, first - 1, NO_TIMESTAMP, INTERRUPTED)]
+        return [*aborts, (NO_PRODUCER, first - 1, first - 1, NO_TIMESTAMP, LOST_BYTES)]
 
     def _lengths_lead_through(self) -> bool:
         """Return whether the lengths of bad batches lead through all lost bytes."""

@@ -27,8 +27,8 @@ from kbatch.transactions.control import lost_markers, marker_types
 __all__ = [
     "EVENT_DTYPE",
     "INDEXED_ABORT",
-    "INTERRUPTED",
-    "LOST",
+    "LOST_BYTES",
+    "LOST_MARKER",
     "NO_PRODUCER",
     "OpenTransaction",
     "TransactionRecorder",
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 # Kinds of events: the type of a marker, or one of these. A .txnindex entry may replace a lost marker.
-LOST = -2
+LOST_MARKER = -2
 _NO_EVENT = -1
 _DATA = 2
 INDEXED_ABORT = 3
 # Lost bytes that may have contained markers. If the producer of the event has an open transaction, the marker was that
 # of this transaction; otherwise any open transaction may have ended.
-INTERRUPTED = 4
+LOST_BYTES = 4
 NO_PRODUCER = -1
 
 # Events that open or end transactions, in log order, with the base offset and last offset of the batch. An event of a
@@ -282,7 +282,7 @@ class TransactionTracker:
             types = np.full(len(markers), _NO_EVENT, np.int16)
             types[good] = marker_types(data, markers[good], origin, self._limits.max_decompressed_bytes)
             types[(types != ControlType.ABORT) & (types != ControlType.COMMIT)] = _NO_EVENT
-            types[~good & lost_markers(markers)] = LOST
+            types[~good & lost_markers(markers)] = LOST_MARKER
             kinds[control] = types
         relevant = kinds != _NO_EVENT
         return rows[relevant], kinds[relevant]
@@ -322,7 +322,7 @@ class TransactionTracker:
             if kind == INDEXED_ABORT:
                 self._abort(producer_id, offset, last_offset)
                 continue
-            if kind == INTERRUPTED and producer_id not in is_open:
+            if kind == LOST_BYTES and producer_id not in is_open:
                 for still in sorted(is_open.values()):
                     del is_open[still[1]]
                     self._record(self._undecided, still, offset)
@@ -444,7 +444,7 @@ class TransactionRecorder(TransactionTracker):
 
     def replay(self, events: npt.NDArray[np.void]) -> None:
         """Record events, except repeated opening events of open transactions."""
-        interrupted = np.flatnonzero(events["kind"] == INTERRUPTED)
+        interrupted = np.flatnonzero(events["kind"] == LOST_BYTES)
         if len(interrupted):
             # Any transaction may have ended; to record that later batches open them again does no harm.
             end = int(interrupted[-1]) + 1
