@@ -192,6 +192,7 @@ def test_followed_batches_are_remembered_after_every_refusal() -> None:
     later = kbatch.encode([b"a"], producer_id=7, producer_epoch=2, base_sequence=0, base_offset=8)
     table = kbatch.decode(data + later, include_control=True)
     assert checker.check(table, on_error="mark")["error"].tolist() == [ErrorCode.INVALID_PRODUCER_EPOCH, 0]
+    assert checker.producers()[["producer_epoch", "last_sequence"]].tolist() == [(2, 0)]
 
 
 def test_producer_0_a_transaction_at_offset_0_and_a_snapshot_at_offset_0_count() -> None:
@@ -202,7 +203,7 @@ def test_producer_0_a_transaction_at_offset_0_and_a_snapshot_at_offset_0_count()
     assert codes(checker, batches((0, 1, 1), producer_id=0)) == ["INVALID_TXN_STATE"]
     again = SequenceChecker(checker.producers())
     assert codes(again, batches((0, 0, 1), producer_id=0, attributes=0x10)) == [AGAIN]
-    assert codes(again, batches((0, 1, 1), producer_id=0, attributes=0x10)) == ["NONE"]
+    assert codes(again, batches((0, 1, 1), producer_id=0, attributes=0x10, offset=1)) == ["NONE"]
     # A transaction that is open continues at its first offset.
     assert again.producers()["current_txn_first_offset"].tolist() == [0]
 

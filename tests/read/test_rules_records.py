@@ -272,6 +272,19 @@ def test_var_r1_a_negative_offset_delta_before_bytes_that_look_like_fields() -> 
     assert (first.key, first.value, first.headers) == (b"\2", b"\4\0", ())
 
 
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "key", "value"), [(1 << 28, 0, b"k", b"\0"), (0, 1 << 21, b"\2", b"\2\0")]
+)
+def test_var_r1_deltas_too_long_for_the_fast_path_are_decoded(
+    timestamp: int, offset: int, key: bytes, value: bytes
+) -> None:
+    """The last byte of the delta, key and value would be valid as other fields."""
+    records = [encode_record(offset, timestamp, key, value), *(encode_record(n, 0, value=b"v" * 50) for n in range(5))]
+    first = records_of(kbatch.decode(build_batch(records)))[0]
+    assert (first.offset, first.timestamp - 1000) == (offset, timestamp)
+    assert (first.key, first.value, first.headers) == (key, value, ())
+
+
 def test_var_r5_a_number_at_the_end_of_the_record_is_not_read_from_the_next_one() -> None:
     """The record has no header count. The next byte would be a valid one, but does not belong to the record."""
     data = build_batch([encode_record(header_count=b""), encode_record(1, 0, value=b"v" * 20)])
