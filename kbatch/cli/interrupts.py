@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command within a second, wherever it is.
+"""Ctrl-C and SIGTERM end a command within a second.
 
 Python runs the handler of a signal in the main thread between two instructions, so not during a call of a kernel, of
 Java or of the file system. Therefore another thread waits for the signal at the wakeup descriptor. It gives the main

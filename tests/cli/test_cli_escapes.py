@@ -1,4 +1,4 @@
-"""Names from the file system reach the terminal escaped, whatever prints them."""
+"""Names from the file system reach the terminal escaped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 def output_of(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Run a command; return its status and what it printed, which is checked for characters that terminals obey."""
+    """Run a command; return its status and output, which is checked for characters that terminals obey."""
     try:
         status = main(arguments)
     except SystemExit as ended:

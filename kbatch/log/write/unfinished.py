@@ -104,7 +104,7 @@ def remove_abandoned(parent: str, names: re.Pattern[str]) -> list[str]:
     ----------
     parent : str
     names : Pattern
-        Names of directories of `OwnedDirectory`. Other directories are not removed, nor those that are locked or on a
+        Names of directories of `OwnedDirectory`. Other directories are not removed, nor locked ones, nor any on a
         file system without locks.
 
     Returns
