@@ -42,6 +42,7 @@ from kbatch.format import (
 from kbatch.log import Log, Segment, Tail, find_logs
 from kbatch.read.decoding import decode
 from kbatch.read.stream import StreamDecoder, decode_stream
+from kbatch.records.concatenation import concat_tables
 from kbatch.records.data import Loss
 from kbatch.rewrite.conversion import convert
 from kbatch.rewrite.recompression import recompress
@@ -100,6 +101,7 @@ __all__ = [
     "__version__",
     "accept_batch",
     "assign_offsets",
+    "concat_tables",
     "control_records",
     "convert",
     "decode",
@@ -113,3 +115,9 @@ __all__ = [
     "scan",
     "validate_batch",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that the package imports."""
+    packages = ("log", "protocol", "spark", "values")
+    return sorted([*__all__, *(name for name in packages if name in globals())])

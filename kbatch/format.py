@@ -48,6 +48,7 @@ __all__ = [
     "PRODUCER_DTYPE",
     "RECORD_DTYPE",
     "SHORTEST_ENTRY",
+    "VIEW_COLUMNS",
     "BatchStatus",
     "BytesLike",
     "Codec",
@@ -239,12 +240,14 @@ COLUMN_FIELDS: dict[str, tuple[str, ...]] = {
     "headers": ("headers_pos", "header_count"),
 }
 COLUMNS = tuple(COLUMN_FIELDS)
+# The columns of every view, in their order. The last two are included by default if the table came from a log.
+VIEW_COLUMNS = (*COLUMNS, "topic", "partition")
 
 
 @functools.cache
 def record_dtype(columns: tuple[str, ...]) -> np.dtype[np.void]:
     """Return RECORD_DTYPE with only the fields that these columns need: 4 to 56 bytes per row."""
-    fields = {"batch"}.union(*(COLUMN_FIELDS[name] for name in columns))
+    fields = {"batch"}.union(*(COLUMN_FIELDS.get(name, ()) for name in columns))
     if fields == set(RECORD_DTYPE.names or ()):
         return RECORD_DTYPE
     return np.dtype([(name, RECORD_DTYPE[name]) for name in RECORD_DTYPE.names or () if name in fields], align=True)

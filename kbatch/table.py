@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.kernels.slices import gather_fixed
-from kbatch.records.data import TableData
+from kbatch.kernels.slices import gather_fixed, header_keys, header_values
+from kbatch.records.data import Rows, TableData
+from kbatch.records.display import table_html, table_repr
 
 if TYPE_CHECKING:
     import pandas
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from kbatch.values.parsed import On, ParsedValues
 
 __all__ = ["RecordTable"]
+
+_NO_OBJECTS = (
+    "it has no Python object per record; use to_arrow(), to_polars() or to_pandas() for columns, records for a NumPy "
+    "array, or key(i), value(i) and headers_of(i) for one record"
+)
 
 
 class RecordTable(TableData):
@@ -43,6 +49,96 @@ class RecordTable(TableData):
     """
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return table_repr(self)
+
+    def _repr_html_(self) -> str:
+        """Return the counts, the time range, the columns and the first rows for a notebook."""
+        return table_html(self)
+
+    @overload
+    def __getitem__(self, rows: str) -> pyarrow.ChunkedArray: ...
+
+    @overload
+    def __getitem__(self, rows: Rows) -> RecordTable: ...
+
+    def __getitem__(self, rows: str | Rows) -> RecordTable | pyarrow.ChunkedArray:
+        """Select records by a slice, a boolean mask or row numbers, or return a column by its name.
+
+        Masks and row numbers are lists or arrays of NumPy, Arrow, Polars or pandas; null in a mask selects no record.
+        Row numbers must ascend, because `batches` relies on the order of records. Batches and bytes are shared.
+
+        A column is the Arrow column of `to_arrow`. ``table.records`` has the NumPy arrays.
+        """
+        if isinstance(rows, str):
+            return self.to_arrow(columns=[rows]).column(0)
+        return self._select_rows(rows)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"a RecordTable cannot be iterated: {_NO_OBJECTS}")
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
+        raise TypeError(f"a RecordTable is not an array: {_NO_OBJECTS}")
+
+    @property
+    def num_rows(self) -> int:
+        """The number of records: ``len(table)``."""
+        return len(self)
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The Arrow schema of `to_arrow`, of the Arrow C stream and of the same columns of a log.
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        """
+        from kbatch.records import arrow
+
+        return arrow.view_schema(self.columns)
+
+    def head(self, n: int = 5) -> RecordTable:
+        """Return the first `n` records; a negative number leaves out that many records at the end."""
+        return self[:n]
+
+    def headers_of(self, row: int) -> list[tuple[bytes, bytes | None]]:
+        """Return the headers of one record as (key, value) pairs, in their order; None is a null value.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> table = kbatch.decode(kbatch.encode([b"v"], headers=[[("trace", b"7"), ("trace", None)]], timestamps=0))
+        >>> table.headers_of(0)
+        [(b'trace', b'7'), (b'trace', None)]
+        """
+        row = range(len(self))[row]
+        one = self[row : row + 1]
+        return list(zip(header_keys(one.headers, one.data), header_values(one.headers, one.data), strict=True))
+
+    def equals(self, other: RecordTable) -> bool:
+        """Return whether `other` has the same columns and records; batches and positions may differ.
+
+        Raises
+        ------
+        MissingDependencyError
+            Without pyarrow.
+        TypeError
+            If `other` is not a RecordTable.
+
+        Examples
+        --------
+        >>> import kbatch
+        >>> data = kbatch.encode([b"v"] * 9, timestamps=0)
+        >>> kbatch.decode(data).equals(kbatch.decode(kbatch.recompress(data, "zstd")))
+        True
+        """
+        if not isinstance(other, RecordTable):
+            raise TypeError(f"equals() compares RecordTables, got {type(other).__name__}; see also table.to_arrow()")
+        if len(self) != len(other) or self.columns != other.columns:
+            return False
+        return bool(self.to_arrow().equals(other.to_arrow()))
 
     def values_as(self, dtype: npt.DTypeLike, *, fill: Any = None) -> npt.NDArray[Any]:
         """Return values of a fixed width as an array.
@@ -281,7 +377,10 @@ class RecordTable(TableData):
         return arrow.to_polars(self, columns=columns)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Export the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...)."""
+        """Export the records to any reader of the Arrow C stream interface (Polars, DuckDB, pyarrow, ...).
+
+        The schema is that of `to_arrow`, unless the reader requests another.
+        """
         from kbatch.records import arrow
 
         return arrow.c_stream(self, requested_schema)

@@ -7,6 +7,7 @@ internal topics.
 from kbatch.log.control import control_value
 from kbatch.log.discovery import find_logs
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
+from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
@@ -26,6 +27,7 @@ from kbatch.log.write.rewriting import convert_log, recompress_log
 __all__ = [
     "Compaction",
     "Log",
+    "LogList",
     "LogWriter",
     "Segment",
     "Tail",

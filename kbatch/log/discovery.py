@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path
+from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_topic_id_name
 from kbatch.log.storage import locate
@@ -20,7 +21,7 @@ def find_logs(
     marked: bool = False,
     predicate: Callable[[str, int], bool] | None = None,
     storage_options: Mapping[str, str] | None = None,
-) -> list[Log]:
+) -> LogList:
     """Find the logs of every topic-partition under a broker's log directory.
 
     Parameters
@@ -41,8 +42,9 @@ def find_logs(
 
     Returns
     -------
-    list of Log
-        Sorted by topic, partition and `mark`, without directories that have no segment.
+    LogList
+        A list of `Log`, sorted by topic, partition and `mark`, without directories that have no segment. Its `to_arrow`,
+        `to_polars`, `to_pandas` and `tables` return the records of all logs.
 
     Raises
     ------
@@ -61,7 +63,7 @@ def find_logs(
         raise LogDirectoryError(f"{path}: not a directory", source=path)
     here = ListedDirectory(storage, path, listing)
     if here.is_log(marked):
-        return [Log._listed(here, None)]
+        return LogList([Log._listed(here, None)])
     directories = [name for name, entry in listing.items() if entry.is_directory]
     by_name = [name for name in directories if is_log_name(name, marked)]
     chosen = [name for name in by_name if predicate is None or predicate(*parse_directory_name(name)[:2])]
@@ -85,4 +87,4 @@ def find_logs(
         raise LogDirectoryError(
             f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
         )
-    return sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or ""))
+    return LogList(sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))

@@ -13,13 +13,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.errors import LogDirectoryError, finding_to_error
-from kbatch.format import BATCH_DTYPE, Limits
+from kbatch.errors import LogDirectoryError
+from kbatch.format import Limits
+from kbatch.log.batch_rows import all_batches
 from kbatch.log.committed import follow_transactions
+from kbatch.log.conversions import TablesOfLog
 from kbatch.log.directories import ListedDirectory, list_path, listed_segments
 from kbatch.log.names import is_remote_name, name_of_log
 from kbatch.log.ranges import first_offset_since, range_tables
-from kbatch.log.segment import Segment, Tail, check_order, last_offset
+from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
     LEADER_EPOCH_DTYPE,
@@ -30,13 +32,14 @@ from kbatch.log.state import (
 )
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
+from kbatch.records.display import count, shown_time
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
 __all__ = ["Log"]
 
 
-class Log:
+class Log(TablesOfLog):
     """The log of one topic-partition, as a broker keeps it on disk.
 
     File sizes are read once, when the log is opened; batches that a broker appends later are not seen. Files are open
@@ -79,6 +82,8 @@ class Log:
     >>> log.topic, log.partition, log.start_offset, log.end_offset
     ('codec-none', 0, 0, 3160)
     >>> sum(len(table) for table in log.tables(start_offset=3000))
+    160
+    >>> log.to_arrow(start_offset=3000, columns=["topic", "offset"]).num_rows
     160
     """
 
@@ -140,7 +145,17 @@ class Log:
             self.topic, self.partition, self.mark = name_of_log(self._directory, names)
 
     def __repr__(self) -> str:
-        return f"<kbatch Log {self.path!r}, {len(self.segments)} segments, {self.size} bytes>"
+        return f"<kbatch Log {self.path!r}, {count(len(self.segments), 'segment')}, {count(self.size, 'byte')}>"
+
+    def _shown_facts(self) -> Iterator[tuple[str, str]]:
+        yield "path", self.path
+        if self.topic is not None:
+            yield "topic, partition", f"{self.topic}, {self.partition}" + (f" ({self.mark})" if self.mark else "")
+        yield "offsets", f"{self.start_offset} to {self.end_offset} (exclusive)"
+        if (last := self._last[0]) is not None:
+            first = next(rows[0] for segment in self.segments for rows in segment.scan())
+            times = (shown_time(int(row[name])) for row, name in ((first, "base_timestamp"), (last, "max_timestamp")))
+            yield "timestamps of the first and last batch", " to ".join(times)
 
     @property
     def size(self) -> int:
@@ -255,28 +270,7 @@ class Log:
         LogDirectoryError
             If a segment other than the last ends with an incomplete batch, or overlaps the next (DSK-R13).
         """
-        parts = [np.empty(0, BATCH_DTYPE)]
-        reached, before = None, ""
-        for segment in self.segments:
-            check_order(before, reached, segment.path, segment.base_offset)
-            end = 0
-            for rows in segment.scan():
-                parts.append(rows)
-                end = int(rows["position"][-1] + rows["size"][-1])
-                if (last := last_offset(rows)) is not None:
-                    reached, before = last, segment.path
-            with segment.open() as file:
-                tail = file.tail_at(end)
-            if tail.finding is not None:
-                raise finding_to_error(tail.finding, source=segment.path, position=end)
-            if tail.kind != "none" and not segment.live:
-                raise LogDirectoryError(
-                    f"{segment.path}, byte {end}: {tail.size} bytes after the last complete batch; "
-                    "only the last segment of a log may have them",
-                    source=segment.path,
-                    position=end,
-                )
-        return np.concatenate(parts)
+        return all_batches(self.segments)
 
     def tables(
         self,
@@ -351,11 +345,14 @@ class Log:
             columns=columns,
             threads=threads,
         )
-        by_time = columns is not None and not (start_timestamp is None and stop_timestamp is None)
+        selected = options.table_columns
+        by_time = selected is not None and not (start_timestamp is None and stop_timestamp is None)
         tables = range_tables(
             self.segments,
             # Timestamps select the rows, so they are decoded even if they are not among `columns`.
-            replace(options, columns=[*options.record_columns, "timestamp"]) if by_time else options,
+            replace(options, columns=list(dict.fromkeys([*options.record_columns, "timestamp"])))
+            if by_time
+            else options,
             start_timestamp,
             stop_timestamp,
             max_bytes,
@@ -364,7 +361,7 @@ class Log:
             partition=self.partition,
         )
         # Unlike a generator, `map` holds no reference to a table while it waits for the next.
-        return map(operator.methodcaller("select", options.record_columns), tables) if by_time else tables
+        return map(operator.methodcaller("select", selected), tables) if by_time else tables
 
     def transactions(
         self, *, crc: Crc = "verify", on_error: OnError = "raise", limits: Limits | None = None

@@ -178,7 +178,7 @@ def lost_table(
     """Make an empty table with one loss and the columns of `options`."""
     options = options if options is not None else DecodeOptions()
     return RecordTable._empty(
-        options.record_columns,
+        options.table_columns,
         consumed=end - start,
         losses=[Loss(start, end - start, reason, base_offset)],
         source=segment.path,

@@ -236,7 +236,7 @@ class TableBuilder:
             consumed=consumed,
             losses=losses,
             source=source,
-            columns=self._columns,
+            columns=self._options.table_columns,
         )
 
     # -- decoding

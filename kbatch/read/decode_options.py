@@ -29,7 +29,7 @@ CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), c
 class DecodeOptions:
     """The options of decoding. `decode` documents most of them; these are the others.
 
-    `columns` is sorted in the order of `kbatch.format.COLUMN_FIELDS`; None means all columns.
+    `columns` are the columns of the table's views, in their order; None means all columns.
 
     Readers that decode a larger source in parts set `aborted`, `undecided` and `stable_offset`. read_committed leaves
     out the aborted transactions of the whole source, the transactions whose marker is lost, and all batches at or after
@@ -76,8 +76,13 @@ class DecodeOptions:
 
     @property
     def record_columns(self) -> tuple[str, ...]:
-        """The columns of a table that is decoded with these options."""
+        """The columns that are decoded with these options."""
         return COLUMNS if self.columns is None else tuple(self.columns)
+
+    @property
+    def table_columns(self) -> tuple[str, ...] | None:
+        """The argument `columns` of a table that is decoded with these options."""
+        return None if self.columns is None else tuple(self.columns)
 
     @property
     def record_dtype(self) -> np.dtype[np.void]:

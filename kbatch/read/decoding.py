@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from kbatch.batches.framing import byte_array
-from kbatch.format import DEFAULT_LIMITS, BytesLike, Limits
+from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, BytesLike, Limits
 from kbatch.read.committed import Aborted, decode_committed
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_part
+from kbatch.records.display import count
 from kbatch.table import RecordTable
 
 __all__ = ["decode"]
@@ -34,7 +36,8 @@ def decode(
     ----------
     data : buffer
         Consecutive record batches, as in a fetch response or a segment file: bytes, bytearray, memoryview, mmap or
-        ndarray. An incomplete batch at the end is not decoded; ``consumed`` is the position where it begins (FRM-R3).
+        ndarray. An incomplete batch at the end is not decoded; ``consumed`` is the position where it begins (FRM-R3),
+        and ``remaining`` the number of its bytes.
     isolation : {"read_uncommitted", "read_committed"}
         Which records to return: all of them, or, as Kafka's consumer does, only non-transactional records and records
         of committed transactions.
@@ -81,6 +84,11 @@ def decode(
     CrcMismatchError, InvalidRecordError, CodecError, UnsupportedFormatError, LimitExceededError
         At a batch that cannot be read; it gives no records.
 
+    Warns
+    -----
+    RuntimeWarning
+        If `data` has 1 to 16 bytes, too few to recognize a record batch.
+
     Notes
     -----
     `decode` accepts the input that Kafka's own reader accepts (``DefaultRecordBatch``, ``DefaultRecord``), except that
@@ -114,5 +122,19 @@ def decode(
     array = byte_array(data)
     if isolation == "read_uncommitted":
         # Kafka's consumer ignores the list too (TXN-R12).
-        return decode_part(array, options)
-    return decode_committed(array, options, aborted)
+        table = decode_part(array, options)
+    else:
+        table = decode_committed(array, options, aborted)
+    # Under on_error="stop", the bytes after the damage are a loss.
+    end = max((loss.position + loss.length for loss in table.losses), default=0)
+    remaining = len(array) - max(table.consumed, end)
+    if remaining == 0:
+        return table
+    if remaining == len(array) < MIN_ENTRY_SIZE:
+        # With more bytes, an illegal length or magic is an error.
+        warnings.warn(
+            f"decode: {count(remaining, 'byte')} are too few to recognize a record batch, so the table is empty",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return table._with(remaining=remaining)

@@ -336,7 +336,7 @@ class StreamDecoder:
             Under ``on_error="raise"``, at damage in the pending bytes. `flush` still returns the batches before it.
         """
         if self._finished:
-            return RecordTable._empty(self._decoding.options.record_columns)
+            return RecordTable._empty(self._decoding.options.table_columns)
         raises = self._decoding.options.on_error == "raise"
         reader = self._decoding
         if raises:
@@ -416,19 +416,19 @@ class StreamDecoder:
         """Read the next table of complete and decided batches."""
         data, reader, front = self._bytes, self._decoding, self._front
         if self.stopped:
-            return RecordTable._empty(reader.options.record_columns, **({} if front is None else front.pending()))
+            return RecordTable._empty(reader.options.table_columns, **({} if front is None else front.pending()))
         stop = data.end
         if front is not None:
             front.follow(data)
             stop = front.decided_end(data)
         if reader.error is not None or reader.position >= stop or reader.waits(data):
-            table = RecordTable._empty(reader.options.record_columns)
+            table = RecordTable._empty(reader.options.table_columns)
         else:
             options = None if front is None else front.restrict(reader.options, data)
             table = reader.read(data, stop=stop, max_bytes=max_bytes, options=options)
         if not len(table.batches):
             # An empty table must not keep the stream's bytes alive.
-            table = RecordTable._empty(table.columns, losses=table.losses)
+            table = RecordTable._empty(reader.options.table_columns, losses=table.losses)
         consumed = self.position - self._reported
         return table._with(consumed=consumed, **({} if front is None else front.pending()))
 

@@ -1,6 +1,6 @@
 """RecordTable -> Arrow, pandas, Polars.
 
-`VIEW_COLUMNS` lists the columns in their order. The rules of every view, including Spark's (`kafka_columns`):
+`kbatch.format.VIEW_COLUMNS` lists the columns. The rules of every view, including Spark's (`kafka_columns`):
 
 - A null key, value or header value is null, an empty one is empty (COL-R1, REC-R1, HDR-R3).
 - A timestamp of -1 is null, any other is not (COL-R2). Timestamps are ``timestamp("ms", UTC)``.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from kbatch.extras import require
+from kbatch.format import COLUMNS, VIEW_COLUMNS
 from kbatch.kernels.extents import measure_extent
 from kbatch.kernels.slices import header_keys, header_values
 from kbatch.records.columns import INT32_REACH, Reach, checked_schema, view_batches, view_columns
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "VIEW_COLUMNS",
     "Binary",
     "c_stream",
+    "requested_binary",
     "to_arrow",
     "to_pandas",
     "to_polars",
@@ -41,9 +42,6 @@ __all__ = [
 
 Binary: TypeAlias = Literal["binary", "large_binary", "binary_view"]
 
-# The columns of every view, in their order. The last two are included by default if the table came from a log.
-VIEW_COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers", "topic", "partition")
-
 
 def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binary", log: bool = False) -> pa.Schema:
     """Return the Arrow schema of a view.
@@ -51,7 +49,7 @@ def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binar
     Parameters
     ----------
     columns : sequence of str, optional
-        Some of `VIEW_COLUMNS`, in the order of the result. Default is all of them, topic and partition only with `log`.
+        Some of `kbatch.format.VIEW_COLUMNS`, in this order. Default is all of them, topic and partition only with `log`.
     binary : {"binary", "large_binary", "binary_view"}
         The type of keys and values, also in headers.
     log : bool
@@ -75,7 +73,7 @@ def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binar
     """
     pa = require("pyarrow", "arrow", "an Arrow view")
     if columns is None:
-        columns = VIEW_COLUMNS if log else VIEW_COLUMNS[:-2]
+        columns = VIEW_COLUMNS if log else COLUMNS
     if binary not in ("binary", "large_binary", "binary_view"):
         raise ValueError(f"binary must be 'binary', 'large_binary' or 'binary_view', got {binary!r}")
     bytes_type = getattr(pa, binary)()
@@ -105,8 +103,8 @@ def to_arrow(
     ----------
     table : RecordTable
     columns : sequence of str, optional
-        Some of `VIEW_COLUMNS`, in the order of the result. Default is all that the table has, topic and partition only
-        if it came from a log. A requested topic or partition is null if it is unknown.
+        Some of `kbatch.format.VIEW_COLUMNS`, in the order of the result. Default is ``table.columns``. A requested
+        topic or partition is null if it is unknown.
     binary : {"binary", "large_binary", "binary_view"}
         The type of keys and values, also in headers. ``"binary"`` (int32 offsets) and ``"large_binary"`` (int64)
         copy the bytes one after the other; ``"binary_view"`` copies only values of up to 12 bytes, and keeps
@@ -138,12 +136,8 @@ def to_arrow(
     value: binary
     """
     pa = require("pyarrow", "arrow", "to_arrow()")
-    schema = view_schema(view_columns(table, columns, _default_columns(table)), binary=binary)
+    schema = view_schema(view_columns(table, columns, table.columns), binary=binary)
     return pa.Table.from_batches(view_batches(pa, table, schema, reach=reach), schema=schema)
-
-
-def _default_columns(table: TableData) -> Sequence[str]:
-    return VIEW_COLUMNS if table.topic is not None else VIEW_COLUMNS[:-2]
 
 
 def c_stream(table: TableData, requested_schema: object | None = None) -> object:
@@ -154,7 +148,7 @@ def c_stream(table: TableData, requested_schema: object | None = None) -> object
     table : RecordTable
     requested_schema : PyCapsule, optional
         An ``arrow_schema``. Its names select the columns, which are cast to its types.
-        Default is all columns with ``binary_view``, which copies only values of up to 12 bytes.
+        Default is the schema of `to_arrow`; request ``binary_view`` for values that are not copied.
 
     Returns
     -------
@@ -166,20 +160,23 @@ def c_stream(table: TableData, requested_schema: object | None = None) -> object
     MissingDependencyError
         Without pyarrow.
     ValueError
-        If the requested schema has a column that is not in `VIEW_COLUMNS`, or a type that the column cannot be cast to.
+        If the requested schema has a column that no view has, or a type that the column cannot be cast to.
     """
     pa = require("pyarrow", "arrow", "the Arrow C stream")
     if requested_schema is None:
-        return to_arrow(table, binary="binary_view").__arrow_c_stream__()
+        return to_arrow(table).__arrow_c_stream__()
     requested = pa.Schema._import_from_c_capsule(requested_schema)
-    binary: Binary = "binary_view"
-    for field in requested:
-        if pa.types.is_binary(field.type):
-            binary = "binary"
-        elif pa.types.is_large_binary(field.type):
-            binary = "large_binary"
-    made = to_arrow(table, columns=requested.names, binary=binary)
+    made = to_arrow(table, columns=requested.names, binary=requested_binary(requested))
     return (made if made.schema.equals(requested) else made.cast(requested)).__arrow_c_stream__()
+
+
+def requested_binary(schema: pa.Schema) -> Binary:
+    """Return the binary type for a view that is cast to `schema`: the one that needs the fewest copies."""
+    pa = require("pyarrow", "arrow", "the Arrow C stream")
+    kinds = [field.type for field in schema]
+    if any(map(pa.types.is_large_binary, kinds)):
+        return "large_binary"
+    return "binary" if any(map(pa.types.is_binary, kinds)) else "binary_view"
 
 
 def to_pandas(
@@ -223,7 +220,7 @@ def to_pandas(
     if dtype_backend == "pyarrow":
         frame = to_arrow(table, columns=columns).to_pandas(types_mapper=pandas.ArrowDtype)
         return frame
-    names = view_schema(view_columns(table, columns, _default_columns(table))).names
+    names = view_schema(view_columns(table, columns, table.columns)).names
     objects: dict[str, Callable[[], list[Any]]] = {
         "key": table.keys,
         "value": table.values,

@@ -62,7 +62,7 @@ def view_columns(table: TableData, columns: Sequence[str] | None, default: Seque
         return [name for name in default if name not in COLUMN_FIELDS or name in table.columns]
     if not isinstance(columns, str):
         columns = list(columns)
-        table.require(*(name for name in columns if name in COLUMN_FIELDS))
+        table.require(*columns)
     return columns
 
 

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.pooled import PooledRows
 from kbatch.errors import InvalidRecordError, MissingColumnError
-from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, record_dtype
+from kbatch.format import BATCH_DTYPE, COLUMN_FIELDS, COLUMNS, HEADER_DTYPE, RECORD_DTYPE, VIEW_COLUMNS, record_dtype
 from kbatch.kernels import decode as _kernel
 from kbatch.kernels.slices import record_keys, record_values
 
-__all__ = ["Loss", "TableData", "checked_columns", "decoded_columns"]
+__all__ = ["Loss", "Rows", "TableData", "checked_columns", "decoded_columns"]
 
 T = TypeVar("T")
+
+
+class SupportsArray(Protocol):
+    """A mask or row numbers of another library: an array of Arrow, or a series of Polars or pandas."""
+
+    def __array__(self) -> npt.NDArray[Any]: ...
+
+
+# What selects the rows of a table.
+Rows: TypeAlias = slice | Sequence[int] | SupportsArray
 
 # Arguments of TableData that `_with` keeps as they are.
 _ARGUMENTS = (
     "data",
     "consumed",
+    "remaining",
     "losses",
     "pending",
     "last_stable_offset",
@@ -60,27 +71,37 @@ class Loss(NamedTuple):
 
 
 def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of columns to decode, in the order of `kbatch.format.COLUMN_FIELDS`.
+    """Return the names of the columns of a table, some of `kbatch.format.VIEW_COLUMNS` in any order.
 
     Raises
     ------
     TypeError
         If `columns` is a string.
     ValueError
-        For a name that is not in `kbatch.format.COLUMN_FIELDS`.
+        For an unknown or repeated name.
     """
     if isinstance(columns, str):
         raise TypeError(f"columns must be a sequence of names, got the string {columns!r}")
     columns = tuple(columns)
-    unknown = [name for name in columns if name not in COLUMN_FIELDS]
+    unknown = [name for name in columns if name not in VIEW_COLUMNS]
     if unknown:
-        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(COLUMN_FIELDS)}")
-    return tuple(name for name in COLUMN_FIELDS if name in columns)
+        raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are {', '.join(VIEW_COLUMNS)}")
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"a column is named twice: {', '.join(columns)}")
+    return columns
 
 
 def decoded_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of a view that must be decoded: all except topic and partition."""
     return tuple(name for name in COLUMN_FIELDS if name in columns)
+
+
+def _row_array(rows: Any) -> npt.NDArray[Any]:
+    """Return a mask or row numbers as an array. Null in a mask of Arrow or Polars selects no row, as in a filter."""
+    array = np.asarray(rows, None if len(rows) else np.intp)
+    if array.dtype == np.object_ and hasattr(rows, "fill_null"):
+        array = np.asarray(rows.fill_null(False))
+    return array
 
 
 class TableData:
@@ -102,6 +123,7 @@ class TableData:
         "_partition",
         "_pending",
         "_records",
+        "_remaining",
         "_source",
         "_topic",
     )
@@ -113,6 +135,7 @@ class TableData:
         data: npt.NDArray[np.uint8],
         *,
         consumed: int = 0,
+        remaining: int = 0,
         losses: Sequence[Loss] = (),
         pending: Sequence[tuple[int, int]] | Callable[[], list[tuple[int, int]]] = (),
         last_stable_offset: int | None = None,
@@ -121,9 +144,10 @@ class TableData:
         partition: int | None = None,
         columns: tuple[str, ...] | None = None,
     ) -> None:
-        if columns is None:
+        if columns is None and records.dtype != RECORD_DTYPE:
             names = records.dtype.names or ()
             columns = tuple(column for column, fields in COLUMN_FIELDS.items() if all(name in names for name in fields))
+        # None means all columns; then topic and partition are columns if they are known.
         self._columns = columns
         self._records = records
         self._batches = batches
@@ -132,6 +156,7 @@ class TableData:
         self._derived = False
         self._data = data
         self._consumed = consumed
+        self._remaining = remaining
         self._losses = list(losses)
         # A function is called at first use: with many open transactions, one list per table takes quadratic memory.
         self._pending = pending if callable(pending) else list(pending)
@@ -141,10 +166,11 @@ class TableData:
         self._partition = partition
 
     @classmethod
-    def _empty(cls, columns: tuple[str, ...] = COLUMNS, **arguments: Any) -> Self:
+    def _empty(cls, columns: tuple[str, ...] | None = None, **arguments: Any) -> Self:
         """Return a table without batches, such as one that only reports losses; `arguments` are the constructor's."""
         data = np.empty(0, np.uint8)
-        return cls(np.empty(0, record_dtype(columns)), np.empty(0, BATCH_DTYPE), data, columns=columns, **arguments)
+        records = np.empty(0, RECORD_DTYPE if columns is None else record_dtype(columns))
+        return cls(records, np.empty(0, BATCH_DTYPE), data, columns=columns, **arguments)
 
     def _with(self, **arguments: Any) -> Self:
         """Return a table of the same buffers with other `arguments` of the constructor."""
@@ -168,16 +194,27 @@ class TableData:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that were decoded: offset, timestamp, timestampType, key, value and headers, or some of them.
+        """The names of the columns of every view, in their order.
 
-        Views have these columns; requesting another one raises `MissingColumnError`.
+        By default these are offset, timestamp, timestampType, key, value and headers, and for a table of a log also
+        topic and partition. Requesting one that was not decoded raises `MissingColumnError`.
         """
+        if self._columns is None:
+            return COLUMNS if self._topic is None else VIEW_COLUMNS
         return self._columns
 
     @property
     def consumed(self) -> int:
         """The number of bytes of the input up to the end of the last complete batch."""
         return self._consumed
+
+    @property
+    def remaining(self) -> int:
+        """The number of bytes that `kbatch.decode` found after the last complete batch: a part of a batch, or 0.
+
+        Tables of logs and streams have 0: `Log.tail` and `StreamDecoder.pending_bytes` report these bytes.
+        """
+        return self._remaining
 
     @property
     def losses(self) -> list[Loss]:
@@ -273,31 +310,24 @@ class TableData:
     def __len__(self) -> int:
         return len(self._records)
 
-    def __repr__(self) -> str:
-        where = f" of {self.topic}-{self.partition}" if self.topic is not None else ""
-        losses = f", losses: {len(self.losses)}" if self.losses else ""
-        return f"<RecordTable{where}: {len(self)} records in {len(self._batches)} batches{losses}>"
-
-    def __getitem__(self, rows: slice | npt.NDArray[Any] | Sequence[int]) -> Self:
-        """Select records by a slice, a boolean mask or row numbers; batches and bytes are shared.
-
-        Row numbers must ascend, because `batches` relies on the order of records.
-        """
+    def _select_rows(self, rows: Rows) -> Self:
         if isinstance(rows, slice):
             if rows.step is not None and rows.step < 0:
                 raise ValueError("the step of a slice must be positive: a table cannot be reversed")
-        elif isinstance(rows, np.ndarray | list):
-            rows = np.asarray(rows, None if len(rows) else np.intp)
+        elif isinstance(rows, list) or hasattr(rows, "__array__"):
+            rows = _row_array(rows)
             if rows.ndim != 1 or rows.dtype.kind not in "biu":
                 raise TypeError(f"a table is indexed by row numbers or a mask, got an array of {rows.dtype}")
+            if rows.dtype == np.bool_ and len(rows) != len(self):
+                raise IndexError(f"the mask has {len(rows)} rows, the table has {len(self)}")
             if rows.dtype != np.bool_:
                 rows = np.where(rows < 0, rows + len(self), rows)
                 if np.any(rows[1:] < rows[:-1]):
                     raise ValueError("row numbers must ascend")
         else:
             raise TypeError(
-                f"a table takes a slice, a mask or row numbers, got {type(rows).__name__}; for one record use "
-                "table.records[i], table.key(i) and table.value(i)"
+                f"a table takes a column's name, a slice, a mask or row numbers, got {type(rows).__name__}; for one "
+                "record use table.records[i], table.key(i), table.value(i) and table.headers_of(i)"
             )
         records = self._records[rows]
         records.flags.writeable = False
@@ -306,25 +336,25 @@ class TableData:
         return table
 
     def select(self, columns: Sequence[str]) -> Self:
-        """Return the table with some of its columns; rows, batches and bytes are shared.
+        """Return the table with some of its columns, in this order; rows, batches and bytes are shared.
 
         Parameters
         ----------
         columns : sequence of str
-            Some of `columns`, in any order.
+            Some of `columns`. Topic and partition are columns of every table: null if they are unknown.
 
         Raises
         ------
         MissingColumnError
             If the table was decoded without one of them.
         ValueError
-            For an unknown column.
+            For an unknown or repeated column.
 
         Examples
         --------
         >>> import kbatch
         >>> kbatch.decode(b"").select(["timestamp", "offset"]).columns
-        ('offset', 'timestamp')
+        ('timestamp', 'offset')
         """
         columns = checked_columns(columns)
         self.require(*columns)
@@ -344,7 +374,7 @@ class TableData:
 
     def require(self, *columns: str) -> None:
         """Raise `MissingColumnError` unless the table has these columns."""
-        missing = [name for name in columns if name not in self.columns]
+        missing = [name for name in columns if name in COLUMN_FIELDS and name not in self.columns]
         if missing:
             raise MissingColumnError(
                 f"the table was decoded without {', '.join(missing)}: its columns are "

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from view_records import BINARY, RECORDS, Header, Record, encode, expected, make, time
 
 import kbatch
+from kbatch.format import COLUMNS, VIEW_COLUMNS
 from kbatch.records import arrow
 from kbatch.records.columns import Reach
 from kbatch.records.kafka_columns import SPARK_COLUMNS, spark_batches, spark_schema
@@ -97,8 +98,8 @@ def test_arrow_holds_generated_records(
 
 def test_views_have_the_requested_columns_in_order() -> None:
     table = make(topic="orders")
-    assert tuple(arrow.to_arrow(table).column_names) == arrow.VIEW_COLUMNS
-    assert tuple(arrow.to_arrow(make()).column_names) == arrow.VIEW_COLUMNS[:-2]
+    assert tuple(arrow.to_arrow(table).column_names) == VIEW_COLUMNS
+    assert tuple(arrow.to_arrow(make()).column_names) == COLUMNS
     made = arrow.to_arrow(table, columns=["value", "partition", "offset", "topic"])
     assert made.column_names == ["value", "partition", "offset", "topic"]
     assert made["offset"].to_pylist() == [r.offset for r in RECORDS]
@@ -174,7 +175,7 @@ def test_a_column_above_the_int32_limit_has_several_chunks() -> None:
     made.validate(full=True)
     assert made["value"].num_chunks > 2
     assert max(len(b"".join(v for v in c.to_pylist() if v)) for c in made["value"].chunks) <= 1600
-    assert made.select(arrow.VIEW_COLUMNS[:-2]).to_pylist() == expected(RECORDS)
+    assert made.select(COLUMNS).to_pylist() == expected(RECORDS)
 
 
 def test_binary_views_above_the_int32_limit_have_several_buffers() -> None:
@@ -235,7 +236,7 @@ def test_views_outlive_their_table(binary: arrow.Binary) -> None:
 
 def test_polars_reads_the_records() -> None:
     frame = arrow.to_polars(make(topic="orders"))
-    assert frame.columns == list(arrow.VIEW_COLUMNS)
+    assert frame.columns == list(VIEW_COLUMNS)
     assert frame.schema["timestamp"] == pl.Datetime("ms", "UTC")
     assert frame.drop("topic", "partition").to_dicts() == expected(RECORDS)
     assert pl.DataFrame(Stream(make())).to_dicts() == expected(RECORDS)
@@ -243,7 +244,7 @@ def test_polars_reads_the_records() -> None:
 
 def test_pandas_reads_the_records() -> None:
     frame = arrow.to_pandas(make(topic="orders"))
-    assert list(frame.columns) == list(arrow.VIEW_COLUMNS)
+    assert list(frame.columns) == list(VIEW_COLUMNS)
     assert list(frame["key"]) == [r.key for r in RECORDS]
     assert list(frame["value"]) == [r.value for r in RECORDS]
     assert list(frame["headers"]) == [r.headers for r in RECORDS]
@@ -286,10 +287,11 @@ def test_duckdb_reads_the_records() -> None:
 
 
 def test_the_arrow_stream_has_the_requested_schema() -> None:
-    assert pa.table(Stream(make())).schema.equals(arrow.view_schema(binary="binary_view"))
+    assert pa.table(Stream(make())).schema.equals(arrow.view_schema())
     for schema in (
         arrow.view_schema(["value", "offset"], binary="binary"),
         arrow.view_schema(binary="large_binary"),
+        arrow.view_schema(binary="binary_view"),
         pa.schema([("timestamp", pa.timestamp("us", tz="UTC")), ("offset", pa.int64()), ("value", pa.large_binary())]),
     ):
         stream = Stream(make())
@@ -311,7 +313,7 @@ def test_methods_of_the_table_return_the_same_as_to_arrow() -> None:
     )
     assert table.to_polars(columns=["value"])["value"].to_list() == table.values()
     assert list(table.to_pandas(columns=["value"])["value"]) == table.values()
-    assert pa.table(table).equals(table.to_arrow(binary="binary_view"))
+    assert pa.table(table).equals(table.to_arrow())
 
 
 # --- Spark ---

@@ -1,0 +1,96 @@
+"""The logs that were found in a log directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, SupportsIndex, overload
+
+from typing_extensions import Unpack
+
+from kbatch.log.conversions import Conversions, TableOptions
+from kbatch.log.logs import Log
+from kbatch.records.display import count, html_of
+from kbatch.table import RecordTable
+
+__all__ = ["LogList"]
+
+# The logs that a representation lists.
+_SHOWN_LOGS = 7
+
+
+class LogList(list[Log], Conversions):
+    """A list of logs, with the conversions of `Log` for the records of all of them.
+
+    `kbatch.find_logs` returns it. The records of a log follow those of the previous one in the list; within a log they
+    are in the order of their offsets.
+
+    Examples
+    --------
+    >>> import kbatch
+    >>> logs = kbatch.find_logs("tests/golden/logs", predicate=lambda topic, partition: topic.startswith("codec-"))
+    >>> logs.to_arrow(columns=["topic", "offset"]).group_by("topic").aggregate([("offset", "max")]).num_rows
+    5
+    >>> [log.topic for log in logs][:2]
+    ['codec-gzip', 'codec-lz4']
+    """
+
+    def tables(self, *, columns: Sequence[str] | None = None, **options: Unpack[TableOptions]) -> Iterator[RecordTable]:
+        """Decode all logs, one after the other, in tables of bounded size.
+
+        Parameters
+        ----------
+        columns, **options
+            As for `Log.tables`; they apply to each log.
+
+        Yields
+        ------
+        RecordTable
+            With the `topic`, `partition` and `source` of its log.
+        """
+        for log in self:
+            yield from log.tables(columns=columns, **options)
+
+    def _has_topic(self) -> bool:
+        return any(log.topic is not None for log in self)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Log: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> LogList: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        """Return one log, or the list of the logs of a slice."""
+        if isinstance(index, slice):
+            return LogList(super().__getitem__(index))
+        return super().__getitem__(index)
+
+    def __repr__(self) -> str:
+        rows = [f"  {name}: {segments}, {size}" for name, segments, size in self._rows()]
+        if len(self) > _SHOWN_LOGS:
+            rows.append(f"  ... and {count(len(self) - _SHOWN_LOGS, 'more log')}")
+        return "\n".join([f"<LogList: {self._summary()}>", *rows])
+
+    def _repr_html_(self) -> str:
+        """Return the first logs for a notebook: their topics, partitions, segments and sizes."""
+        rows = self._rows()
+        if len(self) > _SHOWN_LOGS:
+            rows.append([f"... and {count(len(self) - _SHOWN_LOGS, 'more log')}", "", ""])
+        return html_of("LogList", [("", self._summary())], ["log", "segments", "size"], rows)
+
+    def _summary(self) -> str:
+        topics = len({log.topic for log in self})
+        size = sum(log.size for log in self)
+        return f"{count(len(self), 'log')} of {count(topics, 'topic')}, {count(size, 'byte')}"
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [
+                log.path
+                if log.topic is None
+                else f"{log.topic}-{log.partition}" + (f" ({log.mark})" if log.mark else ""),
+                count(len(log.segments), "segment"),
+                count(log.size, "byte"),
+            ]
+            for log in list(self)[:_SHOWN_LOGS]
+        ]

@@ -1,0 +1,140 @@
+"""How tables and logs are displayed: one line in a REPL, HTML in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from kbatch.format import EPOCH, NO_TIMESTAMP, BatchStatus, TimestampType
+from kbatch.kernels.slices import header_keys, header_values
+from kbatch.records.data import TableData
+
+__all__ = ["count", "html_of", "shown_time", "table_facts", "table_html", "table_repr", "table_rows"]
+
+# The first rows of a table in a notebook, and the bytes of a key or value and the headers of a record that are shown.
+HTML_ROWS = 5
+_SHOWN_BYTES = 40
+_SHOWN_HEADERS = 3
+
+
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun: "1 loss", "2,000 records"."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def shown_time(timestamp: int) -> str:
+    """Return milliseconds since the epoch as UTC time; a number if the year has more than four digits."""
+    try:
+        return (EPOCH + timedelta(milliseconds=timestamp)).isoformat(" ", "milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"{timestamp} ms"
+
+
+def table_facts(table: TableData) -> list[str]:
+    """Return what the representation of a table states: counts, and whatever makes the table incomplete."""
+    batches = table._batches
+    facts = [f"{count(len(table), 'record')} in {count(len(batches), 'batch', 'batches')}"]
+    if damaged := int(np.count_nonzero(~BatchStatus.sound(batches["status"]))):
+        facts.append(count(damaged, "damaged batch", "damaged batches"))
+    if table.losses:
+        lost = sum(loss.length for loss in table.losses)
+        facts.append(f"{count(len(table.losses), 'loss', 'losses')} of {count(lost, 'byte')}")
+    if table.pending:
+        facts.append(count(len(table.pending), "pending transaction"))
+    if table.remaining:
+        remain = "byte remains" if table.remaining == 1 else "bytes remain"
+        facts.append(f"{table.remaining:,} {remain} after the last complete batch")
+    return facts
+
+
+def table_repr(table: TableData) -> str:
+    """Return the representation of a table: one line."""
+    where = f" of {table.topic}-{table.partition}" if table.topic is not None else ""
+    return f"<{type(table).__name__}{where}: {', '.join(table_facts(table))}>"
+
+
+def table_html(table: TableData) -> str:
+    """Return a table as HTML: counts, time range, columns and types, and the first rows."""
+    facts = [("", ", ".join(table_facts(table)))]
+    if table.topic is not None:
+        facts.append(("topic, partition", f"{table.topic}, {table.partition}"))
+    if table.source is not None:
+        facts.append(("source", table.source))
+    if len(table) and "offset" in table.columns:
+        offsets = table.records["offset"]
+        facts.append(("offsets", f"{offsets[0]} to {offsets[-1]}"))
+    if "timestamp" in table.columns:
+        times = table.records["timestamp"]
+        times = times[times != NO_TIMESTAMP]
+        if len(times):
+            facts.append(("timestamps", f"{shown_time(int(times.min()))} to {shown_time(int(times.max()))}"))
+    return html_of(type(table).__name__, facts, *table_rows(table))
+
+
+def table_rows(table: TableData) -> tuple[list[str], list[list[str]]]:
+    """Return the names and types of the columns, and the first rows, as text."""
+    head = table._select_rows(slice(HTML_ROWS))
+    types = {
+        "offset": "int64",
+        "timestamp": "timestamp[ms, UTC]",
+        "timestampType": "int32",
+        "key": "binary",
+        "value": "binary",
+        "headers": "list of (key, value)",
+        "topic": "string",
+        "partition": "int32",
+    }
+    columns = [list(_cells(head, name)) for name in table.columns]
+    return [f"{name}: {types[name]}" for name in table.columns], [list(row) for row in zip(*columns, strict=True)]
+
+
+def _cells(table: TableData, name: str) -> Iterator[str]:
+    if name == "timestamp":
+        return ("null" if time == NO_TIMESTAMP else shown_time(time) for time in table.records[name].tolist())
+    if name == "offset":
+        return map(str, table.records[name].tolist())
+    if name == "timestampType":
+        return map(str, TimestampType.of(table.batches)[table.records["batch"]].tolist())
+    if name in ("key", "value"):
+        return map(_bytes, table.keys() if name == "key" else table.values())
+    if name == "headers":
+        pairs = zip(header_keys(table.headers, table.data), header_values(table.headers, table.data), strict=True)
+        return map(_pairs, table._by_record(list(pairs)))
+    return iter([str(getattr(table, name))] * len(table))
+
+
+def _bytes(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    text = repr(data[:_SHOWN_BYTES])
+    return text if len(data) <= _SHOWN_BYTES else f"{text}... ({len(data):,} bytes)"
+
+
+def _pairs(pairs: list[Any]) -> str:
+    shown = [f"({_bytes(key)}, {_bytes(value)})" for key, value in pairs[:_SHOWN_HEADERS]]
+    if len(pairs) > _SHOWN_HEADERS:
+        shown.append(f"... ({len(pairs):,} headers)")
+    return f"[{', '.join(shown)}]"
+
+
+def html_of(
+    title: str, facts: Iterable[tuple[str, str]], names: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()
+) -> str:
+    """Return facts and rows as escaped HTML, without scripts and styles."""
+    parts = [f"<p><strong>{html.escape(title)}</strong>"]
+    for name, fact in facts:
+        label = f"<br>{html.escape(name)}: " if name else ": "
+        parts.append(label + html.escape(fact))
+    parts.append("</p>")
+    if names:
+        parts.append("<table><thead><tr>")
+        parts += [f"<th>{html.escape(name)}</th>" for name in names]
+        parts.append("</tr></thead><tbody>")
+        for row in rows:
+            parts.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>")
+        parts.append("</tbody></table>")
+    return "".join(parts)
