@@ -43,8 +43,8 @@ def find_logs(
     Returns
     -------
     LogList
-        A list of `Log`, sorted by topic, partition and `mark`, without directories that have no segment. Its `to_arrow`,
-        `to_polars`, `to_pandas` and `tables` return the records of all logs.
+        A list of `Log`, sorted by topic, partition and `mark`, without directories that have no segment. Its
+        `to_arrow`, `to_polars`, `to_pandas` and `tables` return the records of all logs.
 
     Raises
     ------

@@ -84,13 +84,10 @@ class LogList(list[Log], Conversions):
         return f"{count(len(self), 'log')} of {count(topics, 'topic')}, {count(size, 'byte')}"
 
     def _rows(self) -> list[list[str]]:
-        return [
-            [
-                log.path
-                if log.topic is None
-                else f"{log.topic}-{log.partition}" + (f" ({log.mark})" if log.mark else ""),
-                count(len(log.segments), "segment"),
-                count(log.size, "byte"),
-            ]
-            for log in list(self)[:_SHOWN_LOGS]
-        ]
+        rows = []
+        for log in list(self)[:_SHOWN_LOGS]:
+            name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
+            if log.mark is not None:
+                name += f" ({log.mark})"
+            rows.append([name, count(len(log.segments), "segment"), count(log.size, "byte")])
+        return rows

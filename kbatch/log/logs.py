@@ -347,12 +347,11 @@ class Log(TablesOfLog):
         )
         selected = options.table_columns
         by_time = selected is not None and not (start_timestamp is None and stop_timestamp is None)
+        timed = tuple(dict.fromkeys([*options.record_columns, "timestamp"]))
         tables = range_tables(
             self.segments,
             # Timestamps select the rows, so they are decoded even if they are not among `columns`.
-            replace(options, columns=list(dict.fromkeys([*options.record_columns, "timestamp"])))
-            if by_time
-            else options,
+            replace(options, columns=timed) if by_time else options,
             start_timestamp,
             stop_timestamp,
             max_bytes,

@@ -12,12 +12,12 @@ from kbatch.records.data import TableData
 
 __all__ = ["concat_tables"]
 
-TableT = TypeVar("TableT", bound=TableData)
+TableDataT = TypeVar("TableDataT", bound=TableData)
 
 _POSITIONS = ("key_pos", "value_pos", "headers_pos")
 
 
-def concat_tables(tables: Iterable[TableT]) -> TableT:
+def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
     """Return one table with the records of several, in their order.
 
     Parameters

@@ -100,14 +100,14 @@ def _cells(table: TableData, name: str) -> Iterator[str]:
     if name == "timestampType":
         return map(str, TimestampType.of(table.batches)[table.records["batch"]].tolist())
     if name in ("key", "value"):
-        return map(_bytes, table.keys() if name == "key" else table.values())
+        return map(_shown_bytes, table.keys() if name == "key" else table.values())
     if name == "headers":
         pairs = zip(header_keys(table.headers, table.data), header_values(table.headers, table.data), strict=True)
         return map(_pairs, table._by_record(list(pairs)))
     return iter([str(getattr(table, name))] * len(table))
 
 
-def _bytes(data: bytes | None) -> str:
+def _shown_bytes(data: bytes | None) -> str:
     if data is None:
         return "null"
     text = repr(data[:_SHOWN_BYTES])
@@ -115,7 +115,7 @@ def _bytes(data: bytes | None) -> str:
 
 
 def _pairs(pairs: list[Any]) -> str:
-    shown = [f"({_bytes(key)}, {_bytes(value)})" for key, value in pairs[:_SHOWN_HEADERS]]
+    shown = [f"({_shown_bytes(key)}, {_shown_bytes(value)})" for key, value in pairs[:_SHOWN_HEADERS]]
     if len(pairs) > _SHOWN_HEADERS:
         shown.append(f"... ({len(pairs):,} headers)")
     return f"[{', '.join(shown)}]"

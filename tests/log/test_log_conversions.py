@@ -47,7 +47,7 @@ def test_conversions_have_the_records_of_all_tables(log: kbatch.Log) -> None:
         assert frame["value"].dropna().tolist() == expected["value"].drop_null().to_pylist()
         assert frame["offset"].tolist() == expected["offset"].to_pylist()
         assert frame.index.tolist() == list(range(expected.num_rows))
-    assert duckdb.from_arrow(log).count("*").fetchone() == (expected.num_rows,)
+    assert duckdb.from_arrow(log).count("*").fetchall() == [(expected.num_rows,)]
 
 
 def test_conversions_take_the_arguments_of_tables(log: kbatch.Log) -> None:

@@ -163,7 +163,7 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(logs, kbatch.log.LogList)
     assert_type(logs[0], kbatch.Log)
     assert_type(logs[:2], kbatch.log.LogList)
-    assert_type([log for log in logs], list[kbatch.Log])
+    assert_type(list(logs), list[kbatch.Log])
     as_list: list[kbatch.Log] = logs
     assert_type(as_list, list[kbatch.Log])
     assert_type(logs.tables(columns=["topic"], start_offset=5), Iterator[kbatch.RecordTable])
@@ -171,7 +171,7 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(log.to_arrow(start_offset=5, binary="binary_view"), pa.Table)
     assert_type(log.to_polars(columns=["value"], threads=2), polars.DataFrame)
     assert_type(log.to_pandas(dtype_backend="pyarrow"), pandas.DataFrame)
-    assert_type([table for table in log], list[kbatch.RecordTable])
+    assert_type(list(log), list[kbatch.RecordTable])
     log.to_arrow(start_ofset=5)  # type: ignore[call-arg]
     log.to_arrow(isolation="serializable")  # type: ignore[arg-type]
     assert_type(log.tables(), Iterator[kbatch.RecordTable])
