@@ -8,22 +8,28 @@ from transaction_logs import txn
 
 from kbatch import BATCH_DTYPE
 from kbatch.batches.framing import byte_array, scan_part
+from kbatch.format import NO_TIMESTAMP
 from kbatch.transactions import AbortedRanges, TransactionTracker
+from kbatch.transactions.tracker import INDEXED_ABORT
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "applied"), [(5, 10, False), (5, 11, True), (10, 11, True), (11, 12, False), (11, 20, False)]
+    ("first", "last", "outcome"),
+    [(5, 10, "open"), (5, 11, "aborted"), (10, 11, "aborted"), (11, 12, "undecided"), (11, 20, "undecided")],
 )
-def test_a_listed_marker_ends_a_transaction_that_began_within_it_txi_r1(first: int, last: int, applied: bool) -> None:
-    """A marker has its own offset, which is after the first offset of its transaction."""
-    data = txn(10, 7)
+def test_a_listed_marker_ends_a_transaction_that_began_before_it_txi_r1(first: int, last: int, outcome: str) -> None:
+    """A marker has its own offset, after the first one of its transaction. An earlier transaction lost its marker."""
+    data = byte_array(txn(10, 7))
     tracker = TransactionTracker()
-    tracker.add(byte_array(data), scan_part(byte_array(data)).batches, 0)
-    assert tracker.abort(7, first, last) is applied
-    assert not tracker.abort(8, first, last)
+    tracker.add(data, scan_part(data).batches, 0)
+    tracker.replay_events([(producer, first, last, NO_TIMESTAMP, INDEXED_ABORT) for producer in (8, 7)])
     result = tracker.result()
-    assert len(result.open) == 1 - applied
-    assert [row[:3] for row in result.aborted.tolist()] == ([(7, 10, last)] if applied else [])
+    found = {
+        "open": [each.producer_id for each in result.open],
+        "aborted": result.aborted["producer_id"].tolist(),
+        "undecided": result.undecided["producer_id"].tolist(),
+    }
+    assert found == {"open": [], "aborted": [], "undecided": []} | {outcome: [7]}
 
 
 def test_a_range_that_ends_with_another_one_is_removed() -> None:
