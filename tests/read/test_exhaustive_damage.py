@@ -6,12 +6,13 @@ The changed copies of a batch have good checksums and are decoded in one call, s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import oracle
 import pytest
 from agreement import assert_agrees
 from entries import FIELDS, repaired
+from generated_kinds import KINDS
 from tables import batches_of
 
 import kbatch
@@ -28,26 +29,6 @@ CRC = {2: range(17, 21), 1: range(12, 16), 0: range(12, 16)}
 UNCOVERED = {2: {*range(8), *range(12, 16)}, 1: set(range(8)), 0: set(range(8))}
 
 
-def batches_of_every_kind() -> Iterator[tuple[str, bytes]]:
-    """Small batches with keys, headers and nulls, in each magic and codec."""
-    records = [
-        oracle.encode_record(0, 0, b"k", b"value " * 3, [(b"h", b"1"), (b"", None)]),
-        oracle.encode_record(1, -70, None, b"value " * 2),
-        oracle.encode_record(200, 5, b"", None),
-    ]
-    contents: list[tuple[bytes | None, bytes | None]] = [(b"k", b"value " * 3), (None, b"value"), (b"", None)]
-    for codec in oracle.CODECS:
-        yield f"magic 2, {codec}", oracle.build_batch(records, codec=codec, base_offset=100, last_offset_delta=200)
-        if codec == "none":
-            for magic in (0, 1):
-                yield f"magic {magic}, {codec}", oracle.build_message(b"k", b"value", magic=magic, offset=100)
-        elif codec != "zstd":
-            for magic in (0, 1):
-                made = oracle.build_message_set(contents, magic=magic, codec=codec, base_offset=100)
-                yield f"magic {magic}, {codec}", made
-
-
-KINDS = dict(batches_of_every_kind())
 EVERY_KIND = pytest.mark.parametrize("batch", KINDS.values(), ids=list(KINDS))
 
 
