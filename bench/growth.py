@@ -173,7 +173,7 @@ def messages_and_values(count: int, directory: Path) -> dict[str, Callable[[], A
 
 
 def growth_steps(count: int, directory: Path) -> dict[str, Callable[[], Any]]:
-    """Return the steps for inputs of about `count` entries, each of which reads one; files are in a new `directory`."""
+    """Return one step for each input of about `count` entries; files are in `directory`, which must not exist."""
     import kbatch
 
     def decoded(data: bytes) -> Callable[[], Any]:

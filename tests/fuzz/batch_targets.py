@@ -95,7 +95,7 @@ def fuzz_scan(data: bytes) -> None:
 
 
 def fuzz_stream(data: bytes) -> None:
-    """Decode a stream, cut and flushed anywhere, to what one decode of all bytes gives."""
+    """Decode a stream, cut and flushed anywhere: the result equals one decode of all bytes."""
     choices, data = split(data)
     options: dict[str, Any] = {
         "on_error": choices.of(["skip", "raise", "stop"]),
@@ -125,7 +125,7 @@ def fuzz_committed(data: bytes) -> None:
     found = [record for batch, _ in outcome.batches for record in batch.records]
     use(table)
     # A buffer may end with an incomplete batch, a stream may not: then more bytes are lost. A buffer withholds all
-    # records from the first undecided offset on, a stream only those that follow; that is the same if offsets ascend.
+    # records from the first undecided offset on, a stream only later records, which is the same if offsets ascend.
     offsets = kbatch.decode(data, on_error="skip", limits=LIMITS, include_control=True).records["offset"]
     if table.consumed == len(data) and (np.diff(offsets) > 0).all():
         assert found == records_of(table)
@@ -164,7 +164,7 @@ def fuzz_encode(data: bytes) -> None:
     try:
         encoded = kbatch.encode(magic=magic, **columns, **options)
     except (ValueError, kbatch.KbatchError):
-        # A timestamp or an offset is outside of what the magic can store.
+        # The magic cannot store a timestamp or an offset.
         return
     table = kbatch.decode(encoded)
     assert table.consumed == len(encoded)

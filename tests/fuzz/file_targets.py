@@ -97,7 +97,7 @@ STATE: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 def fuzz_state(data: bytes) -> None:
-    """Read each kind of state file; the only exceptions are those of kbatch."""
+    """Read each kind of state file; the only exceptions are `KbatchError`, with the path."""
     choices, data = split(data)
     name, read = choices.of(STATE)
     path = _DIRECTORY / name

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 # The checkout that contains this file, with its kernels built for libFuzzer.
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parents[1])]
 
-# Kernels report their edges themselves; this adds those of kbatch's Python code.
+# Kernels report their edges themselves; this adds the edges of kbatch's Python code.
 with atheris.instrument_imports(include=["kbatch"]):
     from targets import TARGETS
 

@@ -1,8 +1,8 @@
 """A mutator that knows the format: it changes fields, records and codecs, and repairs lengths and checksums afterwards.
 
 Random changes of bytes rarely pass a checksum, and changes of a compressed payload rarely decompress. This mutator
-parses the entries of its input, changes one thing, compresses the payload again, and usually repairs what a reader
-checks first, so that the change reaches the code behind the checks.
+parses the entries of its input, changes one field, record or codec, compresses the payload again, and usually repairs
+lengths and checksums, so that readers accept them and decode the changed part.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def compressed(codec: str, plain: bytes, magic: int) -> bytes:
 
 
 def records_in(plain: bytes) -> list[bytes]:
-    """Split a payload of magic 2 into records as far as their lengths lead; the rest is the last item."""
+    """Split a payload of magic 2 into records; the bytes after the first wrong length are the last item."""
     records = []
     cursor = oracle.Cursor(plain)
     while cursor.left():
@@ -123,7 +123,7 @@ def mutated_record(rng: random.Random, record: bytes, mutate: BytesMutator) -> b
         return mutate(record, len(record) + 16)
     head, body = record[: cursor.at], record[cursor.at :]
     if rng.random() < 0.5 and len(body) > 1:
-        # The fields behind the attributes are varints, and the lengths of keys, values and headers follow bytes.
+        # The fields after the attributes are varints, and the lengths of keys, values and headers follow bytes.
         at = rng.choice([1, 2, 3, rng.randrange(1, len(body))])
         end = at + 1
         while end < len(body) and body[end - 1] & 0x80:
@@ -154,7 +154,7 @@ def mutated_records(rng: random.Random, plain: bytes, mutate: BytesMutator) -> t
 
 
 def mutated_payload(rng: random.Random, entry: bytes, mutate: BytesMutator, depth: int = 0) -> bytes:
-    """Change what a payload contains, and compress it again, with the same codec or another."""
+    """Change the content of a payload, and compress it again, with the same codec or another."""
     plain = plain_payload(entry)
     if plain is None:
         return with_payload(entry, mutate(entry[payload_start(entry) :], len(entry) + 64))

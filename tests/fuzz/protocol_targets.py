@@ -31,7 +31,7 @@ MAX_SIZE = 1 << 20
 
 
 def fuzz_message(data: bytes) -> None:
-    """Decode a message of any version; what is decoded is encoded to a message that is equal."""
+    """Decode a message of any version, encode it, and decode it again: both messages are equal."""
     choices, data = split(data)
     name, version = choices.of(VERSIONS)
     cls = message_class(name)
@@ -116,7 +116,7 @@ def _array(reader: Reader) -> Any:
     return reader.nullable_array(reader.int16, min_size=2)
 
 
-# Each type with the function that writes what was read.
+# Each type: the function that reads a value, and the function that writes it.
 TYPES: list[tuple[Callable[[Reader], Any], Callable[[Writer, Any], Any]]] = [
     (Reader.int8, Writer.int8),
     (Reader.int16, Writer.int16),

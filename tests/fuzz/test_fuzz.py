@@ -31,7 +31,7 @@ def test_past_findings_stay_fixed(name: str) -> None:
 
 
 def test_mutated_batches_usually_pass_the_checksum() -> None:
-    """A mutator that leaves checksums wrong tests nothing but checksums."""
+    """If a mutator leaves checksums wrong, only the checks of checksums are tested."""
     target = TARGETS["oracle"]
     seed = next(seed for seed in target.seeds() if len(mutator.split_entries(seed[6:])) > 1)
     changed = {target.mutate(seed, 4000, number, mutator.mutate_bytes)[6:] for number in range(200)}
