@@ -8,12 +8,13 @@ from __future__ import annotations
 import enum
 import functools
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
+
+from kbatch.quantities import size_between
 
 __all__ = [
     "ABORTED_DTYPE",
@@ -31,7 +32,6 @@ __all__ = [
     "CRC_START",
     "CRC_START_LEGACY",
     "DEFAULT_LIMITS",
-    "EPOCH",
     "HEADER_DTYPE",
     "INT32_MAX",
     "INT64_MAX",
@@ -64,8 +64,6 @@ BytesLike: TypeAlias = Buffer | npt.NDArray[Any]
 # The largest values of the wire's signed integers.
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-# Timestamps count milliseconds from this time.
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Every entry of a log, of any magic, begins with int64 offset and int32 length (FRM-R1) ...
 LOG_OVERHEAD = 12
@@ -338,11 +336,12 @@ class Limits:
 
     Parameters
     ----------
-    max_decompressed_bytes : int
-        The largest payload, in bytes, that one batch may decompress to. It is checked while decompressing, so that
-        no memory is allocated for output beyond it (COD-R8). The default is far above the batches that brokers
-        accept (``message.max.bytes`` is 1 MiB before decompression) and far below the memory of a machine.
-    max_batch_bytes : int, optional
+    max_decompressed_bytes : int or str
+        The largest payload that one batch may decompress to, in bytes or as in ``"64m"``. It is checked while
+        decompressing, so that no memory is allocated for output beyond it (COD-R8). The default is far above the
+        batches that brokers accept (``message.max.bytes`` is 1 MiB before decompression) and far below the memory of a
+        machine.
+    max_batch_bytes : int or str, optional
         The largest batch, in bytes as stored. A header with a larger size is damage (FRM-R14), unless it belongs to an
         incomplete last batch in a fetch response or a file that is being written, and no valid batch follows.
         For sockets, where a wrong length makes a reader wait for bytes that never come, choose a little more than the
@@ -360,13 +359,10 @@ class Limits:
     max_batch_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_decompressed_bytes < 0:
-            raise ValueError(f"max_decompressed_bytes must not be negative, got {self.max_decompressed_bytes}")
-        if self.max_batch_bytes is not None and self.max_batch_bytes < BATCH_HEADER_SIZE:
-            raise ValueError(
-                f"max_batch_bytes must be at least {BATCH_HEADER_SIZE}, the size of a batch header, "
-                f"got {self.max_batch_bytes}"
-            )
+        # The smallest batch is a header.
+        for name, minimum in ("max_decompressed_bytes", 0), ("max_batch_bytes", BATCH_HEADER_SIZE):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, size_between(name, value, minimum))
 
 
 DEFAULT_LIMITS = Limits()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kbatch.format import INT32_MAX, INT64_MAX
+from kbatch.quantities import parse_size
 
 if TYPE_CHECKING:
     import argparse
@@ -38,8 +39,6 @@ __all__ = [
     "option",
     "options_of",
     "parse_compression",
-    "parse_duration",
-    "parse_size",
     "refuse_unknown",
     "size",
     "table_of",
@@ -47,7 +46,6 @@ __all__ = [
 ]
 
 _OPTION = "kbatch.option"
-_DURATIONS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 C = TypeVar("C", bound=type)
 
@@ -98,6 +96,8 @@ class ValueKind:
         Value to text, for defaults.
     repeated : bool
         Whether a flag may be repeated; the text is then all its values, separated by commas.
+    parses_values : bool
+        Whether the dataclass accepts the text too.
     """
 
     parse: Callable[[str], Any]
@@ -108,6 +108,7 @@ class ValueKind:
     help: str = ""
     show: Callable[[Any], str] = str
     repeated: bool = False
+    parses_values: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def options_of(cls: type[Any], **prefixes: str) -> list[Option]:
 
 
 def check_options(options: Any) -> None:
-    """Check the value of each option of a dataclass; None is allowed where it is the default.
+    """Check the value of each option of a dataclass; None is allowed where it is the default. Sizes may be text.
 
     Raises
     ------
@@ -199,6 +200,9 @@ def check_options(options: Any) -> None:
         if value is None and each.default is None:
             continue
         try:
+            if each.kind.parses_values and isinstance(value, str):
+                value = each.kind.parse(value)
+                object.__setattr__(options, each.name, value)
             each.kind.check(value)
         except ValueError as error:
             raise OptionError("{" + each.name + "} {0}", error) from None
@@ -332,7 +336,7 @@ def whole_number(minimum: int = 0, maximum: int = INT64_MAX, metavar: str = "N")
 
 def size(minimum: int = 1, maximum: int = INT64_MAX) -> ValueKind:
     """Return the kind of sizes in bytes within these bounds."""
-    return ValueKind(parse_size, "64k", _between(minimum, maximum), metavar="SIZE", show=_show_size)
+    return ValueKind(parse_size, "64k", _between(minimum, maximum), metavar="SIZE", show=_show_size, parses_values=True)
 
 
 def choice(*names: str) -> ValueKind:
@@ -373,32 +377,9 @@ TEXT = ValueKind(str, "text")
 BOOLEAN = ValueKind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower())
 
 
-def parse_size(text: str) -> int:
-    """Return a number of bytes: ``67108864``, ``64m``, ``64 MiB`` (powers of 1024, as in Spark's own settings).
-
-    Examples
-    --------
-    >>> from kbatch.options import parse_size
-    >>> parse_size("64m")
-    67108864
-    """
-    found = re.fullmatch(r"\s*(\d{1,18})\s*([kmgt]?)(?:i?b)?\s*", text.lower(), re.ASCII)
-    if not found:
-        raise ValueError(f"must be a number of bytes such as 67108864 or 64m, got {text!r}")
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
-
-
 def _show_size(value: int) -> str:
     shift = next((shift for shift in (30, 20, 10) if value % (1 << shift) == 0), 0)
     return f"{value >> shift}{ {30: 'g', 20: 'm', 10: 'k', 0: ''}[shift] }"
-
-
-def parse_duration(text: str) -> float:
-    """Return seconds: ``500ms``, ``30s``, ``15m``, ``1h``; a number without a unit is milliseconds, as in Spark."""
-    found = re.fullmatch(r"\s*(\d{1,15})\s*([a-z]*)\s*", text.lower(), re.ASCII)
-    if not found or found[2] not in _DURATIONS:
-        raise ValueError(f"must be a time such as 500ms, 30s or 15m, got {text!r}")
-    return float(int(found[1]) * _DURATIONS[found[2]])
 
 
 def parse_compression(text: str) -> tuple[str, int | None]:

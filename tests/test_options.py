@@ -27,8 +27,6 @@ from kbatch.options import (
     option,
     options_of,
     parse_compression,
-    parse_duration,
-    parse_size,
     refuse_unknown,
     size,
     table_of,
@@ -36,6 +34,7 @@ from kbatch.options import (
 )
 from kbatch.plan.read_options import ReadOptions, parse_options
 from kbatch.plan.value_options import FormatOptions, ValueOptions
+from kbatch.quantities import parse_duration, parse_size
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.sinks.write_options import WriteOptions
 

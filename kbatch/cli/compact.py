@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from kbatch.cli.filters import parse_time
 from kbatch.cli.inputs import add_storage_option, open_path, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import argument, number_argument
+from kbatch.cli.usage import argument, number_argument, size_argument
 from kbatch.format import INT32_MAX, INT64_MAX
 from kbatch.log.storage import locate
 from kbatch.log.write.compaction import Compaction, compact_log
 from kbatch.log.write.rewriting import check_apart
 from kbatch.log.write.staging import staged
+from kbatch.quantities import parse_time
 
 __all__ = ["add_parser"]
 
@@ -78,9 +78,9 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         shown = "" if default is None else " (default: %(default)s)"
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=number_argument(minimum, maximum),
+            type=(size_argument if name.endswith("_bytes") else number_argument)(minimum, maximum),
             default=default,
-            metavar=name.split("_")[-1].upper(),
+            metavar="SIZE" if name.endswith("_bytes") else name.split("_")[-1].upper(),
             help=text + shown,
         )
     add_storage_option(parser)
@@ -114,12 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _parse_now(text: str) -> int:
-    try:
-        time = parse_time(text)
-    except (ValueError, OverflowError):
-        time = None
-    if time is None:
-        raise ValueError(f"{text!r} is neither a time in ISO 8601 nor milliseconds since the epoch")
+    time = parse_time(text)
     if not 0 <= time <= _MAX_TIME:
         raise ValueError(f"must be 0 to {_MAX_TIME} milliseconds since the epoch, got {time}")
     return time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from kbatch.errors import KbatchError
 from kbatch.escaping import escaped_json, printable
 from kbatch.format import BatchStatus
 from kbatch.log.indexes import stored_entries
+from kbatch.log.ranges import LogSelection, count_back, end_offset_after
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
@@ -47,6 +49,7 @@ examples:
   kbatch dump data/orders-0                                      one line per batch
   kbatch dump --records data/orders-0 | jq -r .key               one line per record
   kbatch dump --records --offsets 1000:1010 data/orders-0        these ten offsets
+  kbatch dump --tail 10 data/orders-0                            the last ten records
   kbatch dump --records --time 2024-05-01:2024-05-02 data/orders-0
   kbatch dump --records --key hex:00ff data/orders-0             all records with a key
   kbatch dump --producer 4001 data/orders-0                      all batches of a producer
@@ -103,13 +106,21 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         "--offsets",
         metavar="A:B",
         type=argument(parse_offsets),
-        help="offsets from A up to but not including B; either side may be empty; A alone is a single offset",
+        help="offsets from A up to but not including B; either side may be empty; A alone is a single offset; negative "
+        "offsets, as in --offsets=-10:, count back from the end of the log",
+    )
+    parser.add_argument(
+        "--tail",
+        metavar="N",
+        type=number_argument(1),
+        help="the last N records of each log, among those that the other options choose; implies --records",
     )
     parser.add_argument(
         "--time",
         metavar="FROM:TO",
         type=argument(parse_times),
-        help="timestamps from FROM up to but not including TO, in ISO 8601 (UTC) or milliseconds; also FROM..TO",
+        help="timestamps from FROM up to but not including TO, in ISO 8601 (UTC), in milliseconds, or as a duration "
+        "before now such as 1h; also FROM..TO",
     )
     parser.add_argument(
         "--key", metavar="KEY", type=argument(parse_bytes), help="records with this key: text, hex:00ff or base64:AP8="
@@ -149,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for each in inputs:
             if each.kind == "log":
-                dump.log(each.segments)
+                dump.log(each)
             else:
                 dump.side_file(each)
     finally:
@@ -159,7 +170,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_protocol(arguments: argparse.Namespace) -> int:
-    of_logs = ("records", "print_data_log", "offsets", "time", "key", "producer", "control", "max_records")
+    of_logs = ("records", "print_data_log", "offsets", "tail", "time", "key", "producer", "control", "max_records")
     if arguments.format != "json" or any(getattr(arguments, name) not in (None, False) for name in of_logs):
         raise UsageError("with --protocol, the only other option is --max-bytes-shown")
     if len(arguments.paths) > 2:
@@ -173,26 +184,29 @@ class _Dump:
     def __init__(self, arguments: argparse.Namespace) -> None:
         start, stop = arguments.offsets or (None, None)
         since, until = arguments.time or (None, None)
-        self.filters = Filters(start, stop, since, until, arguments.key, arguments.producer)
+        self._given = Filters(start, stop, since, until, arguments.key, arguments.producer)
+        self._last = arguments.tail
         self.kafka = arguments.format == "kafka"
         self.data = arguments.print_data_log
-        self.records = arguments.records or self.data
+        self.records = arguments.records or self.data or self._last is not None
         self.max_shown = arguments.max_bytes_shown
         self.remaining = arguments.max_records
         self.damaged = False
         # By file: pairs of successive offsets that are not consecutive.
         self.gaps: dict[str, list[tuple[int, int]]] = {}
-        self.options = DecodeOptions(
+        self._options = DecodeOptions(
             include_control=self.kafka or not self.records or arguments.control,
             # A listing of batches includes those with a wrong checksum; a listing of records omits their records.
             crc="mark" if self.kafka or not self.records else "verify",
             on_error="skip",
-            start_offset=start,
-            stop_offset=stop,
         )
+        # With the offsets of the current log.
+        self.filters, self.options = self._given, self._options
 
-    def log(self, segments: list[Segment]) -> None:
+    def log(self, each: Input) -> None:
         """List the segments of a log."""
+        segments = each.segments
+        self._set_offsets(each)
         start, stop = self.filters.start_offset, self.filters.stop_offset
         for i, segment in enumerate(segments):
             follows = segments[i + 1].base_offset if i + 1 < len(segments) else None
@@ -200,6 +214,25 @@ class _Dump:
             after = stop is not None and segment.base_offset is not None and segment.base_offset >= stop
             if not (before or after) and self.remaining != 0:
                 self._segment(segment)
+
+    def _set_offsets(self, each: Input) -> None:
+        """Count negative offsets back from the end of a log, and find the first of its last records."""
+        start, stop = self._given.start_offset, self._given.stop_offset
+        negative = (start is not None and start < 0) or (stop is not None and stop < 0)
+        if negative or self._last is not None:
+            segment = each.segments[-1]
+            end = end_offset_after(segment, segment.last_batch()[0])
+            first = each.log.start_checkpoint if each.log is not None else None
+            start, stop = (
+                count_back(offset, end, first) if offset is not None and offset < 0 else offset
+                for offset in (start, stop)
+            )
+            if self._last is not None:
+                since, until = self._given.start_timestamp, self._given.stop_timestamp
+                selection = LogSelection(each.segments, start, stop, since, until, _DUMP_TABLE_BYTES)
+                start = selection.start_of_last(self._options, self._last, end, self._given.records)
+        self.filters = replace(self._given, start_offset=start, stop_offset=stop)
+        self.options = replace(self._options, start_offset=start, stop_offset=stop)
 
     def _segment(self, segment: Segment) -> None:
         if self.kafka:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.format import EPOCH
+from kbatch.quantities import parse_time
 from kbatch.table import RecordTable
 
-__all__ = ["Filters", "parse_bytes", "parse_offsets", "parse_time", "parse_times"]
-
-# A number with fewer digits could be a year.
-_MILLISECONDS = re.compile(r"0|-?[0-9]{5,}")
+__all__ = ["Filters", "parse_bytes", "parse_offsets", "parse_times"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +74,12 @@ class Filters:
 
 
 def parse_offsets(text: str) -> tuple[int | None, int | None]:
-    """Parse ``A:B``, ``A:``, ``:B`` or ``A``.
+    """Parse ``A:B``, ``A:``, ``:B`` or ``A``; negative offsets count back from the end of the log.
 
     Examples
     --------
-    >>> parse_offsets("5:"), parse_offsets("7")
-    ((5, None), (7, 8))
+    >>> parse_offsets("5:"), parse_offsets("7"), parse_offsets("-10:"), parse_offsets("-1")
+    ((5, None), (7, 8), (-10, None), (-1, None))
     """
     first, colon, last = text.partition(":")
     try:
@@ -94,11 +89,14 @@ def parse_offsets(text: str) -> tuple[int | None, int | None]:
         raise ValueError(f"must be a range of offsets, A:B, A:, :B or A, got {text!r}") from None
     if start is None and stop is None:
         raise ValueError(f"must be a range of offsets, A:B, A:, :B or A, got {text!r}")
-    return start, stop if colon else (start or 0) + 1
+    if start is not None and not colon:
+        # The offset after -1 is the end of the log.
+        stop = None if start == -1 else start + 1
+    return start, stop
 
 
 def parse_times(text: str) -> tuple[int | None, int | None]:
-    """Parse ``FROM:TO`` or ``FROM..TO`` as milliseconds since the epoch; either side may be empty.
+    """Parse ``FROM:TO`` or ``FROM..TO``, two times as for `parse_time`; either side may be empty.
 
     Examples
     --------
@@ -112,24 +110,15 @@ def parse_times(text: str) -> tuple[int | None, int | None]:
     found = []
     for first, last in splits:
         try:
-            found.append((parse_time(first), parse_time(last)))
-        except (ValueError, OverflowError):
+            found.append(tuple(parse_time(text) if text else None for text in (first, last)))
+        except ValueError:
             continue
     if len(found) != 1 or found[0] == (None, None):
         raise ValueError(
-            f"must be a range of times, FROM:TO or FROM..TO, each in ISO 8601 (UTC) or as milliseconds, got {text!r}"
+            f"must be a range of times, FROM:TO or FROM..TO, each in ISO 8601 (UTC), as milliseconds, or as a "
+            f"duration before now such as 1h, got {text!r}"
         )
     return found[0]
-
-
-def parse_time(text: str) -> int | None:
-    """Parse a time in ISO 8601 (UTC) or milliseconds since the epoch as milliseconds; None if it is empty."""
-    if not text:
-        return None
-    if _MILLISECONDS.fullmatch(text):
-        return int(text)
-    when = datetime.fromisoformat(text)
-    return ((when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
 
 def parse_bytes(text: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from kbatch.cli.inputs import add_storage_option, open_path, storage_options
 from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
-from kbatch.cli.usage import number_argument
+from kbatch.cli.usage import size_argument
 from kbatch.format import INT32_MAX
 from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
 from kbatch.rewrite.rewriter import LOST_TEXTS, RaiseOrSkip, Rewriter, RewriteReport
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", help="the copy to write")
     parser.add_argument(
         "--batch-size",
-        type=number_argument(0, INT32_MAX),
+        type=size_argument(0, INT32_MAX),
         default=16384,
-        metavar="BYTES",
+        metavar="SIZE",
         help="combine uncompressed messages of magic 0 and 1 to batches of at most this size (default: %(default)s)",
     )
     parser.add_argument(
@@ -45,16 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--segment-bytes",
-        type=number_argument(1, INT32_MAX),
+        type=size_argument(1, INT32_MAX),
         default=INT32_MAX,
-        metavar="BYTES",
+        metavar="SIZE",
         help="split segments that become larger (default: %(default)s, the maximum)",
     )
     parser.add_argument(
         "--index-interval-bytes",
-        type=number_argument(0, INT32_MAX),
+        type=size_argument(0, INT32_MAX),
         default=4096,
-        metavar="BYTES",
+        metavar="SIZE",
         help="bytes of the log per index entry, as index.interval.bytes of a broker (default: %(default)s)",
     )
     add_storage_option(parser)

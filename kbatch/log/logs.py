@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +18,7 @@ from kbatch.log.committed import follow_transactions
 from kbatch.log.conversions import TablesOfLog
 from kbatch.log.directories import ListedDirectory, list_path, listed_segments
 from kbatch.log.names import is_remote_name, name_of_log
-from kbatch.log.ranges import first_offset_since, range_tables
+from kbatch.log.ranges import LogSelection, count_back, end_offset_after, first_offset_since
 from kbatch.log.segment import Segment, Tail
 from kbatch.log.state import (
     LEADER_EPOCH_CHECKPOINT,
@@ -31,6 +29,7 @@ from kbatch.log.state import (
     start_offsets,
 )
 from kbatch.log.storage import Entry, Storage, locate
+from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.records.display import count, shown_time
 from kbatch.table import RecordTable
@@ -244,10 +243,7 @@ class Log(TablesOfLog):
     @property
     def end_offset(self) -> int:
         """The offset after the last complete batch, from its header (OFF-R1); an empty last segment's base offset."""
-        row = self._last[0]
-        if row is None:
-            return self.segments[-1].base_offset or 0
-        return int(row["last_offset"]) + 1
+        return end_offset_after(self.segments[-1], self._last[0])
 
     @functools.cached_property
     def _last(self) -> tuple[np.void | None, Tail]:
@@ -277,8 +273,9 @@ class Log(TablesOfLog):
         *,
         start_offset: int | None = None,
         stop_offset: int | None = None,
-        start_timestamp: int | None = None,
-        stop_timestamp: int | None = None,
+        start_timestamp: TimeLike | None = None,
+        stop_timestamp: TimeLike | None = None,
+        last: int | None = None,
         isolation: Isolation = "read_uncommitted",
         include_control: bool = False,
         crc: Crc = "verify",
@@ -286,29 +283,35 @@ class Log(TablesOfLog):
         limits: Limits | None = None,
         columns: Sequence[str] | None = None,
         threads: int = 1,
-        max_bytes: int = 64 << 20,
+        max_bytes: SizeLike = 64 << 20,
     ) -> Iterator[RecordTable]:
         """Decode the log, in tables of bounded size.
 
         Parameters
         ----------
         start_offset, stop_offset : int, optional
-            Only records with `start_offset` <= offset < `stop_offset`. By default the read begins at the log start
-            offset (`start_checkpoint`), as for a consumer. A smaller `start_offset`, such as 0, includes records that
-            the broker has deleted but that are still on disk.
-        start_timestamp, stop_timestamp : int, optional
-            Only records with `start_timestamp` <= timestamp < `stop_timestamp`, in milliseconds. Producers choose
+            Only records with `start_offset` <= offset < `stop_offset`. Negative numbers count back from `end_offset`.
+            By default the read begins at the log start offset (`start_checkpoint`), as for a consumer. A smaller
+            `start_offset`, such as 0, includes records that the broker has deleted but that are still on disk.
+        start_timestamp, stop_timestamp : datetime, datetime64, timedelta, str or int, optional
+            Only records with `start_timestamp` <= timestamp < `stop_timestamp`. A time without a time zone is UTC. A
+            text is in ISO 8601, an integer is milliseconds since the epoch, and a timedelta or a text such as ``"1h"``
+            is a time before now. Producers choose
             timestamps freely, so an earlier record may follow a later one: `stop_timestamp` selects rows and does not
             end the read. With `start_timestamp`, index files and batch headers allow skipping bytes that contain only
             earlier batches.
+        last : int, optional
+            Only the last records, at most this number, among those that the other arguments select. Records are
+            counted, not offsets: compacted and transactional logs have gaps.
         isolation : {"read_uncommitted", "read_committed"}
             As for `kbatch.decode`, with the markers of the whole log. Before the first table all batches are followed
             once (see `transactions`).
         include_control, crc, on_error, limits, columns, threads
             As for `kbatch.decode`. With ``on_error="stop"`` damage ends the read of the whole log.
-        max_bytes : int
-            Approximate limit on the size of one table: its records, batches and data. At least one batch is decoded. A
-            read takes about this much memory, in addition to the tables that the caller keeps.
+        max_bytes : int or str
+            Approximate limit on the records, batches and data of one table, in bytes or as in ``"64m"``. At
+            least one batch is decoded. A read takes about this much memory, in addition to the tables that the caller
+            keeps.
 
         Yields
         ------
@@ -325,42 +328,46 @@ class Log(TablesOfLog):
         LogDirectoryError
             If a segment begins before the end of the previous one (DSK-R13). Gaps are legal.
 
+        Examples
+        --------
+        >>> import kbatch
+        >>> log = kbatch.Log("tests/golden/logs/txn-0")
+        >>> for table in log.tables(last=3, isolation="read_committed"):
+        ...     print(table.records["offset"])
+        [353 360 361]
+
         Notes
         -----
         `start_timestamp` relies on ``maxTimestamp``, which may be too large after compaction; that only costs time
         (TS-R4). See `Segment.seek_timestamp`.
         """
-        if max_bytes <= 0:
-            raise ValueError(f"max_bytes must be positive, got {max_bytes}")
-        if start_offset is None:
-            start_offset = self.start_checkpoint
+        selection = LogSelection(
+            self.segments,
+            self.start_checkpoint if start_offset is None else self._offset("start_offset", start_offset),
+            None if stop_offset is None else self._offset("stop_offset", stop_offset),
+            None if start_timestamp is None else parse_time(start_timestamp, "start_timestamp"),
+            None if stop_timestamp is None else parse_time(stop_timestamp, "stop_timestamp"),
+            size_between("max_bytes", max_bytes, 1),
+            self.use_indexes,
+            self.topic,
+            self.partition,
+        )
         options = DecodeOptions(
             isolation=isolation,
             include_control=include_control,
             crc=crc,
             on_error=on_error,
-            start_offset=start_offset,
-            stop_offset=stop_offset,
             limits=limits if limits is not None else Limits(),
             columns=columns,
             threads=threads,
         )
-        selected = options.table_columns
-        by_time = selected is not None and not (start_timestamp is None and stop_timestamp is None)
-        timed = tuple(dict.fromkeys([*options.record_columns, "timestamp"]))
-        tables = range_tables(
-            self.segments,
-            # Timestamps select the rows, so they are decoded even if they are not among `columns`.
-            replace(options, columns=timed) if by_time else options,
-            start_timestamp,
-            stop_timestamp,
-            max_bytes,
-            use_indexes=self.use_indexes,
-            topic=self.topic,
-            partition=self.partition,
-        )
-        # Unlike a generator, `map` holds no reference to a table while it waits for the next.
-        return map(operator.methodcaller("select", selected), tables) if by_time else tables
+        return selection.tables(options) if last is None else selection.last_tables(options, last, self.end_offset)
+
+    def _offset(self, name: str, offset: int) -> int:
+        """Return an offset; a negative one counts back from the end of the log, at most to its beginning."""
+        if isinstance(offset, bool) or not isinstance(offset, int | np.integer):
+            raise TypeError(f"{name} must be an integer or None, got {offset!r}")
+        return int(offset) if offset >= 0 else count_back(int(offset), self.end_offset, self.start_checkpoint)
 
     def transactions(
         self, *, crc: Crc = "verify", on_error: OnError = "raise", limits: Limits | None = None
@@ -390,22 +397,24 @@ class Log(TablesOfLog):
 
     def offset_for_timestamp(
         self,
-        timestamp: int,
+        timestamp: TimeLike,
         *,
         start_offset: int | None = None,
         crc: Crc = "verify",
         on_error: OnError = "raise",
     ) -> int | None:
-        """Return the offset of the first record with `timestamp` (ms) or a later one, or None.
+        """Return the offset of the first record with `timestamp` or a later one, or None.
 
         This follows Kafka's ``offsetsForTimes``: batches are skipped by ``maxTimestamp``, control batches count, and
         the result is the first such record in the log, not the one closest in time.
 
         Parameters
         ----------
-        timestamp : int
+        timestamp : datetime, datetime64, timedelta, str or int
+            As for `tables`.
         start_offset : int, optional
-            Smallest offset to consider. Default is the log start offset (`start_checkpoint`).
+            Smallest offset to consider; a negative number counts back from `end_offset`. Default is the log start
+            offset (`start_checkpoint`).
         crc, on_error
             As for `tables`. With ``"stop"`` and ``"skip"`` the result is the first such record of a read with
             ``on_error="skip"``.
@@ -424,11 +433,12 @@ class Log(TablesOfLog):
         `Segment.seek_timestamp`). If the timestamps of a closed segment ascend, these headers are in its last few
         kilobytes.
         """
-        first = self.start_checkpoint if start_offset is None else start_offset
+        first = self.start_checkpoint if start_offset is None else self._offset("start_offset", start_offset)
         options = DecodeOptions(
             include_control=True,
             start_offset=first,
             crc=crc,
             on_error="raise" if on_error == "raise" else "skip",
         )
-        return first_offset_since(self.segments, timestamp, options, use_indexes=self.use_indexes)
+        since = parse_time(timestamp, "timestamp")
+        return first_offset_since(self.segments, since, options, use_indexes=self.use_indexes)

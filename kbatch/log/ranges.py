@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,108 @@ from kbatch.read.reader import decode_part
 from kbatch.table import RecordTable
 from kbatch.tuning import SMALL_TABLE_BYTES
 
-__all__ = ["first_offset_since", "range_tables"]
+__all__ = ["LogSelection", "count_back", "end_offset_after", "first_offset_since"]
+
+# The last records are first searched among this number of offsets, then among four times as many.
+_FIRST_SPAN = 1024
 
 
-def range_tables(
+@dataclass(frozen=True)
+class LogSelection:
+    """The records of a log between offsets and timestamps.
+
+    Attributes
+    ----------
+    segments : sequence of Segment
+    start_offset, stop_offset, start_timestamp, stop_timestamp : int or None
+        Half-open ranges; timestamps in milliseconds.
+    max_bytes : int
+        Approximate limit on the size of a table.
+    use_indexes : bool
+    topic, partition
+        Of the tables.
+    """
+
+    segments: Sequence[Segment]
+    start_offset: int | None
+    stop_offset: int | None
+    start_timestamp: int | None
+    stop_timestamp: int | None
+    max_bytes: int
+    use_indexes: bool = True
+    topic: str | None = None
+    partition: int | None = None
+
+    def tables(self, options: DecodeOptions) -> Iterator[RecordTable]:
+        """Yield tables of the records."""
+        return self._tables(replace(options, start_offset=self.start_offset, stop_offset=self.stop_offset))
+
+    def last_tables(self, options: DecodeOptions, count: int, end_offset: int) -> Iterator[RecordTable]:
+        """Yield tables of the last `count` records, given the end offset of the log."""
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+            raise ValueError(f"last must be a number of records, 0 or more, got {count!r}")
+        if count == 0:
+            return iter(())
+        search = replace(options, columns=["offset", "timestamp"])
+        start = self.start_of_last(search, int(count), end_offset)
+        return self._tables(replace(options, start_offset=start, stop_offset=self.stop_offset))
+
+    def start_of_last(
+        self,
+        options: DecodeOptions,
+        count: int,
+        end_offset: int,
+        choose: Callable[[RecordTable], RecordTable] = lambda table: table,
+    ) -> int:
+        """Return the offset of the first of the last `count` records that `choose` keeps, or of the first record."""
+        if options.isolation == "read_committed":
+            options = committed(options, follow_transactions(self.segments, options))
+        first = max(self.start_offset or 0, self.segments[0].base_offset or 0)
+        stop = self.stop_offset
+        start = end = end_offset if stop is None else min(stop, end_offset)
+        span = max(count, _FIRST_SPAN)
+        while start > first:
+            start = max(first, end - span)
+            offsets = np.empty(0, np.int64)
+            for table in self._tables(replace(options, start_offset=start, stop_offset=stop)):
+                offsets = np.concatenate([offsets, choose(table).records["offset"]])[-count:]
+            count -= len(offsets)
+            if count == 0:
+                return int(offsets[0])
+            stop = start
+            span *= 4
+        return first
+
+    def _tables(self, options: DecodeOptions) -> Iterator[RecordTable]:
+        selected = options.table_columns
+        by_time = selected is not None and not (self.start_timestamp is None and self.stop_timestamp is None)
+        timed = tuple(dict.fromkeys([*options.record_columns, "timestamp"]))
+        tables = _range_tables(
+            self.segments,
+            # Timestamps select the rows, so they are decoded even if they are not among `columns`.
+            replace(options, columns=timed) if by_time else options,
+            self.start_timestamp,
+            self.stop_timestamp,
+            self.max_bytes,
+            use_indexes=self.use_indexes,
+            topic=self.topic,
+            partition=self.partition,
+        )
+        # Unlike a generator, `map` holds no reference to a table while it waits for the next.
+        return map(operator.methodcaller("select", selected), tables) if by_time else tables
+
+
+def end_offset_after(segment: Segment, row: np.void | None) -> int:
+    """Return the offset after the last batch of the last segment (OFF-R1); an empty segment's base offset."""
+    return segment.base_offset or 0 if row is None else int(row["last_offset"]) + 1
+
+
+def count_back(offset: int, end_offset: int, first: int | None) -> int:
+    """Return a negative offset counted back from the end of a log, at most to its `first` offset."""
+    return max(end_offset + offset, first or 0)
+
+
+def _range_tables(
     segments: Sequence[Segment],
     options: DecodeOptions,
     start_timestamp: int | None,
@@ -34,7 +134,7 @@ def range_tables(
     reached, before = None, ""
     stopped = False
     about: dict[str, Any] = {"topic": topic, "partition": partition}
-    if options.isolation == "read_committed":
+    if options.isolation == "read_committed" and options.aborted is None:
         transactions = follow_transactions(
             segments, options, start_offset=options.start_offset, stop_offset=options.stop_offset
         )

@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 from kbatch import options as opts
 from kbatch.broker.partitioner import key_partition
-from kbatch.format import EPOCH, Limits
+from kbatch.format import Limits
 from kbatch.options import OptionError, ValueKind, option
 from kbatch.plan.value_options import ValueOptions
+from kbatch.quantities import parse_time
 from kbatch.read.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
 from kbatch.records.kafka_columns import Overflow
 
@@ -53,10 +53,11 @@ class Bound:
 
     Attributes
     ----------
-    timestamp : int or None
-        Milliseconds since the epoch, for every partition.
+    timestamp : int, datetime, datetime64, timedelta, str or None
+        For every partition; as for `kbatch.Log.tables`, and stored as milliseconds since the epoch.
     timestamps, offsets : dict of topic to dict of partition to int, or None
-        Per partition; every partition that is read must be named. In `offsets` -2 is the earliest, -1 the latest.
+        Per partition; every partition that is read must be named. In `offsets` -2 is the earliest, -1 the latest;
+        timestamps may have the forms of `timestamp`.
 
     Examples
     --------
@@ -69,6 +70,16 @@ class Bound:
     timestamp: int | None = None
     timestamps: PerPartition | None = None
     offsets: PerPartition | None = None
+
+    def __post_init__(self) -> None:
+        if self.timestamp is not None:
+            object.__setattr__(self, "timestamp", parse_time(self.timestamp, "timestamp", stacklevel=4))
+        if self.timestamps is not None:
+            parsed = {
+                topic: {number: parse_time(each, f"timestamp of {topic}-{number}") for number, each in times.items()}
+                for topic, times in self.timestamps.items()
+            }
+            object.__setattr__(self, "timestamps", parsed)
 
 
 # -- kinds of values
@@ -129,22 +140,9 @@ def _parse_hexadecimal(text: str) -> bytes:
         raise ValueError(f"must be hexadecimal digits, two for each byte, got {text!r}") from None
 
 
-def _parse_milliseconds(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"must be milliseconds since the epoch, got {text!r}") from None
-
-
 def _parse_time(text: str) -> int:
-    """Return an ISO time as milliseconds since the epoch, rounded up, so that no earlier record counts."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"must be a time such as 2026-03-01 or 2026-03-01T06:00:00Z, got {text!r}") from None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return -((EPOCH - when) // timedelta(milliseconds=1))
+    """Return a time in milliseconds; Spark's Kafka source has milliseconds of any number of digits."""
+    return parse_time(int(text) if re.fullmatch(r"\s*[-+]?\d+\s*", text, re.ASCII) else text)
 
 
 def _check_pattern(text: str) -> None:
@@ -172,7 +170,7 @@ def _parse_offsets(text: str, side: str) -> Bound:
 def _bound(side: str, flag: str, moment: str, where: str) -> Any:
     """Return the option of one end; a timestamp overrides timestamps per partition, and these override offsets."""
     sides: dict[str, Callable[[str], Bound]] = {
-        f"{side}Timestamp": lambda text: Bound(timestamp=_parse_milliseconds(text)),
+        f"{side}Timestamp": lambda text: Bound(timestamp=_parse_time(text)),
         f"{side}OffsetsByTimestamp": lambda text: Bound(timestamps=parse_per_partition(text)),
         f"{side}Offsets": lambda text: _parse_offsets(text, side),
     }

@@ -66,6 +66,11 @@ class DecodeOptions:
         for name in ("start_offset", "stop_offset"):
             if (offset := getattr(self, name)) is not None and not isinstance(offset, int | np.integer):
                 raise TypeError(f"{name} must be an integer or None, got {offset!r}")
+            if offset is not None and offset < 0:
+                raise ValueError(
+                    f"{name} must not be negative, got {offset}; only kbatch.Log knows the end of the log, from which "
+                    "negative offsets count back"
+                )
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits must be kbatch.Limits, got {self.limits!r}")
         self.threads = workers.thread_count(self.threads)

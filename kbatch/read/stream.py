@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 from kbatch.batches.framing import byte_array, entry_size, scan_part
 from kbatch.errors import KbatchError
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BytesLike, Limits
+from kbatch.quantities import SizeLike, size_between
 from kbatch.read.chunks import ChunkBuffer
 from kbatch.read.committed import Aborted
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
@@ -358,14 +359,14 @@ class StreamDecoder:
         self._finished = True
         return table._with(losses=losses, consumed=consumed, **pending)
 
-    def tables(self, chunks: Iterable[BytesLike], *, max_bytes: int = 64 << 20) -> Iterator[RecordTable]:
+    def tables(self, chunks: Iterable[BytesLike], *, max_bytes: SizeLike = 64 << 20) -> Iterator[RecordTable]:
         """Feed the chunks of an iterable, flush after each, and finish.
 
         Parameters
         ----------
         chunks : iterable of buffer
             Under ``on_error="stop"``, it is not read further after damage; the loss ends with the last chunk taken.
-        max_bytes : int
+        max_bytes : int or str
             The approximate size of a table: records, batches and data. A table has at least one batch.
 
         Yields
@@ -385,8 +386,7 @@ class StreamDecoder:
         >>> list(kbatch.StreamDecoder().tables([b"", b""]))
         []
         """
-        _check_max_bytes(max_bytes)
-        return self._tables((self.feed(chunk) for chunk in chunks), max_bytes)
+        return self._tables((self.feed(chunk) for chunk in chunks), size_between("max_bytes", max_bytes, 1))
 
     def _tables(self, feeds: Iterable[int], max_bytes: int) -> Iterator[RecordTable]:
         for _ in feeds:
@@ -467,11 +467,6 @@ def _truncation(data: ChunkBuffer, position: int) -> str:
     return f"the stream ends within a batch: {left} of {size} are there"
 
 
-def _check_max_bytes(max_bytes: int) -> None:
-    if max_bytes < 1:
-        raise ValueError(f"max_bytes must be positive, got {max_bytes}")
-
-
 def _known_size(data: npt.NDArray[np.uint8]) -> int:
     """Return the number of bytes that must be known to continue with the entry at the beginning of `data`."""
     if len(data) < MIN_ENTRY_SIZE:
@@ -495,7 +490,7 @@ def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[BytesLike]) -> I
 
 
 def decode_stream(
-    stream: _Readable | Iterable[BytesLike], /, *, max_bytes: int = 64 << 20, **options: Unpack[StreamOptions]
+    stream: _Readable | Iterable[BytesLike], /, *, max_bytes: SizeLike = 64 << 20, **options: Unpack[StreamOptions]
 ) -> Iterator[RecordTable]:
     """Decode a file object, a pipe, a socket or an iterable of chunks to tables of bounded size.
 
@@ -505,7 +500,7 @@ def decode_stream(
         An object with ``readinto1``, ``readinto`` or ``read`` is read to its end, up to 1 MiB at a time:
         ``open(path, "rb")``, ``process.stdout``, ``socket.makefile("rb")``, a body from an object store. Any other
         object is iterated: ``iter(lambda: os.read(fd, 1 << 20), b"")``.
-    max_bytes : int
+    max_bytes : int or str
         The approximate size of a table: records, batches and data. A table has at least one batch.
     **options
         The parameters of `StreamDecoder`.
@@ -534,8 +529,8 @@ def decode_stream(
     >>> [table.values() for table in kbatch.decode_stream([batch, batch[:9], batch[9:]])]
     [[b'v'], [b'v']]
     """
-    _check_max_bytes(max_bytes)
+    table_bytes = size_between("max_bytes", max_bytes, 1)
     if isinstance(stream, bytes | bytearray | memoryview | np.ndarray):
         raise TypeError("decode_stream takes a file or an iterable of chunks; use kbatch.decode for a buffer")
     decoder = StreamDecoder(**options)
-    return decoder._tables(_feeds(decoder, stream), max_bytes)
+    return decoder._tables(_feeds(decoder, stream), table_bytes)

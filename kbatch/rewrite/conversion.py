@@ -23,6 +23,7 @@ from kbatch.format import (
     Codec,
     Limits,
 )
+from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, RaiseOrSkip, Rewriter, RewriteReport, Run, rewrite_bytes
 from kbatch.table import RecordTable
@@ -51,7 +52,7 @@ def convert(
     codec: Codec | str | None = None,
     level: int | None = None,
     lossy: Lossy = "raise",
-    batch_size: int = 16384,
+    batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     report: RewriteReport | None = None,
@@ -77,7 +78,7 @@ def convert(
         control batches, producer ids, epochs and sequences, transactions, or delete horizons; magic 0 has no
         timestamps. As in Kafka's down-conversion, records of aborted transactions become ordinary records. Leader
         epochs, and batches without records, are dropped and counted with either value.
-    batch_size : int
+    batch_size : int or str
         Size limit of combined messages, in bytes before compression.
     on_error : {"raise", "skip"}
         Whether to raise at damage, or to leave it out and list it in the report.

@@ -27,6 +27,7 @@ from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, BytesLike, Codec, 
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
+from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
 from kbatch.rewrite.rewriter import Memory, RaiseOrSkip, Rewriter, RewriteReport, Run, rewrite_bytes
 from kbatch.tuning import RECOMPRESS_GROWTH
@@ -43,7 +44,7 @@ def recompress(
     codec: Codec | str,
     *,
     level: int | None = None,
-    batch_size: int = 16384,
+    batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     report: RewriteReport | None = None,
@@ -62,7 +63,7 @@ def recompress(
         Only magic 2 supports zstd.
     level : int, optional
         As for `kbatch.encode`. Without a level, batches that have the codec already are copied.
-    batch_size : int
+    batch_size : int or str
         Size limit of combined messages, in bytes before compression.
     on_error, limits, report
         As for `convert`.

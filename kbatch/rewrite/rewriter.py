@@ -21,12 +21,13 @@ from kbatch.errors import KbatchError, TruncatedBatchError, error_at, offset_of
 from kbatch.format import DEFAULT_LIMITS, INT32_MAX, BatchStatus, BytesLike, Codec, Limits
 from kbatch.kernels.checksum import first_bad_crc
 from kbatch.kernels.growing import Growing
+from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 from kbatch.tuning import REWRITE_MAX_GROWTH
-from kbatch.write.batch_layout import check_range, parse_codec
+from kbatch.write.batch_layout import parse_codec
 from kbatch.write.composing import new_memory
 
 __all__ = [
@@ -197,19 +198,18 @@ class Rewriter(ABC):
         codec: Codec | str | None = None,
         *,
         level: int | None = None,
-        batch_size: int = 16384,
+        batch_size: SizeLike = 16384,
         on_error: RaiseOrSkip = "raise",
         limits: Limits | None = None,
         report: RewriteReport | None = None,
     ) -> None:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-        check_range("batch_size", batch_size, 0, INT32_MAX)
         self.codec = None if codec is None else parse_codec(codec)
         if self.codec is not None:
             check_level(self.codec, level)
         self.level = level
-        self.batch_size = batch_size
+        self.batch_size = size_between("batch_size", batch_size, 0, INT32_MAX)
         self.on_error = on_error
         self.limits = limits or DEFAULT_LIMITS
         self.report = RewriteReport() if report is None else report

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kbatch import options as opts
 from kbatch.options import OptionError, ValueKind, option
 from kbatch.plan.read_options import EARLIEST, LATEST, PerPartition, ReadOptions, parse_options, parse_per_partition
+from kbatch.quantities import parse_duration
 
 __all__ = ["StreamReadOptions", "parse_stream_options"]
 
@@ -75,7 +76,7 @@ class StreamReadOptions:
     )
     # Spark's Kafka source has the same default.
     max_delay: float = option(
-        ValueKind(opts.parse_duration, "1m", _check_delay, metavar="TIME", show=lambda value: f"{value / 60:g}m"),
+        ValueKind(parse_duration, "1m", _check_delay, metavar="TIME", show=lambda value: f"{value / 60:g}m"),
         15 * 60.0, spark="maxTriggerDelay",
         help="seconds (or a time such as 15m) to wait for minOffsetsPerTrigger",
     )  # fmt: skip

@@ -20,6 +20,7 @@ from kbatch.format import (
     TimestampType,
 )
 from kbatch.kernels.sizes import Plan
+from kbatch.quantities import SizeLike, size_between
 from kbatch.write.inputs import millisecond
 
 __all__ = ["BatchLayout", "BatchRows", "append_time_of", "check_range", "now", "parse_codec"]
@@ -143,10 +144,10 @@ class BatchLayout:
             | ATTRIBUTE_DELETE_HORIZON * (self.delete_horizon is not None)
         )
 
-    def plan(self, batch_size: int | None, max_records: int | None) -> Plan:
+    def plan(self, batch_size: SizeLike | None, max_records: int | None) -> Plan:
         """Return how records are cut into batches."""
         if batch_size is not None:
-            check_range("batch_size", batch_size, 0, INT32_MAX)
+            batch_size = size_between("batch_size", batch_size, 0, INT32_MAX)
         if max_records is not None:
             check_range("max_records", max_records, 1, INT32_MAX)
         return Plan(

@@ -14,6 +14,7 @@ from kbatch.batches.codecs import compress
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.source import RecordColumns
+from kbatch.quantities import SizeLike, size_between
 from kbatch.write.batch_layout import BatchLayout, BatchRows, append_time_of, check_range, now
 from kbatch.write.composing import compose_view, frame_payload, overheads, plan_batches, raise_fault, record_columns
 from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_array
@@ -50,8 +51,9 @@ class BatchWriter:
     ----------
     file : binary file object
         Anything with ``write``. It is neither opened nor closed here.
-    batch_size : int
-        Maximum bytes of a batch, including its header and before compression; a larger record gets a separate batch.
+    batch_size : int or str
+        Maximum size of a batch, in bytes or as in ``"64k"``, including its header and before compression; a larger
+        record gets a separate batch.
         The default is the ``batch.size`` of Kafka's producers. Larger batches compress better, but brokers reject
         batches of more than ``message.max.bytes`` after compression, 1 MiB by default.
     base_offset : int
@@ -98,7 +100,7 @@ class BatchWriter:
         self,
         file: Sink,
         *,
-        batch_size: int = 16384,
+        batch_size: SizeLike = 16384,
         max_records: int | None = None,
         base_offset: int = 0,
         magic: int = 2,
@@ -128,7 +130,7 @@ class BatchWriter:
         if not callable(getattr(file, "write", None)) or isinstance(file, io.TextIOBase):
             raise TypeError(f"file must be open for binary writing, as open(path, 'wb'), got {type(file).__name__}")
         # Unlike in `encode`, None is not allowed: the writer holds a batch until it is full.
-        check_range("batch_size", batch_size, 0, INT32_MAX)
+        batch_size = size_between("batch_size", batch_size, 0, INT32_MAX)
         self._append_time = append_time
         append_time_of(self._layout, append_time)  # raises if it is invalid
         check_range("base_offset", base_offset, 0, INT64_MAX)

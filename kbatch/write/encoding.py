@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kbatch.format import Codec, TimestampType
+from kbatch.quantities import SizeLike
 from kbatch.table import RecordTable
 from kbatch.write.batch_layout import BatchLayout, append_time_of
 from kbatch.write.composing import compose, plan_batches, record_columns
@@ -36,7 +37,7 @@ def encode(
     base_sequence: int = -1,
     transactional: bool = False,
     delete_horizon: int | None = None,
-    batch_size: int | None = None,
+    batch_size: SizeLike | None = None,
     max_records: int | None = None,
 ) -> bytes:
     """Encode records as batches, ready for a log file or a Produce request.
@@ -85,8 +86,9 @@ def encode(
     delete_horizon : int, optional
         Milliseconds since the epoch after which a cleaner may drop tombstones and markers (KIP-534). Only compacted
         logs have it, never batches from producers.
-    batch_size : int, optional
-        Maximum bytes of a batch, including its header and before compression; a larger record gets a separate batch.
+    batch_size : int or str, optional
+        Maximum size of a batch, in bytes or as in ``"64k"``, including its header and before compression; a larger
+        record gets a separate batch.
         Producers cut by ``batch.size`` in the same way, but estimate the compressed size (PRD-R15). Default is one
         batch for all records.
     max_records : int, optional

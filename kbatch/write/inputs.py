@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.extras import require
-from kbatch.format import EPOCH, NO_TIMESTAMP
+from kbatch.format import NO_TIMESTAMP
 from kbatch.kernels.source import Column
+from kbatch.quantities import EPOCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -375,9 +376,8 @@ def millisecond(timestamp: Any) -> int:
     if isinstance(timestamp, datetime.datetime):
         if timestamp != timestamp:  # pandas.NaT
             return NO_TIMESTAMP
-        if timestamp.tzinfo is None:
-            raise TypeError("a datetime must have a time zone, such as datetime.UTC")
-        return (timestamp - EPOCH) // datetime.timedelta(milliseconds=1)
+        when = timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=datetime.UTC)
+        return (when - EPOCH) // datetime.timedelta(milliseconds=1)
     raise _bad_timestamps(timestamp)
 
 

@@ -425,9 +425,9 @@ def test_max_bytes_bounds_the_size_of_tables() -> None:
         tables = list(kbatch.decode_stream(chunks, max_bytes=50_000))
         assert sum(map(len, tables)) == 60_000
         assert max(len(table.batches) for table in tables) * cost < 80_000
-    with pytest.raises(ValueError, match="max_bytes must be positive"):
+    with pytest.raises(ValueError, match="max_bytes must be at least 1"):
         kbatch.decode_stream([data], max_bytes=0)
-    with pytest.raises(ValueError, match="max_bytes must be positive"):
+    with pytest.raises(ValueError, match="max_bytes must be at least 1"):
         kbatch.StreamDecoder().tables([data], max_bytes=0)
 
 

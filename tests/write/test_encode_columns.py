@@ -386,9 +386,9 @@ def test_timestamps_are_rounded_down_to_milliseconds() -> None:
         assert stamps(before) == [-1, 1]
 
 
-def test_naive_datetimes_are_refused() -> None:
-    with pytest.raises(TypeError, match="must have a time zone"):
-        stamps(TIME.replace(tzinfo=None))
+def test_datetimes_without_a_time_zone_are_utc() -> None:
+    utc = TIME.astimezone(datetime.UTC)
+    assert stamps(utc.replace(tzinfo=None)) == stamps(utc)
 
 
 @pytest.mark.parametrize("kind", [list, np.array, pa.array, pd.Series, pl.Series, lambda o: np.array(o, np.uint16)])

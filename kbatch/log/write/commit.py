@@ -37,6 +37,7 @@ from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.parts import PartFile
 from kbatch.log.write.staging import move_all, remove_stage, rename_all, sync_directory, sync_parents, undo_moves
+from kbatch.quantities import SizeLike, parse_size
 from kbatch.tuning import COMMIT_READ_BYTES
 
 __all__ = ["Mode", "Stage", "Written", "check_before", "commit", "locked", "roll_back"]
@@ -261,8 +262,8 @@ def commit(
     stage: Stage,
     parts: Sequence[PartFile],
     *,
-    segment_bytes: int = 1 << 30,
-    index_interval_bytes: int = 4096,
+    segment_bytes: SizeLike = 1 << 30,
+    index_interval_bytes: SizeLike = 4096,
     mode: Mode = "append",
     wait: float = 0.0,
 ) -> list[Written]:
@@ -295,7 +296,7 @@ def commit(
     logs: dict[tuple[str, int], list[PartFile]] = {}
     for part in parts:
         logs.setdefault((part.topic, part.partition), []).append(part)
-    sizes = (segment_bytes, index_interval_bytes)
+    sizes = parse_size(segment_bytes), parse_size(index_interval_bytes)
     new = os.path.join(stage.path, "new")
     if stage.is_new:
         if not logs:

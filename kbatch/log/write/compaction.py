@@ -11,7 +11,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from kbatch.log.write.cleaning import Cleaning, Compaction, Producers
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.rewriting import check_out
 from kbatch.log.write.side_files import copy_side_files, side_files
+from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
 from kbatch.read.committed import committed
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.data import Loss
@@ -34,7 +34,6 @@ from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 from kbatch.write.batch_layout import check_range
 from kbatch.write.batch_layout import now as time_of_call
-from kbatch.write.inputs import millisecond
 
 __all__ = ["Compaction", "compact_log"]
 
@@ -45,16 +44,16 @@ def compact_log(
     log: Log | str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    now: Any = None,
+    now: TimeLike | None = None,
     delete_retention_ms: int = _DAY_IN_MS,
     min_compaction_lag_ms: int = 0,
     first_dirty_offset: int | None = None,
     include_active: bool = False,
-    segment_bytes: int = 1 << 30,
-    segment_index_bytes: int = 10 << 20,
+    segment_bytes: SizeLike = 1 << 30,
+    segment_index_bytes: SizeLike = 10 << 20,
     producer_expiration_ms: int = _DAY_IN_MS,
-    dedupe_buffer_bytes: int = 128 << 20,
-    max_bytes: int = 32 << 20,
+    dedupe_buffer_bytes: SizeLike = 128 << 20,
+    max_bytes: SizeLike = 32 << 20,
     limits: Limits | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
@@ -72,8 +71,8 @@ def compact_log(
     out : str or path
         Local directory to create, with the name of the topic-partition; for a single ``.log`` file, the file to create.
         It appears only after the compaction has succeeded.
-    now : int or datetime, optional
-        Time of the compaction, in milliseconds since the epoch. It applies to tombstones, markers, the lag, and the
+    now : int, datetime, datetime64, timedelta or str, optional
+        Time of the compaction, as for `Log.tables`. It applies to tombstones, markers, the lag, and the
         expiration of producers. Default is the time of this call.
     delete_retention_ms : int
         How long tombstones and markers stay readable (``delete.retention.ms``).
@@ -86,17 +85,17 @@ def compact_log(
         `delete_retention_ms` older than the file of the last clean segment.
     include_active : bool
         Whether to clean the last segment. A broker never does, since it writes to it.
-    segment_bytes : int
+    segment_bytes : int or str
         Adjacent segments are merged up to this size (``segment.bytes``).
-    segment_index_bytes : int
+    segment_index_bytes : int or str
         The same limit, for each of their index files (``segment.index.bytes``).
     producer_expiration_ms : int
         How long a producer is known after its last batch (``producer.id.expiration.ms``). The batch with the last
         sequence of a known producer stays, at least its header.
-    dedupe_buffer_bytes : int
+    dedupe_buffer_bytes : int or str
         Memory for keys, 24 bytes each (``log.cleaner.dedupe.buffer.size``). It is allocated as needed; while it
         grows, it takes half as much again.
-    max_bytes : int
+    max_bytes : int or str
         Approximate limit on the decoded records in memory; at least one batch is decoded.
     limits : kbatch.Limits, optional
     progress : callable, optional
@@ -134,17 +133,17 @@ def compact_log(
     >>> done.records_in, done.records_out, done.keys
     (100, 20, 19)
     """
-    time = time_of_call() if now is None else millisecond(now)
+    time = time_of_call() if now is None else parse_time(now, "now")
+    segment_bytes = size_between("segment_bytes", segment_bytes, 1, INT32_MAX)
+    segment_index_bytes = size_between("segment_index_bytes", segment_index_bytes, 24, INT32_MAX)
+    dedupe_buffer_bytes = size_between("dedupe_buffer_bytes", dedupe_buffer_bytes, 64)
+    max_bytes = size_between("max_bytes", max_bytes, 1)
     for name, value, low, high in (
         ("now", time, 0, INT64_MAX),
         ("delete_retention_ms", delete_retention_ms, 0, INT64_MAX - time),
         ("min_compaction_lag_ms", min_compaction_lag_ms, 0, INT64_MAX),
         ("producer_expiration_ms", producer_expiration_ms, 0, INT64_MAX),
         ("first_dirty_offset", 0 if first_dirty_offset is None else first_dirty_offset, 0, INT64_MAX),
-        ("segment_bytes", segment_bytes, 1, INT32_MAX),
-        ("segment_index_bytes", segment_index_bytes, 24, INT32_MAX),
-        ("dedupe_buffer_bytes", dedupe_buffer_bytes, 64, INT64_MAX),
-        ("max_bytes", max_bytes, 1, INT64_MAX),
     ):
         check_range(name, value, low, high)
     if not isinstance(log, Log):

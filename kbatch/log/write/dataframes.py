@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from kbatch.extras import require
-from kbatch.format import Codec, TimestampType
+from kbatch.format import INT32_MAX, Codec, TimestampType
 from kbatch.log.write.commit import Mode, Stage, Written, check_before, commit
 from kbatch.log.write.parts import PartWriter
 from kbatch.log.write.rows import RowOptions, check_columns, parse_codec_level
+from kbatch.quantities import SizeLike, size_between
 from kbatch.tuning import SLICE_ROWS
 from kbatch.write.batch_layout import BatchLayout
 from kbatch.write.inputs import header_pairs
@@ -30,9 +31,9 @@ def write_log(
     mode: Mode = "append",
     offsets: Literal["keep", "assign"] = "keep",
     compression: Codec | str | None = None,
-    batch_size: int = 16384,
-    segment_bytes: int = 1 << 30,
-    index_interval_bytes: int = 4096,
+    batch_size: SizeLike = 16384,
+    segment_bytes: SizeLike = 1 << 30,
+    index_interval_bytes: SizeLike = 4096,
     timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
 ) -> list[Written]:
     """Write the rows of a DataFrame to a log directory, as segments of magic 2 for each topic and partition.
@@ -71,9 +72,9 @@ def write_log(
         Whether to keep the offsets of a column ``offset``. Without the column they are assigned.
     compression : str or Codec, optional
         A codec as for `kbatch.encode`, optionally with a level, such as ``"zstd:3"``.
-    batch_size : int
+    batch_size : int or str
         As for `kbatch.BatchWriter`.
-    segment_bytes, index_interval_bytes : int
+    segment_bytes, index_interval_bytes : int or str
         As for `kbatch.log.LogWriter`.
     timestamp_type : {"create_time", "log_append_time"}, or kbatch.TimestampType
         With log_append_time, all records get the time of this call.
@@ -115,7 +116,7 @@ def write_log(
         num_partitions=num_partitions,
         offsets=offsets,
         compression=compressed,
-        batch_size=batch_size,
+        batch_size=size_between("batch_size", batch_size, 0, INT32_MAX),
         timestamp_type=BatchLayout.of(magic=2, codec=compressed[0], timestamp_type=timestamp_type).timestamp_type,
     )
     stage = Stage(root)

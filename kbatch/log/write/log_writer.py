@@ -21,9 +21,11 @@ from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
 from kbatch.log.names import parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT, STORED_ABORTED
 from kbatch.log.write.staging import staged
+from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.transactions import TransactionTracker
+from kbatch.write.batch_layout import check_range
 
 __all__ = ["LogWriter", "SegmentWriter"]
 
@@ -39,7 +41,7 @@ class SegmentWriter:
         Path of the ``.log`` file, which must not exist.
     base_offset : int or None
         The segment's base offset. None writes no index files.
-    index_interval_bytes : int
+    index_interval_bytes : int or str
         A batch gets an index entry if it begins more than this number of bytes after the batch of the previous entry.
     sync : bool
         Whether to sync data to disk at the end.
@@ -183,11 +185,11 @@ class LogWriter:
         it has the name of a segment.
     base_offset : int, optional
         Base offset of the first segment, for its file name. Default is the base offset of the first batch.
-    segment_bytes : int
+    segment_bytes : int or str
         Limit on a segment; a batch beyond it begins the next one (``segment.bytes``).
-    index_interval_bytes : int
+    index_interval_bytes : int or str
         Bytes between index entries (``index.interval.bytes``).
-    segment_index_bytes : int
+    segment_index_bytes : int or str
         Limit on index files; beyond it a new segment begins (``segment.index.bytes``).
     follow_transactions : bool
         Whether to make ``.txnindex`` files from the markers in the batches. Otherwise they contain the rows passed to
@@ -228,20 +230,16 @@ class LogWriter:
         directory: str | os.PathLike[str],
         *,
         base_offset: int | None = None,
-        segment_bytes: int = 1 << 30,
-        index_interval_bytes: int = 4096,
-        segment_index_bytes: int = 10 << 20,
+        segment_bytes: SizeLike = 1 << 30,
+        index_interval_bytes: SizeLike = 4096,
+        segment_index_bytes: SizeLike = 10 << 20,
         follow_transactions: bool = True,
         sync: bool = True,
     ) -> None:
-        for name, value, low, high in (
-            ("segment_bytes", segment_bytes, 1, INT32_MAX),
-            ("index_interval_bytes", index_interval_bytes, 0, INT32_MAX),
-            ("segment_index_bytes", segment_index_bytes, 24, INT32_MAX),
-            ("base_offset", base_offset or 0, 0, INT64_MAX),
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"{name} must be {low} to {high}, got {value}")
+        segment_bytes = size_between("segment_bytes", segment_bytes, 1, INT32_MAX)
+        index_interval_bytes = size_between("index_interval_bytes", index_interval_bytes, 0, INT32_MAX)
+        segment_index_bytes = size_between("segment_index_bytes", segment_index_bytes, 24, INT32_MAX)
+        check_range("base_offset", base_offset or 0, 0, INT64_MAX)
         path = os.fspath(directory)
         self._single = os.path.basename(path) if path.endswith(".log") else None
         self._stage = staged(path, directory=self._single is None, sync=sync)

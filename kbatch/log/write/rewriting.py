@@ -24,6 +24,7 @@ from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.log.write.staging import staged
+from kbatch.quantities import SizeLike, size_between
 from kbatch.rewrite.conversion import Conversion, Lossy
 from kbatch.rewrite.recompression import Recompression
 from kbatch.rewrite.rewriter import RaiseOrSkip, Rewriter, RewriteReport, rewrite_batches, valid_batches
@@ -44,7 +45,7 @@ def convert_log(
     codec: Codec | str | None = None,
     level: int | None = None,
     lossy: Lossy = "raise",
-    batch_size: int = 16384,
+    batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     **options: Any,
@@ -94,7 +95,7 @@ def recompress_log(
     codec: Codec | str,
     *,
     level: int | None = None,
-    batch_size: int = 16384,
+    batch_size: SizeLike = 16384,
     on_error: RaiseOrSkip = "raise",
     limits: Limits | None = None,
     **options: Any,
@@ -137,9 +138,9 @@ def rewrite_log(
     out: str | os.PathLike[str],
     rewriter: Rewriter,
     *,
-    max_bytes: int = 16 << 20,
-    segment_bytes: int = INT32_MAX,
-    index_interval_bytes: int = 4096,
+    max_bytes: SizeLike = 16 << 20,
+    segment_bytes: SizeLike = INT32_MAX,
+    index_interval_bytes: SizeLike = 4096,
     sync: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> RewriteReport:
@@ -152,7 +153,7 @@ def rewrite_log(
         As for `convert_log`.
     rewriter : Rewriter
         Its settings also decide how damage is handled.
-    max_bytes : int
+    max_bytes : int or str
         Approximate limit on the bytes of the log in memory.
     segment_bytes, index_interval_bytes, sync
         As for `LogWriter`. Each segment becomes one segment of the output unless it grows beyond `segment_bytes`.
@@ -192,10 +193,14 @@ class _Rewriting:
     """Passes the segments of a log through a rewriter to a writer."""
 
     def __init__(
-        self, log: Log, writer: LogWriter, rewriter: Rewriter, max_bytes: int, progress: Callable[[int], None] | None
+        self,
+        log: Log,
+        writer: LogWriter,
+        rewriter: Rewriter,
+        max_bytes: SizeLike,
+        progress: Callable[[int], None] | None,
     ) -> None:
-        if max_bytes <= 0:
-            raise ValueError(f"max_bytes must be positive, got {max_bytes}")
+        max_bytes = size_between("max_bytes", max_bytes, 1)
         self._log = log
         self._writer = writer
         self._rewriter = rewriter
