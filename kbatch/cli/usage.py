@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kbatch.cli.terminal import print_errors
 from kbatch.format import INT64_MAX
 from kbatch.options import ValueKind, size, whole_number
 
@@ -42,7 +42,7 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         for each in caught:
-            print(f"kbatch: warning: {each.message}", file=sys.stderr)
+            print_errors(f"kbatch: warning: {each.message}")
         return value
 
     return parsed
