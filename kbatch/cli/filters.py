@@ -110,7 +110,7 @@ def parse_times(text: str) -> tuple[int | None, int | None]:
     found = []
     for first, last in splits:
         try:
-            found.append(tuple(parse_time(text) if text else None for text in (first, last)))
+            found.append((parse_time(first) if first else None, parse_time(last) if last else None))
         except ValueError:
             continue
     if len(found) != 1 or found[0] == (None, None):
