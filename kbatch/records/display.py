@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from kbatch.format import EPOCH, NO_TIMESTAMP, BatchStatus, TimestampType
+from kbatch.format import NO_TIMESTAMP, BatchStatus, TimestampType
 from kbatch.kernels.slices import header_keys, header_values
+from kbatch.quantities import EPOCH
 from kbatch.records.data import TableData
 
 __all__ = ["count", "html_of", "shown_time", "table_facts", "table_html", "table_repr", "table_rows"]
