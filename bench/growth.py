@@ -109,7 +109,7 @@ def streams(count: int) -> dict[str, Callable[[], Any]]:
     import kbatch
 
     data = framed(record(0), 1) * (count // 4)
-    few = data[: len(data) // 16]
+    few = framed(record(0), 1) * (count // 64)
     bytewise = [few[at : at + 1] for at in range(len(few))]
     large = framed(record(0, bytes(40 * count)), 1)
     pieces = [large[at : at + 64] for at in range(0, len(large), 64)]
