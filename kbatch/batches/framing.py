@@ -8,7 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.pooled import PooledRows
-from kbatch.errors import Fault, Finding, TruncatedBatchError, finding_to_error
+from kbatch.errors import (
+    CorruptBatchError,
+    Fault,
+    Finding,
+    KbatchError,
+    TruncatedBatchError,
+    finding_text,
+    finding_to_error,
+)
 from kbatch.format import (
     BATCH_DTYPE,
     BATCH_HEADER_SIZE,
@@ -31,6 +39,7 @@ __all__ = [
     "entry_size",
     "first_offsets",
     "frame_batches",
+    "framing_error",
     "max_entry_size",
     "plausible_size",
     "put_values",
@@ -43,6 +52,22 @@ __all__ = [
 _MAX_ENTRY_SIZE = 64 << 20
 # The smallest size of an entry, by magic.
 _MIN_ENTRY_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
+
+
+# The first bytes of files that are mistaken for segments.
+_FIRST_BYTES = {
+    b"\x1f\x8b": "a gzip file; decompress it first",
+    b"PK\x03\x04": "a zip file; extract it first",
+    b"\x28\xb5\x2f\xfd": "a zstd file; decompress it first",
+    b"\x04\x22\x4d\x18": "an lz4 file; decompress it first",
+    b"BZh": "a bzip2 file; decompress it first",
+    b"\xfd7zXZ\x00": "an xz file; decompress it first",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"Obj\x01": "an Avro file",
+    b"{": "JSON",
+    b"[": "JSON",
+}
 
 
 class Scan(NamedTuple):
@@ -198,8 +223,33 @@ def scan(data: BytesLike) -> npt.NDArray[np.void]:
     array = byte_array(data)
     result = scan_part(array)
     if result.finding is not None:
-        raise finding_to_error(result.finding, source=None, position=result.consumed)
+        raise framing_error(result.finding, array[result.consumed :], source=None, position=result.consumed)
     return result.batches
+
+
+def framing_error(finding: Finding, data: npt.NDArray[np.uint8], *, source: str | None, position: int) -> KbatchError:
+    """Return the error for bytes that no batch can begin with; `data` begins at `position`.
+
+    At the beginning of a source, the message states which other kind of file the bytes look like.
+    """
+    look = _look_of(data[:64].tobytes()) if position == 0 else None
+    if look is None:
+        return finding_to_error(finding, source=source, position=position)
+    where = f"{source}: " if source else ""
+    text = f"{where}not a Kafka log: the bytes look like {look} (byte 0: {finding_text(finding)})"
+    return CorruptBatchError(text, source=source, position=0)
+
+
+def _look_of(first: bytes) -> str | None:
+    for magic, look in _FIRST_BYTES.items():
+        if first.startswith(magic):
+            return look
+    try:
+        text = first.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # The last character may be cut.
+        text = first[: error.start].decode("utf-8") if error.start > len(first) - 4 else ""
+    return "text" if text and all(each.isprintable() or each in "\t\r\n" for each in text) else None
 
 
 def first_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

@@ -111,8 +111,10 @@ def with_pending(table: RecordTable, transactions: Transactions) -> RecordTable:
     return table._with(pending=transactions.pending, last_stable_offset=transactions.last_stable_offset)
 
 
-def decode_committed(data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None) -> RecordTable:
+def decode_committed(
+    data: npt.NDArray[np.uint8], options: DecodeOptions, aborted: Aborted | None, source: str | None = None
+) -> RecordTable:
     """Follow the transactions of `data`, then decode it; the parameters are as for `decide`."""
     options, transactions = decide(data, options, aborted)
-    table = decode_part(data, options)
+    table = decode_part(data, options, source=source)
     return table if transactions is None else with_pending(table, transactions)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from kbatch.batches.framing import byte_array
-from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, BytesLike, Limits
+from kbatch.batches.sources import PathOrBytes, input_bytes
+from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, Limits
 from kbatch.read.committed import Aborted, decode_committed
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_part
@@ -17,7 +17,7 @@ __all__ = ["decode"]
 
 
 def decode(
-    data: BytesLike,
+    data: PathOrBytes,
     *,
     isolation: Isolation = "read_uncommitted",
     aborted: Aborted | None = None,
@@ -34,10 +34,11 @@ def decode(
 
     Parameters
     ----------
-    data : buffer
+    data : buffer, path or binary file
         Consecutive record batches, as in a fetch response or a segment file: bytes, bytearray, memoryview, mmap or
-        ndarray. An incomplete batch at the end is not decoded; ``consumed`` is the position where it begins (FRM-R3),
-        and ``remaining`` the number of its bytes.
+        ndarray. A file, or the file at a local path, is read to its end. An incomplete batch at
+        the end is not decoded; ``consumed`` is the position where it begins (FRM-R3), and ``remaining`` the number of
+        its bytes.
     isolation : {"read_uncommitted", "read_committed"}
         Which records to return: all of them, or, as Kafka's consumer does, only non-transactional records and records
         of committed transactions.
@@ -119,12 +120,12 @@ def decode(
         columns=columns,
         threads=threads,
     )
-    array = byte_array(data)
+    array, source = input_bytes(data, "kbatch.decode")
     if isolation == "read_uncommitted":
         # Kafka's consumer ignores the list too (TXN-R12).
-        table = decode_part(array, options)
+        table = decode_part(array, options, source=source)
     else:
-        table = decode_committed(array, options, aborted)
+        table = decode_committed(array, options, aborted, source)
     # Under on_error="stop", the bytes after the damage are a loss.
     end = max((loss.position + loss.length for loss in table.losses), default=0)
     remaining = len(array) - max(table.consumed, end)

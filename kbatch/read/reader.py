@@ -7,7 +7,7 @@ from collections.abc import Generator
 import numpy as np
 import numpy.typing as npt
 
-from kbatch.batches.framing import entry_size, first_offsets, frame_batches
+from kbatch.batches.framing import entry_size, first_offsets, frame_batches, framing_error
 from kbatch.errors import (
     CorruptBatchError,
     Fault,
@@ -368,7 +368,8 @@ class _TableReader:
                 reader.needed = reader.position + finding.found
                 return False
         if self.options.on_error == "raise":
-            error = finding_to_error(finding, source=reader.source, position=reader.position)
+            data = self.window[reader.position - self.origin :]
+            error = framing_error(finding, data, source=reader.source, position=reader.position)
             return self._raise_later(error, reader.position, self.builder.batches.used)
         if self.options.on_error == "stop":
             return self._stop(reader.position, finding_text(finding), None)

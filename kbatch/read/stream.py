@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypedDict, runtime_checkable
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from typing_extensions import Unpack
 
 from kbatch.batches.framing import byte_array, entry_size, scan_part
+from kbatch.batches.sources import open_segment
 from kbatch.errors import KbatchError
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BytesLike, Limits
 from kbatch.quantities import SizeLike, size_between
@@ -489,14 +492,23 @@ def _feeds(decoder: StreamDecoder, stream: _Readable | Iterable[BytesLike]) -> I
         yield from map(decoder.feed, stream)
 
 
+def _tables_of_file(decoder: StreamDecoder, file: io.FileIO, max_bytes: int) -> Iterator[RecordTable]:
+    with file:
+        yield from decoder._tables(_feeds(decoder, file), max_bytes)
+
+
 def decode_stream(
-    stream: _Readable | Iterable[BytesLike], /, *, max_bytes: SizeLike = 64 << 20, **options: Unpack[StreamOptions]
+    stream: _Readable | Iterable[BytesLike] | str | os.PathLike[str],
+    /,
+    *,
+    max_bytes: SizeLike = 64 << 20,
+    **options: Unpack[StreamOptions],
 ) -> Iterator[RecordTable]:
     """Decode a file object, a pipe, a socket or an iterable of chunks to tables of bounded size.
 
     Parameters
     ----------
-    stream : file object or iterable of buffer
+    stream : file object, path or iterable of buffer
         An object with ``readinto1``, ``readinto`` or ``read`` is read to its end, up to 1 MiB at a time:
         ``open(path, "rb")``, ``process.stdout``, ``socket.makefile("rb")``, a body from an object store. Any other
         object is iterated: ``iter(lambda: os.read(fd, 1 << 20), b"")``.
@@ -532,5 +544,17 @@ def decode_stream(
     table_bytes = size_between("max_bytes", max_bytes, 1)
     if isinstance(stream, bytes | bytearray | memoryview | np.ndarray):
         raise TypeError("decode_stream takes a file or an iterable of chunks; use kbatch.decode for a buffer")
+    if isinstance(stream, io.TextIOBase):
+        raise TypeError("decode_stream needs a file that is open for binary reading, as open(path, 'rb')")
+    if (
+        not isinstance(stream, str | os.PathLike)
+        and not hasattr(stream, "read")
+        and not hasattr(stream, "readinto")
+        and not isinstance(stream, Iterable)
+    ):
+        raise TypeError(f"decode_stream takes a file, a path or an iterable of chunks, got {type(stream).__name__}")
     decoder = StreamDecoder(**options)
+    if isinstance(stream, str | os.PathLike):
+        file = open_segment(stream, "kbatch.decode_stream")
+        return _tables_of_file(decoder, file, table_bytes)
     return decoder._tables(_feeds(decoder, stream), table_bytes)

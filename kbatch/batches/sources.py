@@ -1,0 +1,61 @@
+"""The bytes of an argument: a buffer, an open binary file or the path of a file."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.batches.framing import byte_array
+from kbatch.errors import LogDirectoryError
+from kbatch.format import BytesLike
+
+__all__ = ["BinaryFile", "PathOrBytes", "input_bytes", "open_segment"]
+
+# An open file has no common type: `open`, sockets and object stores return unrelated classes.
+BinaryFile = Any
+PathOrBytes = BytesLike | str | os.PathLike[str] | BinaryFile
+
+
+def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8], str | None]:
+    """Return the bytes of `data` and the path that they were read from, for the parameter of a public `function`."""
+    if isinstance(data, str | os.PathLike):
+        with open_segment(data, function) as file:
+            return byte_array(file.read()), os.fspath(data)
+    try:
+        memoryview(cast("Any", data))
+    except TypeError:
+        pass
+    else:
+        return byte_array(cast("BytesLike", data)), None
+    if isinstance(data, io.TextIOBase):
+        raise TypeError(f"{function} needs a file that is open for binary reading, as open(path, 'rb')")
+    if callable(getattr(data, "read", None)):
+        return byte_array(data.read()), getattr(data, "name", None) if isinstance(data, io.IOBase) else None
+    raise TypeError(
+        f"{function} takes one buffer (bytes, memoryview, mmap, ...), a path or a binary file, got "
+        f"{type(data).__name__}; kbatch.decode_stream takes an iterable of buffers"
+    )
+
+
+def open_segment(path: str | os.PathLike[str], function: str) -> io.FileIO:
+    """Open a local file for a public `function` that reads one segment."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"{function}: a path must be str, got {text!r}")
+    if "://" in text:
+        raise ValueError(f"{function} does not read URLs; use kbatch.Log({text!r}).tables()")
+    if os.path.isdir(text):
+        raise LogDirectoryError(
+            f"{text}: is a directory; kbatch.Log(path).tables() reads a topic-partition, and kbatch.find_logs(path) "
+            "finds those of a log directory",
+            source=text,
+        )
+    try:
+        return io.FileIO(text)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise LogDirectoryError(f"{text}: can't be read: {reason}", source=text) from error

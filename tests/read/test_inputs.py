@@ -1,0 +1,78 @@
+"""What `decode` and `decode_stream` read, and what they answer to other arguments."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_logs import LOGS
+
+import kbatch
+
+SEGMENT = LOGS / "codec-none-0" / "00000000000000000000.log"
+COUNT = 1825
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_decode_reads_a_path_and_an_open_file(isolation: Any) -> None:
+    with open(SEGMENT, "rb") as file:
+        for data in (SEGMENT, str(SEGMENT), file, io.BytesIO(SEGMENT.read_bytes())):
+            assert len(kbatch.decode(data, isolation=isolation)) == COUNT
+    assert kbatch.decode(SEGMENT).source == str(SEGMENT)
+
+
+def test_decode_stream_reads_a_path() -> None:
+    for path in (SEGMENT, str(SEGMENT)):
+        assert sum(map(len, kbatch.decode_stream(path))) == COUNT
+
+
+def test_text_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"\xff\xfe")
+    with open(tmp_path / "a.log") as file:
+        for call in (kbatch.decode, kbatch.decode_stream):
+            with pytest.raises(TypeError, match=r"open for binary reading, as open\(path, 'rb'\)"):
+                call(file)
+
+
+@pytest.mark.parametrize("wrong", [[b"a"], (b"a" for _ in "a"), None, 5], ids=["list", "generator", "None", "int"])
+def test_decode_names_the_function_for_chunks(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"takes one buffer .* got \w+; kbatch.decode_stream takes an iterable"):
+        kbatch.decode(wrong)
+
+
+@pytest.mark.parametrize("call", [kbatch.decode, kbatch.decode_stream])
+def test_paths_that_are_no_segment_name_the_call_that_reads_them(call: Any, tmp_path: Path) -> None:
+    with pytest.raises(kbatch.LogDirectoryError, match=r"is a directory; kbatch.Log\(path\).tables\(\) reads"):
+        call(tmp_path)
+    with pytest.raises(ValueError, match=r"does not read URLs; use kbatch.Log\('s3://b/t-0'\)"):
+        call("s3://b/t-0")
+    with pytest.raises(kbatch.LogDirectoryError, match=r"missing.log: can't be read: No such file or directory"):
+        call(tmp_path / "missing.log")
+
+
+@pytest.mark.parametrize(
+    ("content", "look"),
+    [
+        (gzip.compress(b"abc" * 100, mtime=0), "a gzip file; decompress it first"),
+        (b"PK\x03\x04" + bytes(50), "a zip file"),
+        (b"PAR1" + bytes(range(40, 90)), "a Parquet file"),
+        (b'{"offset": 5, "value": "abcdefgh"}', "JSON"),
+        (b"offset,key,value\n1,a,b\n2,c,d\n3,e,f\n", "text"),
+    ],
+    ids=["gzip", "zip", "parquet", "json", "text"],
+)
+def test_another_kind_of_file_is_named(content: bytes, look: str, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(content)
+    for read in (
+        lambda: kbatch.decode(content),
+        lambda: kbatch.decode(path),
+        lambda: kbatch.scan(content),
+        lambda: list(kbatch.decode_stream(path)),
+        lambda: list(kbatch.Log(path).tables()),
+    ):
+        with pytest.raises(kbatch.CorruptBatchError, match=f"not a Kafka log: the bytes look like {look}"):
+            read()
