@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,15 @@ from kbatch.format import BytesLike
 
 __all__ = ["BinaryFile", "PathOrBytes", "input_bytes", "open_segment"]
 
-# An open file has no common type: `open`, sockets and object stores return unrelated classes.
-BinaryFile = Any
+
+class BinaryFile(Protocol):
+    """A file that is open for binary reading; `open`, sockets and object stores return unrelated classes."""
+
+    def read(self) -> bytes:
+        """Return the bytes up to the end of the file."""
+        ...
+
+
 PathOrBytes = BytesLike | str | os.PathLike[str] | BinaryFile
 
 
@@ -34,7 +41,9 @@ def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8]
     if isinstance(data, io.TextIOBase):
         raise TypeError(f"{function} needs a file that is open for binary reading, as open(path, 'rb')")
     if callable(getattr(data, "read", None)):
-        return byte_array(data.read()), getattr(data, "name", None) if isinstance(data, io.IOBase) else None
+        return byte_array(cast("BinaryFile", data).read()), getattr(data, "name", None) if isinstance(
+            data, io.IOBase
+        ) else None
     raise TypeError(
         f"{function} takes one buffer (bytes, memoryview, mmap, ...), a path or a binary file, got "
         f"{type(data).__name__}; kbatch.decode_stream takes an iterable of buffers"

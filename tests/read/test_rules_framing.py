@@ -178,7 +178,7 @@ def test_data_may_be_any_object_with_a_buffer(tmp_path: Path) -> None:
     for data in (bytearray(A), memoryview(A), np.frombuffer(A, np.uint8), mapped):
         assert records_of(kbatch.decode(data)) == expected
     with pytest.raises(TypeError, match="buffer"):
-        kbatch.decode("text")  # type: ignore[arg-type]
+        kbatch.decode(["text"])  # type: ignore[arg-type]
 
 
 # -- checksums

@@ -55,7 +55,7 @@ def reading(data: bytes, file: io.BufferedReader, chunks: list[bytes]) -> None:
     assert_type((decoder.position, decoder.pending_bytes, decoder.stopped), tuple[int, int, bool])
     kbatch.decode(data, isolation="serializable")  # type: ignore[arg-type]
     kbatch.decode(data, on_error="ignore")  # type: ignore[arg-type]
-    kbatch.decode("text")  # type: ignore[arg-type]
+    kbatch.decode(["text"])  # type: ignore[arg-type]
     kbatch.decode_stream(chunks, isolated=True)  # type: ignore[call-arg]
 
 
