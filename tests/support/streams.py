@@ -94,6 +94,11 @@ def assert_same(found: Outcome, expected: Outcome) -> None:
                 assert str(found.error) == str(expected.error)
 
 
+def bytewise(data: bytes, size: int = 1) -> list[bytes]:
+    """Cut data into chunks of `size` bytes."""
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
 def cut(data: bytes, points: Iterable[int]) -> list[bytes]:
     bounds = [0, *sorted(points), len(data)]
     return [data[a:b] for a, b in itertools.pairwise(bounds)]
