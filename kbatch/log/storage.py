@@ -389,7 +389,9 @@ LOCAL = Storage()
 
 def locate(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> tuple[Storage, str]:
     """Return the storage of a path or URL that the caller named, and the path for its methods."""
-    text = os.fspath(path)
+    if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
+        hint = "; kbatch.decode reads batches from a buffer" if isinstance(path, bytes | bytearray | memoryview) else ""
+        raise TypeError(f"a path must be str or os.PathLike, got {type(path).__name__}{hint}")
     if is_url(text):
         return Storage(options, remote=True), text
     text = _FILE_URL.sub("", text, count=1) if text.startswith("file:/") else text

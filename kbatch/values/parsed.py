@@ -229,13 +229,18 @@ class ParsedValues(Generic[TableT]):
 
 def raw_column(table: TableData, on: On) -> pa.ChunkedArray:
     """Return the bytes of a table's keys or values."""
+    _check_on(on)
+    return to_arrow(table, columns=[on]).column(0)
+
+
+def _check_on(on: str) -> None:
     if on not in ("key", "value"):
         raise ValueError(f"on must be 'value' or 'key', got {on!r}")
-    return to_arrow(table, columns=[on]).column(0)
 
 
 def sample(table: TableData, on: On, rows: int = _SAMPLE_ROWS, size: int = _SAMPLE_BYTES) -> list[bytes]:
     """Return at most `rows` of a table's keys or values, spread over the table, with about `size` bytes."""
+    _check_on(on)
     lengths = table.records[f"{on}_len"]
     present = np.flatnonzero(lengths >= 0)
     chosen = present[:: max(1, -(-len(present) // rows))]

@@ -7,10 +7,12 @@ import io
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from golden_logs import LOGS
 
 import kbatch
+from kbatch.log import write_log
 
 SEGMENT = LOGS / "codec-none-0" / "00000000000000000000.log"
 COUNT = 1825
@@ -76,3 +78,23 @@ def test_another_kind_of_file_is_named(content: bytes, look: str, tmp_path: Path
     ):
         with pytest.raises(kbatch.CorruptBatchError, match=f"not a Kafka log: the bytes look like {look}"):
             read()
+
+
+@pytest.mark.parametrize("wrong", [b"a-0", bytearray(b"a-0"), 5, None], ids=repr)
+def test_a_log_is_not_opened_from_another_type_than_a_path(wrong: Any) -> None:
+    for call in (kbatch.Log, kbatch.find_logs):
+        with pytest.raises(TypeError, match=r"^a path must be str or os.PathLike, got \w+"):
+            call(wrong)
+    with pytest.raises(TypeError, match=r"got bytes; kbatch.decode reads batches from a buffer"):
+        kbatch.Log(b"a-0")  # type: ignore[arg-type]
+
+
+def test_values_are_parsed_from_keys_and_values_only() -> None:
+    table = kbatch.decode(SEGMENT)
+    with pytest.raises(ValueError, match="on must be 'value' or 'key', got 'headers'"):
+        table.values_json(on="headers")  # type: ignore[arg-type]
+
+
+def test_write_log_has_one_partition_by_default(tmp_path: Path) -> None:
+    (written,) = write_log(tmp_path / "logs", pa.table({"value": [b"a", b"b"]}), topic="orders")
+    assert (written.partition, written.records) == (0, 2)

@@ -27,7 +27,7 @@ def write_log(
     frame: Any,
     *,
     topic: str | None = None,
-    num_partitions: int | None = None,
+    num_partitions: int = 1,
     mode: Mode = "append",
     offsets: Literal["keep", "assign"] = "keep",
     compression: Codec | str | None = None,
@@ -63,7 +63,7 @@ def write_log(
 
         An iterable is consumed lazily, so it may be larger than memory.
     topic : str, optional
-    num_partitions : int, optional
+    num_partitions : int
     mode : {"append", "error", "overwrite"}
         If `root` has logs: append to them, raise, or replace them. "overwrite" removes **all** logs of the directory,
         not only the logs of these topics, and the broker's checkpoints. It keeps ``__cluster_metadata`` and directories

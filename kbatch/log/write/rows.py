@@ -147,7 +147,7 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
     if "partition" not in names and options.num_partitions is None:
         raise ValueError(
             "column 'partition' is missing: add it, or set the number of partitions to choose from with option "
-            "numPartitions (num_partitions)"
+            "numPartitions"
         )
     for name in names:
         kind = schema.field(name).type
@@ -282,7 +282,7 @@ class RowSplitter:
         if num_partitions is None:
             raise ValueError(
                 f"row {int(np.argmax(missing))} of a batch: the partition is null; set the number of partitions "
-                "to choose from with option numPartitions (num_partitions)"
+                "to choose from with option numPartitions"
             )
         keyless = missing
         if "key" in batch.schema.names:

@@ -197,8 +197,6 @@ def test_many_partitions_are_written(tmp_path: Path) -> None:
     [
         ({"key": ["a"]}, {}, "required column 'value' is missing"),
         ({"value": ["a"]}, {}, "column 'topic' is missing"),
-        ({"value": ["a"]}, {"topic": "t"}, "column 'partition' is missing"),
-        ({"value": ["a"], "partition": pa.array([None], pa.int32())}, {"topic": "t"}, "row 0 .* the partition is null"),
         ({"value": ["a"], "partition": [-1]}, {"topic": "t"}, "partition -1 must be 0 to 2147483647"),
         ({"value": ["a"], "partition": [1 << 31]}, {"topic": "t"}, "partition 2147483648 must be"),
         ({"value": ["a"], "partition": ["1"]}, {"topic": "t"}, "column 'partition' must be an integer, not string"),
