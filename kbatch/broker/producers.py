@@ -30,6 +30,7 @@ from kbatch.format import (
     BatchStatus,
     ControlType,
 )
+from kbatch.records.display import counted
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 
@@ -247,6 +248,9 @@ class SequenceChecker:
                 delta, offset = int(row["offset_delta"]), int(row["last_offset"])
                 producer.batches.append(((last - delta) & INT32_MAX, last, offset - delta, offset))
             self._producers[int(row["producer_id"])] = producer
+
+    def __repr__(self) -> str:
+        return f"<SequenceChecker: {counted(len(self._producers), 'producer')}>"
 
     def check(
         self,

@@ -17,7 +17,7 @@ from kbatch.log.segment import Segment
 from kbatch.read.decode_options import Crc, Isolation, OnError
 from kbatch.records.arrow import Binary, requested_binary, to_arrow, view_schema
 from kbatch.records.data import checked_columns
-from kbatch.records.display import count, html_of, table_rows
+from kbatch.records.display import counted, html_of, table_rows
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class Conversions(ABC):
             del table
         if losses:
             warnings.warn(
-                f"{count(losses, 'loss', 'losses')} of {count(lost, 'byte')}: damaged batches have no records here; "
+                f"{counted(losses, 'loss', 'losses')} of {counted(lost, 'byte')}: damaged batches have no records here; "
                 "the tables of tables() list the byte ranges in table.losses",
                 RuntimeWarning,
                 stacklevel=4,
@@ -236,7 +236,9 @@ class TablesOfLog(Conversions):
 
     def _repr_html_(self) -> str:
         """Return offsets, times, columns and first rows for a notebook: reads the first and the last batches."""
-        facts = [("", f"{count(len(self.segments), 'segment')}, {count(sum(s.size for s in self.segments), 'byte')}")]
+        facts = [
+            ("", f"{counted(len(self.segments), 'segment')}, {counted(sum(s.size for s in self.segments), 'byte')}")
+        ]
         head = RecordTable._empty(self._columns(None))
         try:
             facts += self._shown_facts()

@@ -21,6 +21,7 @@ from kbatch.errors import InvalidRecordError, UnsupportedFormatError
 from kbatch.extras import require
 from kbatch.format import ATTRIBUTE_CONTROL
 from kbatch.protocol.primitives import Reader, WireError
+from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ class ConsumerOffsets(NamedTuple):
     groups: pa.Table
     skipped: dict[int, int]
 
+    def __repr__(self) -> str:
+        return short_repr(self, self._fields)
+
 
 class TransactionStates(NamedTuple):
     """The contents of ``__transaction_state`` records.
@@ -121,6 +125,9 @@ class TransactionStates(NamedTuple):
 
     transactions: pa.Table
     skipped: dict[int, int]
+
+    def __repr__(self) -> str:
+        return short_repr(self, self._fields)
 
 
 def consumer_offsets(table: RecordTable) -> ConsumerOffsets:

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from kbatch.log.conversions import Conversions, TableOptions
 from kbatch.log.logs import Log
-from kbatch.records.display import count, html_of
+from kbatch.records.display import counted, html_of
 from kbatch.table import RecordTable
 
 __all__ = ["LogList"]
@@ -68,20 +68,20 @@ class LogList(list[Log], Conversions):
     def __repr__(self) -> str:
         rows = [f"  {name}: {segments}, {size}" for name, segments, size in self._rows()]
         if len(self) > _SHOWN_LOGS:
-            rows.append(f"  ... and {count(len(self) - _SHOWN_LOGS, 'more log')}")
+            rows.append(f"  ... and {counted(len(self) - _SHOWN_LOGS, 'more log')}")
         return "\n".join([f"<LogList: {self._summary()}>", *rows])
 
     def _repr_html_(self) -> str:
         """Return the first logs for a notebook: their topics, partitions, segments and sizes."""
         rows = self._rows()
         if len(self) > _SHOWN_LOGS:
-            rows.append([f"... and {count(len(self) - _SHOWN_LOGS, 'more log')}", "", ""])
+            rows.append([f"... and {counted(len(self) - _SHOWN_LOGS, 'more log')}", "", ""])
         return html_of("LogList", [("", self._summary())], ["log", "segments", "size"], rows)
 
     def _summary(self) -> str:
         topics = len({log.topic for log in self})
         size = sum(log.size for log in self)
-        return f"{count(len(self), 'log')} of {count(topics, 'topic')}, {count(size, 'byte')}"
+        return f"{counted(len(self), 'log')} of {counted(topics, 'topic')}, {counted(size, 'byte')}"
 
     def _rows(self) -> list[list[str]]:
         rows = []
@@ -89,5 +89,5 @@ class LogList(list[Log], Conversions):
             name = log.path if log.topic is None else f"{log.topic}-{log.partition}"
             if log.mark is not None:
                 name += f" ({log.mark})"
-            rows.append([name, count(len(log.segments), "segment"), count(log.size, "byte")])
+            rows.append([name, counted(len(log.segments), "segment"), counted(log.size, "byte")])
         return rows

@@ -31,7 +31,7 @@ from kbatch.log.state import (
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
-from kbatch.records.display import count, shown_time
+from kbatch.records.display import counted, shown_time
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 
@@ -144,7 +144,7 @@ class Log(TablesOfLog):
             self.topic, self.partition, self.mark = name_of_log(self._directory, names)
 
     def __repr__(self) -> str:
-        return f"<kbatch Log {self.path!r}, {count(len(self.segments), 'segment')}, {count(self.size, 'byte')}>"
+        return f"<kbatch Log {self.path!r}, {counted(len(self.segments), 'segment')}, {counted(self.size, 'byte')}>"
 
     def _shown_facts(self) -> Iterator[tuple[str, str]]:
         yield "path", self.path

@@ -18,6 +18,7 @@ from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, Tim
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, RemoteFile, Storage, locate
+from kbatch.records.display import counted
 from kbatch.tuning import FIRST_WALK_BATCHES, FIRST_WALK_WINDOW, WALK_BATCHES, WALK_WINDOW, ZERO_BLOCK
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class Segment:
         self.size: int = size
 
     def __repr__(self) -> str:
-        return f"<kbatch Segment {self.path!r}, {self.size} bytes>"
+        return f"<kbatch Segment {self.path!r}, {counted(self.size, 'byte')}>"
 
     def open(self) -> SegmentFile:
         """Open the file, to be used in a ``with`` block."""

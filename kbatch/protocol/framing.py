@@ -8,6 +8,7 @@ from typing_extensions import Buffer
 
 from kbatch.errors import LimitExceededError, ProtocolError
 from kbatch.protocol.codec import MAX_MESSAGE_SIZE
+from kbatch.records.display import counted
 
 __all__ = ["MessageSplitter", "split_messages"]
 
@@ -46,6 +47,9 @@ class MessageSplitter:
         self._partial = bytearray()
         # Bytes of complete messages before `_partial`, with their lengths.
         self._consumed = 0
+
+    def __repr__(self) -> str:
+        return f"<MessageSplitter: {counted(self.pending, 'byte')} of an incomplete message>"
 
     @property
     def pending(self) -> int:

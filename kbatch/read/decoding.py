@@ -10,7 +10,7 @@ from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, Limits
 from kbatch.read.committed import Aborted, decode_committed
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_part
-from kbatch.records.display import count
+from kbatch.records.display import counted
 from kbatch.table import RecordTable
 
 __all__ = ["decode"]
@@ -134,7 +134,7 @@ def decode(
     if remaining == len(array) < MIN_ENTRY_SIZE:
         # With more bytes, an illegal length or magic is an error.
         warnings.warn(
-            f"decode: {count(remaining, 'byte')} are too few to recognize a record batch, so the table is empty",
+            f"decode: {counted(remaining, 'byte')} are too few to recognize a record batch, so the table is empty",
             RuntimeWarning,
             stacklevel=2,
         )

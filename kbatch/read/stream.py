@@ -23,6 +23,7 @@ from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import BatchReader
 from kbatch.read.stable import StableFront
 from kbatch.records.data import Loss
+from kbatch.records.display import counted
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges
 from kbatch.tuning import STREAM_FRAMED, STREAM_READ_BYTES
@@ -181,8 +182,8 @@ class StreamDecoder:
 
     def __repr__(self) -> str:
         return (
-            f"<StreamDecoder at byte {self.position}: {self.pending_bytes} bytes pending, "
-            f"complete batches: {self._ready}>"
+            f"<StreamDecoder at byte {self.position}: {counted(self.pending_bytes, 'byte')} pending, "
+            f"{counted(self._ready, 'complete batch', 'complete batches')}>"
         )
 
     # -- bytes in

@@ -14,17 +14,43 @@ from kbatch.kernels.slices import header_keys, header_values
 from kbatch.quantities import EPOCH
 from kbatch.records.data import TableData
 
-__all__ = ["count", "html_of", "shown_time", "table_facts", "table_html", "table_repr", "table_rows"]
+__all__ = ["counted", "html_of", "short_repr", "shown_time", "table_facts", "table_html", "table_repr", "table_rows"]
 
 # The first rows of a table in a notebook, and the bytes of a key or value and the headers of a record that are shown.
 HTML_ROWS = 5
 _SHOWN_BYTES = 40
 _SHOWN_HEADERS = 3
+# The characters and items of a field in the representation of an object.
+_FIELD_CHARACTERS = 200
+_FIELD_ITEMS = 3
 
 
-def count(number: int, singular: str, plural: str | None = None) -> str:
+def counted(number: int, singular: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 loss", "2,000 records"."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def short_repr(of: object, fields: Iterable[str]) -> str:
+    """Return the representation of an object by its fields, each shortened: ``Name(field=value, ...)``."""
+    shown = (f"{name}={_short_value(getattr(of, name))}" for name in fields)
+    return f"{type(of).__name__}({', '.join(shown)})"
+
+
+def _short_value(value: Any) -> str:
+    if hasattr(value, "dtype") or hasattr(value, "null_count") or hasattr(value, "num_columns"):
+        # Arrays of NumPy, and arrays and tables of Arrow.
+        return f"<{type(value).__name__}: {counted(len(value), 'row')}>"
+    if isinstance(value, list | dict) and len(value) > _FIELD_ITEMS:
+        items = list(value)[:_FIELD_ITEMS]
+        first = {item: value[item] for item in items} if isinstance(value, dict) else items
+        end = "}" if isinstance(value, dict) else "]"
+        return f"{_short_text(repr(first)[:-1])}, ... {counted(len(value), 'item')}{end}"
+    return _short_text(repr(value))
+
+
+def _short_text(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _FIELD_CHARACTERS else f"{text[:_FIELD_CHARACTERS]}... ({len(text):,} characters)"
 
 
 def shown_time(timestamp: int) -> str:
@@ -38,14 +64,14 @@ def shown_time(timestamp: int) -> str:
 def table_facts(table: TableData) -> list[str]:
     """Return what the representation of a table states: counts, and whatever makes the table incomplete."""
     batches = table._batches
-    facts = [f"{count(len(table), 'record')} in {count(len(batches), 'batch', 'batches')}"]
+    facts = [f"{counted(len(table), 'record')} in {counted(len(batches), 'batch', 'batches')}"]
     if damaged := int(np.count_nonzero(~BatchStatus.sound(batches["status"]))):
-        facts.append(count(damaged, "damaged batch", "damaged batches"))
+        facts.append(counted(damaged, "damaged batch", "damaged batches"))
     if table.losses:
         lost = sum(loss.length for loss in table.losses)
-        facts.append(f"{count(len(table.losses), 'loss', 'losses')} of {count(lost, 'byte')}")
+        facts.append(f"{counted(len(table.losses), 'loss', 'losses')} of {counted(lost, 'byte')}")
     if table.pending:
-        facts.append(count(len(table.pending), "pending transaction"))
+        facts.append(counted(len(table.pending), "pending transaction"))
     if table.remaining:
         remain = "byte remains" if table.remaining == 1 else "bytes remain"
         facts.append(f"{table.remaining:,} {remain} after the last complete batch")

@@ -25,6 +25,7 @@ from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
 from kbatch.records.data import Loss
+from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
 from kbatch.tuning import REWRITE_MAX_GROWTH
 from kbatch.write.batch_layout import parse_codec
@@ -114,6 +115,9 @@ class RewriteReport:
     timestamps: int = 0
     tail_bytes: int = 0
     damage: list[Loss] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
 
     @property
     def lost(self) -> dict[str, int]:

@@ -22,6 +22,7 @@ from kbatch.format import (
     ControlType,
     Limits,
 )
+from kbatch.records.display import short_repr
 from kbatch.transactions.control import lost_markers, marker_types
 
 __all__ = [
@@ -106,6 +107,9 @@ class Transactions:
     open: list[OpenTransaction]
     last_stable_offset: int | None
     undecided: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, ABORTED_DTYPE))
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
 
     @property
     def pending(self) -> list[tuple[int, int]]:

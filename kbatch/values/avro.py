@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from kbatch.extras import require
 from kbatch.kernels.avro import Columns
+from kbatch.records.display import short_repr
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, read_prefixes
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, TypeSize, at, check_text_size, read_file
@@ -524,6 +525,9 @@ class AvroParser:
     schema: Schema | Mapping[int, Schema]
     framing: Framing = "none"
     reader_schema: Schema | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
         check_framing(self.framing)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kbatch.extras import require
 from kbatch.kernels.jsontext import check_texts, join
+from kbatch.records.display import short_repr
 from kbatch.tuning import JSON_BLOCK_BYTES, JSON_PARTS
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, check_type
@@ -88,6 +89,9 @@ class JsonParser:
 
     type: pa.DataType
     unknown: Unknown = "ignore"
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
         pa = require("pyarrow", "arrow", "values_json()")

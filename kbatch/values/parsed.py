@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from kbatch.extras import require
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
+from kbatch.records.display import counted, short_repr
 from kbatch.tuning import VALUES_PART_BYTES, VALUES_PART_ROWS
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ TableT = TypeVar("TableT", bound=TableData, default=Any)
 # The size of the sample from which a schema is inferred.
 _SAMPLE_ROWS = 2000
 _SAMPLE_BYTES = 1 << 20
+# The characters of the type in a representation.
+_SHOWN_TYPE = 300
 
 
 class Parsed(NamedTuple):
@@ -64,6 +67,9 @@ class Parsed(NamedTuple):
     values: pa.Array
     bad: npt.NDArray[np.int64]
     errors: list[str]
+
+    def __repr__(self) -> str:
+        return short_repr(self, self._fields)
 
 
 class Parser(Protocol):
@@ -185,6 +191,12 @@ class ParsedValues(Generic[TableT]):
     values: pa.ChunkedArray
     bad: npt.NDArray[np.int64]
     errors: list[str]
+
+    def __repr__(self) -> str:
+        kind = " ".join(str(self.values.type).split())
+        kind = kind if len(kind) <= _SHOWN_TYPE else f"{kind[:_SHOWN_TYPE]}..."
+        records, first = counted(len(self.values), "record"), f", first: {self.errors[0]}" if self.errors else ""
+        return f"<ParsedValues of {self.on}: {records} of type {kind}, {len(self.bad):,} bad{first}>"
 
     @property
     def bad_values(self) -> list[bytes]:

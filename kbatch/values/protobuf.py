@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbatch.extras import require
+from kbatch.records.display import short_repr
 from kbatch.tuning import PROTOBUF_ROWS
 from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, message_path, read_prefixes
 from kbatch.values.parsed import Parsed, slices_of
@@ -94,6 +95,9 @@ class ProtobufParser:
     descriptors: bytes
     message: str | None = None
     framing: Framing = "none"
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
 
     def __post_init__(self) -> None:
         check_framing(self.framing)

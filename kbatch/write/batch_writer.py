@@ -15,6 +15,7 @@ from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.source import RecordColumns
 from kbatch.quantities import SizeLike, size_between
+from kbatch.records.display import counted
 from kbatch.write.batch_layout import BatchLayout, BatchRows, append_time_of, check_range, now
 from kbatch.write.composing import compose_view, frame_payload, overheads, plan_batches, raise_fault, record_columns
 from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_array
@@ -152,6 +153,10 @@ class BatchWriter:
         self._start: int | None = None
         with contextlib.suppress(Exception):
             self._start = file.tell()  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        pending, written = counted(self.pending, "record"), counted(self.bytes_written, "byte")
+        return f"<BatchWriter at offset {self.next_offset}: {pending} pending, {written} written>"
 
     @property
     def pending(self) -> int:

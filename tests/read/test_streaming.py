@@ -202,9 +202,7 @@ def test_feed_returns_the_number_of_batches_that_a_flush_decodes() -> None:
     (loss,) = decoder.flush().losses
     assert loss[:2] == (4 * len(A), 25)
     decoder.feed(A + B[:9])
-    assert (
-        repr(decoder) == f"<StreamDecoder at byte {5 * len(A) + 25}: {len(A) + 9} bytes pending, complete batches: 1>"
-    )
+    assert repr(decoder) == f"<StreamDecoder at byte {5 * len(A) + 25}: {len(A) + 9} bytes pending, 1 complete batch>"
 
 
 def test_stop_drops_and_counts_the_bytes_after_damage() -> None:

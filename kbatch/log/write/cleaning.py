@@ -29,6 +29,7 @@ from kbatch.kernels.sizes import measure_batches
 from kbatch.log.segment import Segment
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.records.data import Loss
+from kbatch.records.display import short_repr
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 from kbatch.write.composing import compose, raise_fault
@@ -112,6 +113,9 @@ class Compaction:
     keyless: int = 0
     tail_bytes: int = 0
     damage: list[Loss] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)

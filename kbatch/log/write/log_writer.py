@@ -24,6 +24,7 @@ from kbatch.log.write.staging import staged
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
+from kbatch.records.display import counted
 from kbatch.transactions import TransactionTracker
 from kbatch.write.batch_layout import check_range
 
@@ -258,6 +259,10 @@ class LogWriter:
         self.next_offset = base_offset
         self.segments: list[int] = []
         self.bytes_written = 0
+
+    def __repr__(self) -> str:
+        segments, written = counted(len(self.segments), "segment"), counted(self.bytes_written, "byte")
+        return f"<LogWriter at offset {self.next_offset}: {segments}, {written}>"
 
     @property
     def staging(self) -> str:
