@@ -14,6 +14,7 @@ from kbatch.errors import KbatchError
 from kbatch.extras import require
 from kbatch.format import COLUMNS, VIEW_COLUMNS, Limits
 from kbatch.log.segment import Segment
+from kbatch.quantities import SizeLike, TimeLike
 from kbatch.read.decode_options import Crc, Isolation, OnError
 from kbatch.records.arrow import Binary, requested_binary, to_arrow, view_schema
 from kbatch.records.data import checked_columns
@@ -36,15 +37,16 @@ class TableOptions(TypedDict, total=False):
 
     start_offset: int | None
     stop_offset: int | None
-    start_timestamp: int | None
-    stop_timestamp: int | None
+    start_timestamp: TimeLike | None
+    stop_timestamp: TimeLike | None
+    last: int | None
     isolation: Isolation
     include_control: bool
     crc: Crc
     on_error: OnError
     limits: Limits | None
     threads: int
-    max_bytes: int
+    max_bytes: SizeLike
 
 
 class Conversions(ABC):
@@ -214,8 +216,8 @@ class Conversions(ABC):
             del table
         if losses:
             warnings.warn(
-                f"{counted(losses, 'loss', 'losses')} of {counted(lost, 'byte')}: damaged batches have no records here; "
-                "the tables of tables() list the byte ranges in table.losses",
+                f"{counted(losses, 'loss', 'losses')} of {counted(lost, 'byte')}: damaged batches have no records "
+                "here; the tables of tables() list the byte ranges in table.losses",
                 RuntimeWarning,
                 stacklevel=4,
             )
