@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from kbatch.escaping import is_printable, printable
+from kbatch.records.display import counted
 
 __all__ = [
     "ProgressLine",
@@ -103,12 +104,6 @@ class ProgressLine:
 
 def _bar(done: int, total: int) -> str:
     return f"[{'#' * (30 * done // max(total, 1)):<30}]"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 batch``, ``2,000 batches``."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def format_size(size: int) -> str:

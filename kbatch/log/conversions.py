@@ -216,7 +216,7 @@ class Conversions(ABC):
             del table
         if losses:
             warnings.warn(
-                f"{counted(losses, 'loss', 'losses')} of {counted(lost, 'byte')}: damaged batches have no records "
+                f"{counted(losses, 'loss')} of {counted(lost, 'byte')}: damaged batches have no records "
                 "here; the tables of tables() list the byte ranges in table.losses",
                 RuntimeWarning,
                 stacklevel=4,

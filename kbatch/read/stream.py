@@ -183,7 +183,7 @@ class StreamDecoder:
     def __repr__(self) -> str:
         return (
             f"<StreamDecoder at byte {self.position}: {counted(self.pending_bytes, 'byte')} pending, "
-            f"{counted(self._ready, 'complete batch', 'complete batches')}>"
+            f"{counted(self._ready, 'complete batch')}>"
         )
 
     # -- bytes in

@@ -25,9 +25,10 @@ _FIELD_CHARACTERS = 200
 _FIELD_ITEMS = 3
 
 
-def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """Return a number with its noun: "1 loss", "2,000 records"."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 loss``, ``2,000 batches``."""
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def short_repr(of: object, fields: Iterable[str]) -> str:
@@ -64,12 +65,12 @@ def shown_time(timestamp: int) -> str:
 def table_facts(table: TableData) -> list[str]:
     """Return what the representation of a table states: counts, and whatever makes the table incomplete."""
     batches = table._batches
-    facts = [f"{counted(len(table), 'record')} in {counted(len(batches), 'batch', 'batches')}"]
+    facts = [f"{counted(len(table), 'record')} in {counted(len(batches), 'batch')}"]
     if damaged := int(np.count_nonzero(~BatchStatus.sound(batches["status"]))):
-        facts.append(counted(damaged, "damaged batch", "damaged batches"))
+        facts.append(counted(damaged, "damaged batch"))
     if table.losses:
         lost = sum(loss.length for loss in table.losses)
-        facts.append(f"{counted(len(table.losses), 'loss', 'losses')} of {counted(lost, 'byte')}")
+        facts.append(f"{counted(len(table.losses), 'loss')} of {counted(lost, 'byte')}")
     if table.pending:
         facts.append(counted(len(table.pending), "pending transaction"))
     if table.remaining:
