@@ -82,7 +82,7 @@ def test_a_broker_continues_written_logs(tmp_path: Path) -> None:
     for value in (b"first", b"second"):
         add(0, b"broker", value, None, 1000)
     for compression in ("zstd", "none"):
-        write_log(broker.log_dir, pa.table(rows), topic="t", compression=compression, segment_bytes=20_000)
+        write_log(broker.log_dir, pa.table(rows), topic="t", codec=compression, segment_bytes=20_000)
         for n in range(3000):
             key = None if n % 4 == 0 else b"k%d" % n
             add(n % 2, key, b"value %d" % n, [("n", b"%d" % n)], 2000 + n)

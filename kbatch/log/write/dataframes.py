@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,11 +31,12 @@ def write_log(
     num_partitions: int = 1,
     mode: Mode = "append",
     offsets: Literal["keep", "assign"] = "keep",
-    compression: Codec | str | None = None,
+    codec: Codec | str | None = None,
     batch_size: SizeLike = 16384,
     segment_bytes: SizeLike = 1 << 30,
     index_interval_bytes: SizeLike = 4096,
     timestamp_type: TimestampType | Literal["create_time", "log_append_time"] = TimestampType.CREATE_TIME,
+    compression: Codec | str | None = None,
 ) -> list[Written]:
     """Write the rows of a DataFrame to a log directory, as segments of magic 2 for each topic and partition.
 
@@ -70,7 +72,7 @@ def write_log(
         marked ``-delete``, ``-future`` or ``-stray``.
     offsets : {"keep", "assign"}
         Whether to keep the offsets of a column ``offset``. Without the column they are assigned.
-    compression : str or Codec, optional
+    codec : str or Codec, optional
         A codec as for `kbatch.encode`, optionally with a level, such as ``"zstd:3"``.
     batch_size : int or str
         As for `kbatch.BatchWriter`.
@@ -78,6 +80,8 @@ def write_log(
         As for `kbatch.log.LogWriter`.
     timestamp_type : {"create_time", "log_append_time"}, or kbatch.TimestampType
         With log_append_time, all records get the time of this call.
+    compression : str or Codec, optional
+        The former name of `codec`. Deprecated.
 
     Returns
     -------
@@ -100,17 +104,22 @@ def write_log(
     >>> rows = pa.table({"key": [b"a", b"b", None], "value": [b"1", b"2", b"3"]})
     >>> with tempfile.TemporaryDirectory() as root:
     ...     for _ in range(2):
-    ...         written = write_log(root, rows, topic="orders", num_partitions=1, compression="lz4")
+    ...         written = write_log(root, rows, topic="orders", codec="lz4")
     ...     log = kbatch.Log(f"{root}/orders-0")
     ...     written[0].first_offset, log.end_offset, len(log.segments)
     (3, 6, 2)
     """
     if mode not in ("append", "error", "overwrite"):
         raise ValueError(f"mode must be 'append', 'error' or 'overwrite', got {mode!r}")
+    if compression is not None:
+        warnings.warn("write_log: compression is deprecated; use codec", DeprecationWarning, stacklevel=2)
+        if codec is not None:
+            raise ValueError("codec and compression exclude each other; use codec")
+        codec = compression
     try:
-        compressed = parse_codec_level(compression)
+        compressed = parse_codec_level(codec)
     except ValueError as error:
-        raise ValueError(f"compression {error}") from None
+        raise ValueError(f"codec {error}") from None
     options = RowOptions(
         topic=topic,
         num_partitions=num_partitions,

@@ -27,7 +27,7 @@ from kbatch.log.write.rows import parse_codec_level
 @pytest.mark.parametrize("compression", [None, "gzip:1", "snappy", "lz4", "zstd:3"])
 def test_written_logs_have_the_rows_of_the_frame(tmp_path: Path, compression: str | None) -> None:
     table = frame(400)
-    written = write_log(tmp_path / "logs", table, compression=compression, batch_size=300)
+    written = write_log(tmp_path / "logs", table, codec=compression, batch_size=300)
     assert found(tmp_path / "logs") == expected(table)
     assert sum(each.records for each in written) == 400
     assert [(each.topic, each.partition, each.first_offset) for each in written] == [
@@ -46,8 +46,8 @@ def test_written_logs_have_the_rows_of_the_frame(tmp_path: Path, compression: st
 def test_aiokafka_reads_written_logs(tmp_path: Path) -> None:
     records = pytest.importorskip("aiokafka.record.memory_records")
     table = frame(100)
-    write_log(tmp_path, table, compression="lz4", batch_size=500)
-    write_log(tmp_path, table, compression="zstd")
+    write_log(tmp_path, table, codec="lz4", batch_size=500)
+    write_log(tmp_path, table, codec="zstd")
     for (topic, partition), rows in expected(table, table).items():
         seen = []
         for path in sorted((tmp_path / f"{topic}-{partition}").glob("*.log")):
@@ -63,7 +63,7 @@ def test_an_append_continues_the_offsets_and_keeps_the_files(tmp_path: Path) -> 
     frames = [frame(30, first=30 * n, partitions=2) for n in range(4)]
     before: dict[str, bytes | None] = {}
     for n, each in enumerate(frames):
-        written = write_log(tmp_path, each, compression=["none", "gzip", "lz4", "zstd"][n])
+        written = write_log(tmp_path, each, codec=["none", "gzip", "lz4", "zstd"][n])
         now = tree(tmp_path)
         assert {name: now[name] for name in before} == before
         before = now
@@ -117,7 +117,7 @@ def test_frames_of_other_libraries_are_written_like_arrow(tmp_path: Path) -> Non
 
 def test_a_record_table_keeps_its_offsets(tmp_path: Path, golden: Path) -> None:
     log = kbatch.Log(golden / "logs" / "codec-zstd-0")
-    write_log(tmp_path, log.tables(), topic="copy", num_partitions=1, compression="zstd")
+    write_log(tmp_path, log.tables(), topic="copy", num_partitions=1, codec="zstd")
     copy = kbatch.Log(tmp_path / "copy-0")
     assert (copy.start_offset, copy.end_offset) == (log.start_offset, log.end_offset)
     columns = ("offset", "timestamp", "timestampType", "key", "value", "headers")
@@ -231,9 +231,9 @@ def test_many_partitions_are_written(tmp_path: Path) -> None:
             {"topic": "t", "num_partitions": 1},
             "t-0, 1 rows: record 0: timestamp",
         ),
-        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "brotli"}, "codec must be one of"),
-        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "gzip:77"}, "level"),
-        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "compression": "zstd:x"}, "compression must be a codec"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "codec": "brotli"}, "codec must be one of"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "codec": "gzip:77"}, "level"),
+        ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "codec": "zstd:x"}, "codec must be a codec"),
         ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "mode": "ignore"}, "mode must be"),
         ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "offsets": "drop"}, "offsets must be"),
         ({"value": ["a"]}, {"topic": "t", "num_partitions": 1, "segment_bytes": 0}, "segment_bytes must be"),
@@ -383,3 +383,12 @@ def test_two_writers_of_an_existing_directory_both_succeed(tmp_path: Path) -> No
 
     write_log(tmp_path, rows())
     assert found(tmp_path) == expected(frame(20), frame(10))
+
+
+def test_the_former_name_of_codec_gives_a_warning(tmp_path: Path) -> None:
+    table = pa.table({"value": [b"a"]})
+    with pytest.warns(DeprecationWarning, match="compression is deprecated; use codec"):
+        write_log(tmp_path / "logs", table, topic="t", compression="zstd:3")
+    assert kbatch.Log(tmp_path / "logs" / "t-0").batches()["attributes"].tolist() == [int(kbatch.Codec.ZSTD)]
+    with pytest.warns(DeprecationWarning, match="use codec"), pytest.raises(ValueError, match="exclude each other"):
+        write_log(tmp_path / "logs", table, topic="t", compression="zstd", codec="lz4")
