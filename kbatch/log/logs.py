@@ -82,8 +82,6 @@ class Log(TablesOfLog):
     ('codec-none', 0, 0, 3160)
     >>> sum(len(table) for table in log.tables(start_offset=3000))
     160
-    >>> log.to_arrow(start_offset=3000, columns=["topic", "offset"]).num_rows
-    160
     """
 
     def __init__(
@@ -256,8 +254,7 @@ class Log(TablesOfLog):
         -------
         ndarray of BATCH_DTYPE, shape (batches,)
             All batches on disk, including those before `start_checkpoint`, in log order. ``position`` is the byte in
-            the segment's file. The array takes 88 bytes per batch; `Segment.scan` yields the same rows in bounded
-            memory.
+            the segment's file. The array takes 88 bytes per batch; `Segment.scan` takes bounded memory.
 
         Raises
         ------
@@ -296,10 +293,9 @@ class Log(TablesOfLog):
         start_timestamp, stop_timestamp : datetime, datetime64, timedelta, str or int, optional
             Only records with `start_timestamp` <= timestamp < `stop_timestamp`. A time without a time zone is UTC. A
             text is in ISO 8601, an integer is milliseconds since the epoch, and a timedelta or a text such as ``"1h"``
-            is a time before now. Producers choose
-            timestamps freely, so an earlier record may follow a later one: `stop_timestamp` selects rows and does not
-            end the read. With `start_timestamp`, index files and batch headers allow skipping bytes that contain only
-            earlier batches.
+            is a time before now. Producers choose timestamps freely, so an earlier record may follow a later one:
+            `stop_timestamp` selects rows and does not end the read. With `start_timestamp`, index files and batch
+            headers allow skipping bytes that contain only earlier batches.
         last : int, optional
             Only the last records, at most this number, among those that the other arguments select. Records are
             counted, not offsets: compacted and transactional logs have gaps.
