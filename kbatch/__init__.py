@@ -1,4 +1,7 @@
-"""Kafka's record batches to NumPy, Arrow, pandas, Polars and Spark."""
+"""Kafka's record batches to NumPy, Arrow, pandas, Polars and Spark.
+
+Docstrings cite rules of Kafka's format by ids such as FRM-R3; ``docs/format-rules.md`` lists them with their meaning.
+"""
 
 from kbatch.batches.framing import scan
 from kbatch.broker.appending import accept_batch

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import rule_index
+
+import kbatch
 
 
 def test_every_rule_has_a_test() -> None:
@@ -37,3 +41,9 @@ def test_ids_are_found_in_names() -> None:
     assert rule_index.named("test_seq_r1_r4_sequences_follow") == {"SEQ-R1", "SEQ-R4"}
     assert rule_index.named("test_swap_that_is_cut_dsk_r8_dsk_r14") == {"DSK-R8", "DSK-R14"}
     assert rule_index.named("test_whatever_is_read") == set()
+
+
+def test_the_page_of_the_rules_lists_every_rule_and_the_package_names_the_page() -> None:
+    page = Path(__file__).parents[1] / "docs" / "format-rules.md"
+    assert page.read_text() == rule_index.page()
+    assert "docs/format-rules.md" in (kbatch.__doc__ or "")

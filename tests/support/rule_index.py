@@ -48,6 +48,23 @@ def not_applicable() -> dict[str, str]:
     return dict(_rows("not-applicable.tsv"))
 
 
+def page() -> str:
+    """Return ``docs/format-rules.md``: every rule that docstrings, messages and tests cite, with its meaning."""
+    lines = [
+        "# Rules of the format",
+        "",
+        "Docstrings, error messages and tests cite the rules of Kafka's format by the ids on this page: FRM-R3.",
+        "The rules were derived from Kafka's source and checked with Kafka's own classes. CORRUPT is an error of the",
+        "framing, INVALID an error in a batch, and PARTIAL an incomplete batch at the end of the input. This page is",
+        "generated: `python tests/support/rule_index.py --page > docs/format-rules.md`.",
+        "",
+        "| id | rule |",
+        "|---|---|",
+    ]
+    escaped = {id: re.sub(r"([|<>*\\[\]_`])", r"\\\1", rule.text) for id, rule in rules().items()}
+    return "\n".join([*lines, *(f"| {id} | {text} |" for id, text in escaped.items()), ""])
+
+
 def cited(text: str) -> set[str]:
     """Return the ids in a text."""
     return {
@@ -88,6 +105,9 @@ def shown_by(tests: Path = TESTS) -> dict[str, list[str]]:
 
 
 def main() -> int:
+    if sys.argv[1:] == ["--page"]:
+        print(end=page())
+        return 0
     tests = Path(sys.argv[1]) if len(sys.argv) > 1 else TESTS
     without = not_applicable()
     missing = 0
