@@ -166,7 +166,7 @@ def test_writers_and_watchers_report_missing_permissions(log: Path, tmp_path: Pa
     log.chmod(0o755)
     written, watched = done.stdout.splitlines()
     assert re.fullmatch(rf"\[Errno 13\] Permission denied: '{closed}/\S+'", written)
-    assert watched == f"{log}: cannot be listed: Permission denied"
+    assert watched == f"{log}: can't be listed: Permission denied"
     assert os.listdir(closed) == []
 
 

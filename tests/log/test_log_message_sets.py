@@ -61,7 +61,7 @@ def test_splits_of_any_size_have_the_records_that_kafka_reads(name: str, split_b
 def test_bounds_by_offset_cut_within_wrappers_off_r3_leg_r25(name: str, use_indexes: bool) -> None:
     log = Log(LOGS / name, use_indexes=use_indexes)
     everything = [record for table in log.tables() for record in records_of(table)]
-    ends = [None, -1, *range(0, everything[-1].offset + 3, 5)]
+    ends = [None, *range(0, everything[-1].offset + 3, 5)]
     for start in ends:
         for stop in ends:
             expected = [

@@ -280,7 +280,7 @@ def test_per_partition_offsets_must_name_the_selected_partitions(golden: Path) -
 
 def test_a_timestamp_after_the_end_is_an_error_unless_latest_is_allowed(golden: Path) -> None:
     logs = open_selected([str(golden / "logs" / "codec-none-0")])
-    late = Bound(timestamp=1 << 60)
+    late = Bound(timestamp=1 << 62)
     with pytest.raises(ValueError, match=r"codec-none-0: no record at or after timestamp .*Strategy=latest"):
         plan(logs, ReadOptions(starting=late))
     assert rows_of(plan(logs, ReadOptions(starting=late, latest_if_no_timestamp=True)), ReadOptions()) == []

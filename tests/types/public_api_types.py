@@ -162,6 +162,8 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     logs = kbatch.log.find_logs(str(path))
     assert_type(logs, kbatch.log.LogList)
     assert_type(logs[0], kbatch.Log)
+    assert_type(kbatch.log.find_logs(path), kbatch.log.LogList)
+    assert_type(kbatch.log.Log(path), kbatch.log.Log)
     assert_type(logs[:2], kbatch.log.LogList)
     assert_type(list(logs), list[kbatch.Log])
     as_list: list[kbatch.Log] = logs

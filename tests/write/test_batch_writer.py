@@ -249,7 +249,7 @@ def test_invalid_writer_options_are_refused(options: dict[str, Any], text: str) 
 def test_other_objects_than_binary_files_are_refused(file: Any) -> None:
     with pytest.raises(TypeError, match=r"file must be open for binary writing, as open\(path, 'wb'\), got"):
         kbatch.BatchWriter(file)
-    with pytest.raises(TypeError, match="batch_size must be an int, got NoneType"):
+    with pytest.raises(TypeError, match="batch_size must be a number of bytes such as 67108864 or 64m, got None"):
         kbatch.BatchWriter(io.BytesIO(), batch_size=None)  # type: ignore[arg-type]
 
 
