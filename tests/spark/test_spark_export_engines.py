@@ -407,7 +407,7 @@ def test_wrong_arguments_are_usage_errors(tmp_path: Path, logs: Path, capsys: py
         (["--partitions", "7-5"], "--partitions must be numbers and ranges such as 0,2,5-7; '7-5' is not a range"),
         (["--split-size", "lots"], "--split-size must be a number of bytes"),
         (["--split-size", "0"], "--split-size must be at least 1, got 0"),
-        (["--row-group-size", "-1"], "--row-group-size must be a number of bytes"),
+        (["--row-group-size", "-1"], "--row-group-size must be at least 1, got -1"),
         (["--key-partitions", "3"], "--key-partitions requires --key"),
         (["--key", "k", "--key-partitions", "0"], "--key-partitions must be at least 1, got 0"),
         (["--file-size", "0"], "--file-size must be at least 1, got 0"),
