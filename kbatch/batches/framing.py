@@ -65,8 +65,6 @@ _FIRST_BYTES = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow file",
     b"Obj\x01": "an Avro file",
-    b"{": "JSON",
-    b"[": "JSON",
 }
 
 
@@ -249,7 +247,9 @@ def _look_of(first: bytes) -> str | None:
     except UnicodeDecodeError as error:
         # The last character may be cut.
         text = first[: error.start].decode("utf-8") if error.start > len(first) - 4 else ""
-    return "text" if text and all(each.isprintable() or each in "\t\r\n" for each in text) else None
+    if not text or not all(each.isprintable() or each in "\t\r\n" for each in text):
+        return None
+    return "JSON" if text[0] in "{[" else "text"
 
 
 def first_offsets(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

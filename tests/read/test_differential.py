@@ -10,7 +10,7 @@ from typing import Any
 import oracle
 import pytest
 from agreement import assert_agrees
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from peers import (
     BUILDERS,
@@ -303,6 +303,7 @@ def test_every_flipped_bit_loses_one_batch(data: bytes, batches: list[oracle.Bat
 
 
 @given(cuts=st.lists(st.tuples(st.integers(0, len(SMALL)), st.integers(0, 60), st.binary(max_size=60)), max_size=4))
+@example(cuts=[(0, 0, b"{\x00\x00\x00\x00\x00\x00\x00\x10\x00")])
 def test_removed_and_inserted_bytes_lose_no_complete_batch(cuts: list[tuple[int, int, bytes]]) -> None:
     """on_error="skip" finds every batch that is still complete, and accounts for every byte."""
     data = SMALL + oracle.three(140)

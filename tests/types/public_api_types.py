@@ -166,7 +166,6 @@ def logs(path: Path, progress: Callable[[str, int], bool]) -> None:
     assert_type(kbatch.log.Log(path), kbatch.log.Log)
     assert_type(logs[:2], kbatch.log.LogList)
     assert_type(list(logs), list[kbatch.Log])
-    as_list: list[kbatch.Log] = logs
     assert_type(logs.tables(columns=["topic"], start_offset=5), Iterator[kbatch.RecordTable])
     assert_type(logs.to_arrow(columns=["topic"], isolation="read_committed"), pa.Table)
     assert_type(log.to_arrow(start_offset=5, binary="binary_view"), pa.Table)
