@@ -134,7 +134,7 @@ def decode(
     if remaining == len(array) < MIN_ENTRY_SIZE:
         # With more bytes, an illegal length or magic is an error.
         warnings.warn(
-            f"decode: {counted(remaining, 'byte')} are too few to recognize a record batch, so the table is empty",
+            f"decode: {counted(remaining, 'byte')}, too few to recognize a record batch, so the table is empty",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -31,6 +31,7 @@ def main() -> None:
 
     # Overflow in NumPy, which gives wrong results, is only a warning.
     warnings.simplefilter("error", RuntimeWarning)
+    warnings.filterwarnings("ignore", "decode: .* too few to recognize", RuntimeWarning)
     atheris.Setup(sys.argv, target.function, custom_mutator=mutate)
     atheris.Fuzz()
 
