@@ -43,7 +43,7 @@ def read_options(choices: PackedChoices) -> dict[str, Any]:
         "include_control": choices.of([False, True]),
         "threads": choices.of([1, 1, 1, 2]),
         "limits": choices.of([LIMITS, SMALL_LIMITS]),
-        "start_offset": choices.of([None, None, 0, 1, 3, 102, -1]),
+        "start_offset": choices.of([None, None, 0, 1, 3, 102, 103]),
         "stop_offset": choices.of([None, None, 0, 2, 104, 2**63 - 1]),
         "columns": choices.of([None, None, ["offset"], ["key", "value"]]),
     }
