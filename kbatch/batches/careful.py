@@ -17,7 +17,7 @@ import zstandard
 from kbatch.batches.arena import Arena, PayloadError
 from kbatch.errors import Fault, Finding
 from kbatch.format import Codec
-from kbatch.tuning import GZIP_FEED, GZIP_STEP, LZ4_STEP
+from kbatch.tuning import GZIP_FEED, GZIP_FIRST_FEED, GZIP_STEP, LZ4_STEP
 
 __all__ = ["decompress_carefully"]
 
@@ -129,13 +129,17 @@ def _decompress_gzip(payload: memoryview, arena: Arena, limit: int) -> int:
     position = produced = 0
     while True:
         member = zlib.decompressobj(wbits=31)
+        # zlib copies the input after a member: a payload of small members must not be copied for each of them.
+        size = GZIP_FIRST_FEED
         while not member.eof:
-            feed = payload[position : position + GZIP_FEED]
+            feed = payload[position : position + size]
+            size = min(4 * size, GZIP_FEED)
             try:
                 chunk = member.decompress(feed, min(GZIP_STEP, limit - produced + 1))
             except zlib.error as error:
                 _refuse_payload(f"gzip: {error}")
-            taken = len(feed) - len(member.unconsumed_tail) - len(member.unused_data)
+            # At the end of a member, `unconsumed_tail` may repeat `unused_data`.
+            taken = len(feed) - len(member.unused_data if member.eof else member.unconsumed_tail)
             if not chunk and not taken and not member.eof:
                 _refuse_payload("gzip: the stream is cut short")
             position += taken
