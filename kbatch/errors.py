@@ -49,7 +49,7 @@ __all__ = [
 class KbatchError(Exception):
     """Base of all errors that kbatch raises about its input.
 
-    The message is one line, with unprintable characters escaped; the attributes are as they are in the input.
+    The message is one line, with unprintable characters escaped. The attributes are not escaped.
 
     Attributes
     ----------

@@ -100,7 +100,7 @@ class RecordTable(TableData):
         return arrow.view_schema(self.columns)
 
     def head(self, n: int = 5) -> RecordTable:
-        """Return the first `n` records; a negative number leaves out that many records at the end."""
+        """Return the first `n` records; with a negative `n`, all records except the last ``-n``."""
         return self[:n]
 
     def headers_of(self, row: int) -> list[tuple[bytes, bytes | None]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from golden_logs import LOGS
 
 import kbatch
 import kbatch.log
@@ -18,7 +19,6 @@ import kbatch.protocol
 import kbatch.values
 from kbatch.log.internal import ConsumerOffsets, TransactionStates
 
-LOGS = Path(__file__).parent / "golden" / "logs"
 LOSSES = [kbatch.Loss(position, 100, "reason " * 50, position) for position in range(5000)]
 ROWS = pa.table({f"column {number}": range(1000) for number in range(50)})
 

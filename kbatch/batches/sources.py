@@ -41,9 +41,8 @@ def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8]
     if isinstance(data, io.TextIOBase):
         raise TypeError(f"{function} needs a file that is open for binary reading, as open(path, 'rb')")
     if callable(getattr(data, "read", None)):
-        return byte_array(cast("BinaryFile", data).read()), getattr(data, "name", None) if isinstance(
-            data, io.IOBase
-        ) else None
+        name = getattr(data, "name", None) if isinstance(data, io.IOBase) else None
+        return byte_array(cast("BinaryFile", data).read()), name
     raise TypeError(
         f"{function} takes one buffer (bytes, memoryview, mmap, ...), a path or a binary file, got "
         f"{type(data).__name__}; kbatch.decode_stream takes an iterable of buffers"
@@ -60,7 +59,7 @@ def open_segment(path: str | os.PathLike[str], function: str) -> io.FileIO:
     if os.path.isdir(text):
         raise LogDirectoryError(
             f"{text}: is a directory; kbatch.Log(path).tables() reads a topic-partition, and kbatch.find_logs(path) "
-            "finds those of a log directory",
+            "finds the logs of a log directory",
             source=text,
         )
     try:

@@ -253,8 +253,8 @@ class Writer:
 
     Notes
     -----
-    Every method returns the writer. `ValueError` is raised for a value without such a form: an integer out of range, a
-    string longer than 32767 bytes (PRI-R5) or that cannot be encoded as UTF-8, tags that do not ascend (PRI-R7).
+    Every method returns the writer, and raises `ValueError` for a value that it cannot write: an integer out of range,
+    a string that is longer than 32767 bytes (PRI-R5) or cannot be encoded as UTF-8, tags that do not ascend (PRI-R7).
 
     Examples
     --------

@@ -36,9 +36,8 @@ def decode(
     ----------
     data : buffer, path or binary file
         Consecutive record batches, as in a fetch response or a segment file: bytes, bytearray, memoryview, mmap or
-        ndarray. A file, or the file at a local path, is read to its end. An incomplete batch at
-        the end is not decoded; ``consumed`` is the position where it begins (FRM-R3), and ``remaining`` the number of
-        its bytes.
+        ndarray. A file, or the file at a local path, is read to its end. An incomplete batch at the end is not decoded;
+        ``consumed`` is the position where it begins (FRM-R3), and ``remaining`` the number of its bytes.
     isolation : {"read_uncommitted", "read_committed"}
         Which records to return: all of them, or, as Kafka's consumer does, only non-transactional records and records
         of committed transactions.

@@ -38,7 +38,7 @@ class _StreamTracker(TransactionTracker):
         before = {producer_id: is_open.get(producer_id) for producer_id in events["producer_id"].tolist()}
         lost = events["producer_id"][events["kind"] == LOST_BYTES].tolist()
         if len(lost) != len(is_open.keys() & lost):
-            # A marker that may have been that of any transaction.
+            # The lost marker may have ended any open transaction.
             before |= is_open
         super().replay(events)
         for producer_id, earlier in before.items():
@@ -55,8 +55,8 @@ class StableFront:
 
     Its memory is proportional to the number of batches not released yet, of open transactions, and, for `finish`, of
     transactions whose marker was lost. The work for each call is proportional to the bytes that are new to it, to the
-    batches that can be decoded, and to the transactions that begin or end in them: neither open transactions nor ended
-    ones are looked through.
+    batches that can be decoded, and to the transactions that begin or end in them. It does not depend on the number of
+    open or ended transactions.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class StableFront:
         table : RecordTable
             The next batches and losses, up to the reader's position.
         data : ndarray of uint8
-            Bytes that contain the good batches.
+            A window of the stream with all good batches of the table.
         origin : int
             Position of ``data[0]`` in the stream.
         """

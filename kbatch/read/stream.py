@@ -543,19 +543,14 @@ def decode_stream(
     [[b'v'], [b'v']]
     """
     table_bytes = size_between("max_bytes", max_bytes, 1)
+    if isinstance(stream, str | os.PathLike):
+        decoder = StreamDecoder(**options)
+        return _tables_of_file(decoder, open_segment(stream, "kbatch.decode_stream"), table_bytes)
     if isinstance(stream, bytes | bytearray | memoryview | np.ndarray):
         raise TypeError("decode_stream takes a file or an iterable of chunks; use kbatch.decode for a buffer")
     if isinstance(stream, io.TextIOBase):
         raise TypeError("decode_stream needs a file that is open for binary reading, as open(path, 'rb')")
-    if (
-        not isinstance(stream, str | os.PathLike)
-        and not hasattr(stream, "read")
-        and not hasattr(stream, "readinto")
-        and not isinstance(stream, Iterable)
-    ):
+    if not (hasattr(stream, "read") or hasattr(stream, "readinto") or isinstance(stream, Iterable)):
         raise TypeError(f"decode_stream takes a file, a path or an iterable of chunks, got {type(stream).__name__}")
     decoder = StreamDecoder(**options)
-    if isinstance(stream, str | os.PathLike):
-        file = open_segment(stream, "kbatch.decode_stream")
-        return _tables_of_file(decoder, file, table_bytes)
     return decoder._tables(_feeds(decoder, stream), table_bytes)

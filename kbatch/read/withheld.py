@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 __all__ = ["EndedTransactions", "PendingSnapshot", "PendingTransactions"]
 
-# The time at which a transaction ends that has not ended.
+# The end of a transaction that has not ended.
 _NOT_ENDED = 1 << 62
-# The number of ended transactions that are kept for no reason.
+# The history may hold this many ended transactions, and as many as pending ones, before it is rewritten.
 _SPARE_ROWS = 64
 
 
@@ -94,7 +94,7 @@ class PendingTransactions:
             self._remove(self._undecided.popleft()[0])
 
     def snapshot(self) -> PendingSnapshot:
-        """Return the transactions as they are now."""
+        """Return a snapshot of the transactions that are pending now."""
         if self._snapshot is None:
             if len(self._rows) > 2 * len(self) + _SPARE_ROWS:
                 self._forget_ended()
@@ -120,9 +120,9 @@ class PendingTransactions:
 
 
 class PendingSnapshot:
-    """The transactions that were pending at a point in time.
+    """The transactions that were pending when the snapshot was taken.
 
-    A call returns producer ids and first offsets, sorted by first offset.
+    Calling it returns their producer ids and first offsets, sorted by first offset.
     """
 
     __slots__ = ("_count", "_ends", "_rows", "_time")

@@ -49,8 +49,8 @@ def view_schema(columns: Sequence[str] | None = None, *, binary: Binary = "binar
     Parameters
     ----------
     columns : sequence of str, optional
-        Some of `kbatch.format.VIEW_COLUMNS`, in this order. Default is all of them; topic and partition
-        only with `log`.
+        Some of `kbatch.format.VIEW_COLUMNS`, in this order. Default is all of them; topic and partition only with
+        `log`.
     binary : {"binary", "large_binary", "binary_view"}
         The type of keys and values, also in headers.
     log : bool

@@ -28,9 +28,9 @@ def concat_tables(tables: Iterable[TableDataT]) -> TableDataT:
     Returns
     -------
     RecordTable
-        The bytes are copied, unless all tables share them, as slices of one table do. ``batches``, ``losses`` and
-        ``pending`` are those of all tables; ``consumed`` and ``remaining`` are sums. ``source`` is None if the sources
-        differ.
+        With the batches, losses and pending transactions of all tables; ``consumed`` and ``remaining`` are sums.
+        ``source`` is None if the sources differ. The bytes are copied, unless all tables share them, as slices of one
+        table do.
 
     Raises
     ------

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kbatch.escaping import one_line
 from kbatch.format import NO_TIMESTAMP, BatchStatus, TimestampType
 from kbatch.kernels.slices import header_keys, header_values
 from kbatch.quantities import EPOCH
@@ -50,7 +51,7 @@ def _short_value(value: Any) -> str:
 
 
 def _short_text(text: str) -> str:
-    text = " ".join(text.split())
+    text = one_line(text)
     return text if len(text) <= _FIELD_CHARACTERS else f"{text[:_FIELD_CHARACTERS]}... ({len(text):,} characters)"
 
 

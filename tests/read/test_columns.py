@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pyarrow as pa
 import pytest
+from golden_logs import LOGS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,6 @@ from kbatch.kernels import buffers, columns, decode, extents, slices
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.records.kafka_columns import spark_batches
 
-LOGS = Path(__file__).parents[1] / "golden" / "logs"
 NAMES = tuple(COLUMN_FIELDS)
 SUBSETS = [subset for n in range(len(NAMES) + 1) for subset in itertools.combinations(NAMES, n)]
 

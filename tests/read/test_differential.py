@@ -10,6 +10,7 @@ from typing import Any
 import oracle
 import pytest
 from agreement import assert_agrees
+from golden_logs import LOGS
 from hypothesis import example, given
 from hypothesis import strategies as st
 from peers import (
@@ -35,8 +36,6 @@ from peers import (
 from tables import assert_accounted, batches_of, lost, records_of
 
 import kbatch
-
-LOGS = Path(__file__).parents[1] / "golden" / "logs"
 
 
 @pytest.mark.parametrize("builder", BUILDERS)

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from golden_logs import GOLDEN, TXN_FACTS, TXN_LOG
 from oracle import build_batch, three
 from tables import assert_accounted, lost, offsets_of
 
 import kbatch
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-TXN = GOLDEN / "logs" / "txn-0"
-TRUTH: dict[str, Any] = json.loads((TXN / "READ_COMMITTED.json").read_text())
 VECTORS = sorted((GOLDEN / "vectors" / "txn").glob("TXN-*.json"))
 TRANSACTIONAL = oracle.TRANSACTIONAL
 ABORT, COMMIT = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
@@ -59,43 +57,43 @@ def test_there_are_vectors() -> None:
 
 class TestGoldenLog:
     def data(self) -> bytes:
-        return b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")))
+        return b"".join(path.read_bytes() for path in sorted(TXN_LOG.glob("*.log")))
 
     @pytest.mark.parametrize("max_bytes", [1, 4096, 64 << 20])
     def test_tables_of_any_size_return_the_committed_records(self, max_bytes: int) -> None:
         """A marker may be in a later table or segment than the data of its transaction (TXN-R15, LSO-R2)."""
-        tables = list(kbatch.Log(TXN).tables(isolation="read_committed", max_bytes=max_bytes))
-        assert [offset for table in tables for offset in offsets_of(table)] == TRUTH["readCommittedOffsets"]
-        expected = [(int(producer), first) for producer, first in TRUTH["open"].items()]
+        tables = list(kbatch.Log(TXN_LOG).tables(isolation="read_committed", max_bytes=max_bytes))
+        assert [offset for table in tables for offset in offsets_of(table)] == TXN_FACTS["readCommittedOffsets"]
+        expected = [(int(producer), first) for producer, first in TXN_FACTS["open"].items()]
         assert all(table.pending == expected for table in tables)
-        assert {table.last_stable_offset for table in tables} == {TRUTH["lastStableOffset"]}
+        assert {table.last_stable_offset for table in tables} == {TXN_FACTS["lastStableOffset"]}
 
     def test_any_offset_range_returns_its_committed_records(self) -> None:
         rng = np.random.default_rng(7)
-        log = kbatch.Log(TXN)
+        log = kbatch.Log(TXN_LOG)
         for start, stop in np.sort(rng.integers(0, 380, (100, 2))).tolist():
             tables = log.tables(isolation="read_committed", start_offset=start, stop_offset=stop, max_bytes=2048)
             have = [offset for table in tables for offset in offsets_of(table)]
-            assert have == [offset for offset in TRUTH["readCommittedOffsets"] if start <= offset < stop]
+            assert have == [offset for offset in TXN_FACTS["readCommittedOffsets"] if start <= offset < stop]
 
     def test_markers_in_the_input_decide_transactions(self) -> None:
         table = committed(self.data())
-        assert offsets_of(table) == TRUTH["readCommittedOffsets"]
+        assert offsets_of(table) == TXN_FACTS["readCommittedOffsets"]
         assert table.pending == [(1002, 362), (1004, 367)]
         assert table.last_stable_offset == 362
         assert table.consumed == len(self.data())
 
     def test_an_aborted_list_decides_without_markers(self) -> None:
         """With the aborted list nothing is withheld: a broker sends no data beyond its last stable offset."""
-        pairs = [(entry["producerId"], entry["firstOffset"]) for entry in TRUTH["aborted"]]
+        pairs = [(entry["producerId"], entry["firstOffset"]) for entry in TXN_FACTS["aborted"]]
         every = offsets_of(kbatch.decode(self.data()))
-        expected = [offset for offset in every if offset in set(TRUTH["readCommittedOffsets"]) or offset >= 362]
+        expected = [offset for offset in every if offset in set(TXN_FACTS["readCommittedOffsets"]) or offset >= 362]
         expected = [offset for offset in expected if offset != 366]
         table = committed(self.data(), aborted=pairs[::-1] + pairs[:3])
         assert offsets_of(table) == expected
         assert table.pending == []
         rows = np.array(
-            [(entry["producerId"], entry["firstOffset"], entry["lastOffset"], -1) for entry in TRUTH["aborted"]],
+            [(entry["producerId"], entry["firstOffset"], entry["lastOffset"], -1) for entry in TXN_FACTS["aborted"]],
             kbatch.ABORTED_DTYPE,
         )
         assert offsets_of(committed(self.data(), aborted=rows)) == expected
@@ -103,7 +101,7 @@ class TestGoldenLog:
     def test_excluded_batches_keep_their_rows_with_a_status(self) -> None:
         table = committed(self.data())
         aborted = table.batches["status"] == kbatch.BatchStatus.ABORTED
-        ranges = {(entry["producerId"], entry["firstOffset"], entry["lastOffset"]) for entry in TRUTH["aborted"]}
+        ranges = {(entry["producerId"], entry["firstOffset"], entry["lastOffset"]) for entry in TXN_FACTS["aborted"]}
         for row in table.batches[aborted]:
             within = [r for r in ranges if r[0] == row["producer_id"] and r[1] <= row["base_offset"] <= r[2]]
             assert len(within) == 1
@@ -113,9 +111,9 @@ class TestGoldenLog:
     def test_control_records_are_returned_on_request(self) -> None:
         table = committed(self.data(), include_control=True)
         rows = kbatch.control_records(table)
-        assert sorted(set(offsets_of(table)) - set(TRUTH["readCommittedOffsets"])) == rows["offset"].tolist()
-        commits = {entry["markerOffset"] for entry in TRUTH["committed"]}
-        aborts = {entry["lastOffset"] for entry in TRUTH["aborted"]}
+        assert sorted(set(offsets_of(table)) - set(TXN_FACTS["readCommittedOffsets"])) == rows["offset"].tolist()
+        commits = {entry["markerOffset"] for entry in TXN_FACTS["committed"]}
+        aborts = {entry["lastOffset"] for entry in TXN_FACTS["aborted"]}
         for row in rows:
             assert row["type"] == (kbatch.ControlType.COMMIT if row["offset"] in commits else kbatch.ControlType.ABORT)
         # Offset 156 is the marker of a transaction that wrote nothing here (TXI-R3).
@@ -124,11 +122,11 @@ class TestGoldenLog:
     def test_a_log_may_be_read_from_any_segment(self, tmp_path: Path) -> None:
         """TXI-R6: a transaction that began in a deleted segment is decided by its marker."""
         directory = tmp_path / "txn-0"
-        shutil.copytree(TXN, directory, copy_function=shutil.copyfile)
+        shutil.copytree(TXN_LOG, directory, copy_function=shutil.copyfile)
         (directory / f"{0:020d}.log").unlink()
         tables = kbatch.Log(directory).tables(isolation="read_committed")
         have = [offset for table in tables for offset in offsets_of(table)]
-        assert have == [offset for offset in TRUTH["readCommittedOffsets"] if offset >= 186]
+        assert have == [offset for offset in TXN_FACTS["readCommittedOffsets"] if offset >= 186]
 
 
 def test_records_after_an_open_transaction_are_withheld() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 import transaction_logs as logs
+from golden_logs import TXN_FACTS, TXN_LOG
 from hypothesis import given
 from hypothesis import strategies as st
 from streams import Outcome, assert_same, bytewise, cut, streamed, with_end
@@ -21,8 +20,6 @@ from transaction_logs import ABORT, COMMIT, marker, txn
 
 import kbatch
 
-TXN = Path(__file__).parents[1] / "golden" / "logs" / "txn-0"
-TRUTH: dict[str, Any] = json.loads((TXN / "READ_COMMITTED.json").read_text())
 UNDECIDED = kbatch.BatchStatus.UNDECIDED
 COMMITTED: dict[str, Any] = {"isolation": "read_committed"}
 
@@ -51,7 +48,7 @@ def drop_undecided(outcome: Outcome) -> None:
 
 @pytest.fixture(scope="module")
 def golden_txn() -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(TXN.glob("*.log")))
+    return b"".join(path.read_bytes() for path in sorted(TXN_LOG.glob("*.log")))
 
 
 # -- equality with one decode
@@ -193,7 +190,7 @@ def test_a_golden_log_returns_what_kafkas_consumer_returned(golden_txn: bytes, s
     assert_same(streamed(bytewise(golden_txn, size), lambda i: i % every == 0, **COMMITTED), expected)
     decoder = kbatch.StreamDecoder(isolation="read_committed")
     tables = list(decoder.tables(bytewise(golden_txn, size)))
-    assert [offset for table in tables for offset in offsets_of(table)] == TRUTH["readCommittedOffsets"]
+    assert [offset for table in tables for offset in offsets_of(table)] == TXN_FACTS["readCommittedOffsets"]
     assert tables[-1].pending == [(1002, 362), (1004, 367)]
     assert tables[-1].last_stable_offset == 362
 
@@ -202,7 +199,7 @@ def test_a_golden_log_returns_what_kafkas_consumer_returned(golden_txn: bytes, s
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_golden_log_is_decided_by_its_transaction_index(golden_txn: bytes, size: int, rows: bool) -> None:
     """TXN-R1: an aborted list decides, whether the list or a later marker ends its ranges."""
-    entries = [(entry["producerId"], entry["firstOffset"], entry["lastOffset"], -1) for entry in TRUTH["aborted"]]
+    entries = [(entry["producerId"], entry["firstOffset"], entry["lastOffset"], -1) for entry in TXN_FACTS["aborted"]]
     aborted: Any = np.array(entries, kbatch.ABORTED_DTYPE) if rows else [entry[:2] for entry in entries]
     expected = whole(golden_txn, aborted=aborted)
     assert UNDECIDED not in {status for _, status in expected.batches}

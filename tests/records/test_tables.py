@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from golden_logs import LOGS
 
 import kbatch
 
-LOGS = Path(__file__).parents[1] / "golden" / "logs"
 LOG = LOGS / "codec-zstd-0" / "00000000000000000000.log"
 
 
