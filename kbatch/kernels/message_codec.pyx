@@ -543,8 +543,9 @@ cdef class Encoder(FieldPath):
                 found[tag] = data
         self.uvarint(len(found))
         for tag in sorted(found):
-            if not 0 <= tag <= 0x7FFFFFFF:
-                raise ValueError(f"tag {tag} is not between 0 and {0x7FFFFFFF}")
+            # Kafka reads a tag as an unsigned varint of 32 bits, and keeps any that it does not know.
+            if not 0 <= tag <= 0xFFFFFFFF:
+                raise ValueError(f"tag {tag} is not between 0 and {0xFFFFFFFF}")
             data = found[tag]
             self.uvarint(tag)
             self.uvarint(len(data))

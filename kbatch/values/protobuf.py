@@ -282,7 +282,7 @@ def _repeated(pa: Any, messages: list[Any], field: Any, kind: Any) -> Any:
     lists = [() if m is None else getattr(m, field.name) for m in messages]
     offsets = np.zeros(len(messages) + 1, np.int32)
     np.cumsum([len(items) for items in lists], out=offsets[1:])
-    bits = pa.py_buffer(np.packbits([m is not None for m in messages], bitorder="little"))
+    bits = pa.py_buffer(np.packbits(np.array([m is not None for m in messages], bool), bitorder="little"))
     if _is_map(field):
         key, item = field.message_type.fields
         keys = _field_array(pa, [each for items in lists for each in items], key, kind.key_type)

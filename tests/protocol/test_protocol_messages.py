@@ -276,6 +276,16 @@ def test_unknown_tagged_fields_are_written_back() -> None:
     assert joined(message, 3) == bytes.fromhex("01 01 03 05 02 aabb 0700 630163")
 
 
+def test_tags_have_32_bits() -> None:
+    """Kafka reads a tag as an unsigned varint, and keeps those that it does not know."""
+    data = bytes.fromhex("01 01 01 feffffff0f 01 aa")
+    message = decode_message(ApiVersionsRequest, data, 3)
+    assert message.unknown_tags == {0xFFFFFFFE: b"\xaa"}
+    assert joined(message, 3) == data
+    with pytest.raises(ValueError, match="tag 4294967296 is not between 0 and 4294967295"):
+        joined(ApiVersionsRequest(unknown_tags={1 << 32: b""}), 3)
+
+
 def test_request_headers_round_trip() -> None:
     for version, size in ((11, 10 + 6), (12, 10 + 6 + 1)):
         buffers = encode_request(FetchRequest(), version, correlation_id=9, client_id="client")

@@ -122,6 +122,15 @@ def test_every_kind_of_field_is_parsed() -> None:
     assert found[3]["color"] == "9"
 
 
+def test_a_repeated_message_with_lists_may_have_no_element() -> None:
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="main.proto", package="t", syntax="proto3")
+    field(file.message_type.add(name="Order"), "lines", 1, F.TYPE_MESSAGE, ".t.Line", label=3)
+    field(file.message_type.add(name="Line"), "codes", 1, F.TYPE_INT32, label=3)
+    parsed = table_of([b"", None]).values_protobuf(files.SerializeToString(), "t.Order")
+    assert parsed.values.to_pylist() == [{"lines": []}, None]
+
+
 def test_bad_values_keep_their_bytes() -> None:
     """Damaged and truncated messages: protobuf gives the same results, and the bytes of bad values are kept."""
     rng = random.Random(4)
