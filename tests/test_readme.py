@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
+import itertools
 import os
 import re
 import shlex
@@ -19,7 +22,7 @@ from kbatch.cli import main
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 CODE = [README, *DOCS]
 PAGES = [*CODE, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "bench" / "README.md"]
 # Files that a run of the benchmarks creates.
@@ -58,11 +61,19 @@ def needs_spark(block: Block) -> bool:
 
 
 def run(found: list[Block], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the Python blocks; a `text` block that follows one of them is what it prints."""
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    for block in found:
-        # With blank lines before the code, the line number of an error is the line of the page.
-        exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), names)
+    for block, following in itertools.zip_longest(found, found[1:]):
+        if block.language != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # With blank lines before the code, the line number of an error is the line of the page.
+            exec(compile("\n" * (block.line - 1) + block.text, str(block.page), "exec"), names)
+        if following is not None and following.language == "text":
+            assert printed.getvalue() == following.text, f"{block_name(block)} prints something else"
+        print(printed.getvalue(), end="")
     return names
 
 
@@ -82,9 +93,11 @@ def test_the_quickstart_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["arrow"].num_rows == len(names["table"])
 
 
+# Importing kafka-python gives this warning.
+@pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("page", [page for page in DOCS if snippets(page)], ids=name_of)
 def test_snippets_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run([block for block in snippets(page) if not needs_spark(block)], monkeypatch)
+    run([block for block in blocks(page) if not needs_spark(block)], monkeypatch)
 
 
 @pytest.mark.spark
@@ -92,7 +105,7 @@ def test_snippets_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_snippets_on_spark_run(
     page: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(snippets(page), monkeypatch)
+    run(blocks(page), monkeypatch)
     assert "txn" in capsys.readouterr().out
 
 
@@ -176,8 +189,18 @@ def test_links_have_targets(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{link}: {path or 'the page'} has no such heading"
 
 
-def test_the_readme_links_to_every_page() -> None:
-    assert {f"docs/{page.name}" for page in DOCS} <= {link.partition("#")[0] for link in links(README)}
+def test_a_wrong_output_on_a_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n")
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    with pytest.raises(AssertionError, match=r"page\.md:2 prints something else"):
+        run(blocks(page), monkeypatch)
+
+
+def test_the_readme_and_its_pages_link_to_every_page() -> None:
+    pages = {ROOT / link.partition("#")[0] for link in links(README)}
+    tasks = ROOT / "docs" / "tasks.md"
+    assert set(DOCS) <= pages | {tasks.parent / link.partition("#")[0] for link in links(tasks)}
     assert {"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= set(links(README))
 
 
