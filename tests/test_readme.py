@@ -93,8 +93,8 @@ def test_the_quickstart_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["arrow"].num_rows == len(names["table"])
 
 
-# Importing kafka-python gives this warning.
-@pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
+# Importing kafka-python gives these warnings.
+@pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("page", [page for page in DOCS if snippets(page)], ids=name_of)
 def test_snippets_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run([block for block in blocks(page) if not needs_spark(block)], monkeypatch)
