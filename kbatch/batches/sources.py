@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array
+from kbatch.batches.regular_files import open_descriptor
 from kbatch.errors import LogDirectoryError
 from kbatch.format import BytesLike
 
@@ -30,7 +32,7 @@ PathOrBytes = BytesLike | str | os.PathLike[str] | BinaryFile
 def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8], str | None]:
     """Return the bytes of `data` and the path that they were read from, for the parameter of a public `function`."""
     if isinstance(data, str | os.PathLike):
-        with open_segment(data, function) as file:
+        with open_segment(data, function, opener=_open_regular) as file:
             return byte_array(file.read()), os.fspath(data)
     try:
         memoryview(cast("Any", data))
@@ -49,8 +51,10 @@ def input_bytes(data: PathOrBytes, function: str) -> tuple[npt.NDArray[np.uint8]
     )
 
 
-def open_segment(path: str | os.PathLike[str], function: str) -> io.FileIO:
-    """Open a local file for a public `function` that reads one segment."""
+def open_segment(
+    path: str | os.PathLike[str], function: str, *, opener: Callable[[str, int], int] | None = None
+) -> io.FileIO:
+    """Open a local file, by default of any kind, for a public `function` that reads one segment."""
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"{function}: a path must be str, got {text!r}")
@@ -63,7 +67,11 @@ def open_segment(path: str | os.PathLike[str], function: str) -> io.FileIO:
             source=text,
         )
     try:
-        return io.FileIO(text)
+        return io.FileIO(text, opener=opener)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise LogDirectoryError(f"{text}: can't be read: {reason}", source=text) from error
+
+
+def _open_regular(path: str, _: int) -> int:
+    return open_descriptor(path)

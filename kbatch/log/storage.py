@@ -21,9 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array
+from kbatch.batches.regular_files import open_directory, regular_size
 from kbatch.errors import LogDirectoryError, MissingDependencyError
+from kbatch.escaping import one_line
 from kbatch.extras import require
-from kbatch.log.local_files import LocalFile, count_bytes, open_directory, regular_size
+from kbatch.log.local_files import LocalFile, count_bytes
 from kbatch.tuning import MIN_REQUEST
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ def _filesystem(scheme: str, authority: str, options: tuple[tuple[str, str], ...
     except TypeError as error:
         raise ValueError(f"{root}: storage options {', '.join(given)}: {error}") from error
     except (OSError, _arrow_error()) as error:
-        raise LogDirectoryError(f"{root}: {_one_line(error)}", source=root) from error
+        raise LogDirectoryError(f"{root}: {_short_reason(error)}", source=root) from error
 
 
 def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
@@ -215,10 +217,9 @@ def _object_option(name: str, value: str) -> object:
         raise ValueError(f"storage option {name} starts with '{{' but is not a JSON object: {error}") from None
 
 
-def _one_line(error: BaseException) -> str:
+def _short_reason(error: BaseException) -> str:
     """Return the message of a library's error on one line of bounded length."""
-    message = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    text = " ".join(message.split())
+    text = one_line((error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__)
     return text if len(text) <= 400 else text[:400] + "..."
 
 
@@ -425,7 +426,7 @@ def _entry(info: Any) -> Entry:
 
 
 def _unreachable(url: str, error: Exception) -> LogDirectoryError:
-    return LogDirectoryError(f"{url}: can't be reached: {_one_line(error)}", source=url)
+    return LogDirectoryError(f"{url}: can't be reached: {_short_reason(error)}", source=url)
 
 
 class RemoteFile:
@@ -452,7 +453,7 @@ class RemoteFile:
         except FileNotFoundError as error:
             raise FileNotFoundError(2, "no such object", path) from error
         except Exception as error:
-            raise OSError(5, _one_line(error), path) from error
+            raise OSError(5, _short_reason(error), path) from error
 
     def __enter__(self) -> RemoteFile:
         return self
@@ -486,7 +487,7 @@ class RemoteFile:
             # S3's error if an object has become shorter than `start`.
             if re.search(r"416|InvalidRange|not satisfiable", str(error), re.IGNORECASE):
                 return b""
-            raise OSError(5, _one_line(error), self.path) from error
+            raise OSError(5, _short_reason(error), self.path) from error
         count_bytes(len(data))
         return data
 

@@ -17,11 +17,12 @@ from log_batches import batch, segment_path, write_segment
 import kbatch
 from kbatch.batches.framing import byte_array, frame_batches
 from kbatch.batches.pooled import PooledRows
+from kbatch.batches.regular_files import open_descriptor
 from kbatch.cli import main
 from kbatch.errors import Fault, LogDirectoryError
 from kbatch.format import BATCH_DTYPE
 from kbatch.log import Log, Segment, find_logs
-from kbatch.log.local_files import LocalFile, bytes_read, open_descriptor
+from kbatch.log.local_files import LocalFile, bytes_read
 from kbatch.log.state import read_leader_epochs, read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import locate
 from kbatch.log.write.commit import locked, roll_back

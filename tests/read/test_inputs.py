@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,21 @@ def test_decode_reads_a_path_and_an_open_file(isolation: Any) -> None:
 def test_decode_stream_reads_a_path() -> None:
     for path in (SEGMENT, str(SEGMENT)):
         assert sum(map(len, kbatch.decode_stream(path))) == COUNT
+
+
+def test_decode_refuses_a_pipe_and_decode_stream_reads_it(tmp_path: Path) -> None:
+    """`decode` would wait for a writer; a stream is what `decode_stream` is for."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(
+        kbatch.LogDirectoryError, match="pipe: can't be read: it is a FIFO; only regular files"
+    ):
+        kbatch.decode(pipe)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(pipe.write_bytes, SEGMENT.read_bytes())
+        found = sum(len(table) for table in kbatch.decode_stream(pipe))
+        assert written.result() == SEGMENT.stat().st_size
+    assert found == len(kbatch.decode(SEGMENT))
 
 
 def test_text_files_are_refused(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import put_values, scan_part
+from kbatch.batches.regular_files import open_descriptor, open_regular
 from kbatch.errors import LogDirectoryError, TruncatedBatchError, finding_to_error
-from kbatch.log.local_files import open_descriptor, open_regular
 from kbatch.log.logs import Log
 from kbatch.log.names import parse_directory_name, parse_segment_name
 from kbatch.log.state import LEADER_EPOCH_CHECKPOINT
