@@ -193,9 +193,10 @@ def test_no_submodule_has_a_public_name(package: str) -> None:
     (path,) = [path for path in SOURCES[module_of(package) or ""] if path.suffix == ".py"]
     if path.name != "__init__.py":
         return
-    public: set[str] = set()
+    # The package itself has no literal list: its names are imported when they are first used.
+    public = set(kbatch.__all__) if package == "kbatch" else set()
     for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" and not public:
             public = set(ast.literal_eval(node.value))
     submodules = {each.stem for each in path.parent.iterdir() if each.suffix in (".py", ".pyx") or each.is_dir()}
     assert public or package == "kbatch.protocol"

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from kbatch.errors import CrcMismatchError, LogDirectoryError, UnsupportedFormatError
 from kbatch.format import ABORTED_DTYPE, PRODUCER_DTYPE
@@ -186,6 +185,9 @@ def read_producer_snapshot(path: str | os.PathLike[str], *, storage: Storage | N
             source=path,
             position=0,
         )
+    # The package reads the metadata of all its files when it is imported, which takes longer than importing kbatch.log.
+    from crc32c import crc32c
+
     stored, computed = int.from_bytes(data[2:_CRC_END], "big"), crc32c(memoryview(data)[_CRC_END:])
     if stored != computed:
         raise CrcMismatchError(

@@ -15,6 +15,7 @@ from oracle import INT32_MAX, INT64_MAX, build_batch, encode_record, three
 from tables import assert_accounted, lost, offsets_of, records_of
 
 import kbatch
+import kbatch.batches.framing
 
 A, B, C = three(10), three(20), three(30)
 SIZE = len(A)

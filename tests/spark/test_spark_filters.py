@@ -17,6 +17,7 @@ from log_batches import write_segment
 from view_records import EPOCH
 
 import kbatch
+import kbatch.broker.partitioner
 
 pytest.importorskip("kbatch.spark", exc_type=ImportError)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import kbatch
+import kbatch.kernels.slices
 
 HEADERS: list[list[tuple[bytes, bytes | None]] | None] = [
     [(b"h", b"1"), (b"h", b"2"), (b"", b""), (b"n", None)],
