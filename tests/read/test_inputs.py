@@ -37,9 +37,7 @@ def test_decode_refuses_a_pipe_and_decode_stream_reads_it(tmp_path: Path) -> Non
     """`decode` would wait for a writer; a stream is what `decode_stream` is for."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(
-        kbatch.LogDirectoryError, match="pipe: can't be read: it is a FIFO; only regular files"
-    ):
+    with pytest.raises(kbatch.LogDirectoryError, match="pipe: can't be read: it is a FIFO; only regular files"):
         kbatch.decode(pipe)
     with ThreadPoolExecutor(1) as writer:
         written = writer.submit(pipe.write_bytes, SEGMENT.read_bytes())
