@@ -230,7 +230,8 @@ def framing_error(finding: Finding, data: npt.NDArray[np.uint8], *, source: str 
 
     At the beginning of a source, the message states which other kind of file the bytes look like.
     """
-    look = _look_of(data[:64].tobytes()) if position == 0 else None
+    # A stream may not have more bytes when it finds this error.
+    look = _look_of(data[:LOG_OVERHEAD].tobytes()) if position == 0 else None
     if look is None:
         return finding_to_error(finding, source=source, position=position)
     where = f"{source}: " if source else ""
