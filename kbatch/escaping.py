@@ -1,11 +1,14 @@
-"""Text for terminals: names and paths from a file system may hold characters that a terminal obeys or hides."""
+"""Text for people: numbers with their nouns, and escapes of characters that a terminal obeys or hides.
+
+Names and paths from a file system may hold such characters.
+"""
 
 from __future__ import annotations
 
 import re
 from json.encoder import encode_basestring_ascii
 
-__all__ = ["escaped_json", "is_printable", "one_line", "printable"]
+__all__ = ["counted", "escaped_json", "is_printable", "one_line", "printable"]
 
 # Control characters (ESC and CSI among them), line and paragraph separators, controls of bidirectional text (Unicode
 # Standard Annex #9), the byte order mark, and the surrogates that `os.fsdecode` makes from bytes that are not UTF-8.
@@ -56,3 +59,9 @@ def is_printable(text: str) -> bool:
 def one_line(text: object) -> str:
     """Join the lines of another library's message."""
     return " ".join(str(text).split())
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 loss``, ``2,000 batches``."""
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from kbatch.quantities import size_between
+from kbatch.quantities import INT32_MAX, INT64_MAX, MAX_DECOMPRESSED_BYTES, size_between
 
 __all__ = [
     "ABORTED_DTYPE",
@@ -60,10 +60,6 @@ __all__ = [
 
 # An object with the buffer protocol. The stubs of NumPy declare the protocol only from Python 3.12 on.
 BytesLike: TypeAlias = Buffer | npt.NDArray[Any]
-
-# The largest values of the wire's signed integers.
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 
 # Every entry of a log, of any magic, begins with int64 offset and int32 length (FRM-R1) ...
 LOG_OVERHEAD = 12
@@ -355,7 +351,7 @@ class Limits:
     Limits(max_decompressed_bytes=268435456, max_batch_bytes=2097152)
     """
 
-    max_decompressed_bytes: int = 256 << 20
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
     max_batch_bytes: int | None = None
 
     def __post_init__(self) -> None:

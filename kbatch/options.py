@@ -13,21 +13,29 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from kbatch.format import INT32_MAX, INT64_MAX
-from kbatch.quantities import parse_size
+from kbatch.quantities import INT32_MAX, INT64_MAX, parse_size
 
 if TYPE_CHECKING:
     import argparse
 
 __all__ = [
     "BOOLEAN",
+    "CRC",
     "INT32_MAX",
     "INT64_MAX",
+    "ISOLATION",
+    "ON_ERROR",
     "TEXT",
+    "Crc",
+    "Framing",
+    "Isolation",
+    "OnError",
     "Option",
     "OptionError",
+    "Overflow",
+    "RaiseOrSkip",
     "ValueKind",
     "add_flags",
     "as_named",
@@ -48,6 +56,14 @@ __all__ = [
 _OPTION = "kbatch.option"
 
 C = TypeVar("C", bound=type)
+
+# The words of options that functions, Spark and the command line share.
+Crc = Literal["verify", "mark", "skip"]
+OnError = Literal["raise", "stop", "skip"]
+RaiseOrSkip = Literal["raise", "skip"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+Overflow = Literal["raise", "null"]
+Framing = Literal["none", "confluent"]
 
 
 class OptionError(ValueError):
@@ -373,6 +389,7 @@ def _parse_boolean(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
+CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), choice(*get_args(Isolation))
 TEXT = ValueKind(str, "text")
 BOOLEAN = ValueKind(_parse_boolean, "true", metavar="BOOL", show=lambda value: str(value).lower())
 

@@ -1,4 +1,8 @@
-"""Times, durations and sizes in the forms in which callers have them, as integers."""
+"""Times, durations and sizes in the forms in which callers have them, as integers.
+
+The command line parses its arguments with this module. Its help must not wait for the import of NumPy, so that only the
+functions import it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,16 @@ import datetime
 import re
 import time
 import warnings
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "EPOCH",
+    "INT32_MAX",
+    "INT64_MAX",
+    "MAX_DECOMPRESSED_BYTES",
     "SizeLike",
     "TimeLike",
     "parse_duration",
@@ -19,10 +28,16 @@ __all__ = [
     "size_between",
 ]
 
+# The largest values of the wire's signed integers.
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+# The default of `kbatch.Limits`.
+MAX_DECOMPRESSED_BYTES = 256 << 20
+
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 # `datetime` and `pandas.Timestamp` are dates; `pandas.Timedelta` is a timedelta.
-TimeLike = int | np.integer | str | datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64
+TimeLike: TypeAlias = "int | np.integer | str | datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64"
 SizeLike = int | str
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -75,6 +90,8 @@ def parse_time(value: TimeLike, name: str = "", *, stacklevel: int = 3) -> int:
     >>> parse_time("2023-11-14T22:13:20"), parse_time(datetime.datetime(2023, 11, 14, 22, 13, 20))
     (1700000000000, 1700000000000)
     """
+    import numpy as np
+
     prefix = f"{name} " if name else ""
     try:
         milliseconds = _milliseconds_of(value)
@@ -91,6 +108,8 @@ def parse_time(value: TimeLike, name: str = "", *, stacklevel: int = 3) -> int:
 
 def _milliseconds_of(value: object) -> int | None:
     """Return a time in milliseconds, rounded up, or None if `value` is not a time."""
+    import numpy as np
+
     if isinstance(value, bool | np.bool_):
         return None
     # timedelta64 is a NumPy integer type.
@@ -111,6 +130,8 @@ def _milliseconds_of(value: object) -> int | None:
 
 
 def _milliseconds_of_numpy(value: np.datetime64 | np.timedelta64) -> int | None:
+    import numpy as np
+
     if np.isnat(value):
         return None
     if isinstance(value, np.timedelta64):
@@ -167,8 +188,11 @@ def parse_size(value: SizeLike) -> int:
     >>> parse_size("64m"), parse_size(67108864)
     (67108864, 67108864)
     """
-    if isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
-        return int(value)
+    if not isinstance(value, str):
+        import numpy as np
+
+        if isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64):
+            return int(value)
     text = value if isinstance(value, str) else ""
     found = re.fullmatch(r"\s*([-+]?\d{1,20})\s*([kmgt]?)(?:i?b)?\s*", text.lower(), re.ASCII)
     if not found:
@@ -177,7 +201,7 @@ def parse_size(value: SizeLike) -> int:
     return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
 
 
-def size_between(name: str, value: SizeLike, minimum: int, maximum: int = 2**63 - 1) -> int:
+def size_between(name: str, value: SizeLike, minimum: int, maximum: int = INT64_MAX) -> int:
     """Return the number of bytes of the parameter `name`, if it is within these bounds.
 
     Raises
@@ -190,6 +214,6 @@ def size_between(name: str, value: SizeLike, minimum: int, maximum: int = 2**63 
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name} {error}") from None
     if not minimum <= size <= maximum:
-        bounds = f"at least {minimum}" if maximum >= 2**63 - 1 else f"{minimum} to {maximum}"
+        bounds = f"at least {minimum}" if maximum >= INT64_MAX else f"{minimum} to {maximum}"
         raise ValueError(f"{name} must be {bounds}, got {size}")
     return size

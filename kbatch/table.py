@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
+    from kbatch.options import Framing
     from kbatch.records.arrow import Binary
     from kbatch.values.avro import Schema
-    from kbatch.values.framing import Framing
     from kbatch.values.json import Unknown
     from kbatch.values.parsed import On, ParsedValues
 

@@ -24,6 +24,7 @@ LAYERS = [
     "errors",
     "extras",
     "options",
+    "unfinished",
     "kernels",
     "batches",
     "records",

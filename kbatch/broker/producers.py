@@ -22,6 +22,7 @@ from kbatch.errors import (
     TransactionStateError,
     error_at,
 )
+from kbatch.escaping import counted
 from kbatch.format import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
@@ -30,7 +31,6 @@ from kbatch.format import (
     BatchStatus,
     ControlType,
 )
-from kbatch.records.display import counted
 from kbatch.table import RecordTable
 from kbatch.transactions import control_records
 

@@ -15,7 +15,7 @@ import time
 from typing import Any, NoReturn
 
 from kbatch.cli.terminal import print_errors
-from kbatch.log.write.unfinished import is_complete, remove_unfinished, unbroken
+from kbatch.unfinished import is_complete, remove_unfinished, unbroken
 
 __all__ = ["INTERRUPTED", "InterruptWatch"]
 

@@ -12,7 +12,8 @@ from kbatch.cli.terminal import ProgressLine, counted, format_size, print_lines
 from kbatch.cli.usage import size_argument
 from kbatch.format import INT32_MAX
 from kbatch.log.write.rewriting import rewrite_log, rewrite_logs
-from kbatch.rewrite.rewriter import LOST_TEXTS, RaiseOrSkip, Rewriter, RewriteReport
+from kbatch.options import RaiseOrSkip
+from kbatch.rewrite.rewriter import LOST_TEXTS, Rewriter, RewriteReport
 
 __all__ = ["add_arguments", "run_rewriter"]
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
-from kbatch.escaping import is_printable, printable
-from kbatch.records.display import counted
+from kbatch.escaping import counted, is_printable, printable
 
 __all__ = [
     "ProgressLine",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict
 from typing_extensions import Unpack
 
 from kbatch.errors import KbatchError
+from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.format import COLUMNS, VIEW_COLUMNS, Limits
 from kbatch.log.segment import Segment
@@ -18,7 +19,7 @@ from kbatch.quantities import SizeLike, TimeLike
 from kbatch.read.decode_options import Crc, Isolation, OnError
 from kbatch.records.arrow import Binary, requested_binary, to_arrow, view_schema
 from kbatch.records.data import checked_columns
-from kbatch.records.display import counted, html_of, table_rows
+from kbatch.records.display import html_of, table_rows
 from kbatch.table import RecordTable
 
 if TYPE_CHECKING:

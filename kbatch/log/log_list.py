@@ -7,9 +7,10 @@ from typing import Any, SupportsIndex, overload
 
 from typing_extensions import Unpack
 
+from kbatch.escaping import counted
 from kbatch.log.conversions import Conversions, TableOptions
 from kbatch.log.logs import Log
-from kbatch.records.display import counted, html_of
+from kbatch.records.display import html_of
 from kbatch.table import RecordTable
 
 __all__ = ["LogList"]

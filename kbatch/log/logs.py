@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.errors import LogDirectoryError
+from kbatch.escaping import counted
 from kbatch.format import Limits
 from kbatch.log.batch_rows import all_batches
 from kbatch.log.committed import follow_transactions
@@ -31,7 +32,7 @@ from kbatch.log.state import (
 from kbatch.log.storage import Entry, Storage, locate
 from kbatch.quantities import SizeLike, TimeLike, parse_time, size_between
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
-from kbatch.records.display import counted, shown_time
+from kbatch.records.display import shown_time
 from kbatch.table import RecordTable
 from kbatch.transactions import Transactions
 

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from kbatch.batches.checksums import has_good_batch
 from kbatch.batches.framing import byte_array, entry_size, first_offsets, scan_part
 from kbatch.errors import Finding, LogDirectoryError, UnsupportedFormatError
+from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, BATCH_DTYPE, BATCH_HEADER_SIZE, LOG_OVERHEAD, BatchStatus
 from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, TimeIndex
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, RemoteFile, Storage, locate
-from kbatch.records.display import counted
 from kbatch.tuning import FIRST_WALK_BATCHES, FIRST_WALK_WINDOW, WALK_BATCHES, WALK_WINDOW, ZERO_BLOCK
 
 if TYPE_CHECKING:

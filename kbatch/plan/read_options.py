@@ -12,13 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from kbatch import options as opts
-from kbatch.broker.partitioner import key_partition
-from kbatch.format import Limits
-from kbatch.options import OptionError, ValueKind, option
+from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError, OptionError, Overflow, ValueKind, option
 from kbatch.plan.value_options import ValueOptions
-from kbatch.quantities import parse_time
-from kbatch.read.decode_options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
-from kbatch.records.kafka_columns import Overflow
+from kbatch.quantities import MAX_DECOMPRESSED_BYTES, parse_time
 
 __all__ = [
     "DEFAULT_SPLIT_BYTES",
@@ -319,7 +315,7 @@ class ReadOptions:
         help="at most this number of offsets in a task, except for a single batch that has more",
     )  # fmt: skip
     max_decompressed_bytes: int = option(
-        opts.size(), Limits().max_decompressed_bytes, spark="maxDecompressedBytes",
+        opts.size(), MAX_DECOMPRESSED_BYTES, spark="maxDecompressedBytes",
         help="bytes that one batch may decompress to; see `kbatch.Limits`",
     )  # fmt: skip
     max_record_bytes: int = option(
@@ -352,6 +348,8 @@ class ReadOptions:
     @property
     def key_partition(self) -> int | None:
         """The only partition that can have `key`, if it is known."""
+        from kbatch.broker.partitioner import key_partition
+
         if self.key is None or self.key_partitions is None:
             return None
         return key_partition(self.key, self.key_partitions)

@@ -9,9 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from kbatch import options as opts
-from kbatch.options import Option, OptionError, ValueKind, option
-from kbatch.values.framing import Framing
-from kbatch.values.schema_limits import read_file
+from kbatch.options import Framing, Option, OptionError, ValueKind, option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,6 +122,8 @@ class FormatOptions:
         return JsonParser(kind, self.unknown or ("bad" if inferred else "ignore"))
 
     def _schema_text(self) -> str | None:
+        from kbatch.values.schema_limits import read_file
+
         path = self.schema_file
         # The schema is the name of a file if such a file exists, else the text itself.
         if path is None and self.schema is not None and len(self.schema) < 4096 and os.path.isfile(self.schema):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing_extensions import Buffer
 
 from kbatch.errors import LimitExceededError, ProtocolError
+from kbatch.escaping import counted
 from kbatch.protocol.codec import MAX_MESSAGE_SIZE
-from kbatch.records.display import counted
 
 __all__ = ["MessageSplitter", "split_messages"]
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
 from kbatch.format import COLUMNS, DEFAULT_LIMITS, Limits, record_dtype
-from kbatch.options import choice
+from kbatch.options import CRC, ISOLATION, ON_ERROR, Crc, Isolation, OnError
 from kbatch.read import workers
 from kbatch.records.data import checked_columns
 from kbatch.transactions import AbortedRanges
 
-__all__ = ["CRC", "ISOLATION", "ON_ERROR", "Crc", "DecodeOptions", "Isolation", "OnError"]
-
-Crc = Literal["verify", "mark", "skip"]
-OnError = Literal["raise", "stop", "skip"]
-Isolation = Literal["read_uncommitted", "read_committed"]
-
-# The kinds of these options, for every declaration of them.
-CRC, ON_ERROR, ISOLATION = choice(*get_args(Crc)), choice(*get_args(OnError)), choice(*get_args(Isolation))
+__all__ = ["Crc", "DecodeOptions", "Isolation", "OnError"]
 
 
 # Nothing changes an instance, but a frozen dataclass would add a tenth to the time before the kernels start.

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Sequence
 
 from kbatch.batches.sources import PathOrBytes, input_bytes
+from kbatch.escaping import counted
 from kbatch.format import DEFAULT_LIMITS, MIN_ENTRY_SIZE, Limits
 from kbatch.read.committed import Aborted, decode_committed
 from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import decode_part
-from kbatch.records.display import counted
 from kbatch.table import RecordTable
 
 __all__ = ["decode"]

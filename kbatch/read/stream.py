@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from kbatch.batches.framing import byte_array, entry_size, scan_part
 from kbatch.batches.sources import open_segment
 from kbatch.errors import KbatchError
+from kbatch.escaping import counted
 from kbatch.format import LOG_OVERHEAD, MIN_ENTRY_SIZE, BytesLike, Limits
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.chunks import ChunkBuffer
@@ -23,7 +24,6 @@ from kbatch.read.decode_options import Crc, DecodeOptions, Isolation, OnError
 from kbatch.read.reader import BatchReader
 from kbatch.read.stable import StableFront
 from kbatch.records.data import Loss
-from kbatch.records.display import counted
 from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges
 from kbatch.tuning import STREAM_FRAMED, STREAM_READ_BYTES

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kbatch.escaping import one_line
+from kbatch.escaping import counted, one_line
 from kbatch.format import NO_TIMESTAMP, BatchStatus, TimestampType
 from kbatch.kernels.slices import header_keys, header_values
 from kbatch.quantities import EPOCH
 from kbatch.records.data import TableData
 
-__all__ = ["counted", "html_of", "short_repr", "shown_time", "table_facts", "table_html", "table_repr", "table_rows"]
+__all__ = ["html_of", "short_repr", "shown_time", "table_facts", "table_html", "table_repr", "table_rows"]
 
 # The first rows of a table in a notebook, and the bytes of a key or value and the headers of a record that are shown.
 HTML_ROWS = 5
@@ -24,12 +24,6 @@ _SHOWN_HEADERS = 3
 # The characters and items of a field in the representation of an object.
 _FIELD_CHARACTERS = 200
 _FIELD_ITEMS = 3
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 loss``, ``2,000 batches``."""
-    plural = "es" if noun.endswith(("ch", "s")) else "s"
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def short_repr(of: object, fields: Iterable[str]) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from kbatch.extras import require
+from kbatch.options import Overflow
 from kbatch.records.columns import checked_schema, view_batches, view_columns
 from kbatch.records.data import TableData
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SPARK_COLUMNS", "Overflow", "spark_batches", "spark_schema"]
-
-Overflow: TypeAlias = Literal["raise", "null"]
+__all__ = ["SPARK_COLUMNS", "spark_batches", "spark_schema"]
 
 # The columns of Spark's own Kafka source, in its order; headers only on request (`includeHeaders`).
 SPARK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")

@@ -23,9 +23,10 @@ from kbatch.format import (
     Codec,
     Limits,
 )
+from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
-from kbatch.rewrite.rewriter import Memory, RaiseOrSkip, Rewriter, RewriteReport, Run, rewrite_bytes
+from kbatch.rewrite.rewriter import Memory, Rewriter, RewriteReport, Run, rewrite_bytes
 from kbatch.table import RecordTable
 
 __all__ = ["Conversion", "Lossy", "convert"]

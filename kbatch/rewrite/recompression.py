@@ -27,9 +27,10 @@ from kbatch.format import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, BytesLike, Codec, 
 from kbatch.kernels import decode as _decode_kernel
 from kbatch.kernels import repack as _repack
 from kbatch.kernels.buffers import allocate
+from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike
 from kbatch.rewrite.grouping import reencoded
-from kbatch.rewrite.rewriter import Memory, RaiseOrSkip, Rewriter, RewriteReport, Run, rewrite_bytes
+from kbatch.rewrite.rewriter import Memory, Rewriter, RewriteReport, Run, rewrite_bytes
 from kbatch.tuning import RECOMPRESS_GROWTH
 from kbatch.write.composing import frame_payload
 

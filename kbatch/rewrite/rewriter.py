@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from kbatch.errors import KbatchError, TruncatedBatchError, error_at, offset_of
 from kbatch.format import DEFAULT_LIMITS, INT32_MAX, BatchStatus, BytesLike, Codec, Limits
 from kbatch.kernels.checksum import first_bad_crc
 from kbatch.kernels.growing import Growing
+from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
@@ -35,7 +36,6 @@ __all__ = [
     "LOST_TEXTS",
     "Memory",
     "Output",
-    "RaiseOrSkip",
     "RewriteReport",
     "Rewriter",
     "Run",
@@ -44,7 +44,6 @@ __all__ = [
     "valid_batches",
 ]
 
-RaiseOrSkip = Literal["raise", "skip"]
 # A function that returns memory of at least the given size for a piece of the output.
 Memory = Callable[[int], memoryview]
 

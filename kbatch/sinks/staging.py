@@ -19,15 +19,15 @@ from types import TracebackType
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.write.staging import move_all, remove_stage
-from kbatch.log.write.unfinished import (
+from kbatch.sinks.outputs import OutputPlace
+from kbatch.tuning import COPY_THREADS
+from kbatch.unfinished import (
     OwnedDirectory,
     forget_unfinished,
     register_unfinished,
     remove_abandoned,
     unbroken,
 )
-from kbatch.sinks.outputs import OutputPlace
-from kbatch.tuning import COPY_THREADS
 
 __all__ = ["SUCCESS", "Staging"]
 

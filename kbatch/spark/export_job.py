@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from kbatch.batches.framing import scan_part
 from kbatch.errors import LogDirectoryError, finding_to_error
 from kbatch.log import Log
-from kbatch.log.write.unfinished import forget_unfinished, unbroken
 from kbatch.plan.bounds import resolve_bounds
 from kbatch.plan.following import log_transactions
 from kbatch.plan.read_options import DEFAULT_SPLIT_BYTES, ReadOptions
@@ -44,6 +43,7 @@ from kbatch.spark.values import value_columns
 from kbatch.spark.walk_job import segment_walker
 from kbatch.transactions import Transactions
 from kbatch.tuning import MIN_SPLIT_BYTES
+from kbatch.unfinished import forget_unfinished, unbroken
 
 __all__ = ["LOSSES", "MANIFEST", "TRANSACTIONS", "export"]
 

@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from kbatch.extras import require
 from kbatch.kernels.avro import Columns
+from kbatch.options import Framing
 from kbatch.records.display import short_repr
-from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, read_prefixes
+from kbatch.values.framing import PREFIX_BYTES, check_framing, read_prefixes
 from kbatch.values.parsed import ByteSlices, Parsed, expand, slices_of
 from kbatch.values.schema_limits import MAX_NESTING, TypeSize, at, check_text_size, read_file
 

@@ -5,17 +5,16 @@ Source: Confluent Schema Registry, "Wire format" (Formats, Serializers, and Dese
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from kbatch.options import Framing
 from kbatch.values.parsed import ByteSlices
 from kbatch.values.schema_limits import MAX_NESTING
 
-__all__ = ["PREFIX_BYTES", "Framing", "Prefixes", "check_framing", "message_path", "read_prefixes"]
-
-Framing = Literal["none", "confluent"]
+__all__ = ["PREFIX_BYTES", "Prefixes", "check_framing", "message_path", "read_prefixes"]
 
 PREFIX_BYTES = 5
 

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import TypeVar
 
+from kbatch.escaping import counted
 from kbatch.extras import require
 from kbatch.records.arrow import to_arrow
 from kbatch.records.data import TableData
-from kbatch.records.display import counted, short_repr
+from kbatch.records.display import short_repr
 from kbatch.tuning import VALUES_PART_BYTES, VALUES_PART_ROWS
 
 if TYPE_CHECKING:

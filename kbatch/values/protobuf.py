@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kbatch.extras import require
+from kbatch.options import Framing
 from kbatch.records.display import short_repr
 from kbatch.tuning import PROTOBUF_ROWS
-from kbatch.values.framing import PREFIX_BYTES, Framing, check_framing, message_path, read_prefixes
+from kbatch.values.framing import PREFIX_BYTES, check_framing, message_path, read_prefixes
 from kbatch.values.parsed import Parsed, slices_of
 from kbatch.values.schema_limits import TypeSize, at, check_text_size, read_file
 

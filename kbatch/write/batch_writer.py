@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.codecs import compress
+from kbatch.escaping import counted
 from kbatch.format import INT32_MAX, INT64_MAX, Codec, TimestampType
 from kbatch.kernels import encode as _kernel
 from kbatch.kernels.source import RecordColumns
 from kbatch.quantities import SizeLike, size_between
-from kbatch.records.display import counted
 from kbatch.write.batch_layout import BatchLayout, BatchRows, append_time_of, check_range, now
 from kbatch.write.composing import compose_view, frame_payload, overheads, plan_batches, raise_fault, record_columns
 from kbatch.write.inputs import check_bytes, header_pairs, millisecond, offsets_array

@@ -13,7 +13,7 @@ import pytest
 from log_batches import batch, segment_path, write_segment
 
 from kbatch.cli import main
-from kbatch.log.write.unfinished import OwnedDirectory
+from kbatch.unfinished import OwnedDirectory
 
 NOW = 1_700_000_000_000
 # The promise is one second. Tests share a machine with others, which may delay processes.

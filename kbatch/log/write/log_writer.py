@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.framing import byte_array, scan_complete
+from kbatch.escaping import counted
 from kbatch.format import ABORTED_DTYPE, INT32_MAX, INT64_MAX, NO_TIMESTAMP, BytesLike
 from kbatch.log.indexes import STORED_OFFSET_ENTRY, STORED_TIME_ENTRY
 from kbatch.log.names import parse_segment_name
@@ -24,7 +25,6 @@ from kbatch.log.write.staging import staged
 from kbatch.quantities import SizeLike, size_between
 from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.reader import decode_part
-from kbatch.records.display import counted
 from kbatch.transactions import TransactionTracker
 from kbatch.write.batch_layout import check_range
 

@@ -24,10 +24,11 @@ from kbatch.log.storage import is_url, locate
 from kbatch.log.write.log_writer import LogWriter
 from kbatch.log.write.side_files import copy_side_files, side_files
 from kbatch.log.write.staging import staged
+from kbatch.options import RaiseOrSkip
 from kbatch.quantities import SizeLike, size_between
 from kbatch.rewrite.conversion import Conversion, Lossy
 from kbatch.rewrite.recompression import Recompression
-from kbatch.rewrite.rewriter import RaiseOrSkip, Rewriter, RewriteReport, rewrite_batches, valid_batches
+from kbatch.rewrite.rewriter import Rewriter, RewriteReport, rewrite_batches, valid_batches
 from kbatch.transactions import TransactionTracker
 
 __all__ = ["check_apart", "check_out", "convert_log", "recompress_log", "rewrite_log", "rewrite_logs"]

@@ -19,7 +19,7 @@ from typing import Self
 
 from kbatch.errors import LogDirectoryError
 from kbatch.log.storage import is_url, locate
-from kbatch.log.write.unfinished import (
+from kbatch.unfinished import (
     OwnedDirectory,
     forget_unfinished,
     register_unfinished,

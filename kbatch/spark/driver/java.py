@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kbatch.errors import MissingDependencyError
 from kbatch.extras import install_command
-from kbatch.log.write.unfinished import register_unfinished
+from kbatch.unfinished import register_unfinished
 
 __all__ = ["ensure_java", "java_version"]
 

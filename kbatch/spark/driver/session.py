@@ -17,9 +17,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kbatch.errors import KbatchError
-from kbatch.log.write.unfinished import forget_unfinished, register_unfinished
 from kbatch.spark.driver.interrupts import HeldInterrupts
 from kbatch.spark.driver.java import ensure_java
+from kbatch.unfinished import forget_unfinished, register_unfinished
 
 __all__ = ["SparkStartError", "spark_session"]
 
