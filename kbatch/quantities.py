@@ -43,10 +43,10 @@ SizeLike = int | str
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 # A number with fewer digits could be a year.
 _MILLISECONDS_TEXT = re.compile(r"0|[-+]?[0-9]{5,}", re.ASCII)
-_AGO_TEXT = re.compile(r"\d{1,15}\s*(?:ms|s|min|m|h|d)", re.ASCII)
+_AGO_TEXT = re.compile(r"-?\d{1,15}\s*(?:ms|s|min|m|h|d)", re.ASCII)
 _DURATIONS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _EXPECTED_TEXT = (
-    "a time such as 2026-03-01 or 2026-03-01T06:00:00Z, milliseconds since 1970, or a duration before now such as 1h"
+    "a time such as 2026-03-01 or 2026-03-01T06:00:00Z, milliseconds since 1970, or a duration before now such as -1h"
 )
 _EXPECTED_TIME = (
     "a time: datetime, numpy.datetime64, a text in ISO 8601, milliseconds since 1970 as an integer, or a timedelta "
@@ -67,7 +67,8 @@ def parse_time(value: TimeLike, name: str = "", *, stacklevel: int = 3) -> int:
     ----------
     value : datetime, date, datetime64, timedelta, timedelta64, int or str
         A time without a time zone is UTC. A timedelta is a time before now. Integers are milliseconds. A text is in
-        ISO 8601, milliseconds of at least five digits, or a duration before now with its unit (see `parse_duration`).
+        ISO 8601, milliseconds of at least five digits, or a duration before now with its unit (see `parse_duration`),
+        such as ``"-1h"`` or ``"1h"``.
     name : str
         The name of the parameter, for messages. Without it they begin with "must be".
     stacklevel : int
@@ -145,7 +146,7 @@ def _milliseconds_of_text(text: str) -> int | None:
     if _MILLISECONDS_TEXT.fullmatch(text):
         return int(text)
     if _AGO_TEXT.fullmatch(text.lower()):
-        return _now() - round(parse_duration(text) * 1000)
+        return _now() - round(parse_duration(text.removeprefix("-")) * 1000)
     try:
         return _milliseconds_of(datetime.datetime.fromisoformat(text))
     except ValueError:

@@ -104,9 +104,9 @@ def test_an_invalid_time_is_named(wrong: Any) -> None:
 
 def test_the_command_line_prints_the_warning_and_accepts_durations(capsys: pytest.CaptureFixture[str]) -> None:
     log = str(LOGS / "txn-0")
-    assert main(["dump", "--records", "--time", "1700000030:", "--max-records", "1", log]) == 0
+    assert main(["dump", "--records", "--times", "1700000030:", "--max-records", "1", log]) == 0
     assert "kbatch: warning: 1700000030 is in milliseconds" in capsys.readouterr().err
-    assert main(["dump", "--records", "--time", "1h..", log]) == 0
+    assert main(["dump", "--records", "--times", "-1h:", log]) == 0
     assert capsys.readouterr().out == ""
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "first_offsets",
     "frame_batches",
     "framing_error",
+    "look_of",
     "max_entry_size",
     "plausible_size",
     "put_values",
@@ -52,7 +53,6 @@ __all__ = [
 _MAX_ENTRY_SIZE = 64 << 20
 # The smallest size of an entry, by magic.
 _MIN_ENTRY_SIZES = (MESSAGE_HEADER_SIZES[0] + 8, MESSAGE_HEADER_SIZES[1] + 8, BATCH_HEADER_SIZE)
-
 
 # The first bytes of files that are mistaken for segments.
 _FIRST_BYTES = {
@@ -231,7 +231,7 @@ def framing_error(finding: Finding, data: npt.NDArray[np.uint8], *, source: str 
     At the beginning of a source, the message states which other kind of file the bytes look like.
     """
     # A stream may not have more bytes when it finds this error.
-    look = _look_of(data[:LOG_OVERHEAD].tobytes()) if position == 0 else None
+    look = look_of(data[:LOG_OVERHEAD].tobytes()) if position == 0 else None
     if look is None:
         return finding_to_error(finding, source=source, position=position)
     where = f"{source}: " if source else ""
@@ -239,7 +239,8 @@ def framing_error(finding: Finding, data: npt.NDArray[np.uint8], *, source: str 
     return CorruptBatchError(text, source=source, position=0)
 
 
-def _look_of(first: bytes) -> str | None:
+def look_of(first: bytes) -> str | None:
+    """Return the kind of file that begins with these bytes and is not a log, or None if that is unknown."""
     for magic, look in _FIRST_BYTES.items():
         if first.startswith(magic):
             return look

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import kbatch
 from kbatch.cli import compact, convert, dump, export, recompress, stats, verify
@@ -91,6 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are escaped: the shell may have put the names of files in place of a pattern."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        # No option begins with a digit: -10: and -1h are values, as argparse treats -10.
+        self._negative_number_matcher = re.compile(r"-\d")
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))

@@ -4,58 +4,86 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
+from kbatch.batches.framing import LOOK_BYTES, look_of
 from kbatch.cli import jsonlines, kafkatext
-from kbatch.cli.filters import Filters, parse_bytes, parse_offsets, parse_times
-from kbatch.cli.inputs import Input, add_storage_option, base_offset_of, find_inputs, storage_options
+from kbatch.cli.filters import Filters, parse_bytes
+from kbatch.cli.inputs import (
+    Input,
+    add_storage_option,
+    base_offset_of,
+    find_inputs,
+    standard_input,
+    storage_options,
+)
 from kbatch.cli.messages import dump_messages
-from kbatch.cli.terminal import print_errors, write_lines
+from kbatch.cli.ranges import RANGES, Ranges, add_former, add_ranges, given_ranges, parse_times
+from kbatch.cli.terminal import counted, print_errors, write_lines
 from kbatch.cli.usage import UsageError, argument, number_argument
-from kbatch.errors import KbatchError
+from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import escaped_json, printable
 from kbatch.format import BatchStatus
+from kbatch.log.committed import follow_transactions
 from kbatch.log.indexes import stored_entries
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
-from kbatch.read.decode_options import DecodeOptions
+from kbatch.read.committed import committed
+from kbatch.read.decode_options import ISOLATION, DecodeOptions, Isolation
+from kbatch.read.stream import INCOMPLETE_END, decode_stream
 from kbatch.table import RecordTable
 
 __all__ = ["add_parser"]
 
 # The size of a table. Lines are formatted from one table at a time.
 _DUMP_TABLE_BYTES = 8 << 20
+# The isolation level that lists all records.
+_ALL: Isolation = "read_uncommitted"
+_LISTED_PRODUCERS = 5
 
 _DESCRIPTION = """\
 List the contents of segments and their auxiliary files: one line per batch or per record, as JSON or in the format of
 Kafka's kafka-dump-log.
 
-PATH is a segment (.log, .checkpoint), an auxiliary file of one (.index, .timeindex, .txnindex, .snapshot), a
-topic-partition directory (all its segments), or a broker's log directory (all its topic-partitions).
+PATH is an auxiliary file of a segment (.index, .timeindex, .txnindex, .snapshot), a topic-partition directory (all its
+segments), a broker's log directory (all its topic-partitions), or a segment: any other file. - is standard input, a
+stream of batches such as a segment.
 
 Damage is reported on standard error, and the listing resumes at the next good batch.
 """
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   kbatch dump data/orders-0                                      one line per batch
   kbatch dump --records data/orders-0 | jq -r .key               one line per record
   kbatch dump --records --offsets 1000:1010 data/orders-0        these ten offsets
   kbatch dump --tail 10 data/orders-0                            the last ten records
-  kbatch dump --records --time 2024-05-01:2024-05-02 data/orders-0
+  kbatch dump --records --times 2024-05-01:2024-05-02 data/orders-0
   kbatch dump --records --key hex:00ff data/orders-0             all records with a key
   kbatch dump --producer 4001 data/orders-0                      all batches of a producer
+  kbatch dump --records --topic orders --isolation read_committed data
+  zstdcat segment.zst | kbatch dump -                            batches from a pipe
   kbatch dump --format kafka --print-data-log data/orders-0/00000000000000000000.log
   kbatch dump data/orders-0/00000000000000000000.timeindex
   kbatch dump --protocol requests.bin responses.bin              the messages of a captured connection
+
+{RANGES}
+--isolation read_committed:
+  Lists what a consumer with this isolation level gets: no aborted records, and nothing from the first open transaction
+  on. The markers are looked for in the segments at PATH. If an open or undecided transaction withholds records, they
+  are reported on standard error, and the exit status is 4.
+
+standard input:
+  Batches are listed as they arrive. An incomplete batch at the end is not damage. Memory is bounded; read_committed
+  also keeps the bytes from the first open transaction on. Offsets can't count back from the end of a stream.
 
 --protocol:
   Each file holds one direction of a connection: messages of Kafka's protocol, each after its length (int32). Each line
@@ -64,8 +92,8 @@ examples:
 
 bytes in JSON:
   A key, a value or a header is a string if its bytes are UTF-8 without control characters other than tabs and line
-  breaks, {"base64": "..."} if they are not, and null for null. With --max-bytes-shown, longer ones are cut to
-  {"text": "...", "size": N} or {"base64": "...", "size": N}. Headers are a list of [key, value].
+  breaks, {{"base64": "..."}} if they are not, and null for null. With --max-bytes-shown, longer ones are cut to
+  {{"text": "...", "size": N}} or {{"base64": "...", "size": N}}. Headers are a list of [key, value].
 
 --format kafka:
   Fields have the names and order of kafka-dump-log (Kafka 4.1). --records is its --deep-iteration. The differences:
@@ -85,7 +113,10 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="segment, auxiliary file of one, or directory; or a URL of one"
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="segment, auxiliary file of one, or directory; a URL of one; or - for standard input",
     )
     add_storage_option(parser)
     parser.add_argument(
@@ -102,13 +133,8 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         action="store_true",
         help="with --format kafka: also print keys and values, which JSON always has; implies --records",
     )
-    parser.add_argument(
-        "--offsets",
-        metavar="A:B",
-        type=argument(parse_offsets),
-        help="offsets from A up to but not including B; either side may be empty; A alone is a single offset; negative "
-        "offsets, as in --offsets=-10:, count back from the end of the log",
-    )
+    add_ranges(parser)
+    add_former(parser, "--time", "--times", parse_times, dest="times")
     parser.add_argument(
         "--tail",
         metavar="N",
@@ -116,14 +142,28 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         help="the last N records of each log, among those that the other options choose; implies --records",
     )
     parser.add_argument(
-        "--time",
-        metavar="FROM:TO",
-        type=argument(parse_times),
-        help="timestamps from FROM up to but not including TO, in ISO 8601 (UTC), in milliseconds, or as a duration "
-        "before now such as 1h; also FROM..TO",
+        "--topic",
+        metavar="TOPIC",
+        dest="topics",
+        action="append",
+        default=[],
+        help="only this topic; may be given more than once",
     )
     parser.add_argument(
-        "--key", metavar="KEY", type=argument(parse_bytes), help="records with this key: text, hex:00ff or base64:AP8="
+        "--isolation",
+        choices=ISOLATION.choices,
+        default=_ALL,
+        help="list all records, or those that a consumer with read_committed gets (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        dest="keys",
+        action="append",
+        default=[],
+        type=argument(parse_bytes),
+        help="records with this key: text, hex:00ff or base64:AP8=; may be given more than once, for records with any "
+        "of the keys",
     )
     parser.add_argument(
         "--producer",
@@ -153,48 +193,76 @@ def add_parser(commands: Any, *, epilog: str) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return the exit status."""
+    if arguments.paths.count("-") > 1:
+        raise UsageError("standard input (-) can be read only once")
     if arguments.protocol:
         return _run_protocol(arguments)
-    inputs = find_inputs(arguments.paths, storage_options=storage_options(arguments))
+    inputs = find_inputs(
+        arguments.paths,
+        streams=True,
+        topics=arguments.topics,
+        storage_options=storage_options(arguments),
+    )
     dump = _Dump(arguments)
+    if "-" in arguments.paths and dump.needs_end:
+        raise UsageError("--tail and negative offsets need the end of a log, which standard input (-) does not have")
     try:
         for each in inputs:
             if each.kind == "log":
                 dump.log(each)
+            elif each.kind == "stream":
+                dump.stream(each)
             else:
                 dump.side_file(each)
     finally:
         sys.stdout.flush()
     dump.print_gaps()
-    return 3 if dump.damaged else 0
+    return 3 if dump.damaged else 4 if dump.withheld else 0
 
 
 def _run_protocol(arguments: argparse.Namespace) -> int:
-    of_logs = ("records", "print_data_log", "offsets", "tail", "time", "key", "producer", "control", "max_records")
-    if arguments.format != "json" or any(getattr(arguments, name) not in (None, False) for name in of_logs):
+    of_logs = ("records", "print_data_log", "tail", "producer", "control", "max_records", "keys", "topics")
+    is_given = any(getattr(arguments, name) not in (None, False, []) for name in of_logs)
+    if is_given or given_ranges(arguments) != Ranges() or arguments.format != "json" or arguments.isolation != _ALL:
         raise UsageError("with --protocol, the only other option is --max-bytes-shown")
     if len(arguments.paths) > 2:
         raise UsageError(f"--protocol takes one or two files, got {len(arguments.paths)}")
     return dump_messages(arguments.paths, arguments.max_bytes_shown)
 
 
+class _Source(NamedTuple):
+    """Where batches come from: a segment, or a stream without one."""
+
+    path: str
+    topic: str | None
+    partition: int | None
+    segment: Segment | None = None
+
+    @property
+    def place(self) -> str:
+        return jsonlines.place_of(self.topic, self.partition, self.path)
+
+
 class _Dump:
     """One run over all inputs: its options, and the damage and gaps found so far."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        start, stop = arguments.offsets or (None, None)
-        since, until = arguments.time or (None, None)
-        self._given = Filters(start, stop, since, until, arguments.key, arguments.producer)
+        ranges = given_ranges(arguments)
+        is_committed = arguments.isolation == "read_committed"
+        self._given = Filters(*ranges, tuple(arguments.keys), arguments.producer, is_committed)
         self._last = arguments.tail
+        self.needs_end = ranges.counts_back or self._last is not None
         self.kafka = arguments.format == "kafka"
         self.data = arguments.print_data_log
         self.records = arguments.records or self.data or self._last is not None
         self.max_shown = arguments.max_bytes_shown
         self.remaining = arguments.max_records
         self.damaged = False
+        self.withheld = False
         # By file: pairs of successive offsets that are not consecutive.
         self.gaps: dict[str, list[tuple[int, int]]] = {}
         self._options = DecodeOptions(
+            isolation=arguments.isolation,
             include_control=self.kafka or not self.records or arguments.control,
             # A listing of batches includes those with a wrong checksum; a listing of records omits their records.
             crc="mark" if self.kafka or not self.records else "verify",
@@ -208,18 +276,64 @@ class _Dump:
         segments = each.segments
         self._set_offsets(each)
         start, stop = self.filters.start_offset, self.filters.stop_offset
+        if self.filters.committed:
+            transactions = follow_transactions(segments, self.options, start_offset=start, stop_offset=stop)
+            self.options = committed(self.options, transactions)
+            self._report_withheld(each.path, transactions.pending)
         for i, segment in enumerate(segments):
             follows = segments[i + 1].base_offset if i + 1 < len(segments) else None
             before = start is not None and follows is not None and follows <= start
             after = stop is not None and segment.base_offset is not None and segment.base_offset >= stop
             if not (before or after) and self.remaining != 0:
-                self._segment(segment)
+                self._segment(segment, each.topic_partition)
+
+    def stream(self, each: Input) -> None:
+        """List the batches of standard input as they arrive."""
+        start, stop = self._given.start_offset, self._given.stop_offset
+        self.filters, self.options = self._given, replace(self._options, start_offset=start, stop_offset=stop)
+        source = _Source(each.path, *each.topic_partition)
+        if self.kafka:
+            self._write(_head(source))
+        reached, batches_end = self._list(source, self._arriving(each.path))
+        if self.remaining != 0:
+            self._write_invalid(source, reached - batches_end)
+
+    def _arriving(self, path: str) -> Iterator[RecordTable]:
+        """Decode standard input. An incomplete batch at its end is reported, and is not a loss."""
+        file = standard_input()
+        options = self.options
+        pending: list[tuple[int, int]] = []
+        try:
+            look = look_of(file.peek(LOOK_BYTES)[:LOOK_BYTES])
+            if look is not None:
+                raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
+            for table in decode_stream(
+                file,
+                isolation=options.isolation,
+                include_control=options.include_control,
+                crc=options.crc,
+                on_error=options.on_error,
+                start_offset=options.start_offset,
+                stop_offset=options.stop_offset,
+                source=path,
+                max_bytes=_DUMP_TABLE_BYTES,
+            ):
+                pending = table.pending
+                losses = [loss for loss in table.losses if not loss.reason.startswith(INCOMPLETE_END)]
+                for loss in table.losses[len(losses) :]:
+                    self._warn(path, loss.position, f"{loss.length} bytes of an incomplete batch")
+                yield table._with(losses=losses)
+                del table
+                sys.stdout.flush()
+        except OSError as error:
+            error.filename = "standard input"
+            raise
+        self._report_withheld(path, pending)
 
     def _set_offsets(self, each: Input) -> None:
         """Count negative offsets back from the end of a log, and find the first of its last records."""
         start, stop = self._given.start_offset, self._given.stop_offset
-        negative = (start is not None and start < 0) or (stop is not None and stop < 0)
-        if negative or self._last is not None:
+        if self.needs_end:
             segment = each.segments[-1]
             end = end_offset_after(segment, segment.last_batch()[0])
             first = each.log.start_checkpoint if each.log is not None else None
@@ -234,35 +348,45 @@ class _Dump:
         self.filters = replace(self._given, start_offset=start, stop_offset=stop)
         self.options = replace(self._options, start_offset=start, stop_offset=stop)
 
-    def _segment(self, segment: Segment) -> None:
+    def _segment(self, segment: Segment, topic_partition: tuple[str | None, int | None]) -> None:
+        source = _Source(segment.path, *topic_partition, segment)
         if self.kafka:
-            self._write(_head(segment))
+            self._write(_head(source))
         begin, end = 0, segment.size
         if self.filters.start_offset is not None:
             begin = segment.seek_offset(self.filters.start_offset)
         if self.filters.start_timestamp is not None:
-            begin = max(begin, segment.seek_timestamp(self.filters.start_timestamp))
+            begin = max(begin, segment._seek_time(self.filters.start_timestamp))
         if self.filters.stop_offset is not None:
             end = segment.end_for_offset(self.filters.stop_offset)
+        tables = read_tables(segment, begin, end, self.options, _DUMP_TABLE_BYTES)
+        reached, batches_end = self._list(source, tables, begin)
+        if self.filters.stop_offset is None and self.remaining != 0:
+            self._write_invalid(source, segment.size - batches_end)
+            self._report_tail(segment, reached)
+
+    def _list(self, source: _Source, tables: Iterable[RecordTable], begin: int = 0) -> tuple[int, int]:
+        """List tables up to the last one or --max-records; return where they and their last batch end."""
         reached = batches_end = begin
         previous: int | None = None
-        for table in read_tables(segment, begin, end, self.options, _DUMP_TABLE_BYTES):
+        for table in tables:
             if len(table.batches):
                 last = table.batches[-1]
                 batches_end = max(batches_end, int(last["position"] + last["size"]))
             reached = max(reached, batches_end, *(loss.position + loss.length for loss in table.losses))
-            errors = self._report_damage(segment, table)
+            errors = self._report_damage(source, table)
             chosen = self.filters.records(table)
             rows = self.filters.batches(chosen)
             if self.remaining is not None:
                 chosen, rows = self._limit(chosen, rows)
-            self._write(self._lines(segment, chosen, rows, errors))
+            self._write(self._lines(source, chosen, rows, errors))
             if self.kafka and self.records and not self.filters.any and len(table):
-                previous = self._find_gaps(segment.path, table, previous)
+                previous = self._find_gaps(source.path, table, previous)
             if self.remaining == 0:
-                return
-        if self.filters.stop_offset is None:
-            self._tail(segment, reached, batches_end)
+                break
+            # Frees the table before the next one is decoded.
+            del table, chosen
+        return reached, batches_end
 
     def _limit(self, table: RecordTable, rows: npt.NDArray[np.intp]) -> tuple[RecordTable, npt.NDArray[np.intp]]:
         assert self.remaining is not None
@@ -278,33 +402,34 @@ class _Dump:
         return table, rows
 
     def _lines(
-        self, segment: Segment, table: RecordTable, rows: npt.NDArray[np.intp], errors: dict[int, str]
+        self, source: _Source, table: RecordTable, rows: npt.NDArray[np.intp], errors: dict[int, str]
     ) -> Iterator[str]:
         if self.kafka:
-            holds = self._checksums(segment, table)
+            holds = self._checksums(source, table)
             yield from kafkatext.lines(table, rows, holds, records=self.records, data=self.data)
         elif self.records:
-            yield from jsonlines.record_lines(table, segment.path, self.max_shown)
+            yield from jsonlines.record_lines(table, source.place, self.max_shown)
         else:
             framed = set(table.batches["position"].tolist())
             lost = [loss for loss in table.losses if loss.position not in framed]
             done = 0
             for loss in lost:
                 upto = int(np.searchsorted(table.batches["position"][rows], loss.position))
-                yield from jsonlines.batch_lines(table, rows[done:upto], segment.path, errors)
-                yield jsonlines.loss_line(loss, segment.path)
+                yield from jsonlines.batch_lines(table, rows[done:upto], source.place, errors)
+                yield jsonlines.loss_line(loss, source.place)
                 done = max(done, upto)
-            yield from jsonlines.batch_lines(table, rows[done:], segment.path, errors)
+            yield from jsonlines.batch_lines(table, rows[done:], source.place, errors)
 
-    def _checksums(self, segment: Segment, table: RecordTable) -> npt.NDArray[np.bool_]:
+    def _checksums(self, source: _Source, table: RecordTable) -> npt.NDArray[np.bool_]:
         """Whether the checksum of each batch holds; it is unknown for a batch with another fault, and computed here."""
         status = table.batches["status"]
         holds: npt.NDArray[np.bool_] = status != BatchStatus.BAD_CRC
         for row in np.flatnonzero(~BatchStatus.sound(status) & holds).tolist():
-            holds[row] = has_good_batch(segment, table.batches[row])
+            # The bytes of a stream are not kept.
+            holds[row] = source.segment is not None and has_good_batch(source.segment, table.batches[row])
         return holds
 
-    def _report_damage(self, segment: Segment, table: RecordTable) -> dict[int, str]:
+    def _report_damage(self, source: _Source, table: RecordTable) -> dict[int, str]:
         """Report damage on standard error, and return it by position."""
         found: dict[int, tuple[str, int | None]] = {}
         for row in np.flatnonzero(~BatchStatus.sound(table.batches["status"])).tolist():
@@ -319,14 +444,29 @@ class _Dump:
         for loss in table.losses:
             found[loss.position] = f"{loss.reason} ({loss.length} bytes)", loss.base_offset
         for position, (text, base_offset) in sorted(found.items()):
-            self._warn(segment.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
+            self._warn(source.path, position, text if base_offset is None else f"base offset {base_offset}: {text}")
             self.damaged = True
         return {position: text for position, (text, _) in found.items()}
 
-    def _tail(self, segment: Segment, reached: int, batches_end: int) -> None:
-        if self.kafka and not self.filters.any and segment.size > batches_end:
-            name = segment.path.rpartition("/")[2]
-            self._write([f"Found {segment.size - batches_end} invalid bytes at the end of {printable(name)}"])
+    def _report_withheld(self, path: str, pending: Sequence[tuple[int, int]]) -> None:
+        """Report open and undecided transactions, given as producer id and first offset."""
+        if pending:
+            first = pending[0][1]
+            producers = ", ".join(str(producer) for producer, _ in pending[:_LISTED_PRODUCERS])
+            more = ", ..." if len(pending) > _LISTED_PRODUCERS else ""
+            count = counted(len(pending), "open or undecided transaction")
+            print_errors(
+                f"kbatch dump: {path}: records from offset {first} on are withheld: {count} "
+                f"(producer {producers}{more})"
+            )
+            self.withheld = True
+
+    def _write_invalid(self, source: _Source, size: int) -> None:
+        if self.kafka and not self.filters.any and size:
+            name = source.path.rpartition("/")[2]
+            self._write([f"Found {size} invalid bytes at the end of {printable(name)}"])
+
+    def _report_tail(self, segment: Segment, reached: int) -> None:
         if reached < segment.size:
             with segment.open() as file:
                 tail = file.tail_at(reached)
@@ -364,7 +504,7 @@ class _Dump:
             self.damaged = True
             return
         if not self.kafka:
-            self._write(jsonlines.entry_lines(each.path, entries))
+            self._write(jsonlines.entry_lines(jsonlines.place_of(*each.topic_partition, each.path), entries))
         elif each.kind == "index" and not len(entries):
             self._write([f"{printable(each.path)} is empty."])
         else:
@@ -395,9 +535,9 @@ def _entries(each: Input) -> npt.NDArray[np.void]:
     return entries
 
 
-def _head(segment: Segment) -> list[str]:
-    name = segment.path.rpartition("/")[2]
-    lines = [f"Dumping {printable(segment.path)}"]
+def _head(source: _Source) -> list[str]:
+    name = source.path.rpartition("/")[2]
+    lines = [f"Dumping {printable(source.path)}"]
     if name == "bootstrap.checkpoint":
         return [*lines, "KRaft bootstrap snapshot"]
     if name.endswith(".checkpoint"):
@@ -405,4 +545,5 @@ def _head(segment: Segment) -> list[str]:
         if offset.isdecimal() and epoch.isdecimal():
             lines.append(f"Snapshot end offset: {int(offset)}, epoch: {int(epoch)}")
         return lines
-    return lines if segment.base_offset is None else [*lines, f"Log starting offset: {segment.base_offset}"]
+    base_offset = None if source.segment is None else source.segment.base_offset
+    return lines if base_offset is None else [*lines, f"Log starting offset: {base_offset}"]

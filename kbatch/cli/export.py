@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from kbatch.cli.inputs import name_and_value, storage_options
+from kbatch.cli.ranges import RANGES, add_former, add_ranges, given_ranges
 from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time, print_json, print_lines
 from kbatch.cli.usage import usage
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
 from kbatch.options import add_flags, as_named, from_flags, options_of
-from kbatch.plan.read_options import ReadOptions
+from kbatch.plan.read_options import Bound, ReadOptions
+from kbatch.quantities import parse_time
 from kbatch.sinks.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -48,8 +52,16 @@ the exit status is 4.
 
 examples:
   kbatch export /var/lib/kafka/data /lake/raw
-  kbatch export /backup/kafka /lake/orders --topic orders --from 2026-03-01 --to 2026-03-02 --values json --by-day
+  kbatch export /backup/kafka /lake/orders --topic orders --times 2026-03-01:2026-03-02 --values json --by-day
   kbatch export s3://backup/kafka s3://lake/raw --isolation read_committed --on-error skip
+"""
+
+
+_EPILOG = f"""\
+{RANGES}
+--times:
+  As in Spark's Kafka source, a partition is read from its first record with the time FROM or a later one, up to its
+  first record with the time TO or a later one. Records in between are exported whatever their timestamps.
 """
 
 
@@ -59,7 +71,7 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         "export",
         help="log directories to Parquet, on Spark",
         description=_DESCRIPTION,
-        epilog=epilog,
+        epilog=f"{_EPILOG}\n{epilog}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("logdir", metavar="LOGDIR", help="log directory, or one topic-partition of it")
@@ -71,7 +83,12 @@ def add_parser(commands: Any, *, epilog: str) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     reading = {each.name: each for each in options_of(ReadOptions)}
     for title, names in _GROUPS.items():
-        add_flags(parser.add_argument_group(title), [reading[name] for name in names])
+        group = parser.add_argument_group(title)
+        if "starting" in names:
+            add_ranges(group)
+            add_former(group, "--from", "--times FROM:", parse_time, dest="former_start")
+            add_former(group, "--to", "--times :TO", parse_time, dest="former_stop")
+        add_flags(group, [reading[name] for name in names])
     add_value_arguments(parser)
     files = parser.add_argument_group("files")
     add_flags(files, options_of(WriteOptions))
@@ -133,11 +150,34 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _read_options(arguments: argparse.Namespace) -> ReadOptions:
     given, names = from_flags(options_of(ReadOptions), arguments)
+    given |= _bounds(arguments, given)
     given["values"] = value_options(arguments)
     if is_url(arguments.logdir):
         given["storage"] = {name.lower(): value for name, value in arguments.storage_options}
     # A partition without a record at or after the starting time has nothing to export.
     return cast(ReadOptions, as_named(lambda: ReadOptions(latest_if_no_timestamp=True, **given), names))
+
+
+def _bounds(arguments: argparse.Namespace, given: Mapping[str, Any]) -> dict[str, Bound]:
+    """Return the bounds that ``--offsets`` and ``--times`` set."""
+    ranges = given_ranges(arguments)
+    since, until = (getattr(arguments, name, None) for name in ("former_start", "former_stop"))
+    if (since, until) != (None, None):
+        if arguments.times != (None, None):
+            raise ValueError("--from and --to are former names of --times, and exclude it")
+        ranges = ranges._replace(start_timestamp=since, stop_timestamp=until)
+    with warnings.catch_warnings():
+        # The parser of the arguments has printed the warnings about times.
+        warnings.simplefilter("ignore", UserWarning)
+        bounds = {
+            "starting": Bound(offset=ranges.start_offset, timestamp=ranges.start_timestamp),
+            "ending": Bound(offset=ranges.stop_offset, timestamp=ranges.stop_timestamp),
+        }
+    bounds = {side: bound for side, bound in bounds.items() if bound != Bound()}
+    for side in bounds:
+        if side in given:
+            raise ValueError(f"--{side}-offsets excludes --offsets and --times that have this side")
+    return bounds
 
 
 def _write_options(arguments: argparse.Namespace) -> WriteOptions:

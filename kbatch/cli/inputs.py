@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
+from kbatch.batches.framing import LOOK_BYTES, look_of
 from kbatch.errors import LogDirectoryError
 from kbatch.log.discovery import find_logs
 from kbatch.log.logs import Log
-from kbatch.log.names import parse_segment_name
+from kbatch.log.names import name_of_log, parse_segment_name
 from kbatch.log.segment import Segment
 from kbatch.log.storage import LOCAL, Storage, locate
 
@@ -24,10 +27,11 @@ __all__ = [
     "is_last",
     "name_and_value",
     "open_path",
+    "standard_input",
     "storage_options",
 ]
 
-InputKind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
+InputKind = Literal["log", "index", "timeindex", "txnindex", "snapshot", "stream"]
 
 _SIDE_KINDS: dict[str, InputKind] = {
     ".index": "index",
@@ -39,14 +43,14 @@ _SIDE_KINDS: dict[str, InputKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A log, or an auxiliary file of a segment.
+    """A log, an auxiliary file of a segment, or standard input.
 
     Attributes
     ----------
     path : str
-    kind : {"log", "index", "timeindex", "txnindex", "snapshot"}
+    kind : {"log", "index", "timeindex", "txnindex", "snapshot", "stream"}
     segments : list of Segment
-        All segments of a log; one for a single ``.log`` or ``.checkpoint`` file.
+        All segments of a log; one for a single file.
     log : Log or None
         The log, where the path is a directory or a ``.log`` file.
     storage : Storage
@@ -65,6 +69,20 @@ class Input:
         if self.log is None or self.log.topic is None or self.log.path.endswith(".log"):
             return self.path
         return f"{self.log.topic}-{self.log.partition}"
+
+    @property
+    def topic_partition(self) -> tuple[str | None, int | None]:
+        """The topic and partition that the file's directory is named after."""
+        if self.kind == "stream":
+            return None, None
+        if self.log is not None:
+            return self.log.topic, self.log.partition
+        directory, name = os.path.split(self.storage.absolute(self.path))
+        try:
+            found = name_of_log(directory, [name])
+        except LogDirectoryError:
+            return None, None
+        return found.topic, found.partition
 
 
 def add_storage_option(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +113,12 @@ def storage_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def find_inputs(
-    paths: Iterable[str], *, logs_only: bool = False, storage_options: Mapping[str, str] | None = None
+    paths: Iterable[str],
+    *,
+    logs_only: bool = False,
+    streams: bool = False,
+    topics: Collection[str] = (),
+    storage_options: Mapping[str, str] | None = None,
 ) -> list[Input]:
     """Return the logs and auxiliary files at the paths.
 
@@ -103,21 +126,32 @@ def find_inputs(
     ----------
     paths : iterable of str
         Each a segment, an auxiliary file of one, a topic-partition directory, or a broker's log directory; local, or a
-        URL.
+        URL. Any file with another name is read as a segment.
     logs_only : bool
         Whether auxiliary files are refused.
+    streams : bool
+        Whether ``-`` is standard input.
+    topics : collection of str
+        Selects the logs and auxiliary files of these topics, if there are any.
     storage_options : mapping of str to str, optional
         For URLs; see `kbatch.log.storage.filesystem`.
 
     Raises
     ------
     LogDirectoryError
-        If a path is not one of these.
+        If a path is not one of these, or nothing belongs to one of the topics.
     """
-    return [found for path in paths for found in _find(path, logs_only, storage_options)]
+    paths = list(paths)
+    found = [each for path in paths for each in _find(path, logs_only, streams, topics, storage_options)]
+    if topics:
+        found = [each for each in found if each.topic_partition[0] in topics]
+        for topic in topics:
+            if not any(each.topic_partition[0] == topic for each in found):
+                raise LogDirectoryError(f"{', '.join(paths)}: no topic-partition of topic {topic!r}", source=paths[0])
+    return found
 
 
-def open_path(path: str, options: Mapping[str, str] | None) -> tuple[list[Log], bool]:
+def open_path(path: str, options: Mapping[str, str] | None, topics: Collection[str] = ()) -> tuple[list[Log], bool]:
     """Open the log at a path, or all logs of a broker's log directory; also return whether it is a log directory.
 
     Raises
@@ -134,33 +168,58 @@ def open_path(path: str, options: Mapping[str, str] | None) -> tuple[list[Log], 
     except OSError as error:
         raise LogDirectoryError(f"{path}: can't be listed: {error.strerror}", source=path) from error
     if entry.is_directory and not any(parse_segment_name(name) is not None for name in names):
-        return find_logs(path, storage_options=options), True
+        is_chosen = (lambda topic, partition: topic in topics) if topics else None
+        return find_logs(path, predicate=is_chosen, storage_options=options), True
     return [Log(path, storage_options=options)], False
 
 
-def _find(path: str, logs_only: bool, options: Mapping[str, str] | None) -> list[Input]:
+def _find(
+    path: str, logs_only: bool, streams: bool, topics: Collection[str], options: Mapping[str, str] | None
+) -> list[Input]:
+    if path == "-":
+        if not streams:
+            raise LogDirectoryError("-: only `kbatch dump` reads standard input; ./- is a file", source=path)
+        return [Input(path, "stream", [])]
     storage, path = locate(path, options)
     entry = storage.find(path)
     if entry is None or entry.is_directory:
-        return [Input(log.path, "log", log.segments, log, storage) for log in open_path(path, options)[0]]
+        return [Input(log.path, "log", log.segments, log, storage) for log in open_path(path, options, topics)[0]]
     suffix = os.path.splitext(path)[1]
     if suffix == ".log":
         log = Log(path, storage_options=options)
         # An incomplete batch at the end is damage, except in the last segment of a log (DSK-R14).
         log.segments[0].live = log.segments[0].live and is_last(storage, path)
         return [Input(path, "log", log.segments, log, storage)]
-    if suffix == ".checkpoint":
-        return [Input(path, "log", [Segment(path, live=False, storage_options=options)], storage=storage)]
     kind = _SIDE_KINDS.get(suffix)
-    if kind is None or logs_only:
-        known = ".log" if logs_only else f".log, {', '.join(_SIDE_KINDS)}"
+    if kind is None:
+        # The last segment of a log may have been copied to a file of another name.
+        segment = Segment(path, live=suffix != ".checkpoint", storage_options=options)
+        look = look_of(segment.window(0, LOOK_BYTES).tobytes())
+        if look is not None:
+            raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
+        return [Input(path, "log", [segment], storage=storage)]
+    if logs_only:
         raise LogDirectoryError(
-            f"{path}: unknown file name; expected a name that ends with {known} or .checkpoint", source=path
+            f"{path}: an auxiliary file; expected a segment, a topic-partition directory or a log directory",
+            source=path,
         )
     if kind in ("index", "timeindex"):
         # Their offsets are relative to the base offset in the name.
         base_offset_of(path)
     return [Input(path, kind, [], storage=storage)]
+
+
+def standard_input() -> io.BufferedReader:
+    """Return standard input as a binary file.
+
+    Raises
+    ------
+    LogDirectoryError
+        If it is closed.
+    """
+    if sys.stdin is None:
+        raise LogDirectoryError("-: standard input is closed", source="-")
+    return cast("io.BufferedReader", sys.stdin.buffer)
 
 
 def is_last(storage: Storage, path: str) -> bool:

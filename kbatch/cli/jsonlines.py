@@ -16,7 +16,7 @@ from kbatch.kernels.slices import header_keys, header_values, record_keys, recor
 from kbatch.records.data import Loss
 from kbatch.table import RecordTable
 
-__all__ = ["batch_lines", "entry_lines", "loss_line", "record_lines"]
+__all__ = ["batch_lines", "entry_lines", "loss_line", "place_of", "record_lines"]
 
 _STATUS = [status.name.lower() for status in BatchStatus]
 # The number of records formatted at a time.
@@ -24,11 +24,22 @@ _FORMATTED_RECORDS = 4096
 _JSON_FLAGS = ("false", "true")
 
 
-def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, errors: dict[int, str]) -> Iterator[str]:
-    """Yield one line per batch in `rows`; `errors` maps the position of a damaged batch to a description."""
+def place_of(topic: str | None, partition: int | None, file: str) -> str:
+    """Return the fields that begin each line of a file, as JSON without braces.
+
+    Examples
+    --------
+    >>> print(place_of("orders", 0, "00000000000000000000.log"))
+    "topic": "orders", "partition": 0, "file": "00000000000000000000.log"
+    """
+    shown = ("null", "null") if topic is None else (quoted(topic), partition)
+    return f'"topic": {shown[0]}, "partition": {shown[1]}, "file": {quoted(file)}'
+
+
+def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], place: str, errors: dict[int, str]) -> Iterator[str]:
+    """Yield one line per batch in `rows`, with the fields of `place_of`; `errors` has descriptions by position."""
     batches = table.batches[rows]
     new = batches["magic"] == 2
-    name = quoted(file)
     for row, codec, kind, is_new, sequence in zip(
         batches[BATCH_FIELDS].tolist(), codec_names(batches),
         timestamp_types(batches).tolist(), new.tolist(), last_sequences(batches).tolist(),
@@ -39,7 +50,7 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, error
             base_sequence, epoch, position, size, crc, attributes, magic, status,
         ) = row  # fmt: skip
         line = (
-            f'{{"file": {name}, "position": {position}, "size": {size}, "magic": {magic}, '
+            f'{{{place}, "position": {position}, "size": {size}, "magic": {magic}, '
             f'"base_offset": {_known(base_offset, is_new or count >= 0)}, "last_offset": {last_offset}, '
             f'"count": {_known(count, count >= 0 or is_new)}, "codec": "{codec}", "crc": {crc}, '
             f'"status": "{_STATUS[status]}", "timestamp_type": "{TIMESTAMP_TYPES[kind]}", '
@@ -58,10 +69,9 @@ def batch_lines(table: RecordTable, rows: npt.NDArray[np.intp], file: str, error
         yield f"{line}}}" if error is None else f'{line}, "error": {quoted(error)}}}'
 
 
-def record_lines(table: RecordTable, file: str, max_bytes: int | None) -> Iterator[str]:
+def record_lines(table: RecordTable, place: str, max_bytes: int | None) -> Iterator[str]:
     """Yield one line per record; keys, values and header values are cut to `max_bytes`."""
     batches = table.batches
-    name = quoted(file)
     kinds = [f'"{TIMESTAMP_TYPES[kind]}"' for kind in timestamp_types(batches).tolist()]
     positions = batches["position"].tolist()
     control = ((batches["attributes"] & ATTRIBUTE_CONTROL) != 0) & (batches["magic"] == 2)
@@ -77,7 +87,7 @@ def record_lines(table: RecordTable, file: str, max_bytes: int | None) -> Iterat
         ):
             time = "null" if timestamp == -1 else timestamp
             line = (
-                f'{{"file": {name}, "position": {positions[batch]}, "offset": {offset}, "timestamp": {time}, '
+                f'{{{place}, "position": {positions[batch]}, "offset": {offset}, "timestamp": {time}, '
                 f'"timestamp_type": {kinds[batch]}, "key": {key}, "value": {value}, "headers": [{headers[i]}]'
             )
             if has_control and control[batch]:
@@ -86,19 +96,20 @@ def record_lines(table: RecordTable, file: str, max_bytes: int | None) -> Iterat
             yield line + "}"
 
 
-def loss_line(loss: Loss, file: str) -> str:
+def loss_line(loss: Loss, place: str) -> str:
     """Return a line for bytes that cannot be framed as batches."""
     return (
-        f'{{"file": {quoted(file)}, "position": {loss.position}, "size": {loss.length}, "status": "lost", '
+        f'{{{place}, "position": {loss.position}, "size": {loss.length}, "status": "lost", '
         f'"error": {quoted(loss.reason)}}}'
     )
 
 
-def entry_lines(file: str, entries: npt.NDArray[np.void]) -> Iterator[str]:
+def entry_lines(place: str, entries: npt.NDArray[np.void]) -> Iterator[str]:
     """Yield one line per entry of an index file or snapshot, with the fields of its dtype."""
     names = entries.dtype.names or ()
     for row in entries:
-        yield json.dumps({"file": file, **dict(zip(names, row.tolist(), strict=True))}, ensure_ascii=False)
+        fields = json.dumps(dict(zip(names, row.tolist(), strict=True)), ensure_ascii=False)
+        yield f"{{{place}, {fields[1:]}"
 
 
 def _known(number: int, known: bool) -> int | str:

@@ -6,6 +6,7 @@ import json
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from typing_extensions import Buffer
 
 import kbatch
 from kbatch.cli import jsonlines
+from kbatch.cli.inputs import standard_input
 from kbatch.cli.shown import json_bytes
 from kbatch.cli.terminal import print_errors, write_lines
 from kbatch.errors import KbatchError, ProtocolError
@@ -73,10 +75,11 @@ def _split(path: str) -> Iterator[tuple[int, memoryview]]:
 
 def _chunks(path: str) -> Iterator[bytes]:
     position = 0
-    with open(path, "rb", buffering=0) as file:
+    with ExitStack() as to_close:
+        read = standard_input().read1 if path == "-" else to_close.enter_context(open(path, "rb", buffering=0)).read
         while True:
             try:
-                chunk = file.read(_CHUNK_SIZE)
+                chunk = read(_CHUNK_SIZE)
             except OSError as error:
                 raise OSError(error.errno, f"{error.strerror} at byte {position}", path) from None
             if not chunk:
@@ -157,11 +160,14 @@ def _bytes(data: Buffer | None, max_bytes: int | None) -> Any:
 def _records_as_json(data: memoryview, max_bytes: int | None) -> dict[str, Any]:
     """Return the batches with their records, in the form of ``kbatch dump``; damaged bytes are listed as lost."""
     table = kbatch.decode(data, include_control=True, on_error="skip")
-    batches = [json.loads(line) for line in jsonlines.batch_lines(table, np.arange(len(table.batches)), "", {})]
-    records = [json.loads(line) for line in jsonlines.record_lines(table, "", max_bytes)]
-    losses = [json.loads(jsonlines.loss_line(loss, "")) for loss in table.losses]
+    place = jsonlines.place_of(None, None, "")
+    batches = [json.loads(line) for line in jsonlines.batch_lines(table, np.arange(len(table.batches)), place, {})]
+    records = [json.loads(line) for line in jsonlines.record_lines(table, place, max_bytes)]
+    losses = [json.loads(jsonlines.loss_line(loss, place)) for loss in table.losses]
     for each in (*batches, *records, *losses):
-        del each["file"]
+        # The message names the file, and the fields around the records the topic-partition.
+        for name in ("topic", "partition", "file"):
+            del each[name]
     for batch in batches:
         batch["records"] = []
     for record, row in zip(records, table.records["batch"].tolist(), strict=True):

@@ -207,7 +207,7 @@ def _start(segment: Segment, offset: int | None, timestamp: int | None, use_inde
     if offset is not None and (segment.base_offset is None or segment.base_offset < offset):
         start = segment.seek_offset(offset, use_indexes=use_indexes)
     if timestamp is not None:
-        start = max(start, segment.seek_timestamp(timestamp, use_indexes=use_indexes))
+        start = max(start, segment._seek_time(timestamp, use_indexes=use_indexes))
     return start
 
 

@@ -19,6 +19,7 @@ from kbatch.log.indexes import OFFSET_INDEX_DTYPE, OffsetEntry, OffsetIndex, Tim
 from kbatch.log.names import is_aiven_name, parse_segment_name
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
 from kbatch.log.storage import Entry, RemoteFile, Storage, locate
+from kbatch.quantities import TimeLike, parse_time
 from kbatch.tuning import FIRST_WALK_BATCHES, FIRST_WALK_WINDOW, WALK_BATCHES, WALK_WINDOW, ZERO_BLOCK
 
 if TYPE_CHECKING:
@@ -362,11 +363,18 @@ class Segment:
             start = self._start_for_offset(file, offset, use_indexes)
             return self._end_of_good(file, start, self._first_batch(file, start, offset=offset)[1])
 
-    def seek_timestamp(self, timestamp: int, *, use_indexes: bool = True) -> int:
-        """Return the position of the first batch whose ``max_timestamp`` is `timestamp` (ms) or later.
+    def seek_timestamp(self, timestamp: TimeLike, *, use_indexes: bool = True) -> int:
+        """Return the position of the first batch whose ``max_timestamp`` is `timestamp` or later.
 
         Without such a batch, the result is the position after the last complete batch. If damage may have hidden the
         batch, the result is the position of the damage, as for `seek_offset`.
+
+        Parameters
+        ----------
+        timestamp : datetime, datetime64, timedelta, str or int
+            As for `Log.tables`.
+        use_indexes : bool
+            Whether the ``.timeindex`` may be used.
 
         Notes
         -----
@@ -377,6 +385,9 @@ class Segment:
         An index with valid entries that lacks an earlier batch with a later timestamp passes this check; with
         ``use_indexes=False`` all headers are followed.
         """
+        return self._seek_time(parse_time(timestamp, "timestamp"), use_indexes=use_indexes)
+
+    def _seek_time(self, timestamp: int, *, use_indexes: bool = True) -> int:
         with self.open() as file:
             start = self._start_for_timestamp(file, timestamp, use_indexes)
             return self._end_of_good(file, start, self._first_batch(file, start, timestamp=timestamp)[1])

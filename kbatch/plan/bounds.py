@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from kbatch.log import Log
+from kbatch.log.ranges import count_back
 from kbatch.plan.read_options import Bound, PerPartition, ReadOptions
 from kbatch.plan.select import first_names, map_logs
 
@@ -70,7 +71,17 @@ def _resolve(log: Log, options: ReadOptions) -> tuple[int | None, int | None]:
         stop = log.offset_for_timestamp(
             until, start_offset=start if later else None, crc=options.crc, on_error=options.on_error
         )
+    first, end = (_counted(log, bound.offset) for bound in (options.starting, options.ending))
+    if first is not None:
+        start = first if since is None else max(first, start or 0)
+    if end is not None:
+        stop = end if stop is None else min(end, stop)
     return start, stop
+
+
+def _counted(log: Log, offset: int | None) -> int | None:
+    """Return an offset for every partition; a negative one counts back from the end of this one."""
+    return offset if offset is None or offset >= 0 else count_back(offset, log.end_offset, log.start_checkpoint)
 
 
 def _offset_of(log: Log, bound: Bound) -> int | None:

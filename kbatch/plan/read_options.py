@@ -45,15 +45,18 @@ PerPartition = dict[str, dict[int, int]]
 
 @dataclass(frozen=True)
 class Bound:
-    """Where reading begins or ends. At most one of the three is set; if none is, the log's own end applies.
+    """Where reading begins or ends. If nothing is set, the log's own end applies.
 
     Attributes
     ----------
+    offset : int or None
+        For every partition; a negative one counts back from the end of the log. With `timestamp` too, both apply.
     timestamp : int, datetime, datetime64, timedelta, str or None
         For every partition; as for `kbatch.Log.tables`, and stored as milliseconds since the epoch.
     timestamps, offsets : dict of topic to dict of partition to int, or None
         Per partition; every partition that is read must be named. In `offsets` -2 is the earliest, -1 the latest;
-        timestamps may have the forms of `timestamp`.
+        timestamps may have the forms of `timestamp`. Only one of the two may be set, and neither `offset` nor
+        `timestamp` with it.
 
     Examples
     --------
@@ -66,6 +69,7 @@ class Bound:
     timestamp: int | None = None
     timestamps: PerPartition | None = None
     offsets: PerPartition | None = None
+    offset: int | None = None
 
     def __post_init__(self) -> None:
         if self.timestamp is not None:
@@ -163,7 +167,7 @@ def _parse_offsets(text: str, side: str) -> Bound:
     return Bound(offsets=offsets)
 
 
-def _bound(side: str, flag: str, moment: str, where: str) -> Any:
+def _bound(side: str, where: str) -> Any:
     """Return the option of one end; a timestamp overrides timestamps per partition, and these override offsets."""
     sides: dict[str, Callable[[str], Bound]] = {
         f"{side}Timestamp": lambda text: Bound(timestamp=_parse_time(text)),
@@ -174,12 +178,6 @@ def _bound(side: str, flag: str, moment: str, where: str) -> Any:
     spark = {name: ValueKind(parse, example) for (name, parse), example in zip(sides.items(), examples, strict=True)}
     end = "-2 is the earliest" if side == "starting" else "-1 is the latest"
     flags = {
-        flag: ValueKind(
-            lambda text: Bound(timestamp=_parse_time(text)),
-            "2023-11-14T22:13:20Z",
-            metavar="TIME",
-            help=f"{moment} with this time or a later one, in ISO 8601; UTC unless it has an offset",
-        ),
         f"--{side}-offsets": ValueKind(
             sides[f"{side}Offsets"],
             examples[2],
@@ -255,8 +253,8 @@ class ReadOptions:
         ValueKind(_parse_partitions, "0,2,5-7", metavar="N,N-N"), None, spark="partitions", flag="--partitions",
         help="only these partitions of each topic, such as 0,2,5-7",
     )  # fmt: skip
-    starting: Bound = _bound("starting", "--from", "from the first record", "where to begin")
-    ending: Bound = _bound("ending", "--to", "up to the first record", "where to stop, exclusive")
+    starting: Bound = _bound("starting", "where to begin")
+    ending: Bound = _bound("ending", "where to stop, exclusive")
     latest_if_no_timestamp: bool = option(
         _LATE, False, spark="startingOffsetsByTimestampStrategy",
         help="a partition without a record at or after the starting time is an error, or is skipped (latest)",

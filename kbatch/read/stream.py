@@ -28,11 +28,13 @@ from kbatch.table import RecordTable
 from kbatch.transactions import AbortedRanges
 from kbatch.tuning import STREAM_FRAMED, STREAM_READ_BYTES
 
-__all__ = ["StreamDecoder", "StreamOptions", "decode_stream"]
+__all__ = ["INCOMPLETE_END", "StreamDecoder", "StreamOptions", "decode_stream"]
 
 # The maximum number of bytes allocated in advance for a batch because of its length field.
 _MAX_TRUSTED = 1 << 20
 _NEVER = 1 << 62
+# How the reason of the loss begins, if a stream ends with an incomplete batch.
+INCOMPLETE_END = "the stream ends within a batch"
 _NOT_READY = "the source has nothing to read now; wait for it, or make it blocking"
 
 
@@ -468,7 +470,7 @@ def _raise_error(*readers: BatchReader) -> None:
 def _truncation(data: ChunkBuffer, position: int) -> str:
     left = data.end - position
     size = f"{entry_size(data.window(position, data.end), 0)} bytes" if left >= MIN_ENTRY_SIZE else "a batch"
-    return f"the stream ends within a batch: {left} of {size} are there"
+    return f"{INCOMPLETE_END}: {left} of {size} are there"
 
 
 def _known_size(data: npt.NDArray[np.uint8]) -> int:

@@ -16,7 +16,7 @@ LISTING = (
     ["dump"],
     ["dump", "--records", "--control", "--offsets", "3:50"],
     ["dump", "--format", "kafka", "--print-data-log"],
-    ["dump", "--time", "1700000000000:1700000103112", "--producer", "1001"],
+    ["dump", "--times", "1700000000000:1700000103112", "--producer", "1001"],
     ["verify"],
     ["verify", "--sequences", "--json"],
     ["stats", "--details"],

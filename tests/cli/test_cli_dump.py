@@ -17,7 +17,8 @@ from log_batches import batch, write_segment
 
 import kbatch
 from kbatch.cli import main
-from kbatch.cli.filters import parse_bytes, parse_offsets, parse_times
+from kbatch.cli.filters import parse_bytes
+from kbatch.cli.ranges import parse_offsets, parse_times
 from kbatch.cli.shown import json_bytes, plain_text
 
 LOGS = GOLDEN / "logs"
@@ -164,8 +165,9 @@ def test_a_batch_is_listed_with_all_fields(run: Any) -> None:
     _, out, _ = run("dump", "--offsets", "5", LOGS / "txn-0")
     assert lines(out) == [
         {
-            "file": str(LOGS / "txn-0" / f"{0:020d}.log"), "position": 363, "size": 147, "magic": 2, "base_offset": 5,
-            "last_offset": 6, "count": 2, "codec": "none", "crc": 788558297, "status": "ok",
+            "topic": "txn", "partition": 0, "file": str(LOGS / "txn-0" / f"{0:020d}.log"), "position": 363,
+            "size": 147, "magic": 2, "base_offset": 5, "last_offset": 6,
+            "count": 2, "codec": "none", "crc": 788558297, "status": "ok",
             "timestamp_type": "CreateTime", "base_timestamp": 1700000001000, "max_timestamp": 1700000001001,
             "transactional": True, "control": False, "delete_horizon_ms": None, "producer_id": 1002,
             "producer_epoch": 3, "base_sequence": 0, "last_sequence": 1, "partition_leader_epoch": 0,
@@ -260,8 +262,8 @@ def test_filters_select_the_records_of_a_full_scan(run: Any) -> None:
         (["--offsets", "100:203"], lambda line: 100 <= line["offset"] < 203),
         (["--offsets", ":3"], lambda line: line["offset"] < 3),
         (["--offsets", "360:"], lambda line: line["offset"] >= 360),
-        (["--time", "1700000020000:1700000030000"], lambda line: 1700000020000 <= line["timestamp"] < 1700000030000),
-        (["--time", "2023-11-14T22:13:50Z.."], lambda line: line["timestamp"] >= 1700000030000),
+        (["--times", "1700000020000:1700000030000"], lambda line: 1700000020000 <= line["timestamp"] < 1700000030000),
+        (["--times", "2023-11-14T22:13:50Z:"], lambda line: line["timestamp"] >= 1700000030000),
         (["--key", "key-3"], lambda line: line["key"] == "key-3"),
         (["--key", "hex:6b65792d33"], lambda line: line["key"] == "key-3"),
         (["--producer", "1002"], lambda line: producer(line["offset"]) == 1002),
@@ -307,7 +309,8 @@ def test_arguments_are_parsed() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--offsets", "a:b"], ["--offsets", ":"], ["--time", "2023-11-14"], ["--time", "yesterday:"], ["--time", ":"],
+        ["--offsets", "a:b"], ["--offsets", ":"], ["--times", "2023-11-14"], ["--times", "yesterday:"],
+        ["--times", ":"],
         ["--key", "hex:0"], ["--key", "base64:?"], ["--producer", "x"], ["--max-records", "-1"], ["--format", "xml"],
         ["--max-bytes-shown", "many"],
     ],
@@ -435,7 +438,7 @@ def test_wrong_paths_are_errors_of_one_line(run: Any, tmp_path: Path) -> None:
         for path, message in (
             ("missing", "missing: no such file or directory"),
             ("empty", "empty: no topic-partition directory"),
-            ("notes.txt", "notes.txt: unknown file name"),
+            ("notes.txt", "notes.txt: not a Kafka log: the bytes look like text"),
             ("x.index", "x.index: "),
         ):
             status, out, err = run(command, tmp_path / path)

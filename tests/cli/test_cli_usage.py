@@ -56,7 +56,7 @@ def test_invalid_numbers_are_usage_errors(command: str, tmp_path: Path, capsys: 
         (["convert", "a", "b", "--magic", "1", "--codec", "zstd"], "zstd needs magic 2, got magic 1"),
         (["recompress", "a", "b", "--codec", "snappy:3"], "argument --codec: codec snappy has no level"),
         (["dump", "a", "--offsets", "5-7"], "argument --offsets: must be a range of offsets"),
-        (["dump", "a", "--time", "noon:"], "argument --time: must be a range of times"),
+        (["dump", "a", "--times", "noon:"], "argument --times: must be a range of times"),
         (["dump", "a", "--key", "hex:0"], "argument --key: 'hex:0': "),
     ],
 )
@@ -83,6 +83,6 @@ def test_minimum_and_maximum_are_accepted(golden: Path, tmp_path: Path, capsys: 
         ["--offsets", f"0:{10**30}"],
         ["--offsets=-5:"],
         ["--producer", str(_INT64 - 1)],
-        ["--time", f"{10**30}:"],
+        ["--times", f"{10**30}:"],
     ):
         assert main(["dump", log, *given]) == 0
