@@ -226,7 +226,12 @@ def page() -> str:
         "`kbatch.spark.WriteOptions`. Sizes are bytes, or have a unit: `64m`, `1g` (powers of 1024).",
     ]
     for title, text, offered in (
-        ("Reading", '`spark.read.format("kbatch")` and `kbatch export`.', options_of(ReadOptions)),
+        (
+            "Reading",
+            '`spark.read.format("kbatch")` and `kbatch export`. `kbatch export` also has `--offsets A:B` and '
+            "`--times FROM:TO`, for all\npartitions: see [Ranges](command-line.md#ranges).",
+            options_of(ReadOptions),
+        ),
         (
             "Keys and values",
             "The options of keys have `key` (`--key-`, `--keys`) in place of `value`.",
@@ -289,8 +294,8 @@ def test_names_of_one_option_exclude_each_other() -> None:
         spark_read({"key": "a", "keyHex": "61"})
     with pytest.raises(ValueError, match=r"^isolationLevel and kafka.isolation.level exclude each other"):
         spark_read({"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"})
-    with pytest.raises(ValueError, match=r"^--from and --starting-offsets exclude each other"):
-        flags_read({"--from": "2026-01-01", "--starting-offsets": '{"a": {"0": 1}}'})
+    with pytest.raises(ValueError, match=r"^--starting-offsets excludes --offsets and --times that have this side"):
+        flags_read({"--times": "2026-01-01:", "--starting-offsets": '{"a": {"0": 1}}'})
     assert spark_read({"topics": "a", "partitions": "0-2"}).topics == ("a",)
 
 

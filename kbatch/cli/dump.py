@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,7 @@ _DUMP_TABLE_BYTES = 8 << 20
 # The isolation level that lists all records.
 _ALL: Isolation = "read_uncommitted"
 _LISTED_PRODUCERS = 5
+_CHUNK_BYTES = 1 << 20
 
 _DESCRIPTION = """\
 List the contents of segments and their auxiliary files: one line per batch or per record, as JSON or in the format of
@@ -304,11 +306,14 @@ class _Dump:
         options = self.options
         pending: list[tuple[int, int]] = []
         try:
-            look = look_of(file.peek(LOOK_BYTES)[:LOOK_BYTES])
+            # Unlike readinto1, read1 does not wait for more than one read of a pipe.
+            chunks = iter(lambda: file.read1(_CHUNK_BYTES), b"")
+            first = next(chunks, b"")
+            look = look_of(first[:LOOK_BYTES])
             if look is not None:
                 raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
             for table in decode_stream(
-                file,
+                chain([first], chunks),
                 isolation=options.isolation,
                 include_control=options.include_control,
                 crc=options.crc,

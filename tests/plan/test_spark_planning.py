@@ -495,6 +495,26 @@ def test_offsets_of_remote_logs_are_looked_up_concurrently() -> None:
     assert resolve_bounds(logs, options) == [(10 + i, 20 + i) for i in range(8)]
 
 
+def test_an_offset_for_all_partitions_counts_back_from_the_end_of_each(golden: Path) -> None:
+    """`Bound.offset`, alone and with a timestamp: then both apply."""
+    logs = [kbatch.Log(golden / "logs" / name) for name in ("txn-0", "codec-none-0")]
+    ends = [log.end_offset for log in logs]
+    for given, expected in (
+        ((-10, None), [(end - 10, None) for end in ends]),
+        ((100, -5), [(100, end - 5) for end in ends]),
+        ((-(10**9), -(10**9)), [(0, 0)] * 2),
+    ):
+        options = ReadOptions(starting=Bound(offset=given[0]), ending=Bound(offset=given[1]))
+        assert resolve_bounds(logs, options) == expected
+    since, until = 1_700_000_030_000, 1_700_000_035_000
+    first, end = (logs[0].offset_for_timestamp(time) or 0 for time in (since, until))
+    for offsets, expected_bound in (((0, 10**6), (first, end)), ((first + 5, end - 5), (first + 5, end - 5))):
+        options = ReadOptions(
+            starting=Bound(offset=offsets[0], timestamp=since), ending=Bound(offset=offsets[1], timestamp=until)
+        )
+        assert resolve_bounds(logs[:1], options) == [expected_bound]
+
+
 # -- read_committed
 
 
