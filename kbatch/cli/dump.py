@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kbatch.batches.checksums import has_good_batch
-from kbatch.batches.framing import LOOK_BYTES, look_of
+from kbatch.batches.framing import look_of
 from kbatch.cli import jsonlines, kafkatext
 from kbatch.cli.filters import Filters, parse_bytes
 from kbatch.cli.inputs import (
@@ -30,15 +30,16 @@ from kbatch.cli.terminal import counted, print_errors, write_lines
 from kbatch.cli.usage import UsageError, argument, number_argument
 from kbatch.errors import KbatchError, LogDirectoryError
 from kbatch.escaping import escaped_json, printable
-from kbatch.format import BatchStatus
+from kbatch.format import LOG_OVERHEAD, BatchStatus
 from kbatch.log.committed import follow_transactions
 from kbatch.log.indexes import stored_entries
 from kbatch.log.ranges import LogSelection, count_back, end_offset_after
 from kbatch.log.reading import read_tables
 from kbatch.log.segment import Segment
 from kbatch.log.state import read_producer_snapshot, read_transaction_index
+from kbatch.options import ISOLATION, Isolation
 from kbatch.read.committed import committed
-from kbatch.read.decode_options import ISOLATION, DecodeOptions, Isolation
+from kbatch.read.decode_options import DecodeOptions
 from kbatch.read.stream import INCOMPLETE_END, decode_stream
 from kbatch.table import RecordTable
 
@@ -309,7 +310,7 @@ class _Dump:
             # Unlike readinto1, read1 does not wait for more than one read of a pipe.
             chunks = iter(lambda: file.read1(_CHUNK_BYTES), b"")
             first = next(chunks, b"")
-            look = look_of(first[:LOOK_BYTES])
+            look = look_of(first[:LOG_OVERHEAD])
             if look is not None:
                 raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
             for table in decode_stream(

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from kbatch.batches.framing import LOOK_BYTES, look_of
+from kbatch.batches.framing import look_of
 from kbatch.errors import LogDirectoryError
+from kbatch.format import LOG_OVERHEAD
 from kbatch.log.discovery import find_logs
 from kbatch.log.logs import Log
 from kbatch.log.names import name_of_log, parse_segment_name
@@ -194,7 +195,7 @@ def _find(
     if kind is None:
         # The last segment of a log may have been copied to a file of another name.
         segment = Segment(path, live=suffix != ".checkpoint", storage_options=options)
-        look = look_of(segment.window(0, LOOK_BYTES).tobytes())
+        look = look_of(segment.window(0, LOG_OVERHEAD).tobytes())
         if look is not None:
             raise LogDirectoryError(f"{path}: not a Kafka log: the bytes look like {look}", source=path)
         return [Input(path, "log", [segment], storage=storage)]
