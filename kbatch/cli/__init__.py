@@ -27,8 +27,8 @@ exit status:
   2    wrong usage
   3    done, but with damage: the output lists the losses (for an export also OUT/_losses), or the batches accepted
        with a wrong checksum
-  4    an export is done without losses, but read_committed withheld records of open or undecided transactions:
-       OUT/_transactions lists them
+  4    done without damage, but read_committed withheld records of open or undecided transactions: dump reports them on
+       standard error, OUT/_transactions of an export lists them
   130  interrupted (export, convert, recompress and compact have written nothing)
 """
 

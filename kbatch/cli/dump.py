@@ -81,7 +81,7 @@ examples:
 {RANGES}
 --isolation read_committed:
   Lists what a consumer with this isolation level gets: no aborted records, and nothing from the first open transaction
-  on. The markers are looked for in the segments at PATH. If an open or undecided transaction withholds records, they
+  on. Transaction markers are read from the segments at PATH. If an open or undecided transaction withholds records, they
   are reported on standard error, and the exit status is 4.
 
 standard input:
@@ -136,15 +136,31 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         action="store_true",
         help="with --format kafka: also print keys and values, which JSON always has; implies --records",
     )
-    add_ranges(parser)
-    add_former(parser, "--time", "--times", parse_times, dest="times")
+    _add_filters(parser.add_argument_group("which records"))
     parser.add_argument(
+        "--control",
+        action="store_true",
+        help="with --records: also print control records (transaction markers), as --format kafka always does",
+    )
+    parser.add_argument(
+        "--max-bytes-shown",
+        metavar="N",
+        type=number_argument(0),
+        help="in JSON: print at most the first N bytes of a key, a value or a header's value (default: all)",
+    )
+    parser.set_defaults(run=run)
+
+
+def _add_filters(group: argparse._ArgumentGroup) -> None:
+    add_ranges(group)
+    add_former(group, "--time", "--times", parse_times, dest="times")
+    group.add_argument(
         "--tail",
         metavar="N",
         type=number_argument(1),
         help="the last N records of each log, among those that the other options choose; implies --records",
     )
-    parser.add_argument(
+    group.add_argument(
         "--topic",
         metavar="TOPIC",
         dest="topics",
@@ -152,13 +168,13 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         default=[],
         help="only this topic; may be given more than once",
     )
-    parser.add_argument(
+    group.add_argument(
         "--isolation",
         choices=ISOLATION.choices,
         default=_ALL,
         help="list all records, or those that a consumer with read_committed gets (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--key",
         metavar="KEY",
         dest="keys",
@@ -168,30 +184,18 @@ def add_parser(commands: Any, *, epilog: str) -> None:
         help="records with this key: text, hex:00ff or base64:AP8=; may be given more than once, for records with any "
         "of the keys",
     )
-    parser.add_argument(
+    group.add_argument(
         "--producer",
         metavar="ID",
         type=number_argument(-1),
         help="batches of this producer id; -1 for batches without one",
     )
-    parser.add_argument(
-        "--control",
-        action="store_true",
-        help="with --records: also print control records (transaction markers), as --format kafka always does",
-    )
-    parser.add_argument(
+    group.add_argument(
         "--max-records",
         metavar="N",
         type=number_argument(0),
         help="stop after N records, or without --records after N batches",
     )
-    parser.add_argument(
-        "--max-bytes-shown",
-        metavar="N",
-        type=number_argument(0),
-        help="in JSON: print at most the first N bytes of a key, a value or a header's value (default: all)",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ __all__ = ["RANGES", "Ranges", "add_former", "add_ranges", "given_ranges", "pars
 # For the epilog of each command with `add_ranges`; docs/command-line.md has the same text with examples.
 RANGES = """\
 ranges:
-  A range begins with its first and ends before its last value. An empty side is open. Negative values count back.
+  A range includes its first value and excludes its last. An empty side is open. Negative values count back.
   --offsets  100:200, 100:, :200; 100 is a single offset; -10: is the last ten offsets of each log
   --times    2024-05-01:2024-05-02, 2024-05-01T06:00:, -1h: (the last hour), 1714521600000: (milliseconds);
              UTC unless a time has an offset such as +02:00
