@@ -41,6 +41,7 @@ __all__ = [
     "as_named",
     "check_options",
     "choice",
+    "did_you_mean",
     "documented",
     "from_flags",
     "from_strings",
@@ -282,14 +283,19 @@ def _parse(
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
     """Raise `ValueError` for unknown names (in lower case); the message suggests the nearest name and lists all."""
-    from difflib import get_close_matches
-
     names = {name.lower(): name for name in known}
     listed = ", ".join(names[name] for name in sorted(names))
     for name in sorted(set(given) - set(names)):
-        near = get_close_matches(name, names, 1)
-        hint = f", did you mean {names[near[0]]!r}?" if near else "."
-        raise ValueError(f"unknown option {name!r}{hint} The options are {listed}")
+        raise ValueError(f"unknown option {name!r}{did_you_mean(name, names.values()) or '.'} The options are {listed}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown word, in any case: ``, did you mean 'topics'?``, or nothing."""
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for name in known}
+    near = get_close_matches(word.lower(), names, 1)
+    return f", did you mean {names[near[0]]!r}?" if near else ""
 
 
 # -- the command line
@@ -306,7 +312,9 @@ def add_flags(group: argparse._ActionsContainer, options: Iterable[Option]) -> N
                 group.add_argument(flag, action="store_const", const="true", help=text)
             else:
                 action = "append" if kind.repeated else "store"
-                group.add_argument(flag, action=action, metavar=kind.metavar, help=text)
+                added = group.add_argument(flag, action=action, metavar=kind.metavar, help=text)
+                # For the completion of shells. argparse's own choices would depend on upper and lower case.
+                added.completions = kind.choices  # type: ignore[attr-defined]
 
 
 def from_flags(options: Iterable[Option], arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str]]:
@@ -360,7 +368,8 @@ def choice(*names: str) -> ValueKind:
 
     def test(value: Any) -> None:
         if value not in names:
-            raise ValueError(f"must be one of {', '.join(map(repr, names))}, got {value!r}")
+            hint = did_you_mean(str(value), names)
+            raise ValueError(f"must be one of {', '.join(map(repr, names))}, got {value!r}{hint}")
 
     folded = {name.lower(): name for name in names}
     return ValueKind(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kbatch.cli.inputs import name_and_value, storage_options
 from kbatch.cli.ranges import RANGES, add_former, add_ranges, given_ranges
-from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time, print_json, print_lines
+from kbatch.cli.terminal import ProgressLine, counted, format_size, format_time, print_json, print_lines, table_lines
 from kbatch.cli.usage import usage
 from kbatch.cli.values import add_value_arguments, value_options
 from kbatch.log.storage import is_url
@@ -235,7 +235,7 @@ def summary_lines(summary: ExportSummary) -> list[str]:
         )
     lines.append("")
     # Names and times to the left, numbers to the right.
-    lines += aligned(rows, left=frozenset((0, 3, 4)))
+    lines += table_lines(rows, left=frozenset((0, 3, 4)))
     if summary.losses:
         lines += ["", "Lost:"]
         lines += _loss_lines(summary)

@@ -6,7 +6,17 @@ import argparse
 from typing import Any
 
 from kbatch.cli.inputs import Input, add_storage_option, find_inputs, storage_options
-from kbatch.cli.terminal import ProgressLine, aligned, counted, format_size, format_time, print_json, print_lines
+from kbatch.cli.terminal import (
+    ProgressLine,
+    counted,
+    fitted,
+    format_size,
+    format_time,
+    labelled_lines,
+    print_json,
+    print_lines,
+    table_lines,
+)
 from kbatch.log.statistics import PERCENTILES, Distribution, LogStatistics, log_statistics
 
 __all__ = ["add_parser"]
@@ -120,7 +130,7 @@ def _table(found: list[tuple[Input, LogStatistics]]) -> list[str]:
                 format_size(lost) if lost else "-",
             )
         )
-    return aligned(rows, left=frozenset((0, 6, 7, 8)), indent="")
+    return table_lines(rows, left=frozenset((0, 6, 7, 8)), indent="")
 
 
 def _codecs(one: LogStatistics) -> str:
@@ -133,10 +143,10 @@ def _codecs(one: LogStatistics) -> str:
 
 
 def _details(each: Input, one: LogStatistics) -> list[str]:
-    lines = [each.name]
+    lines = [fitted(each.name)]
 
     def add(name: str, text: str) -> None:
-        lines.append(f"  {name:<18} {text}")
+        lines.extend(labelled_lines(name, text, 17))
 
     add(
         "batches",

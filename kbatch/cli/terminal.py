@@ -6,8 +6,10 @@ Only this module prints, so that everything that is printed is escaped.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -15,17 +17,24 @@ from kbatch.escaping import counted, is_printable, printable
 
 __all__ = [
     "ProgressLine",
-    "aligned",
     "counted",
+    "fitted",
     "format_size",
     "format_time",
+    "labelled_lines",
     "print_errors",
     "print_json",
     "print_lines",
+    "shortened",
+    "table_lines",
     "write_lines",
 ]
 
 _LINES_PER_WRITE = 2048
+# Between the columns of a table.
+_GAP = "  "
+# The fewest characters of the name of a row. In a narrower terminal, rows become blocks of lines.
+_MIN_NAME = 16
 
 
 def print_lines(*lines: str) -> None:
@@ -102,7 +111,9 @@ class ProgressLine:
 
 
 def _bar(done: int, total: int) -> str:
-    return f"[{'#' * (30 * done // max(total, 1)):<30}]"
+    # The numbers after it take up to 32 columns. A line that wraps could not be overwritten.
+    width = max(0, min(30, shutil.get_terminal_size().columns - 34))
+    return f"[{'#' * (width * done // max(total, 1)):<{width}}]"
 
 
 def format_size(size: int) -> str:
@@ -128,13 +139,84 @@ def format_time(milliseconds: int | None) -> str:
     return when.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
 
 
-def aligned(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:
-    """Format rows as lines of columns; the columns in `left` are left-aligned, the others right-aligned."""
+def table_lines(rows: Sequence[Sequence[str]], *, left: frozenset[int], indent: str = "  ") -> list[str]:
+    """Format rows as lines of columns that fit the terminal; output to a pipe is as wide as its content.
+
+    Parameters
+    ----------
+    rows : sequence of sequence of str
+        The first row has the names of the columns, and the first column has the names of the rows.
+    left : frozenset of int
+        The columns that are left-aligned; the others, which hold numbers, are right-aligned.
+    indent : str
+
+    Returns
+    -------
+    list of str
+        If the lines would be wider than the terminal, the names of rows are shortened in the middle. If that is not
+        enough, each row becomes a block of lines, one per column. No other cell is shortened.
+    """
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    width = _terminal_width() - len(indent)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    if excess > 0:
+        if widths[0] - excess < max(_MIN_NAME, len(rows[0][0])):
+            return [(indent + line).rstrip() for line in _blocks(rows, width)]
+        widths[0] -= excess
     lines = []
-    for row in rows:
-        cells = [cell.ljust(width) if i in left else cell.rjust(width)
-                 for i, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
-        lines.append((indent + "  ".join(cells)).rstrip())
+    for name, *cells in rows:
+        row = [shortened(name, widths[0]), *cells]
+        aligned = [cell.ljust(widths[i]) if i in left else cell.rjust(widths[i]) for i, cell in enumerate(row)]
+        lines.append((indent + _GAP.join(aligned)).rstrip())
     return lines
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, at least 2, with an ellipsis in place of its middle.
+
+    Examples
+    --------
+    >>> from kbatch.cli.terminal import shortened
+    >>> shortened("a-topic-with-a-long-name-11", 16)
+    'a-topic-…name-11'
+    """
+    if len(text) <= width:
+        return text
+    # The partition's number is at the end.
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _blocks(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield a block of lines for each row: its name, then the names and cells of the other columns that it has."""
+    (_, *labels), *rest = rows
+    label_width = max(map(len, labels))
+    for name, *cells in rest:
+        yield shortened(name, width)
+        for label, cell in zip(labels, cells, strict=True):
+            if cell:
+                yield from _labelled(label, cell, label_width, width)
+
+
+def labelled_lines(label: str, text: str, label_width: int) -> list[str]:
+    """Return the lines of a label and its text, which is wrapped between words if it is wider than the terminal."""
+    return _labelled(label, printable(text), label_width, _terminal_width())
+
+
+def fitted(name: str) -> str:
+    """Return a name, shortened in the middle if it is wider than the terminal."""
+    return shortened(printable(name), _terminal_width())
+
+
+def _labelled(label: str, text: str, label_width: int, width: int) -> list[str]:
+    start = f"  {label:<{label_width}}{_GAP}"
+    return textwrap.wrap(
+        text, max(width, len(start) + 1), initial_indent=start, subsequent_indent=" " * len(start),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal, or a large number if standard output is not one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
