@@ -523,6 +523,13 @@ def test_the_status_of_rows_is_ignored() -> None:
     assert (rows == before).all()
 
 
+@pytest.mark.parametrize("other", [8, 7 + (1 << 16)])
+def test_a_marker_decides_a_transaction_whose_first_batch_is_damaged(other: int) -> None:
+    """Only the batches of transactions that stay open are verified, whatever the ids of other producers."""
+    log = damaged(txn(0, 7)) + txn(1, other) + marker(2, other, COMMIT) + marker(3, 7, ABORT)
+    assert outcome(track(log)).aborted == [(7, 0, 3, 4)]
+
+
 def test_damage_after_the_first_batch_changes_nothing() -> None:
     log = txn(0, 7) + damaged(txn(1, 7)) + txn(2, 8) + damaged(txn(3, 8))
     for splits in ([], [1], [1, 2, 3]):
