@@ -134,6 +134,8 @@ LISTED_AT_ONCE = 16
 TABLE_BYTES = 32 << 20
 # The same where the rest of a table's memory is larger, as Python objects per row, or the table is only searched.
 SMALL_TABLE_BYTES = 16 << 20
+# Rows of 65 bytes that a comparison by key collects before it reduces them to one per key.
+LATEST_MIN_ROWS = 1 << 18
 # The smallest window of a file.
 MIN_WINDOW = 64 << 10
 

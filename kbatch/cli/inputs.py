@@ -12,8 +12,9 @@ from typing import Literal, cast
 
 from kbatch.batches.framing import look_of
 from kbatch.errors import LogDirectoryError
-from kbatch.format import LOG_OVERHEAD
-from kbatch.log.discovery import find_logs
+    is_chosen = (lambda topic, partition: topic in topics) if topics else None
+    found = open_logs(path, predicate=is_chosen, storage_options=options)
+    return ([found], False) if isinstance(found, Log) else (found, True)
 from kbatch.log.logs import Log
 from kbatch.log.names import name_of_log, parse_segment_name
 from kbatch.log.segment import Segment
@@ -160,6 +161,7 @@ def open_path(path: str, options: Mapping[str, str] | None, topics: Collection[s
     LogDirectoryError
         If there is nothing at the path, or it can't be listed.
     """
+<<<<<<< HEAD
     storage, path = locate(path, options)
     entry = storage.find(path)
     if entry is None:
@@ -172,6 +174,10 @@ def open_path(path: str, options: Mapping[str, str] | None, topics: Collection[s
         is_chosen = (lambda topic, partition: topic in topics) if topics else None
         return find_logs(path, predicate=is_chosen, storage_options=options), True
     return [Log(path, storage_options=options)], False
+=======
+    found = open_logs(path, storage_options=options)
+    return ([found], False) if isinstance(found, Log) else (found, True)
+>>>>>>> 70b8ace (compare_logs: records of two logs or directories, by offset, order or key)
 
 
 def _find(

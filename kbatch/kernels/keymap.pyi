@@ -25,4 +25,11 @@ class KeyOffsets:
         out: npt.NDArray[np.uint8],
     ) -> None: ...
 
+def hash_slices(
+    secret: bytes,
+    positions: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    data: npt.NDArray[np.uint8],
+    out: npt.NDArray[np.uint64],
+) -> None: ...
 def siphash(secret: bytes, data: bytes) -> bytes: ...

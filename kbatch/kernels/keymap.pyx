@@ -236,6 +236,32 @@ cdef int check_keys(const int64_t[:] positions, const int32_t[:] lengths, const 
     return 0
 
 
+def hash_slices(bytes secret not None, const int64_t[::1] positions not None, const int64_t[::1] lengths not None,
+                const uint8_t[::1] data not None, uint64_t[:, ::1] out not None):
+    """Write the hash of each slice of `data` to a row of `out`; a null (a negative length) gives zeros."""
+    cdef Py_ssize_t i, bad = -1, count = positions.shape[0]
+    cdef const uint8_t* base = &data[0] if data.shape[0] else NULL
+    cdef const uint8_t* p = <const uint8_t*>secret
+    cdef uint64_t k0, k1
+    cdef Hash h
+    if len(secret) != 16:
+        raise ValueError(f"a secret has 16 bytes, got {len(secret)}")
+    if lengths.shape[0] != count or out.shape[0] != count or out.shape[1] != 2:
+        raise ValueError(f"needed are {count} lengths and {count} rows of 2, got {lengths.shape[0]} and {out.shape[0]}")
+    k0, k1 = load_le64(p), load_le64(p + 8)
+    with nogil:
+        for i in range(count):
+            h.low = h.high = 0
+            if lengths[i] >= 0:
+                if positions[i] < 0 or lengths[i] > data.shape[0] - positions[i]:
+                    bad = i
+                    break
+                h = siphash128(k0, k1, base + positions[i], lengths[i])
+            out[i, 0], out[i, 1] = h.low, h.high
+    if bad >= 0:
+        raise IndexError(f"row {bad}: {lengths[bad]} bytes at position {positions[bad]} of {data.shape[0]} bytes")
+
+
 def siphash(bytes secret not None, bytes data not None):
     """Return the 16-byte hash; for tests."""
     cdef const uint8_t* p = <const uint8_t*>secret

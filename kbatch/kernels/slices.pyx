@@ -218,6 +218,62 @@ def keys_equal(
     return found
 
 
+def slices_equal(
+    const int64_t[:] positions not None,
+    const int32_t[:] lengths not None,
+    const uint8_t[::1] data not None,
+    const int64_t[:] other_positions not None,
+    const int32_t[:] other_lengths not None,
+    const uint8_t[::1] other_data not None,
+    uint8_t[::1] out not None,
+):
+    """Write to `out` 1 for each row where both slices have the same bytes, else 0; null equals only null.
+
+    Parameters
+    ----------
+    positions, other_positions : ndarray of int64, shape (n,)
+    lengths, other_lengths : ndarray of int32, shape (n,)
+        A negative length is null.
+    data, other_data : ndarray of uint8
+    out : ndarray of uint8, shape (n,)
+
+    Returns
+    -------
+    int
+        Number of equal rows.
+
+    Raises
+    ------
+    IndexError
+        If one of two slices of the same length isn't within its data.
+    """
+    cdef Py_ssize_t n = positions.shape[0], i, bad = -1, found = 0
+    cdef int64_t size = data.shape[0], other_size = other_data.shape[0], length
+    cdef const uint8_t* p = data_start(data)
+    cdef const uint8_t* q = data_start(other_data)
+    cdef bint equal
+    if min(lengths.shape[0], other_positions.shape[0], other_lengths.shape[0], out.shape[0]) < n:
+        raise ValueError(f"an array has fewer than {n} rows")
+    with nogil:
+        for i in range(n):
+            length = lengths[i]
+            equal = length == other_lengths[i] or (length < 0 and other_lengths[i] < 0)
+            # The data is read only for slices of the same length.
+            if equal and length > 0:
+                if is_outside(positions[i], length, size) or is_outside(other_positions[i], length, other_size):
+                    bad = i
+                    break
+                equal = memcmp(p + positions[i], q + other_positions[i], length) == 0
+            out[i] = equal
+            found += equal
+    if bad >= 0:
+        raise IndexError(
+            f"row {bad}: its slices are {lengths[bad]} bytes at positions {positions[bad]} and {other_positions[bad]}, "
+            f"outside data of {size} and {other_size} bytes"
+        )
+    return found
+
+
 cdef list bytes_list(RecordSpan rows, const HeaderRow[:] headers, bint values, const uint8_t[::1] data):
     """Return the slices of records, or else of headers, as a list of bytes and None."""
     cdef SliceColumn s = record_slices(rows, values) if rows is not None else header_slices(headers, values)

@@ -4,7 +4,9 @@ In addition to `Log` and `Segment`, the package reads the other files of a log d
 internal topics.
 """
 
+from kbatch.log.comparison import compare_logs
 from kbatch.log.control import control_value
+from kbatch.log.differences import ComparedLog, ComparedRecord, Comparison, Difference, PartitionComparison
 from kbatch.log.discovery import find_logs
 from kbatch.log.internal import consumer_offsets, metadata_records, transaction_state
 from kbatch.log.log_list import LogList
@@ -26,13 +28,19 @@ from kbatch.log.write.rewriting import convert_log, recompress_log
 
 __all__ = [
     "Compaction",
+    "ComparedLog",
+    "ComparedRecord",
+    "Comparison",
+    "Difference",
     "Log",
     "LogList",
     "LogWriter",
+    "PartitionComparison",
     "Segment",
     "Tail",
     "Written",
     "compact_log",
+    "compare_logs",
     "consumer_offsets",
     "control_value",
     "convert_log",

@@ -9,10 +9,10 @@ from kbatch.errors import LogDirectoryError
 from kbatch.log.directories import ListedDirectory, is_log_name, list_directories, list_path
 from kbatch.log.log_list import LogList
 from kbatch.log.logs import Log
-from kbatch.log.names import parse_directory_name, parse_topic_id_name
+from kbatch.log.names import parse_directory_name, parse_segment_name, parse_topic_id_name
 from kbatch.log.storage import locate
 
-__all__ = ["find_logs"]
+__all__ = ["find_logs", "open_logs"]
 
 
 def find_logs(
@@ -88,3 +88,29 @@ def find_logs(
             f"{path}: no topic-partition directory ('topic-0', with segments) in this directory", source=path
         )
     return LogList(sorted(logs, key=lambda log: (log.topic or "", log.partition or 0, log.mark or "")))
+
+
+def open_logs(
+    path: str | os.PathLike[str],
+    *,
+    predicate: Callable[[str, int], bool] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Log | LogList:
+    """Open the log at a path (a segment or a topic-partition directory), or all logs of a broker's log directory.
+
+    Raises
+    ------
+    LogDirectoryError
+        If there is nothing at the path, or it can't be listed.
+    """
+    storage, text = locate(path, storage_options)
+    entry = storage.find(text)
+    if entry is None:
+        raise LogDirectoryError(f"{text}: no such file or directory", source=text)
+    try:
+        names = storage.list(text) if entry.is_directory else []
+    except OSError as error:
+        raise LogDirectoryError(f"{text}: can't be listed: {error.strerror}", source=text) from error
+    if entry.is_directory and not any(parse_segment_name(name) is not None for name in names):
+        return find_logs(text, predicate=predicate, storage_options=storage_options)
+    return Log(text, storage_options=storage_options)

@@ -1,0 +1,356 @@
+"""Compares the records of two logs, or of two directories of logs, a table of each side at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Unpack
+
+from kbatch.errors import LogDirectoryError
+from kbatch.format import NO_TIMESTAMP
+from kbatch.log.conversions import TableOptions
+from kbatch.log.differences import (
+    ComparedLog,
+    ComparedRecord,
+    Comparison,
+    Difference,
+    Match,
+    PartitionComparison,
+)
+from kbatch.log.discovery import open_logs
+from kbatch.log.latest import LatestRecords, common_keys
+from kbatch.log.logs import Log
+from kbatch.records.comparison import differing_rows
+from kbatch.table import RecordTable
+from kbatch.tuning import SMALL_TABLE_BYTES
+
+__all__ = ["compare_logs"]
+
+LogsLike: TypeAlias = Log | Sequence[Log] | str | os.PathLike[str]
+
+_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+def compare_logs(
+    a: LogsLike,
+    b: LogsLike,
+    *,
+    match: Match = "offset",
+    storage_options: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] | None = None,
+    on_partition: Callable[[PartitionComparison], None] | None = None,
+    **options: Unpack[TableOptions],
+) -> Comparison:
+    """Compare the records of two logs, or of the logs of two directories.
+
+    Records are compared, not batches: codecs, magic and the sizes of batches and segments may differ. Two records are
+    equal if timestamp, key, value and headers are equal, headers in their order. Timestamp types are not compared,
+    because a conversion from magic 0 changes them.
+
+    Parameters
+    ----------
+    a, b : Log, LogList, sequence of Log, str or path
+        Two logs, whose names may differ; or two directories or lists of logs, which are paired by topic and partition.
+        A path is a segment (``.log``), a topic-partition directory or a broker's log directory, local or a URL.
+    match : {"offset", "order", "key"}
+        Which records are compared with each other:
+
+        - ``"offset"``: records with the same offset.
+        - ``"order"``: the first record of `a` with the first of `b`, the second with the second, and so on, whatever
+          their offsets: for mirrored topics. After a record that one side lacks, all following records are compared
+          with their neighbours.
+        - ``"key"``: the last record of each key, whatever the offsets: for compacted topics. A key whose last record is
+          a tombstone (a null value) counts as absent, because compaction removes it later. Records without a key are
+          not compared.
+    storage_options : mapping of str to str, optional
+        For URLs; see `find_logs`.
+    progress : callable, optional
+        Called with the number of bytes read so far, of both sides.
+    on_partition : callable, optional
+        Called with the `PartitionComparison` of each partition when it is complete.
+    **options
+        As for `Log.tables`, for both sides. By default an error is raised at damage; ``on_error="skip"`` compares the
+        remaining records and lists the losses.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    KbatchError
+        As for `Log.tables` and `find_logs`; also if offsets do not ascend, with ``match="offset"``.
+    ValueError
+        If one side is a log and the other is several, or a list has a topic-partition twice.
+
+    Notes
+    -----
+    Memory is bounded by `max_bytes` per side, 16 MiB by default. With ``match="key"`` it also grows by about 200 bytes
+    for each distinct key, whose records are compared by SipHash-2-4 of 128 bits with a random secret.
+
+    Examples
+    --------
+    >>> from kbatch.log import compare_logs
+    >>> compare_logs("tests/golden/logs/codec-none-0", "tests/golden/logs/codec-none-0").equal
+    True
+    >>> (result,) = compare_logs("tests/golden/logs/magic0-0", "tests/golden/logs/magic1-0").partitions
+    >>> result.matching, result.different, result.only_a, result.only_b
+    (0, 110, 3, 0)
+    >>> result.first.fields, result.first.a.timestamp, result.first.b.timestamp
+    (('timestamp', 'key', 'value'), None, 1700000137000)
+    """
+    if match not in ("offset", "order", "key"):
+        raise ValueError(f'match must be "offset", "order" or "key", got {match!r}')
+    options.setdefault("max_bytes", SMALL_TABLE_BYTES)
+    done = 0
+
+    def advance(read: int) -> None:
+        nonlocal done
+        done += read
+        if progress is not None:
+            progress(done)
+
+    partitions = []
+    for left, right in _pairs(_opened(a, storage_options), _opened(b, storage_options)):
+        side, other = (_Side(log, match, options, advance) for log in (left, right))
+        partitions.append(_Comparing(side, other, match).run())
+        if on_partition is not None:
+            on_partition(partitions[-1])
+    return Comparison(match, partitions)
+
+
+def _opened(source: LogsLike, storage_options: Mapping[str, str] | None) -> Log | Sequence[Log]:
+    if isinstance(source, Log):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return open_logs(source, storage_options=storage_options)
+    return source
+
+
+def _pairs(a: Log | Sequence[Log], b: Log | Sequence[Log]) -> list[tuple[Log | None, Log | None]]:
+    """Return the logs to compare with each other; None for a log that only one side has."""
+    if isinstance(a, Log) and isinstance(b, Log):
+        return [(a, b)]
+    if isinstance(a, Log) or isinstance(b, Log):
+        one, name = (a, "b") if isinstance(a, Log) else (b, "a")
+        path = one.path if isinstance(one, Log) else one
+        raise ValueError(f"{path} is one log, but {name} has several; compare two logs or two directories of logs")
+    left, right = _by_name(a), _by_name(b)
+    return [(left.get(name), right.get(name)) for name in sorted({*left, *right})]
+
+
+def _by_name(logs: Sequence[Log]) -> dict[tuple[str, int], Log]:
+    found: dict[tuple[str, int], Log] = {}
+    for log in logs:
+        if log.topic is None or log.partition is None:
+            raise ValueError(f"{log.path}: its topic and partition are unknown; compare it as a single log")
+        if (other := found.setdefault((log.topic, log.partition), log)) is not log:
+            raise ValueError(f"{log.topic}-{log.partition} is in the list twice: {other.path} and {log.path}")
+    return found
+
+
+class _Side:
+    """The records of one log, of which a table at a time is in memory."""
+
+    def __init__(self, log: Log | None, match: Match, options: TableOptions, advance: Callable[[int], None]) -> None:
+        self.log = log
+        self.options = options
+        self.report = None if log is None else ComparedLog(log.path)
+        self._tables = iter(()) if log is None else log.tables(columns=_COLUMNS, **options)
+        self._ascending = match == "offset"
+        self._advance = advance
+        self._table = RecordTable._empty(_COLUMNS)
+        # The records of the table that have been taken, and the last offset of the previous tables.
+        self._taken = 0
+        self._reached = -1
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The offsets of the records of the table that have not been taken."""
+        offsets: npt.NDArray[np.int64] = self._table.records["offset"][self._taken :]
+        return offsets
+
+    def take(self, count: int) -> RecordTable:
+        """Return the next records of the table."""
+        start, self._taken = self._taken, self._taken + count
+        return self._table[start : self._taken]
+
+    def fill(self) -> bool:
+        """Read tables until there are records that have not been taken; False at the end of the log."""
+        while self._taken == len(self._table):
+            # Frees the table before the next one is decoded.
+            self._table, self._taken = RecordTable._empty(_COLUMNS), 0
+            table = next(self._tables, None)
+            if table is None:
+                return False
+            self._add(table)
+        return True
+
+    def _add(self, table: RecordTable) -> None:
+        assert self.report is not None
+        self.report.records += len(table)
+        self.report.withheld = len(table.pending)
+        self.report.losses += [loss._replace(reason=f"{table.source}: {loss.reason}") for loss in table.losses]
+        self._advance(int(table.batches["size"].sum()))
+        offsets = table.records["offset"]
+        if self._ascending and len(offsets):
+            steps = np.diff(offsets, prepend=self._reached)
+            if (steps <= 0).any():
+                row = int(np.argmax(steps <= 0))
+                before = self._reached if row == 0 else int(offsets[row - 1])
+                raise LogDirectoryError(
+                    f"{table.source}: offset {offsets[row]} follows offset {before}, so records cannot be paired by "
+                    "offset; pair them by order",
+                    source=table.source,
+                )
+            self._reached = int(offsets[-1])
+        self._table = table
+
+
+class _Comparing:
+    """The comparison of two logs, one of which may be missing."""
+
+    def __init__(self, a: _Side, b: _Side, match: Match) -> None:
+        self._a, self._b = a, b
+        self._match = match
+        log = a.log or b.log
+        assert log is not None
+        self._result = PartitionComparison(log.topic, log.partition, a.report, b.report)
+        # The number of pairs that have been compared, and the place of the first difference.
+        self._row = 0
+        self._first_at: int | None = None
+
+    def run(self) -> PartitionComparison:
+        """Compare all records."""
+        if self._match == "key":
+            self._by_key()
+            return self._result
+        a, b = self._a, self._b
+        # Both sides are filled, even if one of them has ended.
+        while all([a.fill(), b.fill()]):
+            if self._match == "offset":
+                last = min(a.offsets[-1], b.offsets[-1])
+                self._pair_offsets(*(side.take(int(np.searchsorted(side.offsets, last, "right"))) for side in (a, b)))
+            else:
+                count = min(len(a.offsets), len(b.offsets))
+                self._compare(a.take(count), b.take(count))
+        for side in (a, b):
+            while side.fill():
+                self._add_missing(side.take(len(side.offsets)), side is a)
+        return self._result
+
+    def _pair_offsets(self, a: RecordTable, b: RecordTable) -> None:
+        """Compare the records of an interval of offsets."""
+        offsets, others = a.records["offset"], b.records["offset"]
+        if np.array_equal(offsets, others):
+            self._compare(a, b)
+            return
+        _, rows, other_rows = np.intersect1d(offsets, others, assume_unique=True, return_indices=True)
+        self._compare(a[rows], b[other_rows])
+        self._add_missing(a[_rows_except(rows, len(a))], True)
+        self._add_missing(b[_rows_except(other_rows, len(b))], False)
+
+    def _add_missing(self, part: RecordTable, is_a: bool) -> None:
+        """Count the records that the other side does not have."""
+        if not len(part):
+            return
+        if is_a:
+            self._result.only_a += len(part)
+        else:
+            self._result.only_b += len(part)
+        if self._is_first(at := self._place(part, 0)):
+            record = _record(part, 0)
+            self._set_first(at, Difference(record if is_a else None, None if is_a else record))
+
+    def _compare(self, a: RecordTable, b: RecordTable) -> None:
+        """Compare the records of two tables row by row."""
+        masks = differing_rows(a, b)
+        differing = self._count(masks, len(a))
+        if len(differing) and self._is_first(at := self._place(a, int(differing[0]))):
+            row = int(differing[0])
+            fields = tuple(name for name, mask in masks.items() if mask[row])
+            self._set_first(at, Difference(_record(a, row), _record(b, row), fields))
+        self._row += len(a)
+
+    def _count(self, masks: dict[str, npt.NDArray[np.bool_]], pairs: int) -> npt.NDArray[np.intp]:
+        """Count equal and different pairs; return the rows of the different ones."""
+        differing = np.flatnonzero(np.logical_or.reduce(list(masks.values())))
+        self._result.different += len(differing)
+        self._result.matching += pairs - len(differing)
+        for name, mask in masks.items():
+            if found := int(np.count_nonzero(mask)):
+                self._result.fields[name] = self._result.fields.get(name, 0) + found
+        return differing
+
+    def _place(self, table: RecordTable, row: int) -> int:
+        """Return what orders the differences: the offset, or the number of records before this one."""
+        return self._row + row if self._match == "order" else int(table.records["offset"][row])
+
+    def _is_first(self, at: int) -> bool:
+        return self._first_at is None or at < self._first_at
+
+    def _set_first(self, at: int, difference: Difference) -> None:
+        self._first_at = at
+        self._result.first = replace(difference, row=at) if self._match == "order" else difference
+
+    def _by_key(self) -> None:
+        """Compare the last record of each key, by digests."""
+        result, secret = self._result, os.urandom(16)
+        sides = []
+        for side in (self._a, self._b):
+            latest = LatestRecords(secret)
+            while side.fill():
+                keyless = latest.add(side.take(len(side.offsets)))
+                assert side.report is not None
+                side.report.keyless += keyless
+            sides.append(latest.present())
+        left, right = sides
+        rows, other_rows = common_keys(left, right)
+        masks = left.differing(rows, right, other_rows)
+        differing = self._count(masks, len(rows))
+        only_a, only_b = _rows_except(rows, len(left)), _rows_except(other_rows, len(right))
+        result.only_a, result.only_b = len(only_a), len(only_b)
+        # Offsets of both sides are unrelated, so the order of `a` decides.
+        first_a = np.concatenate([left.offsets[rows[differing]], left.offsets[only_a]])
+        if len(first_a):
+            at = int(first_a.min())
+            pair = np.flatnonzero(left.offsets[rows] == at)
+            other = _record_at(self._b, int(right.offsets[other_rows[pair[0]]])) if len(pair) else None
+            fields = tuple(name for name, mask in masks.items() if len(pair) and mask[pair[0]])
+            result.first = Difference(_record_at(self._a, at), other, fields)
+        elif len(only_b):
+            result.first = Difference(None, _record_at(self._b, int(right.offsets[only_b].min())))
+
+
+def _rows_except(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
+    """Return the numbers below `count` that are not among `rows`, ascending."""
+    others = np.ones(count, np.bool_)
+    others[rows] = False
+    return np.flatnonzero(others)
+
+
+def _record(table: RecordTable, row: int) -> ComparedRecord:
+    timestamp = int(table.records["timestamp"][row])
+    return ComparedRecord(
+        int(table.records["offset"][row]),
+        None if timestamp == NO_TIMESTAMP else timestamp,
+        table.key(row),
+        table.value(row),
+        table.headers_of(row),
+    )
+
+
+def _record_at(side: _Side, offset: int) -> ComparedRecord | None:
+    """Read the record at an offset again; the last one if the log has several."""
+    assert side.log is not None
+    found = None
+    options: TableOptions = {**side.options, "start_offset": offset, "stop_offset": offset + 1, "last": None}
+    for table in side.log.tables(columns=_COLUMNS, **options):
+        if len(table):
+            found = _record(table, len(table) - 1)
+    return found

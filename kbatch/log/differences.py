@@ -1,0 +1,162 @@
+"""The result of a comparison of logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from kbatch.records.data import Loss
+from kbatch.records.display import counted, short_repr
+
+__all__ = ["ComparedLog", "ComparedRecord", "Comparison", "Difference", "Match", "PartitionComparison"]
+
+Match = Literal["offset", "order", "key"]
+
+
+class ComparedRecord(NamedTuple):
+    """A record of one side of a difference.
+
+    Attributes
+    ----------
+    offset : int
+    timestamp : int or None
+        Milliseconds since the epoch.
+    key, value : bytes or None
+    headers : list of (bytes, bytes or None)
+    """
+
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[bytes, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference:
+    """A record that differs, or that only one side has.
+
+    Attributes
+    ----------
+    a, b : ComparedRecord or None
+        The record of each side; None if this side does not have it.
+    fields : tuple of str
+        Which of timestamp, key, value and headers differ; empty if only one side has the record.
+    row : int or None
+        With ``match="order"`` the number of records before it; otherwise None.
+    """
+
+    a: ComparedRecord | None
+    b: ComparedRecord | None
+    fields: tuple[str, ...] = ()
+    row: int | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
+
+
+@dataclass(slots=True, repr=False)
+class ComparedLog:
+    """What was read of one side of a partition.
+
+    Attributes
+    ----------
+    path : str
+    records : int
+        Records read.
+    keyless : int
+        With ``match="key"`` the records without a key, which are not compared.
+    withheld : int
+        Under read_committed, the open and undecided transactions, whose records are withheld.
+    losses : list of Loss
+        Byte ranges that were skipped because of damage; each reason begins with the file.
+    """
+
+    path: str
+    records: int = 0
+    keyless: int = 0
+    withheld: int = 0
+    losses: list[Loss] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
+
+
+@dataclass(slots=True, repr=False)
+class PartitionComparison:
+    """The comparison of the two logs of a topic-partition.
+
+    Attributes
+    ----------
+    topic : str or None
+    partition : int or None
+    a, b : ComparedLog or None
+        The sides; None if a side does not have the partition.
+    matching, different, only_a, only_b : int
+        Records that are equal, that differ, and that only one side has; with ``match="key"`` keys instead of records.
+    fields : dict of str to int
+        The number of records in which a field differs, for timestamp, key, value and headers.
+    first : Difference or None
+        The first difference: with the lowest offset, or by ``match="order"`` the first in order. With ``match="key"``
+        the one with the lowest offset in `a`, else in `b`.
+    """
+
+    topic: str | None
+    partition: int | None
+    a: ComparedLog | None
+    b: ComparedLog | None
+    matching: int = 0
+    different: int = 0
+    only_a: int = 0
+    only_b: int = 0
+    fields: dict[str, int] = field(default_factory=dict)
+    first: Difference | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.__dataclass_fields__)
+
+    @property
+    def sides(self) -> list[ComparedLog]:
+        """The sides that have the partition."""
+        return [side for side in (self.a, self.b) if side is not None]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both sides have the partition, and no record differs."""
+        return len(self.sides) == 2 and not (self.different or self.only_a or self.only_b)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether damage was skipped on a side; then `equal` concerns only the remaining records."""
+        return any(side.losses for side in self.sides)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison:
+    """The result of `compare_logs`.
+
+    Attributes
+    ----------
+    match : {"offset", "order", "key"}
+    partitions : list of PartitionComparison
+        Sorted by topic and partition.
+    """
+
+    match: Match
+    partitions: list[PartitionComparison]
+
+    def __repr__(self) -> str:
+        different = sum(not each.equal for each in self.partitions)
+        damaged = ", damaged" if self.damaged else ""
+        result = f"{different:,} different" if different else "all equal"
+        return f"<Comparison of {counted(len(self.partitions), 'topic-partition')}: {result}{damaged}>"
+
+    @property
+    def equal(self) -> bool:
+        """Whether all partitions are equal."""
+        return all(each.equal for each in self.partitions)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether damage was skipped in any partition."""
+        return any(each.damaged for each in self.partitions)

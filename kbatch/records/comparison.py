@@ -1,0 +1,99 @@
+"""Compares the records of two tables by field, and digests them for comparisons of records that are far apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kbatch.kernels.keymap import hash_slices
+from kbatch.kernels.slices import slices_equal
+from kbatch.records.data import TableData
+
+__all__ = ["DIGEST_WORDS", "differing_rows", "key_digests", "record_digests"]
+
+# The words of each field in a row of `record_digests`.
+DIGEST_WORDS = {"timestamp": slice(0, 1), "value": slice(1, 3), "headers": slice(3, 5)}
+
+
+def differing_rows(a: TableData, b: TableData) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return for each field the rows in which two tables of the same length differ.
+
+    Timestamps, keys, values and headers are compared; null equals only null, and the order of headers matters. Offsets
+    and timestamp types are not compared.
+    """
+    return {
+        "timestamp": a.records["timestamp"] != b.records["timestamp"],
+        "key": _differing_slices(a.records, b.records, a.data, b.data, "key"),
+        "value": _differing_slices(a.records, b.records, a.data, b.data, "value"),
+        "headers": _differing_headers(a, b),
+    }
+
+
+def _differing_slices(
+    rows: npt.NDArray[np.void],
+    other_rows: npt.NDArray[np.void],
+    data: npt.NDArray[np.uint8],
+    other_data: npt.NDArray[np.uint8],
+    name: str,
+) -> npt.NDArray[np.bool_]:
+    equal = np.empty(len(rows), np.uint8)
+    position, length = f"{name}_pos", f"{name}_len"
+    slices_equal(rows[position], rows[length], data, other_rows[position], other_rows[length], other_data, equal)
+    differing: npt.NDArray[np.bool_] = equal == 0
+    return differing
+
+
+def _differing_headers(a: TableData, b: TableData) -> npt.NDArray[np.bool_]:
+    counts = a.records["header_count"]
+    differing: npt.NDArray[np.bool_] = counts != b.records["header_count"]
+    if not counts.any():
+        return differing
+    # Rows of headers correspond if each record has the same number of headers in both tables.
+    chosen = np.flatnonzero(~differing)
+    if len(chosen) < len(counts):
+        a, b = a._select_rows(chosen), b._select_rows(chosen)
+    unequal = _differing_slices(a.headers, b.headers, a.data, b.data, "key")
+    unequal |= _differing_slices(a.headers, b.headers, a.data, b.data, "value")
+    differing[chosen[a.headers["record"][unequal]]] = True
+    return differing
+
+
+def key_digests(table: TableData, secret: bytes) -> npt.NDArray[np.uint64]:
+    """Return a keyed hash of 128 bits for each key, shape (records, 2); zeros for a null key."""
+    return _slice_digests(table.records, "key", table.data, secret)
+
+
+def record_digests(table: TableData, secret: bytes) -> npt.NDArray[np.uint64]:
+    """Return the timestamp and keyed hashes of value and headers of each record, shape (records, 5).
+
+    `DIGEST_WORDS` has the columns of each field.
+    """
+    rows = table.records
+    digests = np.zeros((len(rows), 5), np.uint64)
+    digests[:, 0] = rows["timestamp"].astype(np.uint64)
+    digests[:, DIGEST_WORDS["value"]] = _slice_digests(rows, "value", table.data, secret)
+    counts = rows["header_count"].astype(np.int64)
+    if counts.any():
+        headers = table.headers
+        pairs = [_slice_digests(headers, name, table.data, secret) for name in ("key", "value")]
+        # The digests of a record's headers are consecutive: the hash of these bytes depends on their order.
+        data = np.concatenate(pairs, axis=1).view(np.uint8)
+        size = data.shape[1]
+        ends = np.cumsum(counts)
+        digests[:, DIGEST_WORDS["headers"]] = _hashes(secret, (ends - counts) * size, counts * size, data.reshape(-1))
+        digests[counts == 0, DIGEST_WORDS["headers"]] = 0
+    return digests
+
+
+def _slice_digests(
+    rows: npt.NDArray[np.void], name: str, data: npt.NDArray[np.uint8], secret: bytes
+) -> npt.NDArray[np.uint64]:
+    return _hashes(secret, rows[f"{name}_pos"], rows[f"{name}_len"], data)
+
+
+def _hashes(
+    secret: bytes, positions: npt.NDArray[np.int64], lengths: npt.NDArray[np.integer], data: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.uint64]:
+    out = np.empty((len(positions), 2), np.uint64)
+    hash_slices(secret, np.ascontiguousarray(positions), lengths.astype(np.int64), data, out)
+    return out
